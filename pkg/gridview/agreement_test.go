@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -126,7 +126,7 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 		all = append(all, wiretest.Object(&endpointSlices[i]))
 	}
 	store.EndpointSlices().Replace(all)
-	objects, _, err := store.History.List(history.EndpointSlices, "shop", 0)
+	objects, _, err := store.History.List(served.EndpointSlices, "shop", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -126,13 +126,13 @@ type judge struct {
 // FactsChanged implements facts.Watcher.
 func (j *judge) FactsChanged(*facts.Change) {
 	f := j.w.node.Facts
-	if f.State(history.EndpointSlices) != history.Ready {
+	if f.State(served.EndpointSlices) != served.Ready {
 		return
 	}
 	nodes, services, all := make(nodeStates), make(serviceStates), make(sliceStates)
 	f.Nodes(func(n *facts.Node) { nodes[n.Name] = n.Labels })
 	f.Services(func(s *facts.Service) { services[s.Name.Name] = s.Upstream.Annotation("topologyKeys") })
-	f.Objects(history.EndpointSlices, func(o *facts.Object) {
+	f.Objects(served.EndpointSlices, func(o *facts.Object) {
 		state := sliceState{service: o.Upstream.Labels[discoveryv1.LabelServiceName]}
 		_ = o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			state.endpoints = append(state.endpoints, endpointState{string(e.Address), string(e.NodeName)})

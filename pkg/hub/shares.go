@@ -10,7 +10,7 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -151,7 +151,7 @@ func (s *shares) FactsChanged(c *facts.Change) {
 		close(s.progressed)
 		s.progressed = make(chan struct{})
 	}
-	s.open = s.open || s.facts.State(history.EndpointSlices) == history.Ready
+	s.open = s.open || s.facts.State(served.EndpointSlices) == served.Ready
 	s.publish(c)
 }
 

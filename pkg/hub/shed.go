@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 const (
@@ -70,7 +70,7 @@ func replicasOf(f *facts.Facts, service types.NamespacedName) int {
 		if s == nil {
 			return
 		}
-		for _, o := range s.Objects(history.EndpointSlices) {
+		for _, o := range s.Objects(served.EndpointSlices) {
 			var slice discoveryv1.EndpointSlice
 			if slice.Unmarshal(o.Upstream.Body) != nil {
 				continue

@@ -12,7 +12,7 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -28,8 +28,8 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 	var all sources
 	for part, resource := range [len(all)]schema.GroupVersionResource{
 		hubv1alpha1.VersionNodes:    corev1.SchemeGroupVersion.WithResource("nodes"),
-		hubv1alpha1.VersionServices: history.Services.GroupVersionResource,
-		hubv1alpha1.VersionSlices:   history.EndpointSlices.GroupVersionResource,
+		hubv1alpha1.VersionServices: served.Services.GroupVersionResource,
+		hubv1alpha1.VersionSlices:   served.EndpointSlices.GroupVersionResource,
 	} {
 		input := f.Input(versionInputs[part])
 		sink := versionedSink{input, input}

@@ -9,7 +9,7 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -101,7 +101,7 @@ func (t *step) changedSlices() map[*facts.Object]struct{} {
 	changed := make(map[*facts.Object]struct{}, len(t.change.Objects))
 	maps.Copy(changed, t.change.Objects)
 	for s := range t.change.Governed {
-		for _, o := range s.Objects(history.EndpointSlices) {
+		for _, o := range s.Objects(served.EndpointSlices) {
 			if known := t.slices[o]; known == nil || !slices.Equal(known.keys, s.Keys) {
 				changed[o] = struct{}{}
 			}

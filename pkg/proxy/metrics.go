@@ -13,7 +13,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 const namespace = "application_grid_wrapper"
@@ -129,7 +129,7 @@ func (m *metrics) RequestDone(resource, verb, code string, took time.Duration) {
 
 var knownResources = func() map[string]bool {
 	known := map[string]bool{"events": true, "servicecidrs": true}
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		known[r.Resource] = true
 	}
 	return known
@@ -253,7 +253,7 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
 		gauge(descPastBytes, float64(s.PastBytes), name)
-		if s.Resource == history.EndpointSlices || s.Resource == history.Endpoints {
+		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
 			count := c.p.view.Endpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")
 			gauge(descEndpoints, float64(count.Hidden), name, "hidden")

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -85,7 +86,7 @@ func (s *Server) watch(
 
 // openWatch returns the objects with which the watch begins, if any, and a cursor for the events after them.
 func openWatch(
-	h *history.History, resource *history.Resource, options Options,
+	h *history.History, resource *served.Resource, options Options,
 ) ([]*history.Object, *history.Cursor, error) {
 	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
 	if fromState || options.Revision == 0 {

@@ -17,7 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -306,7 +306,7 @@ func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *foll
 		<-done
 	})
 	soon.UntilQuiet(t, func() string {
-		if _, err := f.store.History.Readable(history.EndpointSlices); err != nil {
+		if _, err := f.store.History.Readable(served.EndpointSlices); err != nil {
 			return err.Error()
 		}
 		watches := 0

@@ -14,7 +14,7 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
@@ -157,7 +157,7 @@ func TestTheHubIsFollowed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []HubMode{HubAuto, HubRequire} {
 		b := startBehindHub(t, mode, time.Hour, 0)
-		b.expect(history.Services, "a,b")
+		b.expect(served.Services, "a,b")
 		b.expectFollowed()
 		soon.UntilQuiet(t, func() string {
 			if got := followed(b.share); got != "shares" {
@@ -184,7 +184,7 @@ func TestWithoutAHub(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusServiceUnavailable} {
 		b := startBehindHub(t, HubAuto, time.Hour, code)
-		b.expect(history.Services, "a,b,c")
+		b.expect(served.Services, "a,b,c")
 		if way := b.upstream.Way(); way.Hub || way.Reason == nil {
 			t.Errorf("%d: %+v", code, way)
 		}
@@ -192,7 +192,7 @@ func TestWithoutAHub(t *testing.T) {
 			t.Errorf("%d: %s of the hub are followed", code, asked)
 		}
 		b.hubAnswers(0)
-		b.expect(history.Services, "a,b")
+		b.expect(served.Services, "a,b")
 		b.expectFollowed()
 		if way := b.upstream.Way(); !way.Hub || way.Reason != nil {
 			t.Errorf("%d: %+v", code, way)
@@ -207,11 +207,11 @@ func TestWithoutAHub(t *testing.T) {
 func TestAHubThatIsAway(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubAuto, 2*time.Second, 0)
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 	b.expectFollowed()
 	away := time.Now()
 	b.hubAnswers(http.StatusNotFound) // as by a gateway that has lost it
-	b.expect(history.Services, "a,b,c")
+	b.expect(served.Services, "a,b,c")
 	if took := time.Since(away); took < 2*time.Second {
 		t.Errorf("after %s", took)
 	}
@@ -225,7 +225,7 @@ func TestAHubThatIsAway(t *testing.T) {
 func TestBothWaysAway(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubAuto, time.Nanosecond, 0)
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 	b.expectFollowed()
 	b.cluster.Behave(upstreamtest.Behaviour{Failing: http.StatusBadGateway})
 	b.hubAnswers(http.StatusBadGateway)
@@ -245,7 +245,7 @@ func TestBothWaysAway(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	b.cluster.Behave(upstreamtest.Behaviour{})
-	b.expect(history.Services, "a,b,c")
+	b.expect(served.Services, "a,b,c")
 }
 
 // TestAWayThatDoesNotFit: the whole cluster is not taken from the API server if there is no memory for it. The wrapper
@@ -253,7 +253,7 @@ func TestBothWaysAway(t *testing.T) {
 func TestAWayThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubAuto, time.Millisecond, 0)
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 	b.expectFollowed()
 	b.setRoom(1)
 	b.hubAnswers(http.StatusServiceUnavailable)
@@ -266,9 +266,9 @@ func TestAWayThatDoesNotFit(t *testing.T) {
 	if got := followed(b.cluster); got != "endpoints" {
 		t.Errorf("of the API server %s are followed", got)
 	}
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 	b.setRoom(1 << 30)
-	b.expect(history.Services, "a,b,c")
+	b.expect(served.Services, "a,b,c")
 	if way := b.upstream.Way(); way.Hub {
 		t.Errorf("%+v", way)
 	}
@@ -282,7 +282,7 @@ func TestTheHubComesBackMeanwhile(t *testing.T) {
 	b.upstream.way.probePause = time.Hour
 	b.cluster.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}}) // so there is never everything
 	b.run()
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 	for range 2 {
 		before := len(b.cluster.Requests())
 		b.hubAnswers(http.StatusServiceUnavailable)
@@ -319,7 +319,7 @@ func TestRequired(t *testing.T) {
 		return ""
 	})
 	time.Sleep(3 * hubSettling)
-	if got := b.names(history.Services); !strings.Contains(got, "not synced") || !b.upstream.Way().Hub {
+	if got := b.names(served.Services); !strings.Contains(got, "not synced") || !b.upstream.Way().Hub {
 		t.Errorf("shown are %s; %+v", got, b.upstream.Way())
 	}
 	for _, r := range b.cluster.Requests() {
@@ -328,5 +328,5 @@ func TestRequired(t *testing.T) {
 		}
 	}
 	b.hubAnswers(0)
-	b.expect(history.Services, "a,b")
+	b.expect(served.Services, "a,b")
 }

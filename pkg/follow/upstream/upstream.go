@@ -13,7 +13,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // Options configure an Upstream.
@@ -39,7 +39,7 @@ type Upstream struct {
 	// others are the sources that a hub has not.
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand  map[*history.Resource]*follow.Source
+	onDemand  map[*served.Resource]*follow.Source
 	addresses *addresses
 }
 
@@ -54,7 +54,7 @@ func New(options Options) (*Upstream, error) {
 	}
 	u := &Upstream{
 		group:     group,
-		onDemand:  make(map[*history.Resource]*follow.Source),
+		onDemand:  make(map[*served.Resource]*follow.Source),
 		addresses: &addresses{facts: options.Facts, clock: options.Clock},
 	}
 	if u.way, err = newHubWay(options); err != nil {
@@ -76,9 +76,9 @@ func New(options Options) (*Upstream, error) {
 		u.others = append(u.others, s)
 		switch o.Name {
 		case facts.InputEndpoints:
-			u.onDemand[history.Endpoints] = s
+			u.onDemand[served.Endpoints] = s
 		case facts.InputNamespaces:
-			u.onDemand[history.Namespaces] = s
+			u.onDemand[served.Namespaces] = s
 		default:
 			s.Start()
 		}
@@ -103,13 +103,13 @@ func shareable(options Options) []follow.Options {
 		})
 	}
 	return append(all,
-		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource},
-		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource})
+		follow.Options{Name: facts.InputServices, Resource: served.Services.GroupVersionResource},
+		follow.Options{Name: facts.InputEndpointSlices, Resource: served.EndpointSlices.GroupVersionResource})
 }
 
 // unshareable returns the sources that only the API server has.
 func unshareable(options Options) []follow.Options {
-	endpoints := history.Endpoints.GroupVersionResource
+	endpoints := served.Endpoints.GroupVersionResource
 	var all []follow.Options
 	if options.FollowKubernetesEndpoints {
 		all = append(all, follow.Options{
@@ -121,7 +121,7 @@ func unshareable(options Options) []follow.Options {
 			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
 		})
 	}
-	for _, r := range []*history.Resource{history.Endpoints, history.Namespaces} {
+	for _, r := range []*served.Resource{served.Endpoints, served.Namespaces} {
 		all = append(all, follow.Options{
 			Name: r.Resource, Resource: r.GroupVersionResource, Optional: true, Sink: options.Facts.Input(r.Resource),
 		})
@@ -142,14 +142,14 @@ func (u *Upstream) Way() Way { return u.way.Way() }
 
 // Demand starts to follow a resource that is followed on demand only. It may be called any number of times, also before
 // Run.
-func (u *Upstream) Demand(r *history.Resource) {
+func (u *Upstream) Demand(r *served.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Start()
 	}
 }
 
 // Dismiss stops following a resource that Demand started. After it returns nothing more of it is delivered.
-func (u *Upstream) Dismiss(r *history.Resource) {
+func (u *Upstream) Dismiss(r *served.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Stop()
 	}

@@ -33,7 +33,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
@@ -137,7 +137,7 @@ func service(name string) *corev1.Service {
 }
 
 // names are those of what the Store shows of a resource, or why it shows nothing.
-func (f *follower) names(r *history.Resource) string {
+func (f *follower) names(r *served.Resource) string {
 	objects, _, err := f.store.History.List(r, "", 0)
 	if err != nil {
 		return err.Error()
@@ -149,7 +149,7 @@ func (f *follower) names(r *history.Resource) string {
 	return strings.Join(names, ",")
 }
 
-func (f *follower) expect(r *history.Resource, want string) {
+func (f *follower) expect(r *served.Resource, want string) {
 	f.t.Helper()
 	soon.UntilQuiet(f.t, func() string {
 		if got := f.names(r); got != want {
@@ -161,9 +161,9 @@ func (f *follower) expect(r *history.Resource, want string) {
 
 func (f *follower) expectSynced() {
 	f.t.Helper()
-	f.expect(history.Services, "a,b,c")
-	f.expect(history.EndpointSlices, "a-1")
-	f.expect(history.Nodes, "node0")
+	f.expect(served.Services, "a,b,c")
+	f.expect(served.EndpointSlices, "a-1")
+	f.expect(served.Nodes, "node0")
 	soon.UntilQuiet(f.t, func() string {
 		if n := f.store.NodeCount(); n != 2 {
 			return fmt.Sprintf("%d nodes are known", n)
@@ -184,7 +184,7 @@ func (f *follower) state(name string) follow.State {
 }
 
 // events are what the Store's log holds of a resource after a revision.
-func (f *follower) events(r *history.Resource, after uint64) string {
+func (f *follower) events(r *served.Resource, after uint64) string {
 	f.t.Helper()
 	cursor, err := f.store.History.Watch(r, after)
 	if err != nil {
@@ -221,9 +221,9 @@ func TestSyncsThrough(t *testing.T) {
 			f := followNew(t, behaviour)
 			f.expectSynced()
 			f.api.Put(service("d"))
-			f.expect(history.Services, "a,b,c,d")
+			f.expect(served.Services, "a,b,c,d")
 			f.api.Delete(service("b"))
-			f.expect(history.Services, "a,c,d")
+			f.expect(served.Services, "a,c,d")
 			f.api.Put(node("node2", "c"))
 			soon.UntilQuiet(t, func() string {
 				if n := f.store.NodeCount(); n != 3 {
@@ -286,12 +286,12 @@ func TestRequests(t *testing.T) {
 		t.Error("the source of Endpoints says that it is started")
 	}
 	for range 3 {
-		f.upstream.Demand(history.Endpoints)
+		f.upstream.Demand(served.Endpoints)
 	}
-	f.expect(history.Endpoints, "kubernetes")
-	f.upstream.Demand(history.Services)
-	f.upstream.Dismiss(history.Services)
-	f.upstream.Dismiss(history.Endpoints)
+	f.expect(served.Endpoints, "kubernetes")
+	f.upstream.Demand(served.Services)
+	f.upstream.Dismiss(served.Services)
+	f.upstream.Dismiss(served.Endpoints)
 	if s := f.state("endpoints"); s.Started {
 		t.Error("the source of Endpoints goes on")
 	}
@@ -306,7 +306,7 @@ func TestManagedFieldsAreDroppedAtTheDoor(t *testing.T) {
 	for _, jsonOnly := range []bool{false, true} {
 		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly})
 		f.expectSynced()
-		o, err := f.store.History.Get(history.Services, types.NamespacedName{Namespace: "default", Name: "a"}, 0)
+		o, err := f.store.History.Get(served.Services, types.NamespacedName{Namespace: "default", Name: "a"}, 0)
 		if err != nil || o == nil {
 			t.Fatalf("got %v, %v", o, err)
 		}
@@ -337,14 +337,14 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	f.api.Put(service("d"))
 	f.api.Forget()
 	f.api.Behave(upstreamtest.Behaviour{})
-	f.expect(history.Services, "a,b,d")
+	f.expect(served.Services, "a,b,d")
 	soon.UntilQuiet(t, func() string {
 		if now := f.state("services").Lists; now <= lists {
 			return "no relist"
 		}
 		return ""
 	})
-	if got, want := f.events(history.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
+	if got, want := f.events(served.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
 		t.Errorf("got events %q, want %q", got, want)
 	}
 	soon.UntilQuiet(t, func() string {
@@ -353,7 +353,7 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 		}
 		return ""
 	})
-	if got := f.events(history.EndpointSlices, before); got != "" {
+	if got := f.events(served.EndpointSlices, before); got != "" {
 		t.Errorf("nothing of the slices changed, got events %q", got)
 	}
 }
@@ -377,7 +377,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(history.Services, history.ErrNotReady.Error())
+	f.expect(served.Services, served.ErrNotReady.Error())
 
 	stop := serveAt(t, address, api, nil)
 	f.expectSynced()
@@ -389,11 +389,11 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(history.Services, "a,b,c")
+	f.expect(served.Services, "a,b,c")
 	api.Put(service("d"))
 	serveAt(t, address, api, nil)
-	f.expect(history.Services, "a,b,c,d")
-	if got := f.events(history.Services, before); got != "ADDED d" {
+	f.expect(served.Services, "a,b,c,d")
+	if got := f.events(served.Services, before); got != "ADDED d" {
 		t.Errorf("got events %q", got)
 	}
 	soon.UntilQuiet(t, func() string {
@@ -438,13 +438,13 @@ func serveAt(t *testing.T, address string, handler http.Handler, certificate *tl
 func TestAbsentResource(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
-	f.expect(history.Services, "a,b,c")
-	f.expect(history.EndpointSlices, history.ErrAbsent.Error())
+	f.expect(served.Services, "a,b,c")
+	f.expect(served.EndpointSlices, served.ErrAbsent.Error())
 	if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
 		t.Errorf("got %+v", s)
 	}
 	f.api.Behave(upstreamtest.Behaviour{})
-	f.expect(history.EndpointSlices, "a-1")
+	f.expect(served.EndpointSlices, "a-1")
 	if s := f.state("endpointslices"); s.Absent || !s.Synced {
 		t.Errorf("got %+v", s)
 	}
@@ -479,7 +479,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	second := ca.Issue(t, "upstream")
 	serveAt(t, address, api, &second)
 	api.Put(service("d"))
-	f.expect(history.Services, "a,b,c,d")
+	f.expect(served.Services, "a,b,c,d")
 
 	// One of another CA is not believed.
 	stranger := tlstest.NewAuthority(t).Issue(t, "upstream")
@@ -495,7 +495,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 		}
 		return ""
 	})
-	g.expect(history.Services, history.ErrNotReady.Error())
+	g.expect(served.Services, served.ErrNotReady.Error())
 }
 
 // TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.
@@ -510,7 +510,7 @@ func TestNamelessObjectsDoNotBreakTheStream(t *testing.T) {
 		}})
 		f.expectSynced()
 		f.api.Put(service("d"))
-		f.expect(history.Services, "a,b,c,d")
+		f.expect(served.Services, "a,b,c,d")
 		if lists := f.state("services").Lists; lists != 1 {
 			t.Errorf("the stream was broken: %d lists", lists)
 		}
@@ -554,7 +554,7 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 		f.api.Put(changed)
 	}
 	soon.UntilQuiet(t, func() string {
-		if n := strings.Count(f.events(history.Services, before), "MODIFIED a"); n != changes {
+		if n := strings.Count(f.events(served.Services, before), "MODIFIED a"); n != changes {
 			return fmt.Sprintf("%d events of %d", n, changes)
 		}
 		return ""
@@ -588,7 +588,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Demand(history.Endpoints)
+	u.Demand(served.Endpoints)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -599,7 +599,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 		return slices.ContainsFunc(u.States(), func(s follow.State) bool { return s.Name == "endpoints" && s.Started })
 	}
 	soon.UntilQuiet(t, func() string {
-		u.Demand(history.Endpoints)
+		u.Demand(served.Endpoints)
 		if !started() {
 			return "Endpoints are not followed"
 		}
@@ -607,7 +607,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 	})
 	cancel()
 	<-done
-	u.Demand(history.Endpoints)
+	u.Demand(served.Endpoints)
 	for _, s := range u.States() {
 		if s.Name == "node" {
 			t.Error("without a node's name no Node is to be asked for")
@@ -622,7 +622,7 @@ func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
 	for _, jsonOnly := range []bool{false, true} {
 		f := followNew(t, upstreamtest.Behaviour{NoListRevision: true, JSONOnly: jsonOnly})
 		f.expectSynced()
-		c, err := f.store.History.Get(history.Services, types.NamespacedName{Namespace: "default", Name: "c"}, 0)
+		c, err := f.store.History.Get(served.Services, types.NamespacedName{Namespace: "default", Name: "c"}, 0)
 		if err != nil || c == nil {
 			t.Fatalf("got %v, %v", c, err)
 		}
@@ -658,7 +658,7 @@ func TestNamelessObjectInAList(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(history.Services, history.ErrNotReady.Error())
+	f.expect(served.Services, served.ErrNotReady.Error())
 	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
 	f.expectSynced()
 }
@@ -668,8 +668,8 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})
 	f.expectSynced()
-	f.upstream.Demand(history.Endpoints)
-	f.expect(history.Endpoints, "kubernetes")
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes")
 	before := f.store.History.Revision()
 	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
 	f.api.Forget()
@@ -682,9 +682,9 @@ func TestA404AfterTheFirstList(t *testing.T) {
 		})
 	}
 	f.expectSynced()
-	f.expect(history.Endpoints, "kubernetes")
-	for _, r := range history.Resources() {
-		if r == history.Namespaces { // nobody has asked for them
+	f.expect(served.Endpoints, "kubernetes")
+	for _, r := range served.All() {
+		if r == served.Namespaces { // nobody has asked for them
 			continue
 		}
 		if got := f.events(r, before); got != "" {
@@ -694,7 +694,7 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.api.Put(service("d"))
 	await.Patience{Within: time.Minute, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
-		if got := f.names(history.Services); got != "a,b,c,d" {
+		if got := f.names(served.Services); got != "a,b,c,d" {
 			return got
 		}
 		return ""
@@ -787,10 +787,10 @@ func TestDismiss(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})
 	f.expectSynced()
-	f.upstream.Demand(history.Endpoints)
-	f.expect(history.Endpoints, "kubernetes")
-	f.upstream.Dismiss(history.Endpoints)
-	f.store.Forget(history.Endpoints)
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes")
+	f.upstream.Dismiss(served.Endpoints)
+	f.store.Forget(served.Endpoints)
 	soon.UntilQuiet(t, func() string {
 		if s := f.state("endpoints"); s.Started || s.Synced {
 			return fmt.Sprintf("it is still followed: %+v", s)
@@ -798,9 +798,9 @@ func TestDismiss(t *testing.T) {
 		return ""
 	})
 	f.api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "meanwhile"}})
-	f.expect(history.Endpoints, history.ErrNotReady.Error())
-	f.upstream.Demand(history.Endpoints)
-	f.expect(history.Endpoints, "kubernetes,meanwhile")
-	f.upstream.Dismiss(history.Services) // which was not demanded
+	f.expect(served.Endpoints, served.ErrNotReady.Error())
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes,meanwhile")
+	f.upstream.Dismiss(served.Services) // which was not demanded
 	f.expectSynced()
 }

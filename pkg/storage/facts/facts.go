@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -108,11 +108,11 @@ func New(options Options) *Facts {
 		invalid: make(map[types.NamespacedName]string),
 	}
 	f.slices = collection{
-		f: f, resource: history.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
+		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
 		objects: make(map[types.NamespacedName]*Object),
 	}
 	f.legacy = collection{
-		f: f, resource: history.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
+		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
 		objects: make(map[types.NamespacedName]*Object),
 	}
 	f.kubernetes = kubernetesEndpoints{f: f}
@@ -178,27 +178,27 @@ func (f *Facts) complete(c *collection) bool {
 }
 
 // State returns whether a resource can be shown. It is for Watchers.
-func (f *Facts) State(r *history.Resource) history.State {
+func (f *Facts) State(r *served.Resource) served.State {
 	absent, ready := false, false
 	switch r {
-	case history.Services:
+	case served.Services:
 		absent, ready = f.services.absent, f.services.synced
-	case history.Nodes:
+	case served.Nodes:
 		absent, ready = f.node.absent, f.node.synced
-	case history.Namespaces:
+	case served.Namespaces:
 		absent, ready = f.namespaces.absent, f.namespaces.synced
-	case history.EndpointSlices:
+	case served.EndpointSlices:
 		absent, ready = f.slices.absent, f.complete(&f.slices)
-	case history.Endpoints:
+	case served.Endpoints:
 		absent, ready = f.legacy.absent, f.complete(&f.legacy)
 	}
 	switch {
 	case absent:
-		return history.Absent
+		return served.Absent
 	case ready:
-		return history.Ready
+		return served.Ready
 	default:
-		return history.NotReady
+		return served.NotReady
 	}
 }
 

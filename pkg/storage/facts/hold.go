@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -73,10 +73,10 @@ func (s *State) count(input string) int {
 }
 
 // ShownOf returns how the objects of a resource were shown.
-func (s *State) ShownOf(r *history.Resource) map[types.NamespacedName]Shown {
-	input := map[*history.Resource]string{
-		history.Services: InputServices, history.Nodes: InputNode, history.Namespaces: InputNamespaces,
-		history.EndpointSlices: InputEndpointSlices, history.Endpoints: InputEndpoints,
+func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
+	input := map[*served.Resource]string{
+		served.Services: InputServices, served.Nodes: InputNode, served.Namespaces: InputNamespaces,
+		served.EndpointSlices: InputEndpointSlices, served.Endpoints: InputEndpoints,
 	}[r]
 	shown := make(map[types.NamespacedName]Shown)
 	if section := s.section(input); section != nil {

@@ -3,7 +3,7 @@ package facts
 import (
 	"net/netip"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -57,7 +57,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 		}
 	}
 	if s := f.services.byName[KubernetesService]; s != nil {
-		for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+		for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 			for _, o := range s.Objects(r) {
 				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
 			}

@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -194,7 +194,7 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 
 // Forget drops all objects of a resource that is followed on demand, because it is not followed any more. It is then
 // not ready until it is complete again.
-func (f *Facts) Forget(r *history.Resource) {
+func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
 		f.forget(r.Resource)
 		f.hold.drop(r.Resource)

@@ -7,7 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -25,8 +25,8 @@ type Object struct {
 	lost      int
 }
 
-// Resource returns the object's resource: history.EndpointSlices or history.Endpoints.
-func (o *Object) Resource() *history.Resource { return o.collection.resource }
+// Resource returns the object's resource: served.EndpointSlices or served.Endpoints.
+func (o *Object) Resource() *served.Resource { return o.collection.resource }
 
 // Codec returns the codec for the object's body.
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
@@ -47,7 +47,7 @@ func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(),
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
 	f        *Facts
-	resource *history.Resource
+	resource *served.Resource
 	codec    *wire.Codec
 	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
 	serviceOf      func(*wire.Object) string
@@ -229,9 +229,9 @@ func (c *collection) leaveService(o *Object) {
 	if c.f.AnyDoubts() {
 		add(&c.f.step.Listed, s)
 	}
-	if c.resource == history.EndpointSlices {
+	if c.resource == served.EndpointSlices {
 		// Truncated Endpoints are completed from the slices, so they change too.
-		for _, legacy := range s.Objects(history.Endpoints) {
+		for _, legacy := range s.Objects(served.Endpoints) {
 			add(&c.f.step.Objects, legacy)
 		}
 	}
@@ -242,17 +242,17 @@ func (c *collection) leaveService(o *Object) {
 }
 
 // Object returns the object with that name; nil if it is not known. It is for Watchers.
-func (f *Facts) Object(r *history.Resource, name types.NamespacedName) *Object {
-	if r == history.Endpoints {
+func (f *Facts) Object(r *served.Resource, name types.NamespacedName) *Object {
+	if r == served.Endpoints {
 		return f.legacy.objects[name]
 	}
 	return f.slices.objects[name]
 }
 
 // Objects calls visit for every object of EndpointSlices or Endpoints. It is for Watchers.
-func (f *Facts) Objects(r *history.Resource, visit func(*Object)) {
+func (f *Facts) Objects(r *served.Resource, visit func(*Object)) {
 	c := &f.slices
-	if r == history.Endpoints {
+	if r == served.Endpoints {
 		c = &f.legacy
 	}
 	for _, o := range c.objects {

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -38,18 +38,18 @@ type listing struct {
 }
 
 // Objects returns the Service's EndpointSlices or Endpoints, in no order. It is for Watchers.
-func (s *Service) Objects(r *history.Resource) []*Object { return s.listed[listIndex(r)].objects }
+func (s *Service) Objects(r *served.Resource) []*Object { return s.listed[listIndex(r)].objects }
 
 // listIndex returns the index of a resource in Service.listed.
-func listIndex(r *history.Resource) int {
-	if r == history.EndpointSlices {
+func listIndex(r *served.Resource) int {
+	if r == served.EndpointSlices {
 		return 0
 	}
 	return 1
 }
 
 // Decide returns which of the Service's endpoints are shown to a viewer with these labels. It is for Watchers.
-func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Decision {
+func (s *Service) Decide(r *served.Resource, here topology.Labels) topology.Decision {
 	best := topology.NoRank
 	listed := &s.listed[listIndex(r)]
 	for i, key := range s.Keys {

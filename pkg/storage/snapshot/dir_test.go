@@ -19,6 +19,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -49,7 +50,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	after := emptyStore(minRevision)
 	after.Restore(restored)
 	//nolint:errorlint // that very value
-	if _, _, err := after.History.List(history.Services, "", 0); err != history.ErrNotReady {
+	if _, _, err := after.History.List(served.Services, "", 0); err != served.ErrNotReady {
 		t.Errorf("served before it was asked to be: %v", err)
 	}
 	if !after.View.ServeRestored() {
@@ -58,7 +59,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	if got, want := shown(t, after), shown(t, before); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		if got, want := revisionsOf(after.History, r), revisionsOf(before.History, r); !maps.Equal(got, want) {
 			t.Errorf("%s: got the revisions %v, want %v", r.Resource, got, want)
 		}
@@ -408,7 +409,7 @@ func TestReadThoughItCannotBeLocked(t *testing.T) {
 	}
 }
 
-func revisionsOf(h *history.History, r *history.Resource) map[types.NamespacedName]uint64 {
+func revisionsOf(h *history.History, r *served.Resource) map[types.NamespacedName]uint64 {
 	revisions := make(map[types.NamespacedName]uint64)
 	for key, o := range h.Objects(r) {
 		revisions[key] = o.Revision
@@ -455,7 +456,7 @@ func TestRevisionsOfASection(t *testing.T) {
 			}
 		}
 		for i, o := range slices3 {
-			shownAt := read.ShownOf(history.EndpointSlices)
+			shownAt := read.ShownOf(served.EndpointSlices)
 			if shown == nil {
 				if len(shownAt) != 0 {
 					t.Errorf("shown at %v", shownAt)

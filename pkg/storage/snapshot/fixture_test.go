@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -115,7 +115,7 @@ func state(tb testing.TB, s *storagetest.Node) *facts.State {
 func shown(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	text := ""
-	for _, r := range []*history.Resource{history.Services, history.EndpointSlices, history.Nodes} {
+	for _, r := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
 		objects, _, err := s.History.List(r, "", 0)
 		if err != nil {
 			tb.Fatalf("%s: %v", r.Resource, err)

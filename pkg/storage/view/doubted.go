@@ -2,7 +2,7 @@ package view
 
 import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -10,8 +10,8 @@ import (
 // endpoint of the Service otherwise.
 type spared struct{ slices, list facts.Doubt }
 
-func (s spared) of(r *history.Resource) facts.Doubt {
-	if r == history.EndpointSlices {
+func (s spared) of(r *served.Resource) facts.Doubt {
+	if r == served.EndpointSlices {
 		return s.slices
 	}
 	return s.list
@@ -24,7 +24,7 @@ func (v *View) hides(o *facts.Object, e wire.Endpoint) bool {
 }
 
 // spares returns the least doubt of all ready endpoints of a Service that the viewer may see.
-func (v *View) spares(s *facts.Service, r *history.Resource) facts.Doubt {
+func (v *View) spares(s *facts.Service, r *served.Resource) facts.Doubt {
 	keep := func(wire.Endpoint) bool { return true }
 	if s.Keys.Governed() {
 		decision := v.decision(s, r)
@@ -70,7 +70,7 @@ func (v *View) noteSpared(c *facts.Change, p *publication) {
 	for s := range touched {
 		now := spared{}
 		if v.facts.AnyDoubts() {
-			now = spared{v.spares(s, history.EndpointSlices), v.spares(s, history.Endpoints)}
+			now = spared{v.spares(s, served.EndpointSlices), v.spares(s, served.Endpoints)}
 		}
 		if now == v.spared[s] {
 			continue

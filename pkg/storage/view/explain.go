@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -61,9 +61,9 @@ type ExplainedEndpoint struct {
 }
 
 // Explain says which endpoints of a Service the node of the View sees, and why. With a name in asNode it does so for
-// another node. Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
+// another node. Errors: served.ErrNotReady, served.ErrAbsent, ErrNoService, ErrNoNode.
 func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
-	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
+	if _, err := v.history.Readable(served.EndpointSlices); err != nil {
 		return nil, err
 	}
 	q := question{own: nodeName, e: &Explanation{
@@ -144,7 +144,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
 	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
-	for _, o := range s.Objects(history.EndpointSlices) {
+	for _, o := range s.Objects(served.EndpointSlices) {
 		m := member{
 			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o),
 			dead: make(map[string]bool), silent: make(map[string]bool),

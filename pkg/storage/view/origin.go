@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -21,9 +21,9 @@ type Origin struct {
 	Altered string
 }
 
-// Origin returns the Origin of an object. The error is history.ErrNotReady as long as it is not known whether the
+// Origin returns the Origin of an object. The error is served.ErrNotReady as long as it is not known whether the
 // object is shown altered.
-func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, error) {
+func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, error) {
 	var origin Origin
 	var err error
 	v.facts.Read(func() {
@@ -33,25 +33,25 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 		}
 		var upstream *wire.Object
 		switch r {
-		case history.Services:
+		case served.Services:
 			if s := v.facts.Service(name); s != nil {
 				upstream = s.Upstream
 			}
-		case history.Nodes:
+		case served.Nodes:
 			upstream = v.facts.NodeObjects()[name]
-		case history.Namespaces:
+		case served.Namespaces:
 			upstream = v.facts.Namespaces()[name]
 		default:
-			if v.facts.State(history.Services) != history.Ready {
-				err = history.ErrNotReady
+			if v.facts.State(served.Services) != served.Ready {
+				err = served.ErrNotReady
 				return
 			}
 			o := v.facts.Object(r, name)
 			if o != nil {
 				upstream = o.Upstream
 			}
-			if o == nil && r == history.EndpointSlices && v.facts.State(r) == history.NotReady {
-				err = history.ErrNotReady
+			if o == nil && r == served.EndpointSlices && v.facts.State(r) == served.NotReady {
+				err = served.ErrNotReady
 			}
 			origin.Altered = v.altered(r, name, o)
 		}
@@ -65,12 +65,12 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
 // known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
 // Service.
-func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
+func (v *View) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {
 	case o != nil:
 		service = o.Service
-	case r == history.Endpoints:
+	case r == served.Endpoints:
 		service = v.facts.Service(name)
 	}
 	switch {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -51,15 +51,15 @@ func (b *stateBuilder) build() {
 	b.state.ShareMark = v.facts.ShareMarkOf()
 	var services []*wire.Object
 	v.facts.Services(func(s *facts.Service) { services = append(services, s.Upstream) })
-	b.shown(facts.InputServices, history.Services, services)
-	if v.filled[history.Nodes] {
-		b.shown(facts.InputNode, history.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
+	b.shown(facts.InputServices, served.Services, services)
+	if v.filled[served.Nodes] {
+		b.shown(facts.InputNode, served.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
 	}
-	if v.filled[history.Namespaces] {
-		b.shown(facts.InputNamespaces, history.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
+	if v.filled[served.Namespaces] {
+		b.shown(facts.InputNamespaces, served.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
 	}
-	for input, r := range map[string]*history.Resource{
-		facts.InputEndpointSlices: history.EndpointSlices, facts.InputEndpoints: history.Endpoints,
+	for input, r := range map[string]*served.Resource{
+		facts.InputEndpointSlices: served.EndpointSlices, facts.InputEndpoints: served.Endpoints,
 	} {
 		if v.filled[r] {
 			b.listed(input, r)
@@ -88,7 +88,7 @@ func (b *stateBuilder) build() {
 }
 
 // listed adds a section with the objects that list endpoints, each pruned to the viewer's share.
-func (b *stateBuilder) listed(input string, r *history.Resource) {
+func (b *stateBuilder) listed(input string, r *served.Resource) {
 	var objects []*wire.Object
 	b.v.facts.Objects(r, func(o *facts.Object) {
 		share := *o.Upstream
@@ -102,7 +102,7 @@ func (b *stateBuilder) listed(input string, r *history.Resource) {
 
 // shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
 // differ in fields whose changes are no event, and one revision would then belong to two versions.
-func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
+func (b *stateBuilder) shown(input string, r *served.Resource, objects []*wire.Object) {
 	slices.SortFunc(objects, func(x, y *wire.Object) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})

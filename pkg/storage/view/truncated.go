@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -35,12 +35,12 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 	var count EndpointCount
 	var subsets []corev1.EndpointSubset
 	byPorts := make(map[string]int)
-	decision := v.decision(o.Service, history.EndpointSlices)
+	decision := v.decision(o.Service, served.EndpointSlices)
 	family, err := addressType(o)
 	if err != nil {
 		return nil, count, err
 	}
-	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)),
+	members := slices.SortedFunc(slices.Values(o.Service.Objects(served.EndpointSlices)),
 		func(a, b *facts.Object) int {
 			return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -38,7 +39,7 @@ type View struct {
 	here    topology.Labels
 	present bool
 	// filled has the resources whose objects are published.
-	filled map[*history.Resource]bool
+	filled map[*served.Resource]bool
 	// stale is set while the View is to be made again from the facts.
 	stale bool
 	// building is set until New has published the facts that were known before.
@@ -48,7 +49,7 @@ type View struct {
 	// spared has the Services of which endpoints on silent nodes are shown.
 	spared map[*facts.Service]spared
 	counts map[*facts.Object]EndpointCount
-	totals map[*history.Resource]EndpointCount
+	totals map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -74,19 +75,19 @@ func New(options Options) *View {
 	v := &View{
 		options: options, facts: options.Facts, history: history.New(options.History),
 		building: true,
-		filled:   make(map[*history.Resource]bool),
+		filled:   make(map[*served.Resource]bool),
 		decided:  make(map[*facts.Service]decided),
 		spared:   make(map[*facts.Service]spared),
 		counts:   make(map[*facts.Object]EndpointCount),
-		totals:   make(map[*history.Resource]EndpointCount),
+		totals:   make(map[*served.Resource]EndpointCount),
 	}
 	// Changes from here on are published by their steps. What is known already is published in small parts, so that no
 	// step waits long. The History cannot be read meanwhile.
 	var there publication
 	v.facts.Attach(v, func() {
 		v.here, v.present = options.Viewer(v.facts)
-		for _, r := range history.Resources() {
-			if v.facts.State(r) == history.Ready {
+		for _, r := range served.All() {
+			if v.facts.State(r) == served.Ready {
 				v.fill(r, &there)
 			}
 		}
@@ -138,7 +139,7 @@ func (v *View) ServesRestored() *facts.State {
 }
 
 // Endpoints counts the endpoints of the shown objects of a resource.
-func (v *View) Endpoints(r *history.Resource) EndpointCount {
+func (v *View) Endpoints(r *served.Resource) EndpointCount {
 	var count EndpointCount
 	v.facts.Read(func() { count = v.totals[r] })
 	return count
@@ -159,11 +160,11 @@ func (v *View) FactsChanged(c *facts.Change) {
 			p.addService(s)
 		}
 	}
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		switch state := v.facts.State(r); {
-		case state == history.Ready && !v.filled[r]:
+		case state == served.Ready && !v.filled[r]:
 			v.fill(r, p)
-		case state == history.NotReady && v.filled[r]:
+		case state == served.NotReady && v.filled[r]:
 			p.cleared = append(p.cleared, r)
 		}
 	}
@@ -179,18 +180,18 @@ func (v *View) rebuild(c *facts.Change) {
 	clear(v.totals)
 	v.here, v.present = v.options.Viewer(v.facts)
 	p := &publication{}
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		switch state := v.facts.State(r); {
-		case state == history.Ready:
+		case state == served.Ready:
 			v.fill(r, p)
-		case state == history.NotReady && v.filled[r]:
+		case state == served.NotReady && v.filled[r]:
 			p.cleared = append(p.cleared, r)
 		}
 		for name := range v.history.Objects(r) {
 			switch {
-			case r == history.Services && p.services != nil:
+			case r == served.Services && p.services != nil:
 				p.services[name] = struct{}{}
-			case (r == history.EndpointSlices || r == history.Endpoints) && v.facts.Object(r, name) == nil:
+			case (r == served.EndpointSlices || r == served.Endpoints) && v.facts.Object(r, name) == nil:
 				p.gone = append(p.gone, shown{resource: r, key: name})
 			}
 		}
@@ -268,8 +269,8 @@ func (v *View) decide(s *facts.Service) bool {
 	}
 	now := decided{
 		keys:   s.Keys,
-		slices: v.decision(s, history.EndpointSlices).Key(),
-		list:   v.decision(s, history.Endpoints).Key(),
+		slices: v.decision(s, served.EndpointSlices).Key(),
+		list:   v.decision(s, served.Endpoints).Key(),
 	}
 	before, found := v.decided[s]
 	v.decided[s] = now
@@ -277,7 +278,7 @@ func (v *View) decide(s *facts.Service) bool {
 }
 
 // decision returns which endpoints of a Service the viewer sees.
-func (v *View) decision(s *facts.Service, r *history.Resource) topology.Decision {
+func (v *View) decision(s *facts.Service, r *served.Resource) topology.Decision {
 	if !v.present {
 		return topology.Unsatisfiable().Decide(nil, topology.NoRank)
 	}
@@ -285,15 +286,15 @@ func (v *View) decision(s *facts.Service, r *history.Resource) topology.Decision
 }
 
 // fill publishes all objects of a resource.
-func (v *View) fill(r *history.Resource, p *publication) {
+func (v *View) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	switch r {
-	case history.Services:
+	case served.Services:
 		p.services = make(map[types.NamespacedName]struct{})
 		v.facts.Services(func(s *facts.Service) { p.services[s.Name] = struct{}{} })
-	case history.Nodes:
+	case served.Nodes:
 		p.node = true
-	case history.Namespaces:
+	case served.Namespaces:
 		p.namespaces = make(map[types.NamespacedName]struct{})
 		for name := range v.facts.Namespaces() {
 			p.namespaces[name] = struct{}{}

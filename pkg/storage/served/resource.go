@@ -1,4 +1,4 @@
-package history
+package served
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -20,11 +20,11 @@ type Resource struct {
 	// metadata.namespace. They are those of kube-apiserver.
 	FieldLabels []string
 
-	// fieldsOf reads the values of FieldLabels, in their order. It is nil if there are none.
-	fieldsOf func(body []byte) ([]string, error)
+	// fields reads the values of FieldLabels, in their order. It is nil if there are none.
+	fields func(body []byte) ([]string, error)
 	// newTyped makes an empty object of the kind.
 	newTyped func() Typed
-	// index is the position of the resource in Resources.
+	// index is the position of the resource in All.
 	index int
 }
 
@@ -50,6 +50,17 @@ func (r *Resource) ListType() wire.TypeMeta {
 // New makes an empty object of the kind.
 func (r *Resource) New() Typed { return r.newTyped() }
 
+// Fields reads the values of FieldLabels, in their order, from an encoded object. The error says what cannot be read.
+func (r *Resource) Fields(body []byte) ([]string, error) {
+	if r.fields == nil {
+		return nil, nil
+	}
+	return r.fields(body)
+}
+
+// Index is the position of the resource in All.
+func (r *Resource) Index() int { return r.index }
+
 // The served resources.
 var (
 	Services = &Resource{
@@ -58,7 +69,7 @@ var (
 		Kind:                 "Service",
 		Namespaced:           true,
 		FieldLabels:          []string{"spec.clusterIP", "spec.type"},
-		fieldsOf:             serviceFields,
+		fields:               serviceFields,
 		newTyped:             func() Typed { return &corev1.Service{} },
 	}
 	EndpointSlices = &Resource{
@@ -82,7 +93,7 @@ var (
 		index:                3,
 		Kind:                 "Node",
 		FieldLabels:          []string{"spec.unschedulable"},
-		fieldsOf:             nodeFields,
+		fields:               nodeFields,
 		newTyped:             func() Typed { return &corev1.Node{} },
 	}
 	// Namespaces are what CoreDNS needs to start, besides Services and EndpointSlices.
@@ -92,13 +103,13 @@ var (
 		Kind:                 "Namespace",
 		OnDemand:             true,
 		FieldLabels:          []string{"status.phase"},
-		fieldsOf:             namespaceFields,
+		fields:               namespaceFields,
 		newTyped:             func() Typed { return &corev1.Namespace{} },
 	}
 )
 
-// Resources returns all served resources.
-func Resources() []*Resource {
+// All returns all served resources.
+func All() []*Resource {
 	return []*Resource{Services, EndpointSlices, Endpoints, Nodes, Namespaces}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/hub"
 	"github.com/application-grid/application-grid/pkg/program/flags"
-	"github.com/application-grid/application-grid/pkg/program/metricsport"
+	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 )
 
 const program = "application-grid-hub"

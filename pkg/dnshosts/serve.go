@@ -132,7 +132,7 @@ func newMetrics(d *Daemon) *metrics {
 			}
 			return 0
 		}),
-		health.Sources(namespace, d.states),
+		follow.Metrics(namespace, d.states),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

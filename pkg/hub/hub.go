@@ -30,8 +30,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/hub/servingcert"
-	"github.com/application-grid/application-grid/pkg/program/metricsport"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

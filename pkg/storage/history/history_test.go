@@ -48,7 +48,9 @@ func put(h *History, v Version) {
 }
 
 func remove(h *History, name string) {
-	h.Update(time.Now(), func(u *Update) { u.Remove(served.Services, types.NamespacedName{Namespace: "ns", Name: name}) })
+	h.Update(time.Now(), func(u *Update) {
+		u.Remove(served.Services, types.NamespacedName{Namespace: "ns", Name: name})
+	})
 }
 
 // follower holds what a client with a selector holds, and checks every event against it.

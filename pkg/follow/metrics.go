@@ -1,26 +1,24 @@
-package health
+package follow
 
 import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/application-grid/application-grid/pkg/follow"
 )
 
-// sources collects the metrics of followed sources when it is scraped.
-type sources struct {
-	states                                           func() []follow.State
+// collector collects the metrics of followed sources when it is scraped.
+type collector struct {
+	states                                           func() []State
 	up, synced, contact, lists, fromCache, forbidden *prometheus.Desc
 }
 
-// Sources collects the metrics of what a program follows. Their names begin with namespace. It calls states at every
+// Metrics collects the metrics of what a program follows. Their names begin with namespace. It calls states at every
 // scrape; no two states may have the same name.
-func Sources(namespace string, states func() []follow.State) prometheus.Collector {
+func Metrics(namespace string, states func() []State) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "upstream", name), help, []string{"source"}, nil)
 	}
-	return &sources{
+	return &collector{
 		states: states,
 		up: desc("up",
 			"1 while the source is followed: its last list or watch succeeded, and came from no cache."),
@@ -37,14 +35,14 @@ func Sources(namespace string, states func() []follow.State) prometheus.Collecto
 }
 
 // Describe implements prometheus.Collector.
-func (c *sources) Describe(ch chan<- *prometheus.Desc) {
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.up, c.synced, c.contact, c.lists, c.fromCache, c.forbidden} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c *sources) Collect(ch chan<- prometheus.Metric) {
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range c.states() {
 		if !s.Started {
 			continue

@@ -1,4 +1,4 @@
-package health
+package serve
 
 import (
 	"time"
@@ -6,8 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Watches counts the watches that a program serves, and measures how late their events are. It implements
-// serve.Observer.
+// Watches counts the watches that a program serves, and measures how late their events are. It implements Observer.
 type Watches struct {
 	underWay   *prometheus.GaugeVec
 	eventDelay *prometheus.HistogramVec
@@ -25,14 +24,14 @@ func (w *Watches) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{w.underWay, w.eventDelay}
 }
 
-// WatchStarted implements serve.Observer.
+// WatchStarted implements Observer.
 func (w *Watches) WatchStarted(resource string) (ended func()) {
 	gauge := w.underWay.WithLabelValues(resource)
 	gauge.Inc()
 	return gauge.Dec
 }
 
-// EventSent implements serve.Observer.
+// EventSent implements Observer.
 func (w *Watches) EventSent(resource string, delay time.Duration) {
 	w.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
 }

@@ -33,8 +33,8 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// Facts store what is known of the cluster. The methods may be called from any goroutine. Those that are "for Watchers"
-// may only be called within FactsChanged, or within the functions passed to Attach and Read.
+// Facts store what is known of the cluster. The methods may be called from any goroutine. What is known is read through
+// a Reader.
 type Facts struct {
 	options Options
 
@@ -153,8 +153,8 @@ func (f *Facts) update(step func()) {
 		}
 	}
 	for w := range f.watchers {
-		if f.attempt(func() { w.FactsChanged(&f.step) }) {
-			f.attempt(func() { w.FactsChanged(&Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
+		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {
+			f.attempt(func() { w.FactsChanged(f.reader(), &Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
 		}
 	}
 	if f.step.touches() {
@@ -177,20 +177,20 @@ func (f *Facts) complete(c *collection) bool {
 		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
 }
 
-// State returns whether a resource can be shown. It is for Watchers.
-func (f *Facts) State(r *served.Resource) served.State {
+// State returns whether a resource can be shown.
+func (in Reader) State(r *served.Resource) served.State {
 	absent, ready := false, false
 	switch r {
 	case served.Services:
-		absent, ready = f.services.absent, f.services.synced
+		absent, ready = in.f.services.absent, in.f.services.synced
 	case served.Nodes:
-		absent, ready = f.node.absent, f.node.synced
+		absent, ready = in.f.node.absent, in.f.node.synced
 	case served.Namespaces:
-		absent, ready = f.namespaces.absent, f.namespaces.synced
+		absent, ready = in.f.namespaces.absent, in.f.namespaces.synced
 	case served.EndpointSlices:
-		absent, ready = f.slices.absent, f.complete(&f.slices)
+		absent, ready = in.f.slices.absent, in.f.complete(&in.f.slices)
 	case served.Endpoints:
-		absent, ready = f.legacy.absent, f.complete(&f.legacy)
+		absent, ready = in.f.legacy.absent, in.f.complete(&in.f.legacy)
 	}
 	switch {
 	case absent:
@@ -203,10 +203,10 @@ func (f *Facts) State(r *served.Resource) served.State {
 }
 
 // Attach calls first, and then passes every step to the Watcher. No step is made between the two.
-func (f *Facts) Attach(w Watcher, first func()) {
+func (f *Facts) Attach(w Watcher, first func(Reader)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first()
+	first(f.reader())
 	f.watchers[w] = struct{}{}
 }
 
@@ -222,18 +222,18 @@ func (f *Facts) Touch() { f.update(func() {}) }
 
 // Read calls read, during which no step is made, so that several facts can be read consistently. read must be quick: it
 // delays every step.
-func (f *Facts) Read(read func()) {
+func (f *Facts) Read(read func(Reader)) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	read()
+	read(f.reader())
 }
 
 // KubernetesService is the Service of the API server.
 var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// LabelsOf returns the labels of a node; nil if the node is not known or the name is empty. It is for Watchers.
-func (f *Facts) LabelsOf(name []byte) topology.Labels {
-	if n := f.nodes.byName[string(name)]; n != nil {
+// LabelsOf returns the labels of a node; nil if the node is not known or the name is empty.
+func (in Reader) LabelsOf(name []byte) topology.Labels {
+	if n := in.f.nodes.byName[string(name)]; n != nil {
 		return n.Labels
 	}
 	return nil

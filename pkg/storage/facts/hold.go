@@ -171,8 +171,8 @@ func (f *Facts) Restored() *State {
 	return f.hold.state
 }
 
-// RestoredState returns what Restored returns. It is for Watchers.
-func (f *Facts) RestoredState() *State { return f.hold.state }
+// RestoredState returns what Restored returns.
+func (in Reader) RestoredState() *State { return in.f.hold.state }
 
 // Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {

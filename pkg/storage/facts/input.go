@@ -69,7 +69,7 @@ func (in *Input) Arrive(version uint64) {
 func (in *Input) Progress(version uint64) { in.f.update(func() { in.progress = version }) }
 
 // Versions returns the version that the last change has brought the input to, and that up to which nothing else has
-// changed. What is held back is included. It is for Watchers.
+// changed. What is held back is included.
 func (in *Input) Versions() (version, progress uint64) { return in.version, in.progress }
 
 // change runs a step in which the input changes.
@@ -253,11 +253,11 @@ func (p *plainObjects) setAbsent() { p.absent = !p.synced }
 
 func (p *plainObjects) count() int { return len(p.objects) }
 
-// NodeObjects returns the Node objects of InputNode, by name. It is for Watchers.
-func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
+// NodeObjects returns the Node objects of InputNode, by name.
+func (in Reader) NodeObjects() map[types.NamespacedName]*wire.Object { return in.f.node.objects }
 
-// Namespaces returns all Namespaces, by name. It is for Watchers.
-func (f *Facts) Namespaces() map[types.NamespacedName]*wire.Object { return f.namespaces.objects }
+// Namespaces returns all Namespaces, by name.
+func (in Reader) Namespaces() map[types.NamespacedName]*wire.Object { return in.f.namespaces.objects }
 
 func compareObjects(a, b *wire.Object) int {
 	if n := strings.Compare(a.Namespace, b.Namespace); n != 0 {

@@ -41,7 +41,7 @@ func (o *Object) scan(visit func(wire.Endpoint)) {
 	}
 }
 
-// Unreadable says that a body of the object cannot be read any more. It is for Watchers.
+// Unreadable says that a body of the object cannot be read any more.
 func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(), o.Name(), err) }
 
 // collection has all objects of one resource that lists endpoints.
@@ -214,7 +214,7 @@ func (c *collection) joinService(o *Object) {
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	o.Service.count(o, 1)
-	if c.f.AnyDoubts() {
+	if c.f.reader().AnyDoubts() {
 		add(&c.f.step.Listed, o.Service)
 	}
 }
@@ -226,7 +226,7 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	s.count(o, -1)
-	if c.f.AnyDoubts() {
+	if c.f.reader().AnyDoubts() {
 		add(&c.f.step.Listed, s)
 	}
 	if c.resource == served.EndpointSlices {
@@ -241,19 +241,19 @@ func (c *collection) leaveService(o *Object) {
 	c.f.services.forget(s)
 }
 
-// Object returns the object with that name; nil if it is not known. It is for Watchers.
-func (f *Facts) Object(r *served.Resource, name types.NamespacedName) *Object {
+// Object returns the object with that name; nil if it is not known.
+func (in Reader) Object(r *served.Resource, name types.NamespacedName) *Object {
 	if r == served.Endpoints {
-		return f.legacy.objects[name]
+		return in.f.legacy.objects[name]
 	}
-	return f.slices.objects[name]
+	return in.f.slices.objects[name]
 }
 
-// Objects calls visit for every object of EndpointSlices or Endpoints. It is for Watchers.
-func (f *Facts) Objects(r *served.Resource, visit func(*Object)) {
-	c := &f.slices
+// Objects calls visit for every object of EndpointSlices or Endpoints.
+func (in Reader) Objects(r *served.Resource, visit func(*Object)) {
+	c := &in.f.slices
 	if r == served.Endpoints {
-		c = &f.legacy
+		c = &in.f.legacy
 	}
 	for _, o := range c.objects {
 		visit(o)

@@ -18,13 +18,13 @@ func (s spared) of(r *served.Resource) facts.Doubt {
 }
 
 // hides reports whether an endpoint of an object is hidden because its node is dead, or because it is doubted.
-func (v *View) hides(o *facts.Object, e wire.Endpoint) bool {
+func (v reading) hides(o *facts.Object, e wire.Endpoint) bool {
 	return v.facts.Dead(o.Service, e.NodeName) ||
 		v.facts.Doubt(o.Service, o.Upstream.Namespace, e) > v.spared[o.Service].of(o.Resource())
 }
 
 // spares returns the least doubt of all ready endpoints of a Service that the viewer may see.
-func (v *View) spares(s *facts.Service, r *served.Resource) facts.Doubt {
+func (v reading) spares(s *facts.Service, r *served.Resource) facts.Doubt {
 	keep := func(wire.Endpoint) bool { return true }
 	if s.Keys.Governed() {
 		decision := v.decision(s, r)
@@ -49,7 +49,7 @@ func (v *View) spares(s *facts.Service, r *served.Resource) facts.Doubt {
 
 // noteSpared notes what is spared of the Services that a step has touched, and adds those of which that has changed to
 // the publication.
-func (v *View) noteSpared(c *facts.Change, p *publication) {
+func (v reading) noteSpared(c *facts.Change, p *publication) {
 	if !v.facts.AnyDoubts() && len(v.spared) == 0 {
 		return
 	}

@@ -73,7 +73,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 		Endpoints: []ExplainedEndpoint{},
 	}}
 	var err error
-	v.facts.Read(func() { err = v.gather(service, nodeName, &q) })
+	v.source.Read(func(in facts.Reader) { err = reading{v, in}.gather(service, nodeName, &q) })
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ type correction struct {
 }
 
 // gather copies what the answer needs from the facts.
-func (v *View) gather(service types.NamespacedName, nodeName string, q *question) error {
+func (v reading) gather(service types.NamespacedName, nodeName string, q *question) error {
 	s := v.facts.Service(service)
 	if s == nil || s.Upstream == nil {
 		return ErrNoService

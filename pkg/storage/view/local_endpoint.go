@@ -43,7 +43,7 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 //
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
 // the same Service.
-func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
+func (v reading) localEndpointFor(o *facts.Object) *LocalEndpoint {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil
 	}

@@ -26,7 +26,7 @@ type Origin struct {
 func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, error) {
 	var origin Origin
 	var err error
-	v.facts.Read(func() {
+	v.source.Read(func(in facts.Reader) {
 		// If the resource cannot be read, none of its objects are shown.
 		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
 			origin.Revision = shown.Revision
@@ -34,26 +34,26 @@ func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, er
 		var upstream *wire.Object
 		switch r {
 		case served.Services:
-			if s := v.facts.Service(name); s != nil {
+			if s := in.Service(name); s != nil {
 				upstream = s.Upstream
 			}
 		case served.Nodes:
-			upstream = v.facts.NodeObjects()[name]
+			upstream = in.NodeObjects()[name]
 		case served.Namespaces:
-			upstream = v.facts.Namespaces()[name]
+			upstream = in.Namespaces()[name]
 		default:
-			if v.facts.State(served.Services) != served.Ready {
+			if in.State(served.Services) != served.Ready {
 				err = served.ErrNotReady
 				return
 			}
-			o := v.facts.Object(r, name)
+			o := in.Object(r, name)
 			if o != nil {
 				upstream = o.Upstream
 			}
-			if o == nil && r == served.EndpointSlices && v.facts.State(r) == served.NotReady {
+			if o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
 				err = served.ErrNotReady
 			}
-			origin.Altered = v.altered(r, name, o)
+			origin.Altered = reading{v, in}.altered(r, name, o)
 		}
 		if upstream != nil {
 			origin.ResourceVersion = upstream.ResourceVersion
@@ -65,7 +65,7 @@ func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, er
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
 // known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
 // Service.
-func (v *View) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
+func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {
 	case o != nil:

@@ -88,7 +88,7 @@ type shown struct {
 }
 
 // publish updates the History in one step. It prunes everything before it locks the History.
-func (v *View) publish(received time.Time, p *publication) {
+func (v reading) publish(received time.Time, p *publication) {
 	all := p.gone
 	if v.filled[served.Services] {
 		for _, name := range sortedNames(p.services) {
@@ -136,7 +136,7 @@ func (v *View) publish(received time.Time, p *publication) {
 }
 
 // setStates sets which resources of the History can be read.
-func (v *View) setStates(u *history.Update, restored *facts.State) {
+func (v reading) setStates(u *history.Update, restored *facts.State) {
 	if v.building || (restored != nil && !v.serveRestored.Load()) {
 		return
 	}
@@ -150,7 +150,7 @@ func (v *View) setStates(u *history.Update, restored *facts.State) {
 	}
 }
 
-func (v *View) service(name types.NamespacedName) shown {
+func (v reading) service(name types.NamespacedName) shown {
 	s := v.facts.Service(name)
 	if s == nil || s.Upstream == nil {
 		return shown{resource: served.Services, key: name}
@@ -159,7 +159,7 @@ func (v *View) service(name types.NamespacedName) shown {
 }
 
 // nodes returns this node's Node object, and the removal of Node objects that are shown and do not exist any more.
-func (v *View) nodes() []shown {
+func (v reading) nodes() []shown {
 	var all []shown
 	there := v.facts.NodeObjects()
 	for name, o := range there {
@@ -173,7 +173,7 @@ func (v *View) nodes() []shown {
 	return all
 }
 
-func (v *View) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
+func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
 	version, err := history.NewVersion(r, o, body)
 	if err != nil {
 		v.options.Logger.Error(err, "Cannot read an object, serving it without its fields",
@@ -183,7 +183,7 @@ func (v *View) version(r *served.Resource, o *wire.Object, body []byte) *history
 }
 
 // object returns what is shown of an object that lists endpoints, and updates the counts.
-func (v *View) object(o *facts.Object) shown {
+func (v reading) object(o *facts.Object) shown {
 	r := o.Resource()
 	total, before := v.totals[r], v.counts[o]
 	total.Kept, total.Hidden = total.Kept-before.Kept, total.Hidden-before.Hidden
@@ -201,7 +201,7 @@ func (v *View) object(o *facts.Object) shown {
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
 // upstream's body, with corrected endpoints and without those on dead nodes or doubted.
-func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
 		if err == nil {
@@ -222,7 +222,7 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 }
 
 // alive returns the body of an object that is not governed: all endpoints but those on dead nodes or doubted.
-func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	body = o.Body()
 	err := o.Codec().Scan(body, func(e wire.Endpoint) {
 		if v.hides(o, e) {
@@ -241,7 +241,7 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It
 // keeps none of an object that cannot be read.
-func (v *View) edit(
+func (v reading) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {
 	body, err := apply(o.Body(), func(e wire.Endpoint) bool {
@@ -283,7 +283,7 @@ func shownBefore(restored *facts.State) map[*served.Resource]shownObjects {
 
 // noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which comes every
 // few minutes, is not.
-func (v *View) noteContent(all []shown) {
+func (v reading) noteContent(all []shown) {
 	for _, s := range all {
 		if s.resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {
@@ -298,7 +298,7 @@ func (v *View) noteContent(all []shown) {
 // Content returns a number that grows with every change that is worth a new State on disk.
 func (v *View) Content() uint64 {
 	var content uint64
-	v.facts.Read(func() { content = v.content + v.facts.Listings() })
+	v.source.Read(func(in facts.Reader) { content = v.content + in.Listings() })
 	return content
 }
 
@@ -313,7 +313,7 @@ func isTruncated(o *facts.Object) bool {
 }
 
 // addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.
-func (v *View) addTruncated(p *publication) {
+func (v reading) addTruncated(p *publication) {
 	if !v.filled[served.Endpoints] {
 		return
 	}

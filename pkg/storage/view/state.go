@@ -24,21 +24,24 @@ var errNotLive = errors.New("the upstream's state is not complete yet")
 // if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
-	case <-v.facts.Live():
+	case <-v.source.Live():
 	default:
 		return nil, errNotLive
 	}
-	b := stateBuilder{v: v, state: &facts.State{
-		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(), InternalIPs: v.facts.InternalIPs(),
-		Partners: v.facts.Partners(), PodNotes: v.facts.PodNotes(),
+	b := stateBuilder{state: &facts.State{
+		NodeName: nodeName, AsOf: asOf, Addresses: v.source.NodeAddresses(), InternalIPs: v.source.InternalIPs(),
+		Partners: v.source.Partners(), PodNotes: v.source.PodNotes(),
 	}, named: map[string]struct{}{nodeName: {}}}
-	v.facts.Read(b.build)
+	v.source.Read(func(in facts.Reader) {
+		b.v = reading{v, in}
+		b.build()
+	})
 	return b.state, b.err
 }
 
 // stateBuilder builds a State of one moment.
 type stateBuilder struct {
-	v     *View
+	v     reading
 	state *facts.State
 	// named has the nodes that the State names.
 	named map[string]struct{}
@@ -143,7 +146,7 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 
 // share returns the body of an object with only those endpoints that one of the Service's keys matches for this viewer.
 // Endpoints that no key matches are never shown to it, whichever key decides.
-func (v *View) share(o *facts.Object) []byte {
+func (v reading) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

@@ -18,7 +18,7 @@ import (
 // completed returns the body of Endpoints that the endpoints controller truncated. It is built from what the viewer may
 // see of the Service's slices. The controller drops all addresses beyond 1,000, and those that are left may have none
 // of the viewer's unit.
-func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) completed(o *facts.Object) (body []byte, count EndpointCount) {
 	subsets, count, err := v.subsets(o)
 	if err == nil {
 		body, err = bodyOf(&corev1.Endpoints{Subsets: subsets})
@@ -31,7 +31,7 @@ func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
 }
 
 // subsets returns the Service's slices as subsets of Endpoints, one for each list of ports.
-func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
+func (v reading) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
 	var count EndpointCount
 	var subsets []corev1.EndpointSubset
 	byPorts := make(map[string]int)

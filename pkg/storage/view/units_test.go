@@ -563,14 +563,14 @@ func TestUnitViewConverges(t *testing.T) {
 func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topology.Labels) *storagetest.Node {
 	t.Helper()
 	var nodes, services, endpointSlices []*wire.Object
-	s.Read(func() {
+	s.Read(func(in facts.Reader) {
 		for _, name := range others {
-			if n := s.Node(name); n != nil {
+			if n := in.Node(name); n != nil {
 				nodes = append(nodes, nodeWith(t, name, n.Labels))
 			}
 		}
-		s.Facts.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
-		s.Objects(served.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
+		in.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
+		in.Objects(served.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
 	})
 	there := storagetest.New(storagetest.Options{NodeName: "node-there", KeepKubernetesEndpoint: true})
 	there.NodeLabels().Replace(append(nodes, nodeWith(t, "node-there", labels)))

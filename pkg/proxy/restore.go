@@ -58,6 +58,17 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 	})
 }
 
+// closeStateDir lets another process use the state directory.
+func (p *Proxy) closeStateDir(logger klog.Logger) {
+	snapshots := p.snapshots.Load()
+	if snapshots == nil {
+		return
+	}
+	if err := snapshots.Dir.Close(); err != nil {
+		logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
+	}
+}
+
 // openViews makes the views from which clients are served. Their histories begin above every revision of an earlier
 // process.
 func (p *Proxy) openViews(logger klog.Logger) {

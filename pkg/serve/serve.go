@@ -77,6 +77,12 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
 }
 
+// asked is what a LIST or WATCH asks for.
+type asked struct {
+	options Options
+	as      *representation
+}
+
 // Collection answers a LIST or WATCH.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
@@ -91,7 +97,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	if err == nil {
 		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
-				return s.watch(w, r, h, options, as, end)
+				return s.watch(w, r, h, asked{options, as}, end)
 			}
 			return s.list(w, r, h, options, as)
 		})

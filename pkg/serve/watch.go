@@ -48,9 +48,8 @@ type watcher struct {
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
-func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
-) error {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, of asked, end *ending) error {
+	options, as := of.options, of.as
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {

@@ -243,9 +243,7 @@ func (s Source) units(
 		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
 		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
-	members := map[group][]string{}
-	var order []group
-	for _, unit := range units {
+	order, members := grouped(units, func(unit string) group {
 		g := group{variant: templates.Variant(unit)}
 		child, err := render(unit)
 		if err == nil {
@@ -261,11 +259,8 @@ func (s Source) units(
 		if err != nil {
 			g.problem = err.Error()
 		}
-		if members[g] == nil {
-			order = append(order, g)
-		}
-		members[g] = append(members[g], unit)
-	}
+		return g
+	})
 	var answers []Answer
 	for _, g := range order {
 		one := answer
@@ -283,6 +278,19 @@ func (s Source) units(
 		answers = append(answers, one)
 	}
 	return answers, nil
+}
+
+// grouped groups units. order has the groups in the order of their first units.
+func grouped(units []string, of func(unit string) group) (order []group, members map[group][]string) {
+	members = map[group][]string{}
+	for _, unit := range units {
+		g := of(unit)
+		if members[g] == nil {
+			order = append(order, g)
+		}
+		members[g] = append(members[g], unit)
+	}
+	return order, members
 }
 
 // revision returns the name of the revision that the controller gives to the grid's spec. Who may not read

@@ -224,6 +224,10 @@ func (s Source) units(
 	if err != nil {
 		return nil, err
 	}
+	noted := "" // children have the name of their revision only in a rollout
+	if spec.Rollout != nil {
+		noted = revision
+	}
 	render := func(unit string) (*gridchild.Child, error) {
 		if err := names.Clash(unit); err != nil {
 			return nil, err
@@ -236,25 +240,19 @@ func (s Source) units(
 		if child, ok := live[names.ByUnit[unit]]; ok {
 			selects = child.selectsUnit
 		}
-		noted := "" // children have the name of their revision only in a rollout
-		if spec.Rollout != nil {
-			noted = revision
-		}
 		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
 		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
 	order, members := grouped(units, func(unit string) group {
 		g := group{variant: templates.Variant(unit)}
 		child, err := render(unit)
-		if err == nil {
+		if err == nil && children[child.Object.GetName()] != nil {
 			name := child.Object.GetName()
-			if object := children[name]; object != nil {
-				g.now = live[name].likeness
-				if setsReplicas(child) {
-					g.replicas = live[name].replicas
-				}
-				err = claim(o, k, object)
+			g.now = live[name].likeness
+			if setsReplicas(child) {
+				g.replicas = live[name].replicas
 			}
+			err = claim(o, k, children[name])
 		}
 		if err != nil {
 			g.problem = err.Error()

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
+LDFLAGS := -s -w -X $(MODULE)/pkg/program/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
 # The product's module, and the others of this repository: the embedded cluster with its tests, the linters, the
 # generator, what makes images and releases, helm.
@@ -138,10 +138,10 @@ $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
 .PHONY: test-unit
-test-unit: ## Runs the unit tests, with the race detector. Needs no root.
+test-unit: ## Runs the unit tests, with the race detector. PKG=./pkg/storage/... for some of them. Needs no root.
 	@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev
-	CGO_ENABLED=1 go test -race -timeout 10m ./...
-	go -C hack/tools test ./...
+	CGO_ENABLED=1 go test -race -timeout 10m $(or $(PKG),./...)
+	$(if $(PKG),,go -C hack/tools test ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
 # of its own: they wait most of the time.

@@ -7,7 +7,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/application-grid/application-grid/pkg/version.version=$VERSION" -o /out/application-grid-wrapper ./cmd/application-grid-wrapper
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/application-grid/application-grid/pkg/program/version.version=$VERSION" -o /out/application-grid-wrapper ./cmd/application-grid-wrapper
 
 FROM scratch
 ARG VERSION=unknown

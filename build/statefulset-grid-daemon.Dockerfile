@@ -7,7 +7,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/application-grid/application-grid/pkg/version.version=$VERSION" -o /out/statefulset-grid-daemon ./cmd/statefulset-grid-daemon
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/application-grid/application-grid/pkg/program/version.version=$VERSION" -o /out/statefulset-grid-daemon ./cmd/statefulset-grid-daemon
 
 FROM scratch
 ARG VERSION=unknown

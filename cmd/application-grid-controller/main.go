@@ -5,8 +5,8 @@ import (
 	"context"
 	"os"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridcontroller"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 func main() {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // TestDefaults are those of SuperEdge's controller, which existing installations rely on, with the leader

@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/gridcontroller"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 const program = "application-grid-controller"

@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/hub"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 func main() {

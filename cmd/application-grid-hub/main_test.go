@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 func TestUsage(t *testing.T) {

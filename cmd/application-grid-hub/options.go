@@ -10,10 +10,10 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/hub"
-	"github.com/application-grid/application-grid/pkg/metricsport"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 )
 
 const program = "application-grid-hub"

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/explain"
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/proxy/explain"
 )
 
 // explainOptions are the flags of the command explain, and its argument.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 

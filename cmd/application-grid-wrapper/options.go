@@ -9,17 +9,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/site/cri"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/snapshot"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -93,7 +93,23 @@ const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:5100
 
 func newOptions() *options {
 	o := &options{flags: flags.New(program)}
+	o.upstreamFlags()
+	o.siteFlags()
+	o.servingFlags()
+	o.flags.Logging()
 
+	f := o.flags.Section("Ignored")
+	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100,
+		"Ignored: watchers read from a log, which has no channels to size.")
+	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
+
+	f = o.flags.Section("Other")
+	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	return o
+}
+
+// upstreamFlags are those of whom the wrapper follows, and for which node.
+func (o *options) upstreamFlags() {
 	f := o.flags.Section("Upstream")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
 		"wrapper's own credentials. Empty: the service account of the pod.")
@@ -126,8 +142,11 @@ func newOptions() *options {
 			"Every interval (seconds) it asks the service with GET address for {\"NODE\": {\"normal\": false}, ...}, "+
 			"where NODE is a node's name or IP address. Without a good answer it hides nothing. It never hides "+
 			"this node's endpoints or those of default/kubernetes.")
+}
 
-	f = o.flags.Section("Offline")
+// siteFlags are those of a site on its own.
+func (o *options) siteFlags() {
+	f := o.flags.Section("Offline")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory of the snapshot, which a wrapper serves "+
 		"that starts while the upstream is away. Empty: there is no snapshot.")
 	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay,
@@ -156,8 +175,11 @@ func newOptions() *options {
 	f.StringVar(&o.siteExchangeKeyFile, "site-exchange-key-file", "",
 		"File with the keys that all nodes of a site have, base64 of 32 bytes, one per line. This node asks with the "+
 			"first key, answers to all, and reads the file again when it changes.")
+}
 
-	f = o.flags.Section("Serving")
+// servingFlags are those of how clients reach the wrapper.
+func (o *options) servingFlags() {
+	f := o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
 		"host:port to serve on. Without TLS it has to be a loopback address.")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "",
@@ -185,17 +207,6 @@ func newOptions() *options {
 		"Limit of the bytes of lists under way and of bodies of writes. One more is answered 429. One caller gets at "+
 			"most half of that, but always one list of any size.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
-
-	o.flags.Logging()
-
-	f = o.flags.Section("Ignored")
-	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100,
-		"Ignored: watchers read from a log, which has no channels to size.")
-	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
-
-	f = o.flags.Section("Other")
-	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
-	return o
 }
 
 // ignored says which flags were given that have no meaning any more.

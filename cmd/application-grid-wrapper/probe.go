@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/conntrack"
-	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe/conntrack"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // probeOptions are the flags of the command probe, and its argument. kubectl grid prove runs the command.

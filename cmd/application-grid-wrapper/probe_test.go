@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // TestProbe: a result goes to stdout or to a file, and a wrong command line has a code of its own. What the kernel is

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/application-grid/application-grid/pkg/flags/flagstest"
+	"github.com/application-grid/application-grid/pkg/program/flags/flagstest"
 )
 
 func TestFlagsOfSuperEdge(t *testing.T) {

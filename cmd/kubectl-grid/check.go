@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
-	"github.com/application-grid/application-grid/pkg/version"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/version"
 )
 
 // checkOptions are the flags of `kubectl grid check`.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // versioned is a server that also says of which version it is.

@@ -11,11 +11,11 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever logs users in to their clusters
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
-	"github.com/application-grid/application-grid/pkg/version"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/version"
 )
 
 // exitProblems is the exit code when the question was answered, and the answer is that something is wrong. Both

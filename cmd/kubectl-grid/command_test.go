@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // server is an API server that has these answers by path, and refuses some paths.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // TestDashboard: the command prints the URL of a page that it serves, opens it if it is asked to, and ends well when it

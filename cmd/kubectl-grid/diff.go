@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/clock"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
-	"github.com/application-grid/application-grid/pkg/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // exitDifferences is the exit code of diff where something would change, as kubectl diff has it.

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/kubeconfig"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // kubeconfigOptions are the flags of `kubectl grid kubeconfig`.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // issuer is an API server that gives tokens, for this long at most.

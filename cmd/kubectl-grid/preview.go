@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // previewOptions are the flags of `kubectl grid preview`.

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/prove"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // proveOptions are the flags of `kubectl grid prove`.

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // rolloutVerb is a command about the rollout of one grid.

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // statusOptions are the flags and arguments of `kubectl grid status`.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // kubectlGrace is how long kubectl may take to end when it is interrupted.

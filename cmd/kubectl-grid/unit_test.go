@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // fakeKubectl puts a program kubectl before all others, which prints its arguments, one a line, and ends with a code.

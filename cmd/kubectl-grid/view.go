@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 func newViewCommand(c *command) *cobra.Command {

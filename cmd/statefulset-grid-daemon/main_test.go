@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // parsed are the options of a command line that is all right.

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/dnshosts"
-	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/nodename"
 )
 
 const program = "statefulset-grid-daemon"

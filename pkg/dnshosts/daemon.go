@@ -14,10 +14,10 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/systemd"
 )
 
 // Config is what a Daemon is made from.

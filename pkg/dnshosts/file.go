@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/atomicfile"
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
 // maxFileSize is the most bytes of a hosts file. A larger file was probably given by mistake.

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/program/health"
 )
 
 const namespace = "statefulset_grid_daemon"
@@ -132,7 +132,7 @@ func newMetrics(d *Daemon) *metrics {
 			}
 			return 0
 		}),
-		health.Sources(namespace, d.states),
+		follow.Metrics(namespace, d.states),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // The names of the sources.

@@ -7,7 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // The types below have the fields of API objects on which records depend.

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
-	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 // lentCall is a kind of request that is sent with the wrapper's identity if the caller has no credentials.

@@ -22,7 +22,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/lru"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // recorded is what reached an upstream as the wrapper.

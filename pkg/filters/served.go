@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is served;
@@ -26,11 +26,11 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
-			if resource == history.Nodes && !isThisNode(r, info, nodeName) {
+			if resource == served.Nodes && !isThisNode(r, info, nodeName) {
 				next.ServeHTTP(w, r)
 				return
 			}
-			if resource == history.Namespaces && (info.Name != "" || server.Absent(r, resource)) {
+			if resource == served.Namespaces && (info.Name != "" || server.Absent(r, resource)) {
 				next.ServeHTTP(w, r)
 				return
 			}
@@ -49,12 +49,12 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 }
 
 // servedResources has the served resources by group and resource. All versions have the same objects.
-var servedResources = func() map[schema.GroupResource]*history.Resource {
-	served := make(map[schema.GroupResource]*history.Resource)
-	for _, r := range history.Resources() {
-		served[r.GroupResource()] = r
+var servedResources = func() map[schema.GroupResource]*served.Resource {
+	byName := make(map[schema.GroupResource]*served.Resource)
+	for _, r := range served.All() {
+		byName[r.GroupResource()] = r
 	}
-	return served
+	return byName
 }()
 
 // isThisNode reports whether a request for nodes is for this node only, by its name or by a field selector.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestUnitIsTakenOffThePath, and nothing else of the request changes.

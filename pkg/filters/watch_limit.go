@@ -5,8 +5,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 // WithWatchLimit answers 429 to a watch, or to a request that follows a log, if there is no place for it. Such requests

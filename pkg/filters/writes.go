@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
@@ -62,7 +62,7 @@ func WithWrites(viewing Viewing, memory *quota.Quota) Filter {
 // write is a request that writes objects of a served resource.
 type write struct {
 	info     serve.RequestInfo
-	resource *history.Resource
+	resource *served.Resource
 }
 
 // subresourceStatus is the one subresource whose body is the object.
@@ -134,7 +134,7 @@ func (v write) prepare(
 
 // allowDeleteCollection refuses a deletion of several objects if one of them is shown altered.
 func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
-	if v.resource != history.EndpointSlices && v.resource != history.Endpoints {
+	if v.resource != served.EndpointSlices && v.resource != served.Endpoints {
 		return nil
 	}
 	options, err := serve.ParseOptions(r.URL.Query(), v.resource, v.info)
@@ -143,7 +143,7 @@ func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
 	}
 	objects, _, err := shown.History().List(v.resource, v.info.Namespace, 0)
 	if err != nil {
-		if v.resource == history.Endpoints {
+		if v.resource == served.Endpoints {
 			return nil // Endpoints are not followed, so no client has read them here
 		}
 		return serve.NotReady("it is not known yet whether endpointslices are shown unaltered; write to the API " +

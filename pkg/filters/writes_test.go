@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/application-grid/application-grid/pkg/quota"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 const (
@@ -137,7 +137,7 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 }
 
 // current is the wrapper's resourceVersion of an object in namespace ns, as its clients read it.
-func (w *writeServer) current(r *history.Resource, name string) string {
+func (w *writeServer) current(r *served.Resource, name string) string {
 	w.t.Helper()
 	o, err := w.store.History.Get(r, types.NamespacedName{Namespace: "ns", Name: name}, 0)
 	if err != nil || o == nil {
@@ -206,8 +206,8 @@ func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 		},
 	}
 	w := newWriteServer(t)
-	resources := map[string]*history.Resource{
-		servicesInNS: history.Services, slicesInNS: history.EndpointSlices, endpointsInNS: history.Endpoints,
+	resources := map[string]*served.Resource{
+		servicesInNS: served.Services, slicesInNS: served.EndpointSlices, endpointsInNS: served.Endpoints,
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestWritesInProtobuf(t *testing.T) {
 			raw...)
 	}
 	for method, body := range map[string]func(string) []byte{"PUT": update, "DELETE": deletion} {
-		w.send(method, servicesInNS+"/open", contentType, body(w.current(history.Services, "open")))
+		w.send(method, servicesInNS+"/open", contentType, body(w.current(served.Services, "open")))
 		if !bytes.Equal(w.body, body("11")) {
 			t.Errorf("%s: the upstream got %q, want %q", method, w.body, body("11"))
 		}
@@ -299,9 +299,9 @@ func TestResourceVersionFollowsTheUpstream(t *testing.T) {
 	w.store.Services().Apply(wiretest.Object(serviceOf("open", "12")))
 	w.store.EndpointSlices().Apply(wiretest.Object(sliceOf("free", "", "13")))
 	for path, want := range map[string]string{servicesInNS + "/open": "12", slicesInNS + "/free": "13"} {
-		resource, name := history.Services, "open"
+		resource, name := served.Services, "open"
 		if strings.HasPrefix(path, slicesInNS) {
-			resource, name = history.EndpointSlices, "free"
+			resource, name = served.EndpointSlices, "free"
 		}
 		w.send("PUT", path, "application/json",
 			fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q}}`, w.current(resource, name)))
@@ -309,7 +309,7 @@ func TestResourceVersionFollowsTheUpstream(t *testing.T) {
 			t.Errorf("%s: the upstream got %s, want %s", path, got, want)
 		}
 	}
-	before := w.current(history.Services, "open")
+	before := w.current(served.Services, "open")
 	changed := serviceOf("open", "14")
 	changed.Labels = map[string]string{"new": "label"}
 	w.store.Services().Apply(wiretest.Object(changed))

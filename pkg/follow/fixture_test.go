@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 func TestMain(m *testing.M) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 const (

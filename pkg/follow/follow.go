@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Sink takes what a Source receives. Its methods are called by one goroutine at a time.

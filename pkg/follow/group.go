@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 // GroupOptions configure a Group.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
 const (

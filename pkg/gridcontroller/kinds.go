@@ -5,8 +5,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 

@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // TestAgreesWithTheWrapper: for random clusters, what OfService says that a node sees is what that node's wrapper
@@ -126,7 +126,7 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 		all = append(all, wiretest.Object(&endpointSlices[i]))
 	}
 	store.EndpointSlices().Replace(all)
-	objects, _, err := store.History.List(history.EndpointSlices, "shop", 0)
+	objects, _, err := store.History.List(served.EndpointSlices, "shop", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

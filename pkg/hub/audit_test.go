@@ -15,7 +15,7 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 )
 
 // TestAFloodOfRefusedRequestsIsBounded: credentials of one node that ask for the shares of others again and again get

@@ -29,8 +29,8 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 const (
@@ -187,7 +187,7 @@ func BenchmarkEvent(b *testing.B) {
 
 // fillForBench makes nodes of two units, and a Service with a slice on both.
 func fillForBench(s *shares) {
-	f := s.facts
+	f := s.source
 	var nodes []*wire.Object
 	for i := range benchWatchers {
 		for _, unit := range []string{"a", "b"} {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // kind is a kind of object of a share.
@@ -24,16 +24,16 @@ type kind struct {
 	wire.TypeMeta
 
 	// listed is the resource that people are shown.
-	listed *history.Resource
+	listed *served.Resource
 }
 
 // The kinds. kindNode is the node's own object, kindLabels the labels of a node.
 var (
-	kindService = kind{history.Services.Resource, history.Services.Type(), history.Services}
-	kindSlice   = kind{history.EndpointSlices.Resource, history.EndpointSlices.Type(), history.EndpointSlices}
-	kindNode    = kind{history.Nodes.Resource, history.Nodes.Type(), history.Nodes}
+	kindService = kind{served.Services.Resource, served.Services.Type(), served.Services}
+	kindSlice   = kind{served.EndpointSlices.Resource, served.EndpointSlices.Type(), served.EndpointSlices}
+	kindNode    = kind{served.Nodes.Resource, served.Nodes.Type(), served.Nodes}
 	kindLabels  = kind{
-		"labels", wire.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, history.Nodes,
+		"labels", wire.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, served.Nodes,
 	}
 
 	typeShare = wire.TypeMeta{APIVersion: hubv1alpha1.GroupVersion.String(), Kind: hubv1alpha1.ShareKind}

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 )
 
 // The states of the three resources, as tests have them.

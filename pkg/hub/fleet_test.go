@@ -16,10 +16,10 @@ import (
 	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/upstream"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // link leads to an API server, and may be cut.
@@ -317,7 +317,7 @@ func (f *smallFleet) putAddress(address string) {
 
 // shown are the addresses that the wrapper shows kube-proxy.
 func (w *nodeWrapper) shown() string {
-	objects, _, err := w.node.History.List(history.EndpointSlices, "", 0)
+	objects, _, err := w.node.History.List(served.EndpointSlices, "", 0)
 	if err != nil {
 		return err.Error()
 	}

@@ -28,12 +28,12 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/hub/servingcert"
-	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

@@ -23,9 +23,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/docs/docstest"
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/program/await"
 )
 
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and

@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // BenchmarkLargeFleet is a change of one endpoint, until it is encoded for all streams of its unit, in a fleet of

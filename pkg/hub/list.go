@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // list answers a GET of a node's share: a v1.List of its objects in JSON, or with ?kind=KIND a list of that kind. Nodes
@@ -75,7 +75,7 @@ const listedBytes = 64
 // list returns what is wanted of a node's share, but not its own Node. Errors: errNotSynced, errNoRoom.
 func (s *shares) list(node string, wants func(*object) bool) ([]*object, error) {
 	objects := make(map[objectName]*object)
-	err := s.read(func() {
+	err := s.read(func(s reading) {
 		visitor := &stream{node: node}
 		s.joinAll(visitor, false)
 		for _, c := range visitor.classes {

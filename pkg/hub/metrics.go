@@ -3,7 +3,8 @@ package hub
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/serve"
 )
 
 const namespace = "application_grid_hub"
@@ -11,14 +12,14 @@ const namespace = "application_grid_hub"
 // metrics are the hub's own, besides those of k8s.io/apiserver. They implement serve.Observer, and collect what the
 // shares and the sources know when they are asked.
 type metrics struct {
-	*health.Watches
+	*serve.Watches
 
 	all []prometheus.Collector
 }
 
 func newMetrics(s *Server) *metrics {
 	m := &metrics{
-		Watches: health.NewWatches(prometheus.GaugeOpts{
+		Watches: serve.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "streams", Help: "Streams of shares under way.",
 		}, prometheus.HistogramOpts{
 			Namespace: namespace,
@@ -26,7 +27,7 @@ func newMetrics(s *Server) *metrics {
 			Help:      "Time from the arrival of a change to the write of its event to a stream.",
 		}),
 	}
-	m.all = append(m.Collectors(), health.Sources(namespace, s.group.States))
+	m.all = append(m.Collectors(), follow.Metrics(namespace, s.group.States))
 	gauge := func(name, help string, value func() float64) {
 		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: name, Help: help,

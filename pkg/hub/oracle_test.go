@@ -16,11 +16,11 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/upstream"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 var (
@@ -123,15 +123,14 @@ type judge struct {
 }
 
 // FactsChanged implements facts.Watcher.
-func (j *judge) FactsChanged(*facts.Change) {
-	f := j.w.node.Facts
-	if f.State(history.EndpointSlices) != history.Ready {
+func (j *judge) FactsChanged(in facts.Reader, _ *facts.Change) {
+	if in.State(served.EndpointSlices) != served.Ready {
 		return
 	}
 	nodes, services, all := make(nodeStates), make(serviceStates), make(sliceStates)
-	f.Nodes(func(n *facts.Node) { nodes[n.Name] = n.Labels })
-	f.Services(func(s *facts.Service) { services[s.Name.Name] = s.Upstream.Annotation("topologyKeys") })
-	f.Objects(history.EndpointSlices, func(o *facts.Object) {
+	in.Nodes(func(n *facts.Node) { nodes[n.Name] = n.Labels })
+	in.Services(func(s *facts.Service) { services[s.Name.Name] = s.Upstream.Annotation("topologyKeys") })
+	in.Objects(served.EndpointSlices, func(o *facts.Object) {
 		state := sliceState{service: o.Upstream.Labels[discoveryv1.LabelServiceName]}
 		_ = o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			state.endpoints = append(state.endpoints, endpointState{string(e.Address), string(e.NodeName)})
@@ -481,7 +480,7 @@ func (w *world) calm(what string) {
 		newest := w.truth.newest()
 		for _, j := range w.judges {
 			want := shownServices(w.truth.services[newest[1]]) + w.truth.shownAt(j.w.name, newest)
-			j.w.node.Read(func() {
+			j.w.node.Read(func(facts.Reader) {
 				if j.last != want {
 					late = fmt.Sprintf("%s shows %s, not %s; %+v", j.w.name, j.last, want, j.w.upstream.Way())
 				}
@@ -541,7 +540,7 @@ func playOracle(f *smallFleet, seed uint64) {
 	for _, wrapper := range f.wrappers {
 		j := &judge{truth: t, w: wrapper, fail: fail}
 		w.judges = append(w.judges, j)
-		wrapper.node.Attach(j, func() { j.FactsChanged(nil) })
+		wrapper.node.Attach(j, func(in facts.Reader) { j.FactsChanged(in, nil) })
 	}
 	for range *oracleSteps {
 		if f.t.Failed() {

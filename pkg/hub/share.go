@@ -87,7 +87,7 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	}
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")) // what cannot be read is as if it were not there
 	key, most := caller(r)+"\n"+node, maxStreams
-	if !s.shares.facts.NodeExists(node) {
+	if !s.shares.source.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
 	leave, err := s.streams.enter(key, most)

@@ -10,9 +10,9 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // shares has the share of every node, and the streams of those that follow theirs.
@@ -26,7 +26,7 @@ import (
 // A step of the facts is one step of every stream that it touches. What a class has to say is encoded once for all its
 // streams. A stream that begins, or whose node was relabelled, gets the buckets whose digests differ, whole.
 type shares struct {
-	facts *facts.Facts
+	source *facts.Facts
 	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
 	maxQueued int64
 	queued    atomic.Int64
@@ -112,11 +112,11 @@ type node struct {
 
 func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
-		facts: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
+		source: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
 		common: newClass(nil, "", nil), sets: make(map[string]*keySet), slices: make(map[*facts.Object]*placed),
 		nodes: make(map[string]*node),
 	}
-	f.Attach(s, func() {})
+	f.Attach(s, func(facts.Reader) {})
 	return s
 }
 
@@ -134,23 +134,30 @@ var versionInputs = [len(hubv1alpha1.Version{})]string{
 	hubv1alpha1.VersionSlices:   facts.InputEndpointSlices,
 }
 
+// reading are the shares while the facts do not change, with the Reader of that time.
+type reading struct {
+	*shares
+
+	facts facts.Reader
+}
+
 // FactsChanged implements facts.Watcher.
-func (s *shares) FactsChanged(c *facts.Change) {
+func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.facts.Held() {
+	if in.Held() {
 		return
 	}
 	before := s.progress
 	for part, input := range versionInputs {
-		s.version[part], s.progress[part] = s.facts.Input(input).Versions()
+		s.version[part], s.progress[part] = s.source.Input(input).Versions()
 	}
 	if s.progress != before {
 		close(s.progressed)
 		s.progressed = make(chan struct{})
 	}
-	s.open = s.open || s.facts.State(history.EndpointSlices) == history.Ready
-	s.publish(c)
+	s.open = s.open || in.State(served.EndpointSlices) == served.Ready
+	reading{s, in}.publish(c)
 }
 
 // reached returns the version that the shares have reached; progressed is closed when it changes.
@@ -178,7 +185,7 @@ func (s *shares) forget(n *node) {
 }
 
 // setOf returns the set of keys, which it makes if there is none. All streams come into its classes then.
-func (s *shares) setOf(keys topology.Keys) *keySet {
+func (s reading) setOf(keys topology.Keys) *keySet {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	name := strings.Join(keys, ",")
 	if s.sets[name] == nil && len(s.sets) >= maxSets {
@@ -213,7 +220,7 @@ func (s *shares) dropSets() {
 }
 
 // joinAll brings a stream into the classes of its node. encode says whether it will be sent all of them.
-func (s *shares) joinAll(st *stream, encode bool) {
+func (s reading) joinAll(st *stream, encode bool) {
 	for _, c := range []*class{&s.common, &s.node(st.node).class} {
 		c.streams[st] = struct{}{}
 		st.classes = append(st.classes, c)
@@ -226,7 +233,7 @@ func (s *shares) joinAll(st *stream, encode bool) {
 }
 
 // join brings a stream into the class of its node in a set, which is made if there is none; nil if the node has none.
-func (s *shares) join(st *stream, set *keySet) *class {
+func (s reading) join(st *stream, set *keySet) *class {
 	n := s.facts.Node(st.node)
 	if n == nil {
 		return nil
@@ -282,7 +289,7 @@ func (s *shares) leave(st *stream) {
 }
 
 // fill computes what a new class has, and encodes it if a stream is about to be sent all of it.
-func (s *shares) fill(c *class, encode bool) {
+func (s reading) fill(c *class, encode bool) {
 	content := s.encode(c, func(o *object) bool {
 		c.digests[o.bucket()] += o.digest
 		for _, name := range o.names {
@@ -296,7 +303,7 @@ func (s *shares) fill(c *class, encode bool) {
 }
 
 // encode encodes the objects of a class that are wanted.
-func (s *shares) encode(c *class, wants func(*object) bool) (content []*chunk) {
+func (s reading) encode(c *class, wants func(*object) bool) (content []*chunk) {
 	var frames []byte
 	s.visit(c, func(o *object) {
 		switch {
@@ -314,7 +321,7 @@ func (s *shares) encode(c *class, wants func(*object) bool) (content []*chunk) {
 }
 
 // visit calls visit for every object that a class has. It is called with both locks held.
-func (s *shares) visit(c *class, visit func(*object)) {
+func (s reading) visit(c *class, visit func(*object)) {
 	switch {
 	case c == &s.common:
 		for i := range s.buckets {
@@ -338,7 +345,7 @@ func (s *shares) visit(c *class, visit func(*object)) {
 }
 
 // visitSlices calls visit for what a class of a set has of slices.
-func (s *shares) visitSlices(c *class, visit func(*object)) {
+func (s reading) visitSlices(c *class, visit func(*object)) {
 	seen := make(map[*facts.Object]struct{})
 	for key, value := range c.here {
 		for n := range s.facts.NodesWith(key, value) {

@@ -12,7 +12,7 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // sources are what the hub follows, by the part of the version that each has.
@@ -27,8 +27,8 @@ func newGroup(config *rest.Config, f *facts.Facts) (*follow.Group, sources, erro
 	var all sources
 	for part, resource := range [len(all)]schema.GroupVersionResource{
 		hubv1alpha1.VersionNodes:    corev1.SchemeGroupVersion.WithResource("nodes"),
-		hubv1alpha1.VersionServices: history.Services.GroupVersionResource,
-		hubv1alpha1.VersionSlices:   history.EndpointSlices.GroupVersionResource,
+		hubv1alpha1.VersionServices: served.Services.GroupVersionResource,
+		hubv1alpha1.VersionSlices:   served.EndpointSlices.GroupVersionResource,
 	} {
 		input := versionInputs[part]
 		all[part], err = group.Add(follow.Options{

@@ -15,7 +15,7 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 )
 
 // TestNotCurrent: a hub that has lost its API server says so, so that others are asked. A source on which nothing

@@ -9,14 +9,14 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // step is one step of the facts, on its way to the streams.
 type step struct {
-	*shares
+	reading
 
 	change *facts.Change
 	// labels has the labels that nodes had before the step, as far as they changed: nil for none.
@@ -42,9 +42,9 @@ type classStep struct {
 }
 
 // publish makes a change of the facts one step of the streams.
-func (s *shares) publish(c *facts.Change) {
+func (s reading) publish(c *facts.Change) {
 	t := &step{
-		shares: s, change: c, labels: make(map[string]*object), named: make(map[*class]map[string]int),
+		reading: s, change: c, labels: make(map[string]*object), named: make(map[*class]map[string]int),
 		classes: make(map[*class]*classStep), moved: make(map[*stream]*hubv1alpha1.Digests),
 	}
 	for n := range c.Relabelled {
@@ -100,7 +100,7 @@ func (t *step) changedSlices() map[*facts.Object]struct{} {
 	changed := make(map[*facts.Object]struct{}, len(t.change.Objects))
 	maps.Copy(changed, t.change.Objects)
 	for s := range t.change.Governed {
-		for _, o := range s.Objects(history.EndpointSlices) {
+		for _, o := range s.Objects(served.EndpointSlices) {
 			if known := t.slices[o]; known == nil || !slices.Equal(known.keys, s.Keys) {
 				changed[o] = struct{}{}
 			}

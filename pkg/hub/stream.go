@@ -6,6 +6,7 @@ import (
 	"time"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // stream is a client that follows the share of a node. It implements serve.Steps.
@@ -39,7 +40,7 @@ func (s *shares) follow(
 	node string, known *hubv1alpha1.Digests, restored bool, closed func(),
 ) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
-	err = s.read(func() {
+	err = s.read(func(s reading) {
 		s.joinAll(st, known == nil)
 		s.resync(st, known, restored)
 	})
@@ -47,8 +48,8 @@ func (s *shares) follow(
 }
 
 // read calls what reads facts and shares of one moment. Errors: errNotSynced, errNoRoom.
-func (s *shares) read(read func()) (err error) {
-	s.facts.Read(func() {
+func (s *shares) read(read func(reading)) (err error) {
+	s.source.Read(func(in facts.Reader) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
@@ -57,7 +58,7 @@ func (s *shares) read(read func()) (err error) {
 		case s.queued.Load() > s.maxQueued:
 			err = errNoRoom
 		default:
-			read()
+			read(reading{s, in})
 		}
 	})
 	return err
@@ -195,7 +196,7 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 
 // resync is a step with the buckets whose digests differ from what the client has, whole; with all of them if known is
 // nil.
-func (s *shares) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
+func (s reading) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
 	mark := hubv1alpha1.Mark{
 		Ends: true, Version: s.version, Restored: restored, Added: make(map[uint8]uint64, hubv1alpha1.Buckets),
 	}
@@ -212,7 +213,7 @@ func (s *shares) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
 }
 
 // content is what a class has in some buckets, or in all.
-func (s *shares) content(c *class, all bool, whole *[hubv1alpha1.Buckets]bool) (content []*chunk) {
+func (s reading) content(c *class, all bool, whole *[hubv1alpha1.Buckets]bool) (content []*chunk) {
 	switch {
 	case *whole == [hubv1alpha1.Buckets]bool{}:
 		return nil

@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/atomicfile"
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
 // program is the name under which the wrapper requests certificates, and in kubeconfigs.

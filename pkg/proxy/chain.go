@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/application-grid/application-grid/pkg/filters"
-	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 

@@ -4,9 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/upstream"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // demandIdle is how long a resource is followed after the last request for it has ended. An old kube-proxy sends one
@@ -14,11 +14,11 @@ import (
 const demandIdle = time.Hour
 
 // demands follow resources while clients ask for them.
-type demands map[*history.Resource]*demand
+type demands map[*served.Resource]*demand
 
 func newDemands(f *facts.Facts, u *upstream.Upstream) demands {
 	all := make(demands)
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		if r.OnDemand {
 			all[r] = &demand{facts: f, upstream: u, resource: r}
 		}
@@ -27,7 +27,7 @@ func newDemands(f *facts.Facts, u *upstream.Upstream) demands {
 }
 
 // of notes that a request for a resource begins. The caller must call ended when it ends.
-func (all demands) of(r *history.Resource) (ended func()) {
+func (all demands) of(r *served.Resource) (ended func()) {
 	if d := all[r]; d != nil {
 		return d.begin()
 	}
@@ -38,7 +38,7 @@ func (all demands) of(r *history.Resource) (ended func()) {
 type demand struct {
 	facts    *facts.Facts
 	upstream *upstream.Upstream
-	resource *history.Resource
+	resource *served.Resource
 
 	mu sync.Mutex
 	// askers counts the requests under way. Guarded by mu.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/tlstest"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 // TestWebPagesGetNothing takes the seat of a web page that is open on the node: neither by a name of its own that

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // siteNode is a node of zone a with an InternalIP.

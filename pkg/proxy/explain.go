@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
@@ -28,12 +28,12 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case hub && node != "" && node != p.config.NodeName:
 		err = serve.NotReady(errOwnShare.Error())
-	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
+	case errors.Is(err, served.ErrNotReady), errors.Is(err, served.ErrAbsent):
 		err = serve.NotReady(err.Error())
 	case errors.Is(err, view.ErrNoService):
-		err = apierrors.NewNotFound(history.Services.GroupResource(), service.String())
+		err = apierrors.NewNotFound(served.Services.GroupResource(), service.String())
 	case errors.Is(err, view.ErrNoNode):
-		err = apierrors.NewNotFound(history.Nodes.GroupResource(), node)
+		err = apierrors.NewNotFound(served.Nodes.GroupResource(), node)
 	case err != nil:
 		err = fmt.Errorf("explaining Service %s: %w", service, err)
 	}

@@ -23,8 +23,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // reached is a request as it reached the upstream, and under whose name.

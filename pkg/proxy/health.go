@@ -8,125 +8,141 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/application-grid/application-grid/pkg/enumerate"
-	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // readiness reports whether the wrapper can do its work.
 type readiness struct{ p *Proxy }
 
-// report returns the wrapper's current health.
+// report returns the wrapper's current health: why it is not ready, which is empty if it is, and details about what
+// works and is worth knowing.
 func (h readiness) report() health.Report {
-	reasons, details := h.reasons()
-	return health.Report{Reasons: reasons, Details: details}
+	var report health.Report
+	if h.p.stopping.Err() != nil {
+		report.Fail("the wrapper is stopping")
+	}
+	h.noteFiles(&report)
+	if h.p.usesHub() {
+		report.Note("%s", h.p.wayLine())
+		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
+			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v",
+				hub.Problem())
+		}
+	}
+	labelsSynced := h.p.view.ServesRestored() != nil
+	for _, s := range h.p.upstream.States() {
+		h.source(&report, s)
+		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
+			labelsSynced = h.knows() || s.Synced
+		}
+	}
+	switch {
+	case h.p.config.NodeName == "":
+		report.Fail("hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have " +
+			"no endpoints here; set it to the node's name")
+	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
+		report.Fail("%s", h.unknownNode())
+	}
+	for service, reason := range h.p.facts.Invalid() {
+		report.Note("service %s: all endpoints hidden: %s", service, reason)
+	}
+	h.noteSite(&report)
+	return report
 }
 
-// reasons returns why the wrapper is not ready, which is empty if it is, and details about what works and is worth
-// knowing.
-func (h readiness) reasons() (reasons, details []string) {
-	select {
-	case <-h.p.stopping.Done():
-		reasons = append(reasons, "the wrapper is stopping")
-	default:
-	}
-	served := h.p.view.ServesRestored()
-	restored := served != nil
-	if restored {
-		details = append(details,
-			fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of "+
-				"%s, %s ago",
-				served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second)))
+// noteFiles says what is wrong with the state directory and the kubeconfig, and since when a snapshot is served.
+func (h readiness) noteFiles(report *health.Report) {
+	if served := h.p.view.ServesRestored(); served != nil {
+		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
+			served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second))
 	}
 	stateErr := h.p.stateErr
 	if snapshots := h.p.snapshots.Load(); snapshots != nil {
 		stateErr = cmp.Or(stateErr, snapshots.Stats().Err)
 	}
 	if stateErr != nil {
-		details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", stateErr))
+		report.Note("state-dir: no snapshot can be kept: %v", stateErr)
 	}
 	if err := h.p.connection.Problem(); err != nil {
-		details = append(details, fmt.Sprintf(
-			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
+		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
 	}
-	if h.p.usesHub() {
-		details = append(details, h.p.wayLine())
-		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
-			details = append(details, fmt.Sprintf(
-				"hub-kubeconfig: the file has changed and cannot be used; going on with its earlier "+
-					"content: %v", hub.Problem()))
-		}
-	}
-	labelsSynced := restored
-	// Whoever goes another way begins anew there, and serves what it knows meanwhile.
-	known := restored || h.p.isLive()
-	for _, s := range h.p.upstream.States() {
-		switch {
-		case !s.Started && s.Optional:
-			details = append(details, s.Name+": not followed, no client has asked for it")
-		case s.Forbidden && s.Optional:
-			details = append(details, fmt.Sprintf("%s: the upstream refuses it: %v", s.Name, s.Err))
-		case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
-			reasons = append(reasons, fmt.Sprintf(
-				"%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name,
-				h.p.connection.Credentials(), s.Err))
-		case s.Absent && s.Optional:
-			details = append(details, s.Name+": the upstream does not serve it")
-		case s.Absent && restored:
-			// This 404 comes from a gateway that has lost its API server, so the snapshot is served nevertheless.
-			details = append(details, s.Name+": the upstream says that it does not serve it")
-		case s.Absent:
-			reasons = append(reasons, s.Name+": the upstream does not serve it")
-		case !s.Synced && s.Err != nil && known:
-			details = append(details, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
-		case !s.Synced && known:
-			details = append(details, s.Name+": not synced with the upstream yet")
-		case !s.Synced && s.Err != nil:
-			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
-		case !s.Synced:
-			reasons = append(reasons, s.Name+": not synced with the upstream yet")
-		case s.Err != nil && s.LastContact.IsZero():
-			details = append(details, fmt.Sprintf(
-				"%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err))
-		case s.Err != nil:
-			details = append(details, fmt.Sprintf(
-				"%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name,
-				s.LastContact.UTC().Format(time.RFC3339), s.Err))
-		default:
-			details = append(details, s.Name+": ok")
-		}
-		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
-			labelsSynced = known || s.Synced
-		}
-	}
+}
+
+// knows reports whether there is something to serve, from a snapshot or from the upstream. Whoever goes another way
+// begins anew there, and serves what it knows meanwhile.
+func (h readiness) knows() bool { return h.p.view.ServesRestored() != nil || h.p.isLive() }
+
+// source says how the upstream is followed on one source.
+func (h readiness) source(report *health.Report, s follow.State) {
 	switch {
-	case h.p.config.NodeName == "":
-		reasons = append(reasons,
-			"hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no "+
-				"endpoints here; set it to the node's name")
-	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
-		reasons = append(reasons, h.unknownNode())
+	case !s.Started && s.Optional:
+		report.Note("%s: not followed, no client has asked for it", s.Name)
+	case s.Forbidden && s.Optional:
+		report.Note("%s: the upstream refuses it: %v", s.Name, s.Err)
+	case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
+		report.Fail("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name,
+			h.p.connection.Credentials(), s.Err)
+	case s.Absent:
+		h.absent(report, s)
+	case !s.Synced:
+		h.notSynced(report, s)
+	case s.Err != nil && s.LastContact.IsZero():
+		report.Note("%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err)
+	case s.Err != nil:
+		report.Note("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name,
+			s.LastContact.UTC().Format(time.RFC3339), s.Err)
+	default:
+		report.Note("%s: ok", s.Name)
 	}
-	for service, reason := range h.p.facts.Invalid() {
-		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: %s", service, reason))
+}
+
+// absent says that the upstream does not serve a source.
+func (h readiness) absent(report *health.Report, s follow.State) {
+	switch {
+	case s.Optional:
+		report.Note("%s: the upstream does not serve it", s.Name)
+	case h.p.view.ServesRestored() != nil:
+		// This 404 comes from a gateway that has lost its API server, so the snapshot is served nevertheless.
+		report.Note("%s: the upstream says that it does not serve it", s.Name)
+	default:
+		report.Fail("%s: the upstream does not serve it", s.Name)
 	}
+}
+
+// notSynced says that a source is not complete, and why. That is a reason as long as there is nothing else to serve.
+func (h readiness) notSynced(report *health.Report, s follow.State) {
+	line := s.Name + ": not synced with the upstream yet"
+	if s.Err != nil {
+		line += ": " + s.Err.Error()
+	}
+	if h.knows() {
+		report.Note("%s", line)
+	} else {
+		report.Fail("%s", line)
+	}
+}
+
+// noteSite says which nodes and pods of the site are seen otherwise than the API server sees them.
+func (h readiness) noteSite(report *health.Report) {
 	if h.p.autonomy != nil {
-		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
+		report.Details = append(report.Details, autonomyDetails(h.p.autonomy.Status())...)
 	}
 	if h.p.config.Runtime != nil && h.p.livePods != nil {
-		details = append(details, livePodsDetail(h.p.livePods.Status()))
+		report.Note("%s", livePodsDetail(h.p.livePods.Status()))
 	}
 	if h.p.exchange != nil {
 		detail := exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status(), len(h.p.config.SiteLabels) > 0)
 		if h.p.config.Runtime == nil {
 			detail += "; without --cri this node does not say which pods it runs"
 		}
-		details = append(details, detail)
+		report.Note("%s", detail)
 	}
-	return reasons, details
 }
 
 // isLive reports whether the upstream's state was complete once.

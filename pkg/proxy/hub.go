@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 )
 
 // usesHub reports whether there is a way by a hub.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 )
 
 // TestBehindAHub: what is served and said where the share of this node is followed, and where there is no hub.

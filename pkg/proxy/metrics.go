@@ -9,11 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 const namespace = "application_grid_wrapper"
@@ -22,7 +23,7 @@ const namespace = "application_grid_wrapper"
 // livepods.Observer and exchange.Observer.
 // Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
-	*health.Watches
+	*serve.Watches
 
 	registry        *prometheus.Registry
 	requests        *prometheus.CounterVec
@@ -45,7 +46,7 @@ func newMetrics(p *Proxy) *metrics {
 			Help:      "Time to answer a request that is not a watch.",
 			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource", "verb"}),
-		Watches: health.NewWatches(prometheus.GaugeOpts{
+		Watches: serve.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "watchers", Help: "Watches under way, by resource.",
 		}, prometheus.HistogramOpts{
 			Namespace: namespace,
@@ -92,7 +93,7 @@ func newMetrics(p *Proxy) *metrics {
 			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
 		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storageCollector{p}, health.Sources(namespace, p.upstream.States))
+		storageCollector{p}, follow.Metrics(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
 		m.registry.MustRegister(snapshotCollector{p})
 	}
@@ -129,7 +130,7 @@ func (m *metrics) RequestDone(resource, verb, code string, took time.Duration) {
 
 var knownResources = func() map[string]bool {
 	known := map[string]bool{"events": true, "servicecidrs": true}
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		known[r.Resource] = true
 	}
 	return known
@@ -253,7 +254,7 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
 		gauge(descPastBytes, float64(s.PastBytes), name)
-		if s.Resource == history.EndpointSlices || s.Resource == history.Endpoints {
+		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
 			count := c.p.view.Endpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")
 			gauge(descEndpoints, float64(count.Hidden), name, "hidden")

@@ -17,19 +17,19 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/filters"
-	"github.com/application-grid/application-grid/pkg/metricsport"
-	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/systemd"
+	"github.com/application-grid/application-grid/pkg/serve/metricsport"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/systemd"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // Config configures a Proxy.
@@ -162,114 +162,148 @@ type Proxy struct {
 func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
-	host, _, err := net.SplitHostPort(config.BindAddress)
-	if err != nil {
-		return nil, fmt.Errorf("--bind-address %q is not host:port: %w", config.BindAddress, err)
-	}
-	if p.hosts, err = filters.NewHosts(config.AllowedHosts); err != nil {
-		return nil, fmt.Errorf("--allowed-hosts: %w", err)
-	}
-	if config.MetricsAddress != "" {
-		if err := metricsport.CheckAddress(config.MetricsAddress); err != nil {
+	for _, step := range []func(klog.Logger) error{
+		p.checkAddresses, p.makeConnections, p.makeCache, p.makeTargets, p.makeLimits, p.makeSite,
+	} {
+		if err := step(logger); err != nil {
 			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// checkAddresses decides who can reach the wrapper, and what it lends them.
+func (p *Proxy) checkAddresses(logger klog.Logger) error {
+	host, _, err := net.SplitHostPort(p.config.BindAddress)
+	if err != nil {
+		return fmt.Errorf("--bind-address %q is not host:port: %w", p.config.BindAddress, err)
+	}
+	if p.hosts, err = filters.NewHosts(p.config.AllowedHosts); err != nil {
+		return fmt.Errorf("--allowed-hosts: %w", err)
+	}
+	if p.config.MetricsAddress != "" {
+		if err := metricsport.CheckAddress(p.config.MetricsAddress); err != nil {
+			return err
 		}
 	}
 	p.loopback = isLoopback(host)
 	switch {
 	case p.loopback:
 		p.lendsIdentity = true
-	case config.TLS == nil:
+	case p.config.TLS == nil:
 		// Everyone who can reach the wrapper could read the cluster's Services, and tokens would cross the network in
 		// plain text.
-		return nil, fmt.Errorf(
+		return fmt.Errorf(
 			"--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), "+
 				"or bind to localhost",
-			config.BindAddress,
+			p.config.BindAddress,
 		)
-	case config.TLS.ClientCA == "":
+	case p.config.TLS.ClientCA == "":
 		logger.Info(
 			"Whoever reaches this address may read the cluster's Services and their endpoints; --ca-file restricts "+
 				"that to clients with a certificate",
-			"address", config.BindAddress,
+			"address", p.config.BindAddress,
 		)
 	default:
 		p.lendsIdentity = true
 	}
-	if p.connection = config.Connection; p.connection == nil {
-		if p.connection, err = apiclient.Fixed(config.Upstream); err != nil {
-			return nil, err
+	return nil
+}
+
+// makeConnections makes the connection to the upstream, and the certificate to serve with.
+func (p *Proxy) makeConnections(klog.Logger) (err error) {
+	if p.connection = p.config.Connection; p.connection == nil {
+		if p.connection, err = apiclient.Fixed(p.config.Upstream); err != nil {
+			return err
 		}
+	}
+	if p.config.TLS == nil {
+		return nil
 	}
 	own, err := p.connection.Config()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if config.TLS != nil {
-		if err := p.makeTLS(own); err != nil {
-			return nil, err
-		}
-	}
+	return p.makeTLS(own)
+}
+
+// makeCache makes the facts, and what follows the upstream for them.
+func (p *Proxy) makeCache(logger klog.Logger) error {
 	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
-	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
+	needsAnnotations := p.config.RewriteKubernetes && p.config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
-		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: config.SiteLabels,
+		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: p.config.SiteLabels,
 		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
-	hub := upstream.HubOptions{
-		Mode:          config.Hub.Mode,
-		Config:        own,
-		FallbackAfter: config.Hub.FallbackAfter,
-		Changing:      p.changeWay,
-		Room:          memoryRoom,
+	own, err := p.connection.Config()
+	if err != nil {
+		return err
 	}
-	if config.Hub.Connection != nil {
-		if hub.Config, err = config.Hub.Connection.Config(); err != nil {
-			return nil, err
+	hub := upstream.HubOptions{
+		Mode: p.config.Hub.Mode, Config: own, FallbackAfter: p.config.Hub.FallbackAfter,
+		Changing: p.changeWay, Room: memoryRoom,
+	}
+	if p.config.Hub.Connection != nil {
+		if hub.Config, err = p.config.Hub.Connection.Config(); err != nil {
+			return err
 		}
 	}
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: own, Facts: p.facts, NodeName: config.NodeName, Hub: hub, FollowKubernetesEndpoints: needsAnnotations,
+		Config: own, Facts: p.facts, NodeName: p.config.NodeName, Hub: hub, FollowKubernetesEndpoints: needsAnnotations,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.broken.relist = p.upstream.Relist
-	if config.Hub.Connection != nil {
-		config.Hub.Connection.OnChange(p.upstream.Retry)
+	if p.config.Hub.Connection != nil {
+		p.config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
-	p.demand = newDemands(p.facts, p.upstream)
 	p.connection.OnChange(p.upstream.Retry)
+	p.demand = newDemands(p.facts, p.upstream)
+	return nil
+}
+
+// makeTargets makes where requests are passed on to.
+func (p *Proxy) makeTargets(klog.Logger) (err error) {
 	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
-		return nil, err
+		return err
 	}
-	if p.asCaller, err = p.target(rest.AnonymousClientConfig); err != nil {
-		return nil, err
-	}
-	p.connections = quota.New(cmp.Or(config.MaxConnections, DefaultMaxConnections))
-	p.watches = quota.New(cmp.Or(config.MaxWatches, DefaultMaxWatches))
-	p.memory = quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
+	p.asCaller, err = p.target(rest.AnonymousClientConfig)
+	return err
+}
+
+// makeLimits makes the bounds of what clients take, and the metrics.
+func (p *Proxy) makeLimits(klog.Logger) error {
+	p.connections = quota.New(cmp.Or(p.config.MaxConnections, DefaultMaxConnections))
+	p.watches = quota.New(cmp.Or(p.config.MaxWatches, DefaultMaxWatches))
+	p.memory = quota.New(cmp.Or(p.config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
-	p.metricsPort = metricsport.Port{Address: config.MetricsAddress, Metrics: p.metrics.handler()}
+	p.metricsPort = metricsport.Port{Address: p.config.MetricsAddress, Metrics: p.metrics.handler()}
 	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
-	if config.Autonomy != nil {
+	return nil
+}
+
+// makeSite makes what sees nodes and pods of the site for itself.
+func (p *Proxy) makeSite(klog.Logger) (err error) {
+	if p.config.Autonomy != nil {
 		p.autonomy, err = deadnodes.New(deadnodes.Config{
-			Options:       *config.Autonomy,
-			NodeName:      config.NodeName,
+			Options:       *p.config.Autonomy,
+			NodeName:      p.config.NodeName,
 			Nodes:         p.facts,
 			ListAddresses: p.upstream.ListAddresses,
 			Observer:      p.metrics,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("the health service: %w", err)
+			return fmt.Errorf("the health service: %w", err)
 		}
 	}
-	if config.NodeName != "" {
+	if p.config.NodeName != "" {
 		p.makeExchange()
 		p.makeLivePods()
 	}
-	return p, nil
+	return nil
 }
 
 // patience implements filters.Target.Patience.
@@ -377,65 +411,22 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no " +
 			"endpoints here")
 	}
-	background, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
 	// This process has the port, so no other one uses the state directory.
 	p.openStateDir(logger)
 	p.openViews(logger)
-	wg.Go(func() { p.upstream.Run(background) })
-	wg.Go(func() { p.connection.Run(background) })
-	if hub := p.config.Hub.Connection; hub != nil {
-		wg.Go(func() { hub.Run(background) })
+	background, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() {
+		cancel()
+		wg.Wait()
+		p.closeStateDir(logger)
+	}()
+	for _, run := range p.runners(listener.Addr()) {
+		wg.Go(func() { run(background) })
 	}
-	wg.Go(func() { p.returnMemory(background) })
-	wg.Go(func() { p.restore(background) })
-	if snapshots := p.snapshots.Load(); snapshots != nil {
-		defer func() {
-			if err := snapshots.Dir.Close(); err != nil {
-				logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
-			}
-		}()
-		wg.Go(func() { snapshots.Run(background) })
-	}
-	if p.autonomy != nil {
-		wg.Go(func() { p.autonomy.Run(background) })
-	}
-	if p.livePods != nil {
-		wg.Go(func() { p.livePods.Run(background) })
-	}
-	if p.exchange != nil {
-		wg.Go(func() { p.upstream.FollowSite(background, p.doubted) })
-		wg.Go(func() { p.exchange.Run(background) })
-	}
-	if p.metricsPort.Address != "" {
-		wg.Go(func() { p.metricsPort.Run(background) })
-	}
-	server := &http.Server{
-		Handler: p.chain(),
-		// OPTIONS * passes the filters like all other requests.
-		DisableGeneralOptionsHandler: true,
-		ConnContext:                  quota.WithCaller,
-		// A client that sends its request byte by byte occupies a connection no longer than this.
-		ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          klog.NewStandardLogger("INFO"),
-		BaseContext: func(net.Listener) context.Context {
-			return klog.NewContext(context.WithoutCancel(ctx), logger)
-		},
-	}
-	if p.tls != nil {
-		server.TLSConfig = p.tls.config()
-		wg.Go(func() { p.tls.run(background) })
-	}
-	if p.certificate != nil {
-		wg.Go(func() { p.certificate.run(background) })
-	}
+	server := p.server(klog.NewContext(context.WithoutCancel(ctx), logger))
 	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName,
 		"upstream", p.asWrapper.URL.Redacted())
-
 	bounded := &quota.Listener{Listener: listener, Quota: p.connections, Logger: logger}
 	served := make(chan error, 1)
 	go func() {
@@ -445,15 +436,6 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 			served <- server.Serve(bounded)
 		}
 	}()
-	wg.Go(func() {
-		systemd.Notify(background, systemd.Program{
-			Alive: func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
-			Status: func() string {
-				report := p.readiness().report()
-				return report.Summary()
-			},
-		})
-	})
 	select {
 	case err := <-served:
 		return fmt.Errorf("serving on %s: %w", p.config.BindAddress, err)
@@ -471,4 +453,62 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 		}
 	}
 	return nil
+}
+
+// runners are what runs beside the server, each until its context is done. address is that of the server.
+func (p *Proxy) runners(address net.Addr) []func(context.Context) {
+	runners := []func(context.Context){p.upstream.Run, p.connection.Run, p.returnMemory, p.restore}
+	if hub := p.config.Hub.Connection; hub != nil {
+		runners = append(runners, hub.Run)
+	}
+	if snapshots := p.snapshots.Load(); snapshots != nil {
+		runners = append(runners, snapshots.Run)
+	}
+	if p.autonomy != nil {
+		runners = append(runners, p.autonomy.Run)
+	}
+	if p.livePods != nil {
+		runners = append(runners, p.livePods.Run)
+	}
+	if p.exchange != nil {
+		runners = append(runners, p.exchange.Run, func(ctx context.Context) { p.upstream.FollowSite(ctx, p.doubted) })
+	}
+	if p.metricsPort.Address != "" {
+		runners = append(runners, p.metricsPort.Run)
+	}
+	if p.tls != nil {
+		runners = append(runners, p.tls.run)
+	}
+	if p.certificate != nil {
+		runners = append(runners, p.certificate.run)
+	}
+	return append(runners, func(ctx context.Context) {
+		systemd.Notify(ctx, systemd.Program{
+			Alive: func(ctx context.Context) error { return p.alive(ctx, address) },
+			Status: func() string {
+				report := p.readiness().report()
+				return report.Summary()
+			},
+		})
+	})
+}
+
+// server serves requests, whose contexts come from base.
+func (p *Proxy) server(base context.Context) *http.Server {
+	server := &http.Server{
+		Handler: p.chain(),
+		// OPTIONS * passes the filters like all other requests.
+		DisableGeneralOptionsHandler: true,
+		ConnContext:                  quota.WithCaller,
+		// A client that sends its request byte by byte occupies a connection no longer than this.
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          klog.NewStandardLogger("INFO"),
+		BaseContext:       func(net.Listener) context.Context { return base },
+	}
+	if p.tls != nil {
+		server.TLSConfig = p.tls.config()
+	}
+	return server
 }

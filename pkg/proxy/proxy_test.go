@@ -28,10 +28,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/await"
-	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/tlstest"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 // soon is what tests wait with for another goroutine.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
@@ -56,6 +56,17 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 		Live:     p.facts.Live(),
 		Revision: p.revisions.Last,
 	})
+}
+
+// closeStateDir lets another process use the state directory.
+func (p *Proxy) closeStateDir(logger klog.Logger) {
+	snapshots := p.snapshots.Load()
+	if snapshots == nil {
+		return
+	}
+	if err := snapshots.Dir.Close(); err != nil {
+		logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
+	}
 }
 
 // openViews makes the views from which clients are served. Their histories begin above every revision of an earlier

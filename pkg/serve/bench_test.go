@@ -17,8 +17,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 const slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"

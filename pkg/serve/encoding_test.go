@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-func encodeAll(objects ...history.Typed) []*wire.Object {
+func encodeAll(objects ...served.Typed) []*wire.Object {
 	encoded := make([]*wire.Object, len(objects))
 	for i, o := range objects {
 		encoded[i] = wiretest.Object(o)
@@ -68,7 +68,7 @@ func TestEncodingsEqualTypedOnes(t *testing.T) {
 	service, slice := richService(), richSlice()
 	c := newSyncedCluster(t, service, slice)
 	tests := []struct {
-		object     history.Typed
+		object     served.Typed
 		collection string
 		kind       string
 		apiVersion string
@@ -129,7 +129,7 @@ func itemsOf(t *testing.T, list runtime.Object) []runtime.Object {
 
 // checkDecoded compares all but the revision, which is the wrapper's own, and the kind, which decoders drop or
 // keep as they like.
-func checkDecoded(t *testing.T, got runtime.Object, want history.Typed) {
+func checkDecoded(t *testing.T, got runtime.Object, want served.Typed) {
 	t.Helper()
 	wanted := want.DeepCopyObject()
 	for _, o := range []runtime.Object{got, wanted} {

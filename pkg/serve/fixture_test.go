@@ -24,12 +24,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // soon is what tests wait with for another goroutine.
@@ -76,7 +76,7 @@ func newCluster(t *testing.T, configure func(*storagetest.Options, *Server)) *cl
 }
 
 // newSyncedCluster has two nodes in unit "a", one in unit "b", and the given objects.
-func newSyncedCluster(t *testing.T, objects ...history.Typed) *cluster {
+func newSyncedCluster(t *testing.T, objects ...served.Typed) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)
 	c.sync(objects...)
@@ -86,7 +86,7 @@ func newSyncedCluster(t *testing.T, objects ...history.Typed) *cluster {
 // ServeHTTP routes as the filters do.
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	info := ParseRequest(r)
-	for _, resource := range history.Resources() {
+	for _, resource := range served.All() {
 		if resource.Group != info.Group || resource.Resource != info.Resource {
 			continue
 		}
@@ -101,7 +101,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // sync makes the given objects, and the three nodes, the complete upstream state of all resources but Endpoints.
-func (c *cluster) sync(objects ...history.Typed) {
+func (c *cluster) sync(objects ...served.Typed) {
 	var services, slices []*wire.Object
 	for _, o := range objects {
 		switch o.(type) {
@@ -122,7 +122,7 @@ func (c *cluster) sync(objects ...history.Typed) {
 	c.store.EndpointSlices().Replace(slices)
 }
 
-func (c *cluster) input(o history.Typed) *facts.Input {
+func (c *cluster) input(o served.Typed) *facts.Input {
 	switch o.(type) {
 	case *corev1.Service:
 		return c.store.Services()
@@ -138,9 +138,9 @@ func (c *cluster) input(o history.Typed) *facts.Input {
 	}
 }
 
-func (c *cluster) apply(o history.Typed) { c.input(o).Apply(wiretest.Object(o)) }
+func (c *cluster) apply(o served.Typed) { c.input(o).Apply(wiretest.Object(o)) }
 
-func (c *cluster) remove(o history.Typed) {
+func (c *cluster) remove(o served.Typed) {
 	encoded := wiretest.Object(o)
 	c.input(o).Remove(encoded.Namespace, encoded.Name)
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
@@ -73,8 +73,8 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 		}
 	}
 	c.apply(node("node2", "a"))
-	soon.UntilQuiet(t, func() string { return differs(c, history.Services, services) })
-	soon.UntilQuiet(t, func() string { return differs(c, history.EndpointSlices, slices) })
+	soon.UntilQuiet(t, func() string { return differs(c, served.Services, services) })
+	soon.UntilQuiet(t, func() string { return differs(c, served.EndpointSlices, slices) })
 
 	if streaming && (lists.Load() > 0 || streamingLists.Load() < 2) {
 		t.Errorf("streaming lists are wanted, got %d and %d ordinary ones", streamingLists.Load(), lists.Load())
@@ -84,7 +84,7 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 	}
 }
 
-func startInformer(t *testing.T, url, contentType string, example history.Typed, resource string) cache.SharedInformer {
+func startInformer(t *testing.T, url, contentType string, example served.Typed, resource string) cache.SharedInformer {
 	t.Helper()
 	gv := corev1.SchemeGroupVersion
 	apiPath := "/api"
@@ -123,7 +123,7 @@ func startInformer(t *testing.T, url, contentType string, example history.Typed,
 }
 
 // differs compares an informer's store with the Store, down to the resourceVersions.
-func differs(c *cluster, resource *history.Resource, informer cache.SharedInformer) string {
+func differs(c *cluster, resource *served.Resource, informer cache.SharedInformer) string {
 	objects, _, err := c.store.History.List(resource, "", 0)
 	if err != nil {
 		return err.Error()

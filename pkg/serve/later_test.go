@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // TestLater: a watch that has begun is served when its handler has returned, and is over after that. What is no watch,
@@ -31,7 +32,7 @@ func TestLater(t *testing.T) {
 				h, _, err := store(r)
 				return h, step("release"), err
 			}
-			c.server.Demand = func(*history.Resource) func() { return step("demand ends") }
+			c.server.Demand = func(*served.Resource) func() { return step("demand ends") }
 			var stream func()
 			ctx := WithLater(t.Context(), func(s func()) { stream = s })
 			w := httptest.NewRecorder()

@@ -17,9 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/columns"
+	"github.com/application-grid/application-grid/pkg/serve/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // gzipThreshold is the body size, in bytes, from which compressing is worth its time, as in kube-apiserver.
@@ -63,7 +64,7 @@ func (s *Server) admit(r *http.Request, page page, as *representation) (done fun
 }
 
 // pageOf selects the objects of a LIST response.
-func pageOf(h *history.History, resource *history.Resource, options Options) (page, error) {
+func pageOf(h *history.History, resource *served.Resource, options Options) (page, error) {
 	objects, revision, err := stateOf(h, resource, options)
 	if err != nil {
 		return page{}, err
@@ -105,7 +106,7 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 }
 
 // stateOf returns the objects of the resource in the version that the request asks for, and its revision.
-func stateOf(h *history.History, resource *history.Resource, options Options) ([]*history.Object, uint64, error) {
+func stateOf(h *history.History, resource *served.Resource, options Options) ([]*history.Object, uint64, error) {
 	at := options.Revision
 	if options.Continue != nil {
 		at = options.Continue.Revision

@@ -18,14 +18,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 // many are Services, each with a slice of ten endpoints.
-func many(n int) []history.Typed {
-	var objects []history.Typed
+func many(n int) []served.Typed {
+	var objects []served.Typed
 	nodes := make([]string, 10)
 	for i := range nodes {
 		nodes[i] = thisNode
@@ -66,7 +67,7 @@ func TestYAMLOfLists(t *testing.T) {
 		"text": "line\n\n  - indented\n\ttab\n", "items": "[]", "long": strings.Repeat("word ", 100), "end": "x\n\n",
 	}
 	c := newSyncedCluster(t, append(many(5), odd)...)
-	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Nodes} {
+	for _, resource := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
 		for _, f := range []form{formObject, formMetadata, formTable} {
 			for _, limit := range []int{0, 1} {
 				page, err := pageOf(c.store.History, resource, Options{Limit: limit, Selector: history.Selector{}})

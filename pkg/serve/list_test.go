@@ -18,8 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestListCarriesResourceVersionAndWatchResumesFromIt: SuperEdge's wrapper gave lists without one and ignored
@@ -130,7 +131,7 @@ func namesOf(items []corev1.Service) string {
 // TestPagesAreOfOneRevision: the pages of a limited list are those of the revision of the first, whatever
 // changes meanwhile.
 func TestPagesAreOfOneRevision(t *testing.T) {
-	var objects []history.Typed
+	var objects []served.Typed
 	var want []string
 	for i := range 10 {
 		name := fmt.Sprintf("s%d", i)
@@ -460,13 +461,13 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 	}
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
-			demands := make(chan *history.Resource, 10)
+			demands := make(chan *served.Resource, 10)
 			c := newCluster(t, func(_ *storagetest.Options, s *Server) {
-				s.Demand = func(r *history.Resource) func() { demands <- r; return func() {} }
+				s.Demand = func(r *served.Resource) func() { demands <- r; return func() {} }
 			})
 			c.sync(governed("s"))
 			go func() {
-				if <-demands == history.Endpoints {
+				if <-demands == served.Endpoints {
 					arrive(c)
 				}
 			}()

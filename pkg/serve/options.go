@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // Options are the query parameters of a LIST or WATCH.
@@ -75,7 +76,7 @@ func parseContinue(token string) (*continueToken, error) {
 
 // ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not valid is an error (400, or 422
 // where parameters contradict each other); it is never replaced by a default.
-func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo) (Options, error) {
+func ParseOptions(query url.Values, resource *served.Resource, info RequestInfo) (Options, error) {
 	q := queryParser{query: query}
 	o := Options{
 		Watch:     q.boolean("watch") || info.Verb == "watch",
@@ -167,7 +168,7 @@ func (q *queryParser) number(name string, most uint64) uint64 {
 	return min(n, most)
 }
 
-func (q *queryParser) selector(resource *history.Resource, info RequestInfo) history.Selector {
+func (q *queryParser) selector(resource *served.Resource, info RequestInfo) history.Selector {
 	selector := history.Selector{Namespace: info.Namespace}
 	var err error
 	if value := q.query.Get("labelSelector"); value != "" {
@@ -199,7 +200,7 @@ func (q *queryParser) selector(resource *history.Resource, info RequestInfo) his
 	return selector
 }
 
-func supportedFields(resource *history.Resource) []string {
+func supportedFields(resource *served.Resource) []string {
 	supported := []string{"metadata.name"}
 	if resource.Namespaced {
 		supported = append(supported, "metadata.namespace")
@@ -207,6 +208,6 @@ func supportedFields(resource *history.Resource) []string {
 	return append(supported, resource.FieldLabels...)
 }
 
-func supportsField(resource *history.Resource, field string) bool {
+func supportsField(resource *served.Resource, field string) bool {
 	return slices.Contains(supportedFields(resource), field)
 }

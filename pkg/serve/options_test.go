@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // TestMalformedQueryIsRefused: bad input gets a clear error as a Status, never a default.
@@ -122,7 +122,7 @@ func TestParseOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := ParseOptions(query, history.Services, test.info)
+			o, err := ParseOptions(query, served.Services, test.info)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,21 +136,21 @@ func TestParseOptions(t *testing.T) {
 // TestFieldSelectorsOfEachResource: those of kube-apiserver, and no others.
 func TestFieldSelectorsOfEachResource(t *testing.T) {
 	tests := []struct {
-		resource *history.Resource
+		resource *served.Resource
 		field    string
 		ok       bool
 	}{
-		{history.Services, "metadata.name", true},
-		{history.Services, "metadata.namespace", true},
-		{history.Services, "spec.clusterIP", true},
-		{history.Services, "spec.type", true},
-		{history.EndpointSlices, "metadata.namespace", true},
-		{history.EndpointSlices, "addressType", false},
-		{history.Endpoints, "metadata.name", true},
-		{history.Endpoints, "spec.clusterIP", false},
-		{history.Nodes, "metadata.name", true},
-		{history.Nodes, "metadata.namespace", false},
-		{history.Nodes, "spec.unschedulable", true},
+		{served.Services, "metadata.name", true},
+		{served.Services, "metadata.namespace", true},
+		{served.Services, "spec.clusterIP", true},
+		{served.Services, "spec.type", true},
+		{served.EndpointSlices, "metadata.namespace", true},
+		{served.EndpointSlices, "addressType", false},
+		{served.Endpoints, "metadata.name", true},
+		{served.Endpoints, "spec.clusterIP", false},
+		{served.Nodes, "metadata.name", true},
+		{served.Nodes, "metadata.namespace", false},
+		{served.Nodes, "spec.unschedulable", true},
 	}
 	for _, test := range tests {
 		_, err := ParseOptions(url.Values{"fieldSelector": {test.field + "=x"}}, test.resource, RequestInfo{
@@ -290,7 +290,7 @@ func FuzzParseOptions(f *testing.F) {
 		if named {
 			info = RequestInfo{Verb: "watch", Name: name}
 		}
-		for _, resource := range history.Resources() {
+		for _, resource := range served.All() {
 			o, err := ParseOptions(query, resource, info)
 			switch {
 			case err != nil && !isAPIError(err):

@@ -31,7 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // oracleClient lists and watches one resource until its context ends, in the way that its random numbers say. It checks
@@ -40,7 +40,7 @@ type oracleClient struct {
 	t        *testing.T
 	r        *rand.Rand
 	url      string
-	resource *history.Resource
+	resource *served.Resource
 	selector selector
 	protobuf bool
 	// watchList starts watches with sendInitialEvents instead of listing.
@@ -65,21 +65,21 @@ func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
 	}
 	switch r.IntN(8) {
 	case 0:
-		c.resource, c.selector = history.Nodes, parse("", "metadata.name="+viewer)
+		c.resource, c.selector = served.Nodes, parse("", "metadata.name="+viewer)
 	case 1:
-		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name",
+		c.resource, c.selector = served.Services, parse("!service.kubernetes.io/service-proxy-name",
 			"spec.clusterIP!=None")
 	case 2:
-		c.resource, c.selector = history.Services, parse("", "")
+		c.resource, c.selector = served.Services, parse("", "")
 	case 3:
-		c.resource, c.selector = history.Endpoints, parse("", "")
+		c.resource, c.selector = served.Endpoints, parse("", "")
 	case 4:
-		c.resource, c.selector = history.EndpointSlices, parse("", "")
+		c.resource, c.selector = served.EndpointSlices, parse("", "")
 		c.selector.namespace = "a"
 	case 5:
-		c.resource, c.selector = history.EndpointSlices, parse("kubernetes.io/service-name=svc-1", "")
+		c.resource, c.selector = served.EndpointSlices, parse("kubernetes.io/service-name=svc-1", "")
 	default:
-		c.resource, c.selector = history.EndpointSlices, parse("!service.kubernetes.io/headless", "")
+		c.resource, c.selector = served.EndpointSlices, parse("!service.kubernetes.io/headless", "")
 	}
 	prefix := "/apis/" + c.resource.GroupVersion().String()
 	if c.resource.Group == "" {

@@ -16,10 +16,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // generator makes random changes to the model, and delivers them to the facts as reflectors would: in order within a
@@ -48,11 +48,11 @@ func (f *feeds) all() []*feed {
 }
 
 // of is the feed that carries a resource.
-func (f *feeds) of(resource *history.Resource) *feed {
+func (f *feeds) of(resource *served.Resource) *feed {
 	switch resource {
-	case history.Services:
+	case served.Services:
 		return f.services
-	case history.EndpointSlices:
+	case served.EndpointSlices:
 		return f.slices
 	default:
 		return f.endpoints
@@ -114,7 +114,7 @@ func (f *feed) deliverAll() {
 
 func newGenerator(random *rand.Rand, store *storagetest.Node) *generator {
 	g := &generator{random: random, model: newModel(), store: store}
-	allOf := func(resource *history.Resource) func() []*wire.Object {
+	allOf := func(resource *served.Resource) func() []*wire.Object {
 		return func() (all []*wire.Object) {
 			for _, o := range g.model.objects[resource] {
 				all = append(all, wiretest.Object(o))
@@ -135,11 +135,11 @@ func newGenerator(random *rand.Rand, store *storagetest.Node) *generator {
 			}
 			return nil
 		}),
-		services:  inputFeed(store.Services(), allOf(history.Services)),
-		slices:    inputFeed(store.EndpointSlices(), allOf(history.EndpointSlices)),
-		endpoints: inputFeed(store.Endpoints(), allOf(history.Endpoints)),
+		services:  inputFeed(store.Services(), allOf(served.Services)),
+		slices:    inputFeed(store.EndpointSlices(), allOf(served.EndpointSlices)),
+		endpoints: inputFeed(store.Endpoints(), allOf(served.Endpoints)),
 		kubernetesEndpoints: inputFeed(store.KubernetesEndpoints(), func() []*wire.Object {
-			if o := g.model.objects[history.Endpoints][kubernetesName]; o != nil {
+			if o := g.model.objects[served.Endpoints][kubernetesName]; o != nil {
 				return []*wire.Object{wiretest.Object(o)}
 			}
 			return nil
@@ -231,15 +231,15 @@ func (g *generator) change() {
 	case n < 4:
 		g.changeNode()
 	case n < 8:
-		g.changeObject(history.Services, g.randomService())
+		g.changeObject(served.Services, g.randomService())
 	case n < 9:
-		g.changeObject(history.Endpoints, g.randomKubernetesEndpoints())
+		g.changeObject(served.Endpoints, g.randomKubernetesEndpoints())
 	case n < 10:
-		g.changeObject(history.EndpointSlices, g.randomKubernetesSlice())
+		g.changeObject(served.EndpointSlices, g.randomKubernetesSlice())
 	case n < 12:
-		g.changeObject(history.Endpoints, g.randomEndpoints())
+		g.changeObject(served.Endpoints, g.randomEndpoints())
 	default:
-		g.changeObject(history.EndpointSlices, g.randomSlice())
+		g.changeObject(served.EndpointSlices, g.randomSlice())
 	}
 	if g.random.IntN(60) == 0 {
 		g.anyFeed().relist()
@@ -346,10 +346,10 @@ func (g *generator) changeNode() {
 }
 
 // changeObject makes an object what it is now, changes what is there of the same name, or deletes it.
-func (g *generator) changeObject(resource *history.Resource, o history.Typed) {
+func (g *generator) changeObject(resource *served.Resource, o served.Typed) {
 	name := nameOf(o)
 	carriers := []*feed{g.feeds.of(resource)}
-	if resource == history.Endpoints && name == kubernetesName {
+	if resource == served.Endpoints && name == kubernetesName {
 		carriers = append(carriers, g.feeds.kubernetesEndpoints)
 	}
 	before := g.model.objects[resource][name]
@@ -361,7 +361,7 @@ func (g *generator) changeObject(resource *history.Resource, o history.Typed) {
 		return
 	}
 	if before != nil && g.random.IntN(5) == 0 {
-		o = before.DeepCopyObject().(history.Typed) // what no client has a use for changes, and nothing else
+		o = before.DeepCopyObject().(served.Typed) // what no client has a use for changes, and nothing else
 	}
 	g.stamp(resource, o, before)
 	g.model.objects[resource][name] = o
@@ -371,7 +371,7 @@ func (g *generator) changeObject(resource *history.Resource, o history.Typed) {
 }
 
 // stamp gives an object what the API server and controllers add to it at every write.
-func (g *generator) stamp(resource *history.Resource, o, before history.Typed) {
+func (g *generator) stamp(resource *served.Resource, o, before served.Typed) {
 	m := metaOf(o)
 	m.SetResourceVersion(g.nextVersion())
 	m.SetGeneration(int64(g.version))
@@ -380,7 +380,7 @@ func (g *generator) stamp(resource *history.Resource, o, before history.Typed) {
 	if before != nil {
 		m.SetUID(metaOf(before).GetUID())
 	}
-	if resource != history.Services {
+	if resource != served.Services {
 		annotations := maps.Clone(m.GetAnnotations())
 		if annotations == nil {
 			annotations = map[string]string{}
@@ -390,7 +390,7 @@ func (g *generator) stamp(resource *history.Resource, o, before history.Typed) {
 	}
 }
 
-func metaOf(o history.Typed) metav1.Object {
+func metaOf(o served.Typed) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {
 		panic(err)
@@ -398,7 +398,7 @@ func metaOf(o history.Typed) metav1.Object {
 	return m
 }
 
-func nameOf(o history.Typed) types.NamespacedName {
+func nameOf(o served.Typed) types.NamespacedName {
 	return types.NamespacedName{Namespace: metaOf(o).GetNamespace(), Name: metaOf(o).GetName()}
 }
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // viewer is the node whose view is compared.
@@ -28,7 +28,7 @@ var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernete
 // it reads. It shares no code with what it judges, and does not care what anything costs.
 type model struct {
 	nodes   map[string]*corev1.Node
-	objects map[*history.Resource]map[types.NamespacedName]history.Typed
+	objects map[*served.Resource]map[types.NamespacedName]served.Typed
 	// dead are the nodes that the health service calls dead.
 	dead map[string]struct{}
 	// live is what nodes say of their pods.
@@ -37,11 +37,11 @@ type model struct {
 
 func newModel() *model {
 	m := &model{
-		nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{},
+		nodes: map[string]*corev1.Node{}, objects: map[*served.Resource]map[types.NamespacedName]served.Typed{},
 		live: map[string]*facts.LivePods{},
 	}
-	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
-		m.objects[resource] = map[types.NamespacedName]history.Typed{}
+	for _, resource := range []*served.Resource{served.Services, served.EndpointSlices, served.Endpoints} {
+		m.objects[resource] = map[types.NamespacedName]served.Typed{}
 	}
 	return m
 }
@@ -54,7 +54,7 @@ type selector struct {
 }
 
 // expected is what a client with this selector must hold, with resourceVersions left out.
-func (m *model) expected(resource *history.Resource, selected selector) map[types.NamespacedName]runtime.Object {
+func (m *model) expected(resource *served.Resource, selected selector) map[types.NamespacedName]runtime.Object {
 	view := map[types.NamespacedName]runtime.Object{}
 	add := func(o runtime.Object, values fields.Set) {
 		o = o.DeepCopyObject()
@@ -72,20 +72,20 @@ func (m *model) expected(resource *history.Resource, selected selector) map[type
 		view[types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}] = o
 	}
 	switch resource {
-	case history.Nodes:
+	case served.Nodes:
 		if n := m.nodes[viewer]; n != nil {
 			add(n, fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)})
 		}
-	case history.Services:
+	case served.Services:
 		for _, o := range m.objects[resource] {
 			svc := o.(*corev1.Service)
 			add(svc, fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)})
 		}
-	case history.EndpointSlices:
+	case served.EndpointSlices:
 		for _, o := range m.objects[resource] {
 			add(m.prunedSlice(m.trueSlice(o.(*discoveryv1.EndpointSlice))), fields.Set{})
 		}
-	case history.Endpoints:
+	case served.Endpoints:
 		for _, o := range m.objects[resource] {
 			add(m.prunedEndpoints(m.trueEndpoints(o.(*corev1.Endpoints))), fields.Set{})
 		}
@@ -131,7 +131,7 @@ func (m *model) really(
 
 // published reports whether a Service has publishNotReadyAddresses.
 func (m *model) published(namespace, name string) bool {
-	svc, ok := m.objects[history.Services][types.NamespacedName{Namespace: namespace, Name: name}].(*corev1.Service)
+	svc, ok := m.objects[served.Services][types.NamespacedName{Namespace: namespace, Name: name}].(*corev1.Service)
 	return ok && svc.Spec.PublishNotReadyAddresses
 }
 
@@ -216,7 +216,7 @@ func (m *model) governs(
 	service types.NamespacedName, all []naiveEndpoint,
 ) (governed bool, keep func(naiveEndpoint) bool) {
 	nothing := func(naiveEndpoint) bool { return false }
-	o := m.objects[history.Services][service]
+	o := m.objects[served.Services][service]
 	if o == nil {
 		return true, nothing
 	}
@@ -286,7 +286,7 @@ func sliceEndpoint(e discoveryv1.Endpoint) naiveEndpoint {
 // local is the local endpoint that the annotations name, on the object itself or on the Endpoints default/kubernetes.
 func (m *model) local(own map[string]string) (ip, port string, ok bool) {
 	annotations := []map[string]string{own}
-	if o := m.objects[history.Endpoints][kubernetesName]; o != nil {
+	if o := m.objects[served.Endpoints][kubernetesName]; o != nil {
 		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
 	}
 	for _, a := range annotations {
@@ -320,7 +320,7 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 		return s
 	}
 	var all []naiveEndpoint
-	for _, o := range m.objects[history.EndpointSlices] {
+	for _, o := range m.objects[served.EndpointSlices] {
 		other := o.(*discoveryv1.EndpointSlice)
 		if other.Namespace != service.Namespace || other.Labels[discoveryv1.LabelServiceName] != service.Name {
 			continue

@@ -11,19 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // representation writes the objects of one resource in the format of one request.
 type representation struct {
 	format
 
-	resource *history.Resource
+	resource *served.Resource
 	table    tableOptions
 }
 
 // represent returns the representation of a resource that a request asks for.
-func (s *Server) represent(r *http.Request, resource *history.Resource, reads reading) (*representation, error) {
+func (s *Server) represent(r *http.Request, resource *served.Resource, reads reading) (*representation, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetad
 
 // bookmark makes the object of a bookmark, which has nothing but this metadata. Reflectors expect it to have the kind
 // that they watch.
-func (r *representation) bookmark(meta metav1.ObjectMeta) (history.Typed, error) {
+func (r *representation) bookmark(meta metav1.ObjectMeta) (served.Typed, error) {
 	if r.form == formMetadata {
 		return &metav1.PartialObjectMetadata{ObjectMeta: meta}, nil
 	}
@@ -142,7 +143,7 @@ func (r *representation) bookmark(meta metav1.ObjectMeta) (history.Typed, error)
 }
 
 // appendTypedJSON appends an object that bookmark made, with its kind.
-func (r *representation) appendTypedJSON(dst []byte, typed history.Typed) ([]byte, error) {
+func (r *representation) appendTypedJSON(dst []byte, typed served.Typed) ([]byte, error) {
 	if r.form == formTable {
 		return r.appendTable(dst, typed)
 	}
@@ -155,7 +156,7 @@ func appendMarshalled(dst []byte, value any) ([]byte, error) {
 	return append(dst, encoded...), err
 }
 
-func setKind(typed history.Typed, t wire.TypeMeta) {
+func setKind(typed served.Typed, t wire.TypeMeta) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 }
 

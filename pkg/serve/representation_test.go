@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
@@ -68,7 +68,7 @@ func TestMetadataClient(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			client := c.metadataClient(contentType)
-			services := client.Resource(history.Services.GroupVersionResource)
+			services := client.Resource(served.Services.GroupVersionResource)
 			list, err := services.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -127,12 +127,12 @@ func TestMetadataInformer(t *testing.T) {
 		t.Run(contentType, func(t *testing.T) {
 			c := newSyncedCluster(t, governed("shop"), slice("shop", "node0", "node2"))
 			factory := metadatainformer.NewSharedInformerFactory(c.metadataClient(contentType), 0)
-			informer := factory.ForResource(history.EndpointSlices.GroupVersionResource)
+			informer := factory.ForResource(served.EndpointSlices.GroupVersionResource)
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			informer.Informer() // Start starts what was asked for
 			factory.Start(ctx.Done())
-			if synced := factory.WaitForCacheSync(ctx.Done()); !synced[history.EndpointSlices.GroupVersionResource] {
+			if synced := factory.WaitForCacheSync(ctx.Done()); !synced[served.EndpointSlices.GroupVersionResource] {
 				t.Fatal("the informer did not sync")
 			}
 			changed := slice("shop", "node0", "node2")
@@ -171,7 +171,7 @@ func TestMetadataWatch(t *testing.T) {
 		c := newSyncedCluster(t, service("one"))
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		w, err := c.metadataClient(contentType).Resource(history.Services.GroupVersionResource).Watch(ctx,
+		w, err := c.metadataClient(contentType).Resource(served.Services.GroupVersionResource).Watch(ctx,
 			metav1.ListOptions{
 				SendInitialEvents: new(true), AllowWatchBookmarks: true,
 				ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // Observer observes a Server, for metrics. Its methods may be called from any goroutine.
@@ -28,7 +29,7 @@ type Server struct {
 	HistoryOf func(*http.Request) (h *history.History, release func(), err error)
 	// Demand, if set, is called when a valid request for a resource begins, and starts to follow a resource that is not
 	// followed yet. ended is called when the request ends.
-	Demand   func(*history.Resource) (ended func())
+	Demand   func(*served.Resource) (ended func())
 	Observer Observer
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
@@ -76,8 +77,14 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
 }
 
+// asked is what a LIST or WATCH asks for.
+type asked struct {
+	options Options
+	as      *representation
+}
+
 // Collection answers a LIST or WATCH.
-func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
+func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
 	var as *representation
 	if err == nil {
@@ -90,7 +97,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *hi
 	if err == nil {
 		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
-				return s.watch(w, r, h, options, as, end)
+				return s.watch(w, r, h, asked{options, as}, end)
 			}
 			return s.list(w, r, h, options, as)
 		})
@@ -101,13 +108,13 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *hi
 }
 
 // Object answers a GET of one object.
-func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
+func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	if err := s.get(w, r, resource, info); err != nil {
 		WriteError(w, r, err)
 	}
 }
 
-func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) error {
+func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) error {
 	as, err := s.represent(r, resource, readObject)
 	if err != nil {
 		return err
@@ -136,7 +143,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 // answer calls from with the History of a valid request, once the resource can be read. What from defers ends with the
 // request.
 func (s *Server) answer(
-	w http.ResponseWriter, r *http.Request, resource *history.Resource,
+	w http.ResponseWriter, r *http.Request, resource *served.Resource,
 	from func(h *history.History, end *ending) error,
 ) error {
 	end := &ending{}
@@ -186,18 +193,18 @@ func refusesStale(r *http.Request) bool {
 }
 
 // Absent reports whether the upstream is known not to serve a resource to the wrapper.
-func (s *Server) Absent(r *http.Request, resource *history.Resource) bool {
+func (s *Server) Absent(r *http.Request, resource *served.Resource) bool {
 	h, release, err := s.HistoryOf(r)
 	if err != nil {
 		return false
 	}
 	defer release()
 	_, err = h.Readable(resource)
-	return errors.Is(err, history.ErrAbsent)
+	return errors.Is(err, served.ErrAbsent)
 }
 
 // readError returns the API error for an error of a History. revision is the one that the client presented.
-func readError(err error, h *history.History, resource *history.Resource, revision uint64) error {
+func readError(err error, h *history.History, resource *served.Resource, revision uint64) error {
 	if errors.Is(err, history.ErrFuture) {
 		return futureRevision(revision, h.Revision())
 	}
@@ -206,7 +213,7 @@ func readError(err error, h *history.History, resource *history.Resource, revisi
 
 // ready returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is followed on
 // demand.
-func (s *Server) ready(r *http.Request, h *history.History, resource *history.Resource) error {
+func (s *Server) ready(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
 	if err == nil {
 		return nil
@@ -217,7 +224,7 @@ func (s *Server) ready(r *http.Request, h *history.History, resource *history.Re
 	patience := time.NewTimer(demandPatience)
 	defer patience.Stop()
 	// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
-	for errors.Is(err, history.ErrNotReady) {
+	for errors.Is(err, served.ErrNotReady) {
 		select {
 		case <-changed:
 		case <-patience.C:

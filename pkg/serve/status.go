@@ -14,7 +14,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // RetryAfter is the Retry-After of answers about resources that are not ready yet.
@@ -67,10 +68,10 @@ func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
 // historyError returns the API error for an error of a History.
 func historyError(err error, resource schema.GroupResource) error {
 	switch {
-	case errors.Is(err, history.ErrNotReady):
+	case errors.Is(err, served.ErrNotReady):
 		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete",
 			resource))
-	case errors.Is(err, history.ErrAbsent):
+	case errors.Is(err, served.ErrAbsent):
 		return NotServed(resource)
 	case errors.Is(err, history.ErrExpired):
 		return apierrors.NewResourceExpired("too old resource version: it is not in this server's log (any more); " +

@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/columns"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/serve/columns"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // appendTable appends a Table with one object. The first Table of a response has the column definitions.
-func (r *representation) appendTable(dst []byte, typed history.Typed) ([]byte, error) {
+func (r *representation) appendTable(dst []byte, typed served.Typed) ([]byte, error) {
 	row, err := r.row(typed)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (r *representation) appendTable(dst []byte, typed history.Typed) ([]byte, e
 
 // row returns an object's row. The bookmark at the end of the initial events always has its metadata, because clients
 // recognise it by an annotation.
-func (r *representation) row(typed history.Typed) (metav1.TableRow, error) {
+func (r *representation) row(typed served.Typed) (metav1.TableRow, error) {
 	cells, err := columns.Cells(typed, r.table.now())
 	if err != nil {
 		return metav1.TableRow{}, err

@@ -15,7 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (
@@ -47,9 +48,8 @@ type watcher struct {
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
-func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
-) error {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, of asked, end *ending) error {
+	options, as := of.options, of.as
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Server) watch(
 
 // openWatch returns the objects with which the watch begins, if any, and a cursor for the events after them.
 func openWatch(
-	h *history.History, resource *history.Resource, options Options,
+	h *history.History, resource *served.Resource, options Options,
 ) ([]*history.Object, *history.Cursor, error) {
 	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
 	if fromState || options.Revision == 0 {

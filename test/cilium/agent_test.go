@@ -22,7 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 

@@ -275,7 +275,7 @@ func TestClockSetBack(t *testing.T) {
 	f.run(t)
 }
 
-// withRevision is a file of a state directory with another revision in it. The format is pkg/snapshot's: a head of 12
+// withRevision is a file of a state directory with another revision in it. The format is pkg/storage/snapshot's: a head of 12
 // bytes, compressed records, of which the first (1, length 8) is the revision, and the SHA-256 of all before.
 func withRevision(file []byte, revision uint64) ([]byte, error) {
 	const head = 12

@@ -15,7 +15,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/docs"
 	"github.com/application-grid/application-grid/test/suite"

@@ -30,7 +30,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
-	"github.com/application-grid/application-grid/pkg/tlstest"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

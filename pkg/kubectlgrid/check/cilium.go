@@ -33,7 +33,7 @@ func (r *reader) ciliumConfigs(ctx context.Context) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(ciliumConfigKind.GroupVersion().WithKind(ciliumConfigKind.Kind + "List"))
 	restart := func() { r.cluster.ciliumConfigs = nil }
-	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		u, ok := item.(*unstructured.Unstructured)
 		if !ok {
 			return
@@ -45,7 +45,7 @@ func (r *reader) ciliumConfigs(ctx context.Context) {
 		if nodes, invalid := metav1.LabelSelectorAsSelector(selector); found && err == nil && invalid == nil {
 			r.cluster.ciliumConfigs = append(r.cluster.ciliumConfigs, ciliumConfig{nodes, urls})
 		}
-	})
+	}})
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		r.lost(Object{Kind: ciliumConfigKind.Kind}, err, "whom the agents of Cilium ask is not known")
 	}

@@ -145,12 +145,12 @@ func (r *reader) lost(about Object, err error, consequence string) {
 func (r *reader) nodes(ctx context.Context) {
 	c := r.cluster
 	restart := func() { c.nodes = nil }
-	err := pages.Each(ctx, r.API, &corev1.NodeList{}, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, &corev1.NodeList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		if n, ok := item.(*corev1.Node); ok {
 			c.nodes = append(c.nodes, nodeOf(n))
 			c.nodes[len(c.nodes)-1].ciliumURLs = c.ciliumURLs(n.Labels)
 		}
-	})
+	}})
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
@@ -170,7 +170,7 @@ func (r *reader) pods(ctx context.Context) {
 	}
 	read := func(options ...client.ListOption) error {
 		restart()
-		return pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, options...)
+		return pages.Each(ctx, r.API, &corev1.PodList{}, pages.Take{Restart: restart, Visit: visit}, options...)
 	}
 	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
@@ -279,7 +279,7 @@ func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectL
 	c := r.cluster
 	before := len(c.workloads)
 	restart := func() { c.workloads = c.workloads[:before] }
-	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		w := workload{kind: kind}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
@@ -297,7 +297,7 @@ func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectL
 			return
 		}
 		r.workload(ctx, w, &template.Spec)
-	})
+	}})
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
@@ -355,7 +355,7 @@ func (r *reader) services(ctx context.Context) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
 	restart := func() { c.services, c.governed, c.gridCounts[kindService] = nil, nil, 0 }
-	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		object, ok := item.(*metav1.PartialObjectMetadata)
 		if !ok {
 			return
@@ -373,7 +373,7 @@ func (r *reader) services(ctx context.Context) {
 		case keys.Governed():
 			c.governed = append(c.governed, keys)
 		}
-	})
+	}})
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
@@ -383,11 +383,12 @@ func (r *reader) services(ctx context.Context) {
 		return // there are no sites that would need names
 	}
 	resolvers := map[string]bool{}
-	err = pages.Each(ctx, r.API, &corev1.PodList{}, func() { clear(resolvers) }, func(item runtime.Object) {
+	restart = func() { clear(resolvers) }
+	err = pages.Each(ctx, r.API, &corev1.PodList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		if p, ok := item.(*corev1.Pod); ok && p.DeletionTimestamp == nil && gridview.IsReady(p) {
 			resolvers[p.Spec.NodeName] = true
 		}
-	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
+	}}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
 	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
 		c.resolvers = resolvers
 	}
@@ -468,7 +469,7 @@ func (r *reader) grids(ctx context.Context) {
 		}
 		before := len(c.grids)
 		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
-		err = pages.Each(ctx, r.API, kind.NewList(), restart, func(item runtime.Object) {
+		err = pages.Each(ctx, r.API, kind.NewList(), pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 			if object, ok := item.(v1.Object); ok {
 				c.gridCounts[kind.Kind]++
 				if spec, _ := v1.Workload(object); spec != nil {
@@ -478,7 +479,7 @@ func (r *reader) grids(ctx context.Context) {
 					c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
 				}
 			}
-		})
+		}})
 		if err != nil {
 			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}

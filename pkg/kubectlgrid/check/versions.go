@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 

@@ -26,8 +26,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/program/version"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/version"
 )
 
 // Cluster is a connection to an API server.

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/application-grid/application-grid/pkg/griddiff"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
 )
 
 // Manifests are the grids of files.

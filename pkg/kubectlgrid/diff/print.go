@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/griddiff"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 

@@ -20,10 +20,17 @@ const (
 	restarts = 3
 )
 
-// Each lists in pages and calls visit for every object. If the list expires between two pages it begins again, after
-// restart, which has to forget what visit has seen. empty is a list of the kind.
-func Each(ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(runtime.Object),
-	options ...client.ListOption) error {
+// Take takes the objects of a list. If the list expires between two pages it begins again, after Restart, which has to
+// forget what Visit has seen.
+type Take struct {
+	Restart func()
+	Visit   func(runtime.Object)
+}
+
+// Each lists in pages. empty is a list of the kind.
+func Each(
+	ctx context.Context, api client.Reader, empty client.ObjectList, take Take, options ...client.ListOption,
+) error {
 	token := ""
 	for again := 0; ; {
 		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
@@ -36,12 +43,12 @@ func Each(ctx context.Context, api client.Reader, empty client.ObjectList, resta
 		case apierrors.IsResourceExpired(err) && token != "" && again < restarts:
 			again++
 			token = ""
-			restart()
+			take.Restart()
 			continue
 		case err != nil:
 			return err
 		}
-		if err := meta.EachListItem(page, func(item runtime.Object) error { visit(item); return nil }); err != nil {
+		if err := meta.EachListItem(page, func(item runtime.Object) error { take.Visit(item); return nil }); err != nil {
 			return fmt.Errorf("reading a page: %w", err)
 		}
 		if token = page.GetContinue(); token == "" {
@@ -61,10 +68,10 @@ func (c Client) List(ctx context.Context, list client.ObjectList, options ...cli
 		return c.Client.List(ctx, list, options...)
 	}
 	items := []runtime.Object{}
-	err := Each(ctx, c.Client, list, func() { items = items[:0] }, func(item runtime.Object) {
+	err := Each(ctx, c.Client, list, Take{Restart: func() { items = items[:0] }, Visit: func(item runtime.Object) {
 		items = append(items,
 			item)
-	}, options...)
+	}}, options...)
 	if err != nil {
 		return err
 	}

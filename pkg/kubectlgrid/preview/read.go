@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -44,7 +44,7 @@ const candidates = 5
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
 	r := reader{api: api, progress: progress}
 	nodes := map[string]topology.Labels{}
-	err := each(ctx, r, cluster.NodeList(), "node", func() { clear(nodes) }, func(node *metav1.PartialObjectMetadata) {
+	err := each(ctx, r.of("node"), cluster.NodeList(), func() { clear(nodes) }, func(node *metav1.PartialObjectMetadata) {
 		nodes[node.Name] = node.Labels
 	})
 	if err != nil {
@@ -55,14 +55,14 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 		return nil, keyError(query.Key, nodes)
 	}
 	in := client.InNamespace(query.Namespace)
-	err = each(ctx, r, &corev1.ServiceList{}, "Service", func() {
+	err = each(ctx, r.of("Service", in), &corev1.ServiceList{}, func() {
 		previewer = gridview.NewPreviewer(query.Key, nodes)
-	}, func(service *corev1.Service) { previewer.AddService(service) }, in)
+	}, func(service *corev1.Service) { previewer.AddService(service) })
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, r, &discoveryv1.EndpointSliceList{}, "EndpointSlice",
-		previewer.ForgetSlices, previewer.AddSlice, in)
+	err = each(ctx, r.of("EndpointSlice", in), &discoveryv1.EndpointSliceList{},
+		previewer.ForgetSlices, previewer.AddSlice)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
@@ -73,25 +73,34 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 type reader struct {
 	api      client.Reader
 	progress func(string)
+	kind     string // what is read, in the singular
+	options  []client.ListOption
+}
+
+// of is a reader of a kind.
+func (r reader) of(kind string, options ...client.ListOption) reader {
+	r.kind, r.options = kind, options
+	return r
 }
 
 // each takes every object of a list's kind. If the list begins again, restart has to forget what was taken.
-func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectList, kind string, restart func(),
-	take func(T), options ...client.ListOption) error {
+func each[T runtime.Object](
+	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
+) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, func() {
+	return pages.Each(ctx, r.api, list, pages.Take{Restart: func() {
 		restart()
 		read = 0
-	}, func(item runtime.Object) {
+	}, Visit: func(item runtime.Object) {
 		object, ok := item.(T)
 		if !ok {
 			return
 		}
 		take(object)
 		if read++; read%progressEvery == 0 {
-			r.progress(output.Count(read, kind) + " read")
+			r.progress(output.Count(read, r.kind) + " read")
 		}
-	}, options...)
+	}}, r.options...)
 }
 
 // readError says what else could be asked where a right is missing.

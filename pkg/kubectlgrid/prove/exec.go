@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 )
 
 // program is where the wrapper is in its image.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 )
 
 // The label of the pods that are made, which none but them has.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
-	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 )
 
 // Verdict is what asking from one node has shown.

@@ -26,11 +26,11 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 		return nil, nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}
 	nodes := map[string]Node{}
-	err = pages.Each(ctx, api, &corev1.NodeList{}, func() { clear(nodes) }, func(item runtime.Object) {
+	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.Take{Restart: func() { clear(nodes) }, Visit: func(item runtime.Object) {
 		if node, ok := item.(*corev1.Node); ok {
 			nodes[node.Name] = NodeOf(node)
 		}
-	})
+	}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
@@ -40,7 +40,7 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 // Wrappers reads the wrappers' pods, by node.
 func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
 	places := map[string]Place{}
-	err := pages.Each(ctx, api, &corev1.PodList{}, func() { clear(places) }, func(item runtime.Object) {
+	err := pages.Each(ctx, api, &corev1.PodList{}, pages.Take{Restart: func() { clear(places) }, Visit: func(item runtime.Object) {
 		p, ok := item.(*corev1.Pod)
 		if !ok || p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return
@@ -54,7 +54,7 @@ func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) 
 			Image:       found.Image,
 			PullSecrets: p.Spec.ImagePullSecrets,
 		}
-	}, client.MatchingLabels{"app": wrapper})
+	}}, client.MatchingLabels{"app": wrapper})
 	if err != nil {
 		return nil, err
 	}

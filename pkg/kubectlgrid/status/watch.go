@@ -49,7 +49,11 @@ func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridvi
 		}
 		for _, k := range q.Kinds {
 			if !begun && !reader.unread[k.Kind] {
-				go watch(ctx, c, q, k, changed, stop)
+				go func() {
+					if err := watch(ctx, c, q, k, changed); err != nil {
+						stop(err)
+					}
+				}()
 			}
 		}
 		wait(ctx, changed, grids)
@@ -60,9 +64,8 @@ func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridvi
 	}
 }
 
-// watch signals every change of a grid of a kind until ctx is done. It stops everything if the user has no right to.
-func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, changed chan<- struct{},
-	stop context.CancelCauseFunc) {
+// watch signals every change of a grid of a kind until ctx is done. The error is that the user has no right to.
+func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, changed chan<- struct{}) error {
 	for late := false; ; {
 		options := &client.ListOptions{Namespace: q.Namespace, LabelSelector: q.Selector}
 		events, err := c.Watcher.Watch(ctx, k.NewList(), options)
@@ -75,8 +78,7 @@ func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, chang
 				}
 			}
 		case apierrors.IsForbidden(err):
-			stop(fmt.Errorf("following changes takes the right to list and watch: %w", err))
-			return
+			return fmt.Errorf("following changes takes the right to list and watch: %w", err)
 		case ctx.Err() == nil && !late:
 			late = true
 			c.Warn("changes may be late: %v", err)
@@ -84,7 +86,7 @@ func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, chang
 		select {
 		case <-time.After(watchPause):
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/wire/field"
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
 const (

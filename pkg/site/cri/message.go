@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/application-grid/application-grid/pkg/wire/field"
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
 // The field numbers and values below are those of runtime.v1 (k8s.io/cri-api/pkg/apis/runtime/v1/api.proto), where they

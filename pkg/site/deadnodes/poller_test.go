@@ -23,7 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 )
 
 // soon is what tests wait with for another goroutine.

@@ -17,10 +17,10 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/site/cri"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // A world is a site with a truth: machines with pods that start, pass their probes, crash, are debugged and end, an API
@@ -734,7 +734,7 @@ func (m *machine) see() {
 		}
 		m.revision = now
 		m.shown = map[string]map[string]netip.Addr{}
-		for _, o := range m.store.History.Objects(history.EndpointSlices) {
+		for _, o := range m.store.History.Objects(served.EndpointSlices) {
 			m.slices = max(m.slices, o.Revision)
 			ready := map[string]netip.Addr{}
 			err := wire.EndpointSlice.Scan(o.Body, func(e wire.Endpoint) {

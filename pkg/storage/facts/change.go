@@ -5,12 +5,22 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must not keep the Change.
-type Watcher interface{ FactsChanged(*Change) }
+// Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must keep neither the Reader
+// nor the Change.
+type Watcher interface {
+	FactsChanged(in Reader, c *Change)
+}
+
+// Reader reads the facts between two steps. It is handed out for the time of a call, and not to be kept: what can be
+// reached through it is guarded by the lock of the Facts.
+type Reader struct{ f *Facts }
+
+// reader is for callers within the lock.
+func (f *Facts) reader() Reader { return Reader{f} }
 
 // Change says what one step touched. Something that was touched may be the same as before.
 type Change struct {

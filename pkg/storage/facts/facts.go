@@ -8,9 +8,9 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // Options configure Facts.
@@ -33,8 +33,8 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// Facts store what is known of the cluster. The methods may be called from any goroutine. Those that are "for Watchers"
-// may only be called within FactsChanged, or within the functions passed to Attach and Read.
+// Facts store what is known of the cluster. The methods may be called from any goroutine. What is known is read through
+// a Reader.
 type Facts struct {
 	options Options
 
@@ -108,11 +108,11 @@ func New(options Options) *Facts {
 		invalid: make(map[types.NamespacedName]string),
 	}
 	f.slices = collection{
-		f: f, resource: history.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
+		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
 		objects: make(map[types.NamespacedName]*Object),
 	}
 	f.legacy = collection{
-		f: f, resource: history.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
+		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
 		objects: make(map[types.NamespacedName]*Object),
 	}
 	f.kubernetes = kubernetesEndpoints{f: f}
@@ -153,8 +153,8 @@ func (f *Facts) update(step func()) {
 		}
 	}
 	for w := range f.watchers {
-		if f.attempt(func() { w.FactsChanged(&f.step) }) {
-			f.attempt(func() { w.FactsChanged(&Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
+		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {
+			f.attempt(func() { w.FactsChanged(f.reader(), &Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
 		}
 	}
 	if f.step.touches() {
@@ -177,36 +177,36 @@ func (f *Facts) complete(c *collection) bool {
 		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
 }
 
-// State returns whether a resource can be shown. It is for Watchers.
-func (f *Facts) State(r *history.Resource) history.State {
+// State returns whether a resource can be shown.
+func (in Reader) State(r *served.Resource) served.State {
 	absent, ready := false, false
 	switch r {
-	case history.Services:
-		absent, ready = f.services.absent, f.services.synced
-	case history.Nodes:
-		absent, ready = f.node.absent, f.node.synced
-	case history.Namespaces:
-		absent, ready = f.namespaces.absent, f.namespaces.synced
-	case history.EndpointSlices:
-		absent, ready = f.slices.absent, f.complete(&f.slices)
-	case history.Endpoints:
-		absent, ready = f.legacy.absent, f.complete(&f.legacy)
+	case served.Services:
+		absent, ready = in.f.services.absent, in.f.services.synced
+	case served.Nodes:
+		absent, ready = in.f.node.absent, in.f.node.synced
+	case served.Namespaces:
+		absent, ready = in.f.namespaces.absent, in.f.namespaces.synced
+	case served.EndpointSlices:
+		absent, ready = in.f.slices.absent, in.f.complete(&in.f.slices)
+	case served.Endpoints:
+		absent, ready = in.f.legacy.absent, in.f.complete(&in.f.legacy)
 	}
 	switch {
 	case absent:
-		return history.Absent
+		return served.Absent
 	case ready:
-		return history.Ready
+		return served.Ready
 	default:
-		return history.NotReady
+		return served.NotReady
 	}
 }
 
 // Attach calls first, and then passes every step to the Watcher. No step is made between the two.
-func (f *Facts) Attach(w Watcher, first func()) {
+func (f *Facts) Attach(w Watcher, first func(Reader)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first()
+	first(f.reader())
 	f.watchers[w] = struct{}{}
 }
 
@@ -222,18 +222,18 @@ func (f *Facts) Touch() { f.update(func() {}) }
 
 // Read calls read, during which no step is made, so that several facts can be read consistently. read must be quick: it
 // delays every step.
-func (f *Facts) Read(read func()) {
+func (f *Facts) Read(read func(Reader)) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	read()
+	read(f.reader())
 }
 
 // KubernetesService is the Service of the API server.
 var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// LabelsOf returns the labels of a node; nil if the node is not known or the name is empty. It is for Watchers.
-func (f *Facts) LabelsOf(name []byte) topology.Labels {
-	if n := f.nodes.byName[string(name)]; n != nil {
+// LabelsOf returns the labels of a node; nil if the node is not known or the name is empty.
+func (in Reader) LabelsOf(name []byte) topology.Labels {
+	if n := in.f.nodes.byName[string(name)]; n != nil {
 		return n.Labels
 	}
 	return nil

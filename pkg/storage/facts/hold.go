@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // State is what a process serves from at one moment. It is enough for another process on the same node to serve the
@@ -73,10 +73,10 @@ func (s *State) count(input string) int {
 }
 
 // ShownOf returns how the objects of a resource were shown.
-func (s *State) ShownOf(r *history.Resource) map[types.NamespacedName]Shown {
-	input := map[*history.Resource]string{
-		history.Services: InputServices, history.Nodes: InputNode, history.Namespaces: InputNamespaces,
-		history.EndpointSlices: InputEndpointSlices, history.Endpoints: InputEndpoints,
+func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
+	input := map[*served.Resource]string{
+		served.Services: InputServices, served.Nodes: InputNode, served.Namespaces: InputNamespaces,
+		served.EndpointSlices: InputEndpointSlices, served.Endpoints: InputEndpoints,
 	}[r]
 	shown := make(map[types.NamespacedName]Shown)
 	if section := s.section(input); section != nil {
@@ -171,8 +171,8 @@ func (f *Facts) Restored() *State {
 	return f.hold.state
 }
 
-// RestoredState returns what Restored returns. It is for Watchers.
-func (f *Facts) RestoredState() *State { return f.hold.state }
+// RestoredState returns what Restored returns.
+func (in Reader) RestoredState() *State { return in.f.hold.state }
 
 // Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {

@@ -3,8 +3,8 @@ package facts
 import (
 	"net/netip"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // claims are addresses that nodes say their pods have.
@@ -57,7 +57,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 		}
 	}
 	if s := f.services.byName[KubernetesService]; s != nil {
-		for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+		for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 			for _, o := range s.Objects(r) {
 				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
 			}
@@ -85,8 +85,8 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 // holders notes which addresses the pods on the nodes of the site have.
 func (f *Facts) holders(c *claims) {
 	seen := make(map[*Object]struct{})
-	f.Nodes(func(n *Node) {
-		if !f.InSite(n) {
+	f.reader().Nodes(func(n *Node) {
+		if !f.reader().InSite(n) {
 			return
 		}
 		for _, o := range n.objects {
@@ -95,7 +95,7 @@ func (f *Facts) holders(c *claims) {
 			}
 			seen[o] = struct{}{}
 			scanUpstream(o, func(e wire.Endpoint) {
-				if len(e.NodeName) > 0 && !f.Silent(o.Service, e.NodeName) && stillHas(o, e) {
+				if len(e.NodeName) > 0 && !f.reader().Silent(o.Service, e.NodeName) && stillHas(o, e) {
 					c.isHeld(e.Address, e.NodeName)
 				}
 			})

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func testNode(name, zone string) *wire.Object {
@@ -116,7 +116,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 			for _, name := range []string{InputEndpointSlices, InputServices, InputNodes} {
 				f.Input(name).Replace(nil)
 			}
-			f.Forget(history.Endpoints)
+			f.Forget(served.Endpoints)
 		},
 	} {
 		f := New(Options{NodeName: "node-a1"})

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // The names of the inputs.
@@ -73,7 +73,7 @@ func (in *Input) At(version string, change func()) {
 }
 
 // Versions returns the version that the last change has brought the input to, and that up to which nothing else has
-// changed. What is held back is included. It is for Watchers.
+// changed. What is held back is included.
 func (in *Input) Versions() (version, progress uint64) { return in.version, in.progress }
 
 // change runs a step in which the input changes.
@@ -198,7 +198,7 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 
 // Forget drops all objects of a resource that is followed on demand, because it is not followed any more. It is then
 // not ready until it is complete again.
-func (f *Facts) Forget(r *history.Resource) {
+func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
 		f.forget(r.Resource)
 		f.hold.drop(r.Resource)
@@ -257,11 +257,11 @@ func (p *plainObjects) setAbsent() { p.absent = !p.synced }
 
 func (p *plainObjects) count() int { return len(p.objects) }
 
-// NodeObjects returns the Node objects of InputNode, by name. It is for Watchers.
-func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
+// NodeObjects returns the Node objects of InputNode, by name.
+func (in Reader) NodeObjects() map[types.NamespacedName]*wire.Object { return in.f.node.objects }
 
-// Namespaces returns all Namespaces, by name. It is for Watchers.
-func (f *Facts) Namespaces() map[types.NamespacedName]*wire.Object { return f.namespaces.objects }
+// Namespaces returns all Namespaces, by name.
+func (in Reader) Namespaces() map[types.NamespacedName]*wire.Object { return in.f.namespaces.objects }
 
 func compareObjects(a, b *wire.Object) int {
 	if n := strings.Compare(a.Namespace, b.Namespace); n != 0 {

@@ -3,7 +3,7 @@ package facts
 import (
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.
@@ -50,5 +50,5 @@ func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
 
 func (k *kubernetesEndpoints) count() int { return len(k.names()) }
 
-// KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes. It is for Watchers.
-func (f *Facts) KubernetesAnnotations() map[string]string { return f.kubernetes.annotations }
+// KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes.
+func (in Reader) KubernetesAnnotations() map[string]string { return in.f.kubernetes.annotations }

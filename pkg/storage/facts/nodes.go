@@ -7,8 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // Node has the labels of one node, and the objects that list endpoints on it. It may also be a node that is not known,
@@ -22,7 +22,7 @@ type Node struct {
 	objects []*Object
 }
 
-// Objects returns the objects that list endpoints on the node, each once, in no order. It is for Watchers.
+// Objects returns the objects that list endpoints on the node, each once, in no order.
 func (n *Node) Objects() []*Object { return n.objects }
 
 // nodeIndex has all nodes by name.
@@ -142,15 +142,17 @@ func (x *nodeIndex) disuse(key string) {
 	x.f.step.Keys = true
 }
 
-// Keys returns the topology keys in use, in no order, without "*". It is for Watchers.
-func (f *Facts) Keys() []string { return slices.Collect(maps.Keys(f.nodes.values)) }
+// Keys returns the topology keys in use, in no order, without "*".
+func (in Reader) Keys() []string { return slices.Collect(maps.Keys(in.f.nodes.values)) }
 
-// NodesWith returns the nodes with a value of a topology key in use. It is for Watchers.
-func (f *Facts) NodesWith(key, value string) map[*Node]struct{} { return f.nodes.values[key][value] }
+// NodesWith returns the nodes with a value of a topology key in use.
+func (in Reader) NodesWith(key, value string) map[*Node]struct{} {
+	return in.f.nodes.values[key][value]
+}
 
-// Inhabited reports whether any node has this value of any topology key in use. It is for Watchers.
-func (f *Facts) Inhabited(unit string) bool {
-	for _, values := range f.nodes.values {
+// Inhabited reports whether any node has this value of any topology key in use.
+func (in Reader) Inhabited(unit string) bool {
+	for _, values := range in.f.nodes.values {
 		if len(values[unit]) > 0 {
 			return true
 		}
@@ -162,14 +164,14 @@ func (f *Facts) Inhabited(unit string) bool {
 func (f *Facts) HasUnit(unit string) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.Inhabited(unit)
+	return f.reader().Inhabited(unit)
 }
 
 // NodeExists reports whether the node is known.
 func (f *Facts) NodeExists(name string) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.Node(name) != nil
+	return f.reader().Node(name) != nil
 }
 
 // NodeNames returns the names of all known nodes, in no order.
@@ -185,26 +187,26 @@ func (f *Facts) NodeNames() []string {
 	return names
 }
 
-// Nodes calls visit for every known node. It is for Watchers.
-func (f *Facts) Nodes(visit func(*Node)) {
-	for _, n := range f.nodes.byName {
+// Nodes calls visit for every known node.
+func (in Reader) Nodes(visit func(*Node)) {
+	for _, n := range in.f.nodes.byName {
 		if n.Known {
 			visit(n)
 		}
 	}
 }
 
-// Node returns the node with that name; nil if it is not known. It is for Watchers.
-func (f *Facts) Node(name string) *Node {
-	if n := f.nodes.byName[name]; n != nil && n.Known {
+// Node returns the node with that name; nil if it is not known.
+func (in Reader) Node(name string) *Node {
+	if n := in.f.nodes.byName[name]; n != nil && n.Known {
 		return n
 	}
 	return nil
 }
 
-// NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not. It is for Watchers.
-func (f *Facts) NodeObjectsOf(name string) []*Object {
-	if n := f.nodes.byName[name]; n != nil {
+// NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not.
+func (in Reader) NodeObjectsOf(name string) []*Object {
+	if n := in.f.nodes.byName[name]; n != nil {
 		return n.objects
 	}
 	return nil
@@ -266,15 +268,15 @@ func (f *Facts) SilentNodes() map[string]struct{} {
 	return maps.Clone(f.silent)
 }
 
-// AnySilent reports whether any node is silent. It is for Watchers.
-func (f *Facts) AnySilent() bool { return len(f.silent) > 0 }
+// AnySilent reports whether any node is silent.
+func (in Reader) AnySilent() bool { return len(in.f.silent) > 0 }
 
-// Silent reports whether an endpoint of the Service, which may be nil, is on a silent node. It is for Watchers.
-func (f *Facts) Silent(s *Service, nodeName []byte) bool {
-	if len(f.silent) == 0 || s == nil || s.Name == KubernetesService {
+// Silent reports whether an endpoint of the Service, which may be nil, is on a silent node.
+func (in Reader) Silent(s *Service, nodeName []byte) bool {
+	if len(in.f.silent) == 0 || s == nil || s.Name == KubernetesService {
 		return false
 	}
-	_, silent := f.silent[string(nodeName)]
+	_, silent := in.f.silent[string(nodeName)]
 	return silent
 }
 
@@ -295,13 +297,12 @@ func (f *Facts) DeadNodes() map[string]struct{} {
 	return maps.Clone(f.dead)
 }
 
-// Dead reports whether an endpoint of the Service, which may be nil, is hidden because its node is dead. It is for
-// Watchers.
-func (f *Facts) Dead(s *Service, nodeName []byte) bool {
-	if len(f.dead) == 0 || s == nil || s.Name == KubernetesService {
+// Dead reports whether an endpoint of the Service, which may be nil, is hidden because its node is dead.
+func (in Reader) Dead(s *Service, nodeName []byte) bool {
+	if len(in.f.dead) == 0 || s == nil || s.Name == KubernetesService {
 		return false
 	}
-	_, dead := f.dead[string(nodeName)]
+	_, dead := in.f.dead[string(nodeName)]
 	return dead
 }
 

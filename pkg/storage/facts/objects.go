@@ -7,8 +7,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Object is one upstream object that lists endpoints.
@@ -25,8 +25,8 @@ type Object struct {
 	lost      int
 }
 
-// Resource returns the object's resource: history.EndpointSlices or history.Endpoints.
-func (o *Object) Resource() *history.Resource { return o.collection.resource }
+// Resource returns the object's resource: served.EndpointSlices or served.Endpoints.
+func (o *Object) Resource() *served.Resource { return o.collection.resource }
 
 // Codec returns the codec for the object's body.
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
@@ -41,13 +41,13 @@ func (o *Object) scan(visit func(wire.Endpoint)) {
 	}
 }
 
-// Unreadable says that a body of the object cannot be read any more. It is for Watchers.
+// Unreadable says that a body of the object cannot be read any more.
 func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(), o.Name(), err) }
 
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
 	f        *Facts
-	resource *history.Resource
+	resource *served.Resource
 	codec    *wire.Codec
 	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
 	serviceOf      func(*wire.Object) string
@@ -214,7 +214,7 @@ func (c *collection) joinService(o *Object) {
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	o.Service.count(o, 1)
-	if c.f.AnyDoubts() {
+	if c.f.reader().AnyDoubts() {
 		add(&c.f.step.Listed, o.Service)
 	}
 }
@@ -226,12 +226,12 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	s.count(o, -1)
-	if c.f.AnyDoubts() {
+	if c.f.reader().AnyDoubts() {
 		add(&c.f.step.Listed, s)
 	}
-	if c.resource == history.EndpointSlices {
+	if c.resource == served.EndpointSlices {
 		// Truncated Endpoints are completed from the slices, so they change too.
-		for _, legacy := range s.Objects(history.Endpoints) {
+		for _, legacy := range s.Objects(served.Endpoints) {
 			add(&c.f.step.Objects, legacy)
 		}
 	}
@@ -241,19 +241,19 @@ func (c *collection) leaveService(o *Object) {
 	c.f.services.forget(s)
 }
 
-// Object returns the object with that name; nil if it is not known. It is for Watchers.
-func (f *Facts) Object(r *history.Resource, name types.NamespacedName) *Object {
-	if r == history.Endpoints {
-		return f.legacy.objects[name]
+// Object returns the object with that name; nil if it is not known.
+func (in Reader) Object(r *served.Resource, name types.NamespacedName) *Object {
+	if r == served.Endpoints {
+		return in.f.legacy.objects[name]
 	}
-	return f.slices.objects[name]
+	return in.f.slices.objects[name]
 }
 
-// Objects calls visit for every object of EndpointSlices or Endpoints. It is for Watchers.
-func (f *Facts) Objects(r *history.Resource, visit func(*Object)) {
-	c := &f.slices
-	if r == history.Endpoints {
-		c = &f.legacy
+// Objects calls visit for every object of EndpointSlices or Endpoints.
+func (in Reader) Objects(r *served.Resource, visit func(*Object)) {
+	c := &in.f.slices
+	if r == served.Endpoints {
+		c = &in.f.legacy
 	}
 	for _, o := range c.objects {
 		visit(o)

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // PodKey identifies a pod.
@@ -123,7 +123,7 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		if pods.doubts() {
 			add(&f.doubted, node)
 		}
-		for _, o := range f.NodeObjectsOf(node) {
+		for _, o := range f.reader().NodeObjectsOf(node) {
 			if doubts {
 				f.services.markForRecount(o.Service)
 				add(&f.step.Objects, o)
@@ -145,23 +145,22 @@ const (
 	SilentNode
 )
 
-// Doubt returns the doubt of an endpoint of a Service, which may be nil, in an object of this namespace. It is for
-// Watchers.
-func (f *Facts) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
-	if !f.AnyDoubts() || s == nil || s.Name == KubernetesService {
+// Doubt returns the doubt of an endpoint of a Service, which may be nil, in an object of this namespace.
+func (in Reader) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
+	if !in.AnyDoubts() || s == nil || s.Name == KubernetesService {
 		return NoDoubt
 	}
-	if f.Silent(s, e.NodeName) {
+	if in.Silent(s, e.NodeName) {
 		return SilentNode
 	}
-	if _, doubted := f.doubted[string(e.NodeName)]; !doubted || s.published {
+	if _, doubted := in.f.doubted[string(e.NodeName)]; !doubted || s.published {
 		return NoDoubt // a Service that publishes addresses that are not ready shows this one too
 	}
 	pod, ok := podOf(namespace, e)
 	if !ok {
 		return NoDoubt
 	}
-	live := f.livePods[string(e.NodeName)]
+	live := in.f.livePods[string(e.NodeName)]
 	if _, about := live.About[pod]; live.About != nil && !about {
 		return NoDoubt
 	}
@@ -171,14 +170,13 @@ func (f *Facts) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
 	return NoDoubt
 }
 
-// AnyDoubts reports whether any node is silent, or any pod doubted. It is for Watchers.
-func (f *Facts) AnyDoubts() bool { return len(f.silent)+len(f.doubted) > 0 }
+// AnyDoubts reports whether any node is silent, or any pod doubted.
+func (in Reader) AnyDoubts() bool { return len(in.f.silent)+len(in.f.doubted) > 0 }
 
 // Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
-// It is for Watchers.
-func (f *Facts) Why(namespace string, e wire.Endpoint) string {
+func (in Reader) Why(namespace string, e wire.Endpoint) string {
 	pod, ok := podOf(namespace, e)
-	if live := f.livePods[string(e.NodeName)]; ok && live != nil {
+	if live := in.f.livePods[string(e.NodeName)]; ok && live != nil {
 		found, _ := live.find(pod)
 		return found.Why
 	}
@@ -204,11 +202,11 @@ func (f *Facts) PodNotes() []byte {
 	return f.podNotes
 }
 
-// LivePods returns what SetLivePods got last for a node. It is for Watchers.
-func (f *Facts) LivePods(node string) *LivePods { return f.livePods[node] }
+// LivePods returns what SetLivePods got last for a node.
+func (in Reader) LivePods(node string) *LivePods { return in.f.livePods[node] }
 
 // Correction returns how an endpoint of the object really is, and as of when that is known; nil if the upstream's word
-// counts. It is for Watchers.
+// counts.
 func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
 	f := o.collection.f
 	live := f.livePods[string(endpoint.NodeName)]
@@ -241,7 +239,7 @@ func podOf(namespace string, endpoint wire.Endpoint) (pod PodKey, ok bool) {
 }
 
 // Body returns the upstream's body, in which the endpoints of pods are corrected as far as SetLivePods says how they
-// really are. It is for Watchers.
+// really are.
 func (o *Object) Body() []byte {
 	if o.corrected != nil {
 		return o.corrected
@@ -249,10 +247,10 @@ func (o *Object) Body() []byte {
 	return o.Upstream.Body
 }
 
-// Corrected reports whether Body is not the upstream's. It is for Watchers.
+// Corrected reports whether Body is not the upstream's.
 func (o *Object) Corrected() bool { return o.corrected != nil }
 
-// Lost returns the number of endpoints that Body lacks, because their pods are gone. It is for Watchers.
+// Lost returns the number of endpoints that Body lacks, because their pods are gone.
 func (o *Object) Lost() int { return o.lost }
 
 // correctedBody returns the body of an object with corrected endpoints, and the number of those that are left out. It
@@ -326,7 +324,7 @@ func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownP
 	}
 	seen := make(map[*Object]struct{})
 	for node := range pods {
-		for _, o := range f.NodeObjectsOf(node) {
+		for _, o := range f.reader().NodeObjectsOf(node) {
 			if _, again := seen[o]; again {
 				continue
 			}

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // attempt calls run, and reports whether it panicked: an invariant is broken then. Without Options.Broken it lets the
@@ -85,7 +85,7 @@ func (c *collection) all() []*wire.Object {
 
 // unreadable says that an object cannot be read any more, although it could when it was applied. Endpoints that were
 // not read are not shown.
-func (f *Facts) unreadable(r *history.Resource, name types.NamespacedName, err error) {
+func (f *Facts) unreadable(r *served.Resource, name types.NamespacedName, err error) {
 	f.options.Logger.Error(err, "An object that was applied cannot be read any more",
 		"resource", r.Resource, "namespace", name.Namespace, "name", name.Name)
 }

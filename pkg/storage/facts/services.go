@@ -7,9 +7,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // Service is one Service. It may also be a Service that is not known, but that endpoints name. Such endpoints are
@@ -37,19 +37,19 @@ type listing struct {
 	ready map[string]map[string]int
 }
 
-// Objects returns the Service's EndpointSlices or Endpoints, in no order. It is for Watchers.
-func (s *Service) Objects(r *history.Resource) []*Object { return s.listed[listIndex(r)].objects }
+// Objects returns the Service's EndpointSlices or Endpoints, in no order.
+func (s *Service) Objects(r *served.Resource) []*Object { return s.listed[listIndex(r)].objects }
 
 // listIndex returns the index of a resource in Service.listed.
-func listIndex(r *history.Resource) int {
-	if r == history.EndpointSlices {
+func listIndex(r *served.Resource) int {
+	if r == served.EndpointSlices {
 		return 0
 	}
 	return 1
 }
 
-// Decide returns which of the Service's endpoints are shown to a viewer with these labels. It is for Watchers.
-func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Decision {
+// Decide returns which of the Service's endpoints are shown to a viewer with these labels.
+func (s *Service) Decide(r *served.Resource, here topology.Labels) topology.Decision {
 	best := topology.NoRank
 	listed := &s.listed[listIndex(r)]
 	for i, key := range s.Keys {
@@ -74,12 +74,12 @@ func (l *listing) doubtedRank(s *Service, here topology.Labels) int {
 	best := topology.NoRank
 	for _, o := range l.objects {
 		f := o.collection.f
-		if !f.AnyDoubts() {
+		if !f.reader().AnyDoubts() {
 			break
 		}
 		o.scan(func(e wire.Endpoint) {
-			if e.Ready && f.Doubt(s, s.Name.Namespace, e) > NoDoubt && !f.Dead(s, e.NodeName) {
-				best = min(best, s.Keys.Rank(here, f.LabelsOf(e.NodeName)))
+			if e.Ready && f.reader().Doubt(s, s.Name.Namespace, e) > NoDoubt && !f.reader().Dead(s, e.NodeName) {
+				best = min(best, s.Keys.Rank(here, f.reader().LabelsOf(e.NodeName)))
 			}
 		})
 	}
@@ -94,10 +94,10 @@ func (s *Service) count(o *Object, delta int) {
 	ready := s.listed[listIndex(o.Resource())].ready
 	f := o.collection.f
 	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.Dead(s, e.NodeName) || f.Doubt(s, s.Name.Namespace, e) > NoDoubt {
+		if !e.Ready || f.reader().Dead(s, e.NodeName) || f.reader().Doubt(s, s.Name.Namespace, e) > NoDoubt {
 			return
 		}
-		labels := f.LabelsOf(e.NodeName)
+		labels := f.reader().LabelsOf(e.NodeName)
 		for _, key := range s.Keys {
 			value, ok := labels[key]
 			if key == topology.Any {
@@ -276,20 +276,20 @@ func (x *serviceIndex) forget(s *Service) {
 	}
 }
 
-// Service returns the Service with that name; nil if neither it nor endpoints of it are known. It is for Watchers.
-func (f *Facts) Service(name types.NamespacedName) *Service { return f.services.byName[name] }
+// Service returns the Service with that name; nil if neither it nor endpoints of it are known.
+func (in Reader) Service(name types.NamespacedName) *Service { return in.f.services.byName[name] }
 
-// Services calls visit for every known Service. It is for Watchers.
-func (f *Facts) Services(visit func(*Service)) {
-	for _, s := range f.services.byName {
+// Services calls visit for every known Service.
+func (in Reader) Services(visit func(*Service)) {
+	for _, s := range in.f.services.byName {
 		if s.Upstream != nil {
 			visit(s)
 		}
 	}
 }
 
-// GovernedBy returns the Services that a topology key governs. It is for Watchers.
-func (f *Facts) GovernedBy(key string) map[*Service]struct{} { return f.services.byKey[key] }
+// GovernedBy returns the Services that a topology key governs.
+func (in Reader) GovernedBy(key string) map[*Service]struct{} { return in.f.services.byKey[key] }
 
 // Invalid returns the Services whose annotation does not parse, with the annotation's name and the reason.
 func (f *Facts) Invalid() map[types.NamespacedName]string {
@@ -298,5 +298,5 @@ func (f *Facts) Invalid() map[types.NamespacedName]string {
 	return maps.Clone(f.services.invalid)
 }
 
-// InvalidReason says which annotation of a Service does not parse, and why; "" if all parse. It is for Watchers.
-func (f *Facts) InvalidReason(name types.NamespacedName) string { return f.services.invalid[name] }
+// InvalidReason says which annotation of a Service does not parse, and why; "" if all parse.
+func (in Reader) InvalidReason(name types.NamespacedName) string { return in.f.services.invalid[name] }

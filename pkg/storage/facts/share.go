@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // shareInputs are the inputs that a share fills, in the order in which they are applied.
@@ -165,16 +165,16 @@ func (f *Facts) ShareMark() []byte {
 	if !f.ways.shared {
 		return f.ways.asideMark
 	}
-	return f.ShareMarkOf()
+	return f.reader().ShareMarkOf()
 }
 
-// ShareMarkOf returns the Mark of the state; nil if it is not that of a share. It is for Watchers.
-func (f *Facts) ShareMarkOf() []byte {
-	if f.ways.mark == nil && f.hold.restoring() {
-		return f.hold.state.ShareMark
+// ShareMarkOf returns the Mark of the state; nil if it is not that of a share.
+func (in Reader) ShareMarkOf() []byte {
+	if in.f.ways.mark == nil && in.f.hold.restoring() {
+		return in.f.hold.state.ShareMark
 	}
-	return f.ways.mark
+	return in.f.ways.mark
 }
 
-// Held reports whether changes are held back. It is for Watchers.
-func (f *Facts) Held() bool { return f.hold.pending != nil }
+// Held reports whether changes are held back.
+func (in Reader) Held() bool { return in.f.hold.pending != nil }

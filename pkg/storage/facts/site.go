@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // The site of this node are the nodes that have the same value of any of the labels that Options.SiteLabels names; by
@@ -27,13 +27,13 @@ type SiteNode struct {
 func (f *Facts) Site() []SiteNode {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	own := f.Node(f.options.NodeName)
+	own := f.reader().Node(f.options.NodeName)
 	if own == nil {
 		return nil
 	}
 	var site []SiteNode
 	keys := f.siteKeys()
-	f.Nodes(func(n *Node) {
+	f.reader().Nodes(func(n *Node) {
 		switch {
 		case n == own:
 			site = append(site, SiteNode{n.Name, f.ownInternalIPs(), true})
@@ -52,7 +52,7 @@ func (f *Facts) siteKeys() []string {
 	if len(f.options.SiteLabels) > 0 {
 		return f.options.SiteLabels
 	}
-	return f.Keys()
+	return f.reader().Keys()
 }
 
 // shares reports whether two nodes have the same value of any of the labels.
@@ -66,10 +66,10 @@ func shares(keys []string, a, b *Node) bool {
 	return false
 }
 
-// InSite reports whether a node belongs to the site. It is for Watchers.
-func (f *Facts) InSite(n *Node) bool {
-	own := f.Node(f.options.NodeName)
-	return own != nil && shares(f.siteKeys(), own, n)
+// InSite reports whether a node belongs to the site.
+func (in Reader) InSite(n *Node) bool {
+	own := in.Node(in.f.options.NodeName)
+	return own != nil && shares(in.f.siteKeys(), own, n)
 }
 
 // ownInternalIPs returns those that this node's own Node object has now.
@@ -94,7 +94,7 @@ func (f *Facts) ownInternalIPs() []netip.Addr {
 func (f *Facts) SiteSelectors() []string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	own := f.Node(f.options.NodeName)
+	own := f.reader().Node(f.options.NodeName)
 	if own == nil {
 		return nil
 	}
@@ -146,8 +146,8 @@ func (f *Facts) Partners() map[string]struct{} {
 	return f.partners
 }
 
-// Listings returns a number that grows whenever other addresses or partners are taken. It is for Watchers.
-func (f *Facts) Listings() uint64 { return f.listings }
+// Listings returns a number that grows whenever other addresses or partners are taken.
+func (in Reader) Listings() uint64 { return in.f.listings }
 
 // ClusterUID returns the UID of the Service of the API server, which tells clusters apart; "" if it is not known.
 func (f *Facts) ClusterUID() string {

@@ -11,8 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestSite: the nodes that have the same value of any key in use, as labels and Services change.
@@ -85,7 +85,7 @@ func TestInternalIPs(t *testing.T) {
 	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1] true} {n1 [10.0.0.2] false} {n2 [] false}]" {
 		t.Errorf("got %s", got)
 	}
-	if got := f.Listings(); got != 1 {
+	if got := f.reader().Listings(); got != 1 {
 		t.Errorf("%d listings", got)
 	}
 	if got := f.ClusterUID(); got != "" {

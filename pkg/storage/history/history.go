@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // Options configure a History.
@@ -23,19 +25,6 @@ const (
 	DefaultLogEvents    = 1 << 16
 	DefaultLogBytes     = 4 << 20
 	DefaultRetiredBytes = 2 << 20
-)
-
-// State says whether a table can be read.
-type State int
-
-// The states of a table.
-const (
-	// NotReady tables are not complete yet; an answer would be incomplete.
-	NotReady State = iota
-	// Ready tables are served.
-	Ready
-	// Absent tables are of a resource that the upstream does not serve.
-	Absent
 )
 
 // History has the versioned tables from which one view of the cluster is served, such as that of a node. Its methods
@@ -70,8 +59,8 @@ func New(options Options) *History {
 	}
 	h := &History{revisions: options.Revisions, encoded: options.JSON}
 	h.began = h.nextRevision()
-	for _, r := range Resources() {
-		h.tables[r.index] = &table{
+	for _, r := range served.All() {
+		h.tables[r.Index()] = &table{
 			resource: r,
 			log:      eventLog{maxEvents: options.LogEvents, maxBytes: options.LogBytes, floor: h.revision},
 			order:    order{maxBytes: options.RetiredBytes, floor: h.revision},
@@ -88,7 +77,7 @@ func (h *History) nextRevision() uint64 {
 	return event
 }
 
-func (h *History) table(r *Resource) *table { return h.tables[r.index] }
+func (h *History) table(r *served.Resource) *table { return h.tables[r.Index()] }
 
 // Update has the methods that change a History. It is valid only within a call of History.Update.
 type Update struct {
@@ -109,25 +98,25 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 
 // Put shows a version of an object, and returns the object that is shown afterwards: the one from before, if a client
 // would see no difference.
-func (u *Update) Put(r *Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
+func (u *Update) Put(r *served.Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
 
 // Restore shows a version at the revision that an earlier process gave it; 0 means a new revision. It is for tables
 // that are not Ready: SetState drops their past before a client reads them.
-func (u *Update) Restore(r *Resource, v Version, revision uint64) {
+func (u *Update) Restore(r *served.Resource, v Version, revision uint64) {
 	u.h.table(r).put(u, v, revision)
 }
 
 // Remove removes an object, if it exists.
-func (u *Update) Remove(r *Resource, key types.NamespacedName) { u.h.table(r).remove(u, key) }
+func (u *Update) Remove(r *served.Resource, key types.NamespacedName) { u.h.table(r).remove(u, key) }
 
 // SetState sets whether a table can be read. A table that becomes Ready has no past: clients start from its current
 // state.
-func (u *Update) SetState(r *Resource, state State) {
+func (u *Update) SetState(r *served.Resource, state served.State) {
 	t := u.h.table(r)
 	if t.state == state {
 		return
 	}
-	if state == Ready {
+	if state == served.Ready {
 		t.forget(eventBefore(u.h.revision))
 	}
 	t.state = state
@@ -135,12 +124,12 @@ func (u *Update) SetState(r *Resource, state State) {
 }
 
 // Clear removes all objects of a table without events, and makes it NotReady. Its cursors get ErrExpired.
-func (u *Update) Clear(r *Resource) {
+func (u *Update) Clear(r *served.Resource) {
 	t := u.h.table(r)
 	t.slots, t.order.current, t.order.stale = nil, nil, 0
 	u.h.nextRevision()
 	t.forget(u.h.revision)
-	t.state, t.dirty = NotReady, true
+	t.state, t.dirty = served.NotReady, true
 }
 
 // ServeAsOf notes that the tables have the state that an earlier process had at a revision. A client that presents a
@@ -160,13 +149,13 @@ func (h *History) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.tables {
-		t.state, t.dirty = NotReady, true
+		t.state, t.dirty = served.NotReady, true
 		t.broadcast()
 	}
 }
 
 // Objects returns all objects of a resource by name, even if the resource is not Ready.
-func (h *History) Objects(r *Resource) map[types.NamespacedName]*Object {
+func (h *History) Objects(r *served.Resource) map[types.NamespacedName]*Object {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	slots := h.table(r).slots
@@ -179,7 +168,7 @@ func (h *History) Objects(r *Resource) map[types.NamespacedName]*Object {
 
 // Stats are figures of one resource.
 type Stats struct {
-	Resource *Resource
+	Resource *served.Resource
 	// Ready is set if the resource can be read.
 	Ready bool
 	// Objects is the number of objects.
@@ -195,10 +184,10 @@ func (h *History) Stats() []Stats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	all := make([]Stats, 0, len(h.tables))
-	for _, r := range Resources() {
+	for _, r := range served.All() {
 		t := h.table(r)
 		all = append(all, Stats{
-			Resource: r, Ready: t.readable() == nil, Objects: len(t.slots),
+			Resource: r, Ready: t.state == served.Ready, Objects: len(t.slots),
 			LogLength: len(t.log.events), PastBytes: t.log.bytes + t.order.bytes,
 		})
 	}

@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // service is a version of a Service, with a label that selectors ask for and a body that tells versions apart.
@@ -27,7 +29,7 @@ func service(name, uid, color string, port int32) Version {
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: port}}},
 	})
-	v, err := NewVersion(Services, o, o.Body)
+	v, err := NewVersion(served.Services, o, o.Body)
 	if err != nil {
 		panic(err)
 	}
@@ -37,16 +39,18 @@ func service(name, uid, color string, port int32) Version {
 func ready(options Options) *History {
 	options.Revisions = NewRevisions(100)
 	h := New(options)
-	h.Update(time.Time{}, func(u *Update) { u.SetState(Services, Ready) })
+	h.Update(time.Time{}, func(u *Update) { u.SetState(served.Services, served.Ready) })
 	return h
 }
 
 func put(h *History, v Version) {
-	h.Update(time.Now(), func(u *Update) { u.Put(Services, v) })
+	h.Update(time.Now(), func(u *Update) { u.Put(served.Services, v) })
 }
 
 func remove(h *History, name string) {
-	h.Update(time.Now(), func(u *Update) { u.Remove(Services, types.NamespacedName{Namespace: "ns", Name: name}) })
+	h.Update(time.Now(), func(u *Update) {
+		u.Remove(served.Services, types.NamespacedName{Namespace: "ns", Name: name})
+	})
 }
 
 // follower holds what a client with a selector holds, and checks every event against it.
@@ -64,7 +68,7 @@ func describe(o *Object) string { return fmt.Sprintf("%s %s %x", o.UID, o.Labels
 // list starts from the state that the History has.
 func (f *follower) list(h *History) {
 	f.t.Helper()
-	objects, revision, err := h.List(Services, "", 0)
+	objects, revision, err := h.List(served.Services, "", 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -81,9 +85,9 @@ func (f *follower) list(h *History) {
 func (f *follower) resume(h *History) {
 	f.t.Helper()
 	var err error
-	if f.cursor, err = h.Watch(Services, f.revision); errors.Is(err, ErrExpired) {
+	if f.cursor, err = h.Watch(served.Services, f.revision); errors.Is(err, ErrExpired) {
 		f.list(h)
-		f.cursor, err = h.Watch(Services, f.revision)
+		f.cursor, err = h.Watch(served.Services, f.revision)
 		if errors.Is(err, ErrExpired) {
 			f.t.Fatalf("a client that has just listed at %d cannot watch from there", f.revision)
 		}
@@ -321,7 +325,7 @@ func TestJSONIsForgotten(t *testing.T) {
 		for i := range 2000 {
 			put(h, service(fmt.Sprint("s", i), "u", strings.Repeat("x", 1000), int32(i)))
 		}
-		objects, _, err := h.List(Services, "", 0)
+		objects, _, err := h.List(served.Services, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,34 +362,34 @@ func TestJSONIsForgotten(t *testing.T) {
 func TestAClientThatHasSeenMore(t *testing.T) {
 	h := New(Options{Revisions: NewRevisions(1000)})
 	h.Update(time.Time{}, func(u *Update) {
-		u.Restore(Services, service("s", "u", "red", 1), 500)
+		u.Restore(served.Services, service("s", "u", "red", 1), 500)
 		u.ServeAsOf(600)
-		u.SetState(Services, Ready)
+		u.SetState(served.Services, served.Ready)
 	})
 	key := types.NamespacedName{Namespace: "ns", Name: "s"}
 	now := h.Revision()
 	for revision, want := range map[uint64]error{
-		0: nil, 500: nil, 600: nil, 601: ErrNotReady, 1000: ErrNotReady, now: nil, now + 1: ErrFuture,
+		0: nil, 500: nil, 600: nil, 601: served.ErrNotReady, 1000: served.ErrNotReady, now: nil, now + 1: ErrFuture,
 	} {
-		if _, _, err := h.List(Services, "", revision); !errors.Is(err, want) {
+		if _, _, err := h.List(served.Services, "", revision); !errors.Is(err, want) {
 			t.Errorf("a list not older than %d: %v, want %v", revision, err, want)
 		}
-		if _, err := h.Get(Services, key, revision); !errors.Is(err, want) {
+		if _, err := h.Get(served.Services, key, revision); !errors.Is(err, want) {
 			t.Errorf("a get not older than %d: %v, want %v", revision, err, want)
 		}
 		if want == nil && revision < now {
 			want = ErrExpired
 		}
-		if _, err := h.Watch(Services, revision); !errors.Is(err, want) {
+		if _, err := h.Watch(served.Services, revision); !errors.Is(err, want) {
 			t.Errorf("a watch from %d: %v, want %v", revision, err, want)
 		}
 	}
-	o, err := h.Get(Services, key, 0)
+	o, err := h.Get(served.Services, key, 0)
 	if err != nil || o.Revision != 500 {
 		t.Errorf("got %+v, %v", o, err)
 	}
 	h.Update(time.Time{}, func(u *Update) { u.ServeAsOf(0) })
-	if _, _, err := h.List(Services, "", 800); err != nil {
+	if _, _, err := h.List(served.Services, "", 800); err != nil {
 		t.Errorf("when the state is the newest: %v", err)
 	}
 }
@@ -394,7 +398,7 @@ func TestAClientThatHasSeenMore(t *testing.T) {
 func TestAnEqualVersionIsNoEvent(t *testing.T) {
 	h := ready(Options{})
 	put(h, service("s", "u", "red", 1))
-	cursor, err := h.Watch(Services, h.Revision())
+	cursor, err := h.Watch(served.Services, h.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +410,7 @@ func TestAnEqualVersionIsNoEvent(t *testing.T) {
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}},
 	})
-	v, err := NewVersion(Services, o, o.Body)
+	v, err := NewVersion(served.Services, o, o.Body)
 	if err != nil {
 		t.Fatal(err)
 	}

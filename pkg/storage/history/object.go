@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Version is what is shown of an object, without its revision. It must not be changed after it was passed to an Update.
@@ -29,13 +30,10 @@ type Version struct {
 
 // NewVersion makes the version of an upstream object that is shown with the given body. The error says why its fields
 // cannot be read; the version then has no Fields.
-func NewVersion(r *Resource, o *wire.Object, body []byte) (Version, error) {
+func NewVersion(r *served.Resource, o *wire.Object, body []byte) (Version, error) {
 	v := Version{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: body}
-	if r.fieldsOf == nil {
-		return v, nil
-	}
 	var err error
-	v.Fields, err = r.fieldsOf(body)
+	v.Fields, err = r.Fields(body)
 	return v, err
 }
 
@@ -89,7 +87,7 @@ type Object struct {
 	Revision uint64
 	// created is the revision of the object's first version.
 	created  uint64
-	resource *Resource
+	resource *served.Resource
 	encoded  *JSONCache
 }
 
@@ -120,8 +118,8 @@ func (o *Object) JSON() ([]byte, error) {
 }
 
 // Decode makes a Go value of the object. The caller owns it.
-func (o *Object) Decode() (Typed, error) {
-	typed := o.resource.newTyped()
+func (o *Object) Decode() (served.Typed, error) {
+	typed := o.resource.New()
 	if err := typed.Unmarshal(o.AppendProtobuf(make([]byte, 0, o.ProtobufSize()))); err != nil {
 		return nil, fmt.Errorf("decoding %s %s: %w", o.resource.Kind, o.Key(), err)
 	}

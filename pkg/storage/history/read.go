@@ -5,39 +5,25 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // Errors for readers.
 var (
-	// ErrNotReady means that the state is not complete yet, or older than what the reader has seen.
-	ErrNotReady = errors.New("not synced with the upstream yet")
-	// ErrAbsent means that the upstream does not serve the resource.
-	ErrAbsent = errors.New("not served by the upstream")
 	// ErrExpired means that the requested revision is too old. The reader must list again.
 	ErrExpired = errors.New("too old resource version")
 	// ErrFuture means that the requested revision is newer than the state.
 	ErrFuture = errors.New("too large resource version")
 )
 
-// readable returns an error if the table cannot be read.
-func (t *table) readable() error {
-	switch t.state {
-	case Ready:
-		return nil
-	case Absent:
-		return ErrAbsent
-	default:
-		return ErrNotReady
-	}
-}
-
 // admit returns an error if a client that presents a revision cannot be served.
 func (h *History) admit(t *table, presented uint64) error {
-	if err := t.readable(); err != nil {
+	if err := t.state.Err(); err != nil {
 		return err
 	}
 	if h.asOf < presented && presented < h.began && h.asOf != 0 {
-		return ErrNotReady
+		return served.ErrNotReady
 	}
 	if presented > h.revision {
 		return ErrFuture
@@ -47,11 +33,11 @@ func (h *History) admit(t *table, presented uint64) error {
 
 // Readable returns ErrNotReady or ErrAbsent if a resource cannot be read. changed is closed when the result may have
 // changed.
-func (h *History) Readable(r *Resource) (changed <-chan struct{}, err error) {
+func (h *History) Readable(r *served.Resource) (changed <-chan struct{}, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.table(r)
-	return t.changed, t.readable()
+	return t.changed, t.state.Err()
 }
 
 // Restored reports whether the tables have the state of an earlier process, as ServeAsOf notes it.
@@ -70,7 +56,7 @@ func (h *History) Revision() uint64 {
 
 // Get returns an object, or nil if there is none with that name. notBefore is a revision that the client has seen; 0
 // for none. Errors: ErrNotReady, ErrAbsent, ErrFuture.
-func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
+func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.table(r)
@@ -87,7 +73,7 @@ func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (
 // List returns the objects of a resource in one namespace, or in all with "", in the order of kube-apiserver's lists,
 // and the revision of that state. notBefore is a revision that the client has seen; 0 for none. Errors: ErrNotReady,
 // ErrAbsent, ErrFuture.
-func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
+func (h *History) List(r *served.Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.table(r)
@@ -98,7 +84,7 @@ func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Obje
 }
 
 // ListAt returns what List returned at an earlier revision. Errors: those of List, and ErrExpired.
-func (h *History) ListAt(r *Resource, namespace string, revision uint64) ([]*Object, error) {
+func (h *History) ListAt(r *served.Resource, namespace string, revision uint64) ([]*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.table(r)
@@ -125,7 +111,7 @@ type Cursor struct {
 }
 
 // Watch returns a cursor that starts after the given revision. Errors: ErrNotReady, ErrAbsent, ErrExpired, ErrFuture.
-func (h *History) Watch(r *Resource, after uint64) (*Cursor, error) {
+func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	t := h.table(r)
@@ -156,7 +142,7 @@ func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err e
 func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.RLock()
 	defer c.h.mu.RUnlock()
-	if c.t.state != Ready {
+	if c.t.state != served.Ready {
 		return nil, nil, ErrExpired
 	}
 	events, ok := c.t.log.after(c.revision, limit)
@@ -176,7 +162,7 @@ func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err
 func (c *Cursor) newest(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.Lock()
 	defer c.h.mu.Unlock()
-	if c.t.state != Ready {
+	if c.t.state != served.Ready {
 		return nil, nil, ErrExpired
 	}
 	events, ok := c.t.order.next(c.behind, c.revision, limit)

@@ -7,16 +7,18 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // table has the objects of one resource, and their past. The History's lock guards it.
 type table struct {
-	resource *Resource
+	resource *served.Resource
 	// slots is sorted by namespace and name.
 	slots []*slot
 	log   eventLog
 	order order
-	state State
+	state served.State
 	// changed is closed and replaced after every change for which a reader may wait. dirty is set if there was one in
 	// the current Update.
 	changed chan struct{}

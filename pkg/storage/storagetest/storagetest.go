@@ -58,9 +58,9 @@ func New(options Options) *Node {
 	})
 	viewOptions := view.Options{
 		Facts: f,
-		Viewer: func(f *facts.Facts) (topology.Labels, bool) {
+		Viewer: func(in facts.Reader) (topology.Labels, bool) {
 			panics()
-			return viewer(f)
+			return viewer(in)
 		},
 		LocalEndpoint: options.LocalEndpoint, KeepKubernetesEndpoint: options.KeepKubernetesEndpoint,
 		History: history.Options{

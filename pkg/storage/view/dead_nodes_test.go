@@ -17,11 +17,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func nodeSet(names ...string) map[string]struct{} {
@@ -51,7 +51,7 @@ func endpointsOn(tb testing.TB, namespace, name string, nodes ...string) *wire.O
 // addressesShown is which nodes' addresses Endpoints show, those that are not ready in brackets.
 func addressesShown(t *testing.T, s *storagetest.Node, namespace, name string) string {
 	t.Helper()
-	o, err := s.History.Get(history.Endpoints, types.NamespacedName{Namespace: namespace, Name: name}, 0)
+	o, err := s.History.Get(served.Endpoints, types.NamespacedName{Namespace: namespace, Name: name}, 0)
 	if err != nil || o == nil {
 		t.Fatalf("Endpoints %s: got %v, %v", name, o, err)
 	}
@@ -122,10 +122,10 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 				t.Errorf("step %d, %v dead: Endpoints %s show %s, want %s", i, step.dead, name, got, want)
 			}
 		}
-		for r, want := range map[*history.Resource]view.EndpointCount{
-			history.EndpointSlices: {Kept: step.keptSlices, Hidden: step.hiddenSlices},
-			history.Endpoints:      {Kept: step.keptLegacy, Hidden: step.hiddenOfLegacy},
-			history.Services:       {}, history.Nodes: {},
+		for r, want := range map[*served.Resource]view.EndpointCount{
+			served.EndpointSlices: {Kept: step.keptSlices, Hidden: step.hiddenSlices},
+			served.Endpoints:      {Kept: step.keptLegacy, Hidden: step.hiddenOfLegacy},
+			served.Services:       {}, served.Nodes: {},
 		} {
 			if got := s.View.Endpoints(r); got != want {
 				t.Errorf("step %d, %v dead: %s are counted as %+v, want %+v", i, step.dead, r.Resource, got, want)
@@ -146,7 +146,7 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 		s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("svc-%d", i), fmt.Sprintf("svc-%d", i), "node-a1", node))
 	}
 	before := s.History.Revision()
-	cursor, err := s.History.Watch(history.EndpointSlices, before)
+	cursor, err := s.History.Watch(served.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestADeadEndpointMatchesNoKey(t *testing.T) {
 		{nil, "node-a2", "", "node-a2,(node-a2)"},
 	} {
 		before := s.History.Revision()
-		cursor, err := s.History.Watch(history.EndpointSlices, before)
+		cursor, err := s.History.Watch(served.EndpointSlices, before)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestTheKubernetesServiceOutlivesItsNodes(t *testing.T) {
 		if s.History.Revision() != before {
 			t.Errorf("annotations %v: something of default/kubernetes changed", annotations)
 		}
-		o, err := s.History.Get(history.EndpointSlices, facts.KubernetesService, 0)
+		o, err := s.History.Get(served.EndpointSlices, facts.KubernetesService, 0)
 		if err != nil || o == nil {
 			t.Fatalf("got %v, %v", o, err)
 		}
@@ -302,7 +302,7 @@ func TestHintsStayWhereNothingIsGoverned(t *testing.T) {
 		return wiretest.Object(s)
 	}
 	body := func(s *storagetest.Node) []byte {
-		o, err := s.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc"}, 0)
+		o, err := s.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc"}, 0)
 		if err != nil || o == nil {
 			t.Fatalf("got %v, %v", o, err)
 		}
@@ -332,7 +332,7 @@ func TestADeadNodeLeavesNothingBehind(t *testing.T) {
 	s.SetDeadNodes(nodeSet("node-a2", "stray"))
 	s.Services().Apply(testService(t, "svc", ""))
 	s.EndpointSlices().Apply(testSlice(t, "svc", "svc", "node-a1", "node-a2", "stray"))
-	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{Kept: 1, Hidden: 2}) {
+	if c := s.View.Endpoints(served.EndpointSlices); c != (view.EndpointCount{Kept: 1, Hidden: 2}) {
 		t.Errorf("counted: %+v", c)
 	}
 	s.SetDeadNodes(nodeSet("stray"))
@@ -343,7 +343,7 @@ func TestADeadNodeLeavesNothingBehind(t *testing.T) {
 	if n := s.NodeCount() + len(s.DeadNodes()); n != 0 {
 		t.Errorf("left: %d nodes, dead %v", s.NodeCount(), s.DeadNodes())
 	}
-	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{}) {
+	if c := s.View.Endpoints(served.EndpointSlices); c != (view.EndpointCount{}) {
 		t.Errorf("counted: %+v", c)
 	}
 }

@@ -2,29 +2,29 @@ package view
 
 import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // spared says up to which doubt the endpoints of a Service's objects are shown, because the viewer would have no ready
 // endpoint of the Service otherwise.
 type spared struct{ slices, list facts.Doubt }
 
-func (s spared) of(r *history.Resource) facts.Doubt {
-	if r == history.EndpointSlices {
+func (s spared) of(r *served.Resource) facts.Doubt {
+	if r == served.EndpointSlices {
 		return s.slices
 	}
 	return s.list
 }
 
 // hides reports whether an endpoint of an object is hidden because its node is dead, or because it is doubted.
-func (v *View) hides(o *facts.Object, e wire.Endpoint) bool {
+func (v reading) hides(o *facts.Object, e wire.Endpoint) bool {
 	return v.facts.Dead(o.Service, e.NodeName) ||
 		v.facts.Doubt(o.Service, o.Upstream.Namespace, e) > v.spared[o.Service].of(o.Resource())
 }
 
 // spares returns the least doubt of all ready endpoints of a Service that the viewer may see.
-func (v *View) spares(s *facts.Service, r *history.Resource) facts.Doubt {
+func (v reading) spares(s *facts.Service, r *served.Resource) facts.Doubt {
 	keep := func(wire.Endpoint) bool { return true }
 	if s.Keys.Governed() {
 		decision := v.decision(s, r)
@@ -49,7 +49,7 @@ func (v *View) spares(s *facts.Service, r *history.Resource) facts.Doubt {
 
 // noteSpared notes what is spared of the Services that a step has touched, and adds those of which that has changed to
 // the publication.
-func (v *View) noteSpared(c *facts.Change, p *publication) {
+func (v reading) noteSpared(c *facts.Change, p *publication) {
 	if !v.facts.AnyDoubts() && len(v.spared) == 0 {
 		return
 	}
@@ -70,7 +70,7 @@ func (v *View) noteSpared(c *facts.Change, p *publication) {
 	for s := range touched {
 		now := spared{}
 		if v.facts.AnyDoubts() {
-			now = spared{v.spares(s, history.EndpointSlices), v.spares(s, history.Endpoints)}
+			now = spared{v.spares(s, served.EndpointSlices), v.spares(s, served.Endpoints)}
 		}
 		if now == v.spared[s] {
 			continue

@@ -11,10 +11,11 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 func nodeWith(tb testing.TB, name string, labels topology.Labels) *wire.Object {
@@ -23,7 +24,7 @@ func nodeWith(tb testing.TB, name string, labels topology.Labels) *wire.Object {
 }
 
 // changed is a version of an upstream object whose metadata was changed.
-func changed(tb testing.TB, r *history.Resource, o *wire.Object, change func(metav1.Object)) *wire.Object {
+func changed(tb testing.TB, r *served.Resource, o *wire.Object, change func(metav1.Object)) *wire.Object {
 	tb.Helper()
 	typed := r.New()
 	if err := typed.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
@@ -58,7 +59,7 @@ func touch(n int) func(metav1.Object) {
 func touched(tb testing.TB, o *wire.Object, n int) *wire.Object {
 	tb.Helper()
 	// Only the metadata is read and written, and that is of one form for all.
-	meta := changed(tb, history.Nodes, &wire.Object{Meta: o.Meta}, touch(n))
+	meta := changed(tb, served.Nodes, &wire.Object{Meta: o.Meta}, touch(n))
 	both, err := wire.ParseObject(wire.AppendObject(nil, meta.Meta, o.Body, 0))
 	if err != nil {
 		tb.Fatal(err)
@@ -74,15 +75,15 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})
 		s.Endpoints().Replace(nil)
 		s.OwnNode().Replace(nil)
-		objects := map[*history.Resource]*wire.Object{
-			history.Services:       testService(t, "svc", keys),
-			history.EndpointSlices: testSlice(t, "svc", "svc", "node-a1", "node-b1"),
-			history.Endpoints:      legacy,
-			history.Nodes:          testNode(t, "node-a1", "a"),
+		objects := map[*served.Resource]*wire.Object{
+			served.Services:       testService(t, "svc", keys),
+			served.EndpointSlices: testSlice(t, "svc", "svc", "node-a1", "node-b1"),
+			served.Endpoints:      legacy,
+			served.Nodes:          testNode(t, "node-a1", "a"),
 		}
-		inputs := map[*history.Resource]*facts.Input{
-			history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(),
-			history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+		inputs := map[*served.Resource]*facts.Input{
+			served.Services: s.Services(), served.EndpointSlices: s.EndpointSlices(),
+			served.Endpoints: s.Endpoints(), served.Nodes: s.OwnNode(),
 		}
 		for r, o := range objects {
 			inputs[r].Apply(touched(t, o, 1))
@@ -167,7 +168,7 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 		s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
 		s.EndpointSlices().Apply(testSlice(t, "goes-1", "goes", "node-a1"))
 		start := s.History.Revision()
-		cursor, err := s.History.Watch(history.EndpointSlices, start)
+		cursor, err := s.History.Watch(served.EndpointSlices, start)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +187,7 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 				t.Errorf("nothing of what was deleted is kept: got %v, %v", events, err)
 			}
 			//nolint:errorlint // that very value
-			if _, err := s.History.Watch(history.EndpointSlices, start); err != history.ErrExpired {
+			if _, err := s.History.Watch(served.EndpointSlices, start); err != history.ErrExpired {
 				t.Errorf("a watch from before: %v", err)
 			}
 			continue
@@ -201,7 +202,7 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 		if want := []string{"DELETED goes-1", "MODIFIED svc-1", "ADDED comes"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if now := listOf(t, s.History, history.EndpointSlices); len(now) != 3 || now[2].Name != "svc-1" ||
+		if now := listOf(t, s.History, served.EndpointSlices); len(now) != 3 || now[2].Name != "svc-1" ||
 			events[1].Object != now[2] {
 			t.Errorf("it is not the version that a list has: %v", now)
 		}
@@ -220,17 +221,17 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 // TestA404TakesNothingAway that was served before: it is what a gateway says that has lost its API server. Of what was
 // never served it says that it is not there.
 func TestA404TakesNothingAway(t *testing.T) {
-	for r, object := range map[*history.Resource]*wire.Object{
-		history.Services:       testService(t, "svc", ""),
-		history.EndpointSlices: testSlice(t, "svc", "", "node-a1"),
-		history.Endpoints:      endpointsOn(t, "ns", "svc", "node-a1"),
-		history.Nodes:          testNode(t, "node-a1", "a"),
+	for r, object := range map[*served.Resource]*wire.Object{
+		served.Services:       testService(t, "svc", ""),
+		served.EndpointSlices: testSlice(t, "svc", "", "node-a1"),
+		served.Endpoints:      endpointsOn(t, "ns", "svc", "node-a1"),
+		served.Nodes:          testNode(t, "node-a1", "a"),
 	} {
 		for _, objects := range [][]*wire.Object{{object}, nil} {
 			s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
-			inputs := map[*history.Resource]*facts.Input{
-				history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(),
-				history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+			inputs := map[*served.Resource]*facts.Input{
+				served.Services: s.Services(), served.EndpointSlices: s.EndpointSlices(),
+				served.Endpoints: s.Endpoints(), served.Nodes: s.OwnNode(),
 			}
 			s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a")})
 			for other, in := range inputs {
@@ -239,7 +240,7 @@ func TestA404TakesNothingAway(t *testing.T) {
 				}
 			}
 			inputs[r].SetAbsent()
-			if _, err := s.History.Readable(r); err != history.ErrAbsent { //nolint:errorlint // that very value
+			if _, err := s.History.Readable(r); err != served.ErrAbsent { //nolint:errorlint // that very value
 				t.Errorf("%s, never served: %v", r.Resource, err)
 			}
 			changed, _ := s.History.Readable(r)
@@ -287,10 +288,10 @@ func TestA404TakesNothingAway(t *testing.T) {
 			"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003",
 		},
 	}})})
-	want, revision := shownTable(t, s.History, history.EndpointSlices), s.History.Revision()
+	want, revision := shownTable(t, s.History, served.EndpointSlices), s.History.Revision()
 	s.KubernetesEndpoints().SetAbsent()
 	s.KubernetesEndpoints().SetForbidden()
-	if got := shownTable(t, s.History, history.EndpointSlices); fmt.Sprint(got) != fmt.Sprint(want) ||
+	if got := shownTable(t, s.History, served.EndpointSlices); fmt.Sprint(got) != fmt.Sprint(want) ||
 		s.History.Revision() != revision {
 		t.Errorf("after a 404 %q is shown, before %q", got, want)
 	}

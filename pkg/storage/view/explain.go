@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // Errors of Explain.
@@ -61,9 +61,9 @@ type ExplainedEndpoint struct {
 }
 
 // Explain says which endpoints of a Service the node of the View sees, and why. With a name in asNode it does so for
-// another node. Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
+// another node. Errors: served.ErrNotReady, served.ErrAbsent, ErrNoService, ErrNoNode.
 func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
-	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
+	if _, err := v.history.Readable(served.EndpointSlices); err != nil {
 		return nil, err
 	}
 	q := question{own: nodeName, e: &Explanation{
@@ -73,7 +73,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 		Endpoints: []ExplainedEndpoint{},
 	}}
 	var err error
-	v.facts.Read(func() { err = v.gather(service, nodeName, &q) })
+	v.source.Read(func(in facts.Reader) { err = reading{v, in}.gather(service, nodeName, &q) })
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ type correction struct {
 }
 
 // gather copies what the answer needs from the facts.
-func (v *View) gather(service types.NamespacedName, nodeName string, q *question) error {
+func (v reading) gather(service types.NamespacedName, nodeName string, q *question) error {
 	s := v.facts.Service(service)
 	if s == nil || s.Upstream == nil {
 		return ErrNoService
@@ -144,7 +144,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
 	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
-	for _, o := range s.Objects(history.EndpointSlices) {
+	for _, o := range s.Objects(served.EndpointSlices) {
 		m := member{
 			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o),
 			dead: make(map[string]bool), silent: make(map[string]bool),

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Explanation {
@@ -105,7 +105,7 @@ func TestExplain(t *testing.T) {
 	}
 	//nolint:errorlint // that very value
 	if _, err := newStore().Explain(types.NamespacedName{Namespace: "ns", Name: "free"},
-		""); err != history.ErrNotReady {
+		""); err != served.ErrNotReady {
 		t.Errorf("got %v", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 					told = append(told, x.Slice+" "+x.Addresses[0]+" "+x.Node)
 				}
 			}
-			objects, _, err := there.History.List(history.EndpointSlices, "ns", 0)
+			objects, _, err := there.History.List(served.EndpointSlices, "ns", 0)
 			if err != nil {
 				t.Fatal(err)
 			}

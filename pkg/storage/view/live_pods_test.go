@@ -14,11 +14,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // someTime is when nodes run their pods in these tests.
@@ -89,7 +89,7 @@ func podKey(number string) facts.PodKey {
 func shownAddresses(t *testing.T, s *storagetest.Node) (slice, legacy string) {
 	t.Helper()
 	var inSlice, inLegacy []string
-	read := func(r *history.Resource, name string) history.Typed {
+	read := func(r *served.Resource, name string) served.Typed {
 		o, err := s.History.Get(r, types.NamespacedName{Namespace: "ns", Name: name}, 0)
 		if err != nil || o == nil {
 			t.Fatalf("%s: %v, %v", name, o, err)
@@ -100,14 +100,14 @@ func shownAddresses(t *testing.T, s *storagetest.Node) (slice, legacy string) {
 		}
 		return typed
 	}
-	for _, e := range read(history.EndpointSlices, "svc-1").(*discoveryv1.EndpointSlice).Endpoints {
+	for _, e := range read(served.EndpointSlices, "svc-1").(*discoveryv1.EndpointSlice).Endpoints {
 		address := e.Addresses[0]
 		if !*e.Conditions.Ready {
 			address = "(" + address + ")"
 		}
 		inSlice = append(inSlice, address)
 	}
-	for _, subset := range read(history.Endpoints, "svc").(*corev1.Endpoints).Subsets {
+	for _, subset := range read(served.Endpoints, "svc").(*corev1.Endpoints).Subsets {
 		for _, a := range subset.Addresses {
 			inLegacy = append(inLegacy, a.IP)
 		}
@@ -151,7 +151,7 @@ func TestLivePods(t *testing.T) {
 				t.Errorf("keys %q, step %d: shown are %q and %q, want %q and %q",
 					keys, i, slice, legacy, step.slice, step.legacy)
 			}
-			for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+			for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 				if got := s.View.Endpoints(r); got.Hidden != step.lost || got.Kept != 3-step.lost {
 					t.Errorf("keys %q, step %d: %s are counted as %+v", keys, i, r.Resource, got)
 				}
@@ -182,7 +182,7 @@ func TestLivePodsOfLaterObjects(t *testing.T) {
 		t.Errorf("nothing has changed, and the revision went from %d to %d", revision, now)
 	}
 	s.EndpointSlices().Remove("ns", "svc-1")
-	if got := s.View.Endpoints(history.EndpointSlices); got != (view.EndpointCount{}) {
+	if got := s.View.Endpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
 		t.Errorf("of a slice that was removed, %+v are counted", got)
 	}
 }
@@ -228,7 +228,7 @@ func TestLivePodsTouchOnlyTheirSlices(t *testing.T) {
 		live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.0")}, Serving: true}
 	}
 	before := s.History.Revision()
-	cursor, err := s.History.Watch(history.EndpointSlices, before)
+	cursor, err := s.History.Watch(served.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestExplainLivePods(t *testing.T) {
 			t.Errorf("endpoint %d is %+v, want %+v", i, got, want)
 		}
 	}
-	origin, err := s.View.Origin(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc-1"})
+	origin, err := s.View.Origin(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc-1"})
 	if err != nil || origin.Altered == "" {
 		t.Errorf("origin: %+v, %v", origin, err)
 	}

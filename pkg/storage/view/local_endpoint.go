@@ -13,8 +13,8 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // LocalEndpoint is the address at which pods of this node reach the API server: that of the local lite-apiserver.
@@ -43,7 +43,7 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 //
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
 // the same Service.
-func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
+func (v reading) localEndpointFor(o *facts.Object) *LocalEndpoint {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil
 	}
@@ -65,8 +65,8 @@ func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
 }
 
 // body returns the body of default/kubernetes with this endpoint only.
-func (local LocalEndpoint) body(r *history.Resource) ([]byte, error) {
-	if r == history.EndpointSlices {
+func (local LocalEndpoint) body(r *served.Resource) ([]byte, error) {
+	if r == served.EndpointSlices {
 		return localEndpointSlice(local)
 	}
 	return localEndpoints(local)
@@ -125,7 +125,7 @@ func localEndpoints(local LocalEndpoint) ([]byte, error) {
 	})
 }
 
-func bodyOf(typed history.Typed) ([]byte, error) {
+func bodyOf(typed served.Typed) ([]byte, error) {
 	message, err := typed.Marshal()
 	if err != nil {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Origin says how the upstream's object relates to the object that is shown.
@@ -21,39 +21,39 @@ type Origin struct {
 	Altered string
 }
 
-// Origin returns the Origin of an object. The error is history.ErrNotReady as long as it is not known whether the
+// Origin returns the Origin of an object. The error is served.ErrNotReady as long as it is not known whether the
 // object is shown altered.
-func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, error) {
+func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, error) {
 	var origin Origin
 	var err error
-	v.facts.Read(func() {
+	v.source.Read(func(in facts.Reader) {
 		// If the resource cannot be read, none of its objects are shown.
 		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
 			origin.Revision = shown.Revision
 		}
 		var upstream *wire.Object
 		switch r {
-		case history.Services:
-			if s := v.facts.Service(name); s != nil {
+		case served.Services:
+			if s := in.Service(name); s != nil {
 				upstream = s.Upstream
 			}
-		case history.Nodes:
-			upstream = v.facts.NodeObjects()[name]
-		case history.Namespaces:
-			upstream = v.facts.Namespaces()[name]
+		case served.Nodes:
+			upstream = in.NodeObjects()[name]
+		case served.Namespaces:
+			upstream = in.Namespaces()[name]
 		default:
-			if v.facts.State(history.Services) != history.Ready {
-				err = history.ErrNotReady
+			if in.State(served.Services) != served.Ready {
+				err = served.ErrNotReady
 				return
 			}
-			o := v.facts.Object(r, name)
+			o := in.Object(r, name)
 			if o != nil {
 				upstream = o.Upstream
 			}
-			if o == nil && r == history.EndpointSlices && v.facts.State(r) == history.NotReady {
-				err = history.ErrNotReady
+			if o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
+				err = served.ErrNotReady
 			}
-			origin.Altered = v.altered(r, name, o)
+			origin.Altered = reading{v, in}.altered(r, name, o)
 		}
 		if upstream != nil {
 			origin.ResourceVersion = upstream.ResourceVersion
@@ -65,12 +65,12 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
 // known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
 // Service.
-func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
+func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {
 	case o != nil:
 		service = o.Service
-	case r == history.Endpoints:
+	case r == served.Endpoints:
 		service = v.facts.Service(name)
 	}
 	switch {

@@ -12,10 +12,10 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestOriginOfKubernetes: default/kubernetes is altered as long as it is rewritten.
@@ -27,7 +27,7 @@ func TestOriginOfKubernetes(t *testing.T) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
 	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: "kubernetes"}
-	if _, err := s.View.Origin(history.EndpointSlices, facts.KubernetesService); !errors.Is(err, history.ErrNotReady) {
+	if _, err := s.View.Origin(served.EndpointSlices, facts.KubernetesService); !errors.Is(err, served.ErrNotReady) {
 		t.Errorf("before the first sync: got %v", err)
 	}
 	s.NodeLabels().Replace(nil)
@@ -40,7 +40,7 @@ func TestOriginOfKubernetes(t *testing.T) {
 	}
 	origin := func() string {
 		t.Helper()
-		origin, err := s.View.Origin(history.EndpointSlices, facts.KubernetesService)
+		origin, err := s.View.Origin(served.EndpointSlices, facts.KubernetesService)
 		if err != nil || origin.ResourceVersion != "5" || origin.Revision == 0 {
 			t.Errorf("got %+v, %v", origin, err)
 		}
@@ -79,10 +79,10 @@ func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 		s.OwnNode().Replace(node(resourceVersion))
 		s.Services().Replace(service(resourceVersion))
 		for j, object := range []struct {
-			resource *history.Resource
+			resource *served.Resource
 			name     types.NamespacedName
-		}{{history.Nodes, types.NamespacedName{Name: "node0"}}, {
-			history.Services, types.NamespacedName{Namespace: "ns", Name: "s"},
+		}{{served.Nodes, types.NamespacedName{Name: "node0"}}, {
+			served.Services, types.NamespacedName{Namespace: "ns", Name: "s"},
 		}} {
 			origin, err := s.View.Origin(object.resource, object.name)
 			if err != nil || origin.ResourceVersion != resourceVersion || origin.Altered != "" || origin.Revision == 0 {
@@ -95,7 +95,7 @@ func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 			revisions[j] = origin.Revision
 		}
 	}
-	if origin, err := s.View.Origin(history.Services, types.NamespacedName{
+	if origin, err := s.View.Origin(served.Services, types.NamespacedName{
 		Namespace: "ns", Name: "none",
 	}); err != nil || origin.Revision != 0 || origin.ResourceVersion != "" {
 		t.Errorf("of nothing: got %+v, %v", origin, err)

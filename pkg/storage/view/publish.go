@@ -12,7 +12,8 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // publication has what a step may have to show differently. Its sets may be those of a facts.Change.
@@ -27,7 +28,7 @@ type publication struct {
 	// gone has what is shown and not there any more, after the facts were made again.
 	gone []shown
 	// cleared has the resources that are not shown any more.
-	cleared []*history.Resource
+	cleared []*served.Resource
 }
 
 // add adds an object that lists endpoints.
@@ -44,7 +45,7 @@ func (p *publication) add(o *facts.Object) {
 
 // addService adds all objects that list endpoints of a Service.
 func (p *publication) addService(s *facts.Service) {
-	for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 		for _, o := range s.Objects(r) {
 			p.add(o)
 		}
@@ -81,27 +82,27 @@ func setOf[K comparable](members []K) map[K]struct{} {
 
 // shown is the version of an object to show; if version is nil, the object is removed.
 type shown struct {
-	resource *history.Resource
+	resource *served.Resource
 	key      types.NamespacedName
 	version  *history.Version
 }
 
 // publish updates the History in one step. It prunes everything before it locks the History.
-func (v *View) publish(received time.Time, p *publication) {
+func (v reading) publish(received time.Time, p *publication) {
 	all := p.gone
-	if v.filled[history.Services] {
+	if v.filled[served.Services] {
 		for _, name := range sortedNames(p.services) {
 			all = append(all, v.service(name))
 		}
 	}
-	if p.node && v.filled[history.Nodes] {
+	if p.node && v.filled[served.Nodes] {
 		all = append(all, v.nodes()...)
 	}
-	if v.filled[history.Namespaces] {
+	if v.filled[served.Namespaces] {
 		for _, name := range sortedNames(p.namespaces) {
-			one := shown{resource: history.Namespaces, key: name}
+			one := shown{resource: served.Namespaces, key: name}
 			if o := v.facts.Namespaces()[name]; o != nil {
-				one.version = v.version(history.Namespaces, o, o.Body)
+				one.version = v.version(served.Namespaces, o, o.Body)
 			}
 			all = append(all, one)
 		}
@@ -135,7 +136,7 @@ func (v *View) publish(received time.Time, p *publication) {
 }
 
 // setStates sets which resources of the History can be read.
-func (v *View) setStates(u *history.Update, restored *facts.State) {
+func (v reading) setStates(u *history.Update, restored *facts.State) {
 	if v.building || (restored != nil && !v.serveRestored.Load()) {
 		return
 	}
@@ -144,35 +145,35 @@ func (v *View) setStates(u *history.Update, restored *facts.State) {
 		asOf = restored.Revision
 	}
 	u.ServeAsOf(asOf)
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		u.SetState(r, v.facts.State(r))
 	}
 }
 
-func (v *View) service(name types.NamespacedName) shown {
+func (v reading) service(name types.NamespacedName) shown {
 	s := v.facts.Service(name)
 	if s == nil || s.Upstream == nil {
-		return shown{resource: history.Services, key: name}
+		return shown{resource: served.Services, key: name}
 	}
-	return shown{history.Services, name, v.version(history.Services, s.Upstream, s.Upstream.Body)}
+	return shown{served.Services, name, v.version(served.Services, s.Upstream, s.Upstream.Body)}
 }
 
 // nodes returns this node's Node object, and the removal of Node objects that are shown and do not exist any more.
-func (v *View) nodes() []shown {
+func (v reading) nodes() []shown {
 	var all []shown
 	there := v.facts.NodeObjects()
 	for name, o := range there {
-		all = append(all, shown{history.Nodes, name, v.version(history.Nodes, o, o.Body)})
+		all = append(all, shown{served.Nodes, name, v.version(served.Nodes, o, o.Body)})
 	}
-	for name := range v.history.Objects(history.Nodes) {
+	for name := range v.history.Objects(served.Nodes) {
 		if there[name] == nil {
-			all = append(all, shown{resource: history.Nodes, key: name})
+			all = append(all, shown{resource: served.Nodes, key: name})
 		}
 	}
 	return all
 }
 
-func (v *View) version(r *history.Resource, o *wire.Object, body []byte) *history.Version {
+func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
 	version, err := history.NewVersion(r, o, body)
 	if err != nil {
 		v.options.Logger.Error(err, "Cannot read an object, serving it without its fields",
@@ -182,7 +183,7 @@ func (v *View) version(r *history.Resource, o *wire.Object, body []byte) *histor
 }
 
 // object returns what is shown of an object that lists endpoints, and updates the counts.
-func (v *View) object(o *facts.Object) shown {
+func (v reading) object(o *facts.Object) shown {
 	r := o.Resource()
 	total, before := v.totals[r], v.counts[o]
 	total.Kept, total.Hidden = total.Kept-before.Kept, total.Hidden-before.Hidden
@@ -200,7 +201,7 @@ func (v *View) object(o *facts.Object) shown {
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
 // upstream's body, with corrected endpoints and without those on dead nodes or doubted.
-func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
 		if err == nil {
@@ -221,7 +222,7 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 }
 
 // alive returns the body of an object that is not governed: all endpoints but those on dead nodes or doubted.
-func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	body = o.Body()
 	err := o.Codec().Scan(body, func(e wire.Endpoint) {
 		if v.hides(o, e) {
@@ -240,7 +241,7 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It
 // keeps none of an object that cannot be read.
-func (v *View) edit(
+func (v reading) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {
 	body, err := apply(o.Body(), func(e wire.Endpoint) bool {
@@ -269,12 +270,12 @@ func (before shownObjects) revisionOf(v *history.Version) uint64 {
 	return 0
 }
 
-func shownBefore(restored *facts.State) map[*history.Resource]shownObjects {
+func shownBefore(restored *facts.State) map[*served.Resource]shownObjects {
 	if restored == nil {
 		return nil
 	}
-	before := make(map[*history.Resource]shownObjects)
-	for _, r := range history.Resources() {
+	before := make(map[*served.Resource]shownObjects)
+	for _, r := range served.All() {
 		before[r] = restored.ShownOf(r)
 	}
 	return before
@@ -282,9 +283,9 @@ func shownBefore(restored *facts.State) map[*history.Resource]shownObjects {
 
 // noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which comes every
 // few minutes, is not.
-func (v *View) noteContent(all []shown) {
+func (v reading) noteContent(all []shown) {
 	for _, s := range all {
-		if s.resource == history.Nodes && s.version != nil {
+		if s.resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {
 				continue
 			}
@@ -297,7 +298,7 @@ func (v *View) noteContent(all []shown) {
 // Content returns a number that grows with every change that is worth a new State on disk.
 func (v *View) Content() uint64 {
 	var content uint64
-	v.facts.Read(func() { content = v.content + v.facts.Listings() })
+	v.source.Read(func(in facts.Reader) { content = v.content + in.Listings() })
 	return content
 }
 
@@ -307,20 +308,20 @@ const overCapacityTruncated = "truncated"
 // isTruncated reports whether an object is an Endpoints object that lacks some of the Service's endpoints. The
 // endpoints controller keeps at most 1,000 of them, and does not regard units.
 func isTruncated(o *facts.Object) bool {
-	return o.Resource() == history.Endpoints &&
+	return o.Resource() == served.Endpoints &&
 		o.Upstream.Annotation(corev1.EndpointsOverCapacity) == overCapacityTruncated
 }
 
 // addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.
-func (v *View) addTruncated(p *publication) {
-	if !v.filled[history.Endpoints] {
+func (v reading) addTruncated(p *publication) {
+	if !v.filled[served.Endpoints] {
 		return
 	}
 	for o := range p.listed {
-		if o.Resource() != history.EndpointSlices || o.Service == nil {
+		if o.Resource() != served.EndpointSlices || o.Service == nil {
 			continue
 		}
-		for _, legacy := range o.Service.Objects(history.Endpoints) {
+		for _, legacy := range o.Service.Objects(served.Endpoints) {
 			if isTruncated(legacy) {
 				p.add(legacy)
 			}

@@ -15,9 +15,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // version is a slice as the EndpointSlice controller writes it for the n-th time: with another generation and another
@@ -56,7 +57,7 @@ func TestChangesElsewhereAreNoEvents(t *testing.T) {
 			n.Services().Apply(testService(t, "svc", keys))
 			nodes := []string{"node-a1", "node-b1"}
 			n.EndpointSlices().Apply(version(1, "svc", 4, 1, nodes...))
-			cursor, err := n.History.Watch(history.EndpointSlices, n.History.Revision())
+			cursor, err := n.History.Watch(served.EndpointSlices, n.History.Revision())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,7 +136,7 @@ func TestMemoryOfJSONLists(t *testing.T) {
 			testSlice(t, fmt.Sprint("s", i), "", strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...))
 	}
 	n.EndpointSlices().Replace(slices)
-	objects, _, err := n.History.List(history.EndpointSlices, "", 0)
+	objects, _, err := n.History.List(served.EndpointSlices, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestMemoryOfUnknownUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer release()
-		if _, _, err := h.List(history.EndpointSlices, "", 0); err != nil {
+		if _, _, err := h.List(served.EndpointSlices, "", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -194,7 +195,7 @@ func TestNoStateThatNeverWas(t *testing.T) {
 	n.EndpointSlices().Apply(testSlice(t, "one", "svc", "node-a2"))
 	n.EndpointSlices().Apply(testSlice(t, "two", "svc", "node-a2", "node-b1"))
 	for step, want := range map[string]int{"b": 2, "a": 2} {
-		cursor, err := n.History.Watch(history.EndpointSlices, n.History.Revision())
+		cursor, err := n.History.Watch(served.EndpointSlices, n.History.Revision())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +242,7 @@ func TestStepsAreAtomic(t *testing.T) {
 		}
 	}()
 	for range 500 {
-		objects, _, err := n.History.List(history.EndpointSlices, "", 0)
+		objects, _, err := n.History.List(served.EndpointSlices, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +278,7 @@ func TestTruncatedEndpointsAreCompleted(t *testing.T) {
 	}
 	n.Endpoints().Replace([]*wire.Object{wiretest.Object(truncated)})
 	shown := func() string {
-		o, err := n.History.Get(history.Endpoints, types.NamespacedName{Namespace: "ns", Name: "svc"}, 0)
+		o, err := n.History.Get(served.Endpoints, types.NamespacedName{Namespace: "ns", Name: "svc"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +326,7 @@ func TestHeldBackIsOneStep(t *testing.T) {
 		n := syncedStore(t, storagetest.Options{})
 		n.Services().Apply(testService(t, "svc", `["zone"]`))
 		n.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a2", "node-b1"))
-		cursor, err := n.History.Watch(history.EndpointSlices, n.History.Revision())
+		cursor, err := n.History.Watch(served.EndpointSlices, n.History.Revision())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // errNotLive is the error of State while the upstream's state is not complete.
@@ -24,21 +24,24 @@ var errNotLive = errors.New("the upstream's state is not complete yet")
 // if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
-	case <-v.facts.Live():
+	case <-v.source.Live():
 	default:
 		return nil, errNotLive
 	}
-	b := stateBuilder{v: v, state: &facts.State{
-		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(), InternalIPs: v.facts.InternalIPs(),
-		Partners: v.facts.Partners(), PodNotes: v.facts.PodNotes(),
+	b := stateBuilder{state: &facts.State{
+		NodeName: nodeName, AsOf: asOf, Addresses: v.source.NodeAddresses(), InternalIPs: v.source.InternalIPs(),
+		Partners: v.source.Partners(), PodNotes: v.source.PodNotes(),
 	}, named: map[string]struct{}{nodeName: {}}}
-	v.facts.Read(b.build)
+	v.source.Read(func(in facts.Reader) {
+		b.v = reading{v, in}
+		b.build()
+	})
 	return b.state, b.err
 }
 
 // stateBuilder builds a State of one moment.
 type stateBuilder struct {
-	v     *View
+	v     reading
 	state *facts.State
 	// named has the nodes that the State names.
 	named map[string]struct{}
@@ -51,15 +54,15 @@ func (b *stateBuilder) build() {
 	b.state.ShareMark = v.facts.ShareMarkOf()
 	var services []*wire.Object
 	v.facts.Services(func(s *facts.Service) { services = append(services, s.Upstream) })
-	b.shown(facts.InputServices, history.Services, services)
-	if v.filled[history.Nodes] {
-		b.shown(facts.InputNode, history.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
+	b.shown(facts.InputServices, served.Services, services)
+	if v.filled[served.Nodes] {
+		b.shown(facts.InputNode, served.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
 	}
-	if v.filled[history.Namespaces] {
-		b.shown(facts.InputNamespaces, history.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
+	if v.filled[served.Namespaces] {
+		b.shown(facts.InputNamespaces, served.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
 	}
-	for input, r := range map[string]*history.Resource{
-		facts.InputEndpointSlices: history.EndpointSlices, facts.InputEndpoints: history.Endpoints,
+	for input, r := range map[string]*served.Resource{
+		facts.InputEndpointSlices: served.EndpointSlices, facts.InputEndpoints: served.Endpoints,
 	} {
 		if v.filled[r] {
 			b.listed(input, r)
@@ -88,7 +91,7 @@ func (b *stateBuilder) build() {
 }
 
 // listed adds a section with the objects that list endpoints, each pruned to the viewer's share.
-func (b *stateBuilder) listed(input string, r *history.Resource) {
+func (b *stateBuilder) listed(input string, r *served.Resource) {
 	var objects []*wire.Object
 	b.v.facts.Objects(r, func(o *facts.Object) {
 		share := *o.Upstream
@@ -102,7 +105,7 @@ func (b *stateBuilder) listed(input string, r *history.Resource) {
 
 // shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
 // differ in fields whose changes are no event, and one revision would then belong to two versions.
-func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
+func (b *stateBuilder) shown(input string, r *served.Resource, objects []*wire.Object) {
 	slices.SortFunc(objects, func(x, y *wire.Object) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
@@ -143,7 +146,7 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 
 // share returns the body of an object with only those endpoints that one of the Service's keys matches for this viewer.
 // Endpoints that no key matches are never shown to it, whichever key decides.
-func (v *View) share(o *facts.Object) []byte {
+func (v reading) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}

@@ -17,10 +17,11 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // cloud is what the upstream says, by input.
@@ -91,16 +92,16 @@ func restartedLate(state *facts.State, after uint64) *storagetest.Node {
 // expectUnserved checks that nothing can be read.
 func expectUnserved(tb testing.TB, s *storagetest.Node) {
 	tb.Helper()
-	for _, r := range history.Resources() {
-		if _, err := s.History.Readable(r); err != history.ErrNotReady { //nolint:errorlint // that very value
+	for _, r := range served.All() {
+		if _, err := s.History.Readable(r); err != served.ErrNotReady { //nolint:errorlint // that very value
 			tb.Errorf("%s: readable: %v", r.Resource, err)
 		}
 		//nolint:errorlint // that very value
-		if objects, _, err := s.History.List(r, "", 0); err != history.ErrNotReady {
+		if objects, _, err := s.History.List(r, "", 0); err != served.ErrNotReady {
 			tb.Errorf("%s: listed %v, %v", r.Resource, objects, err)
 		}
 		//nolint:errorlint // that very value
-		if _, err := s.History.Watch(r, s.History.Revision()); err != history.ErrNotReady {
+		if _, err := s.History.Watch(r, s.History.Revision()); err != served.ErrNotReady {
 			tb.Errorf("%s: watched: %v", r.Resource, err)
 		}
 	}
@@ -135,7 +136,7 @@ func content(o *history.Object) string {
 	return fmt.Sprintf("%s %s %x %x", o.Name, o.UID, o.Meta, o.Body)
 }
 
-func listOf(tb testing.TB, h *history.History, r *history.Resource) []*history.Object {
+func listOf(tb testing.TB, h *history.History, r *served.Resource) []*history.Object {
 	tb.Helper()
 	objects, _, err := h.List(r, "", 0)
 	if err != nil {
@@ -145,7 +146,7 @@ func listOf(tb testing.TB, h *history.History, r *history.Resource) []*history.O
 }
 
 // shownTable is what is shown of a resource, without revisions.
-func shownTable(tb testing.TB, h *history.History, r *history.Resource) []string {
+func shownTable(tb testing.TB, h *history.History, r *served.Resource) []string {
 	tb.Helper()
 	var shown []string
 	for _, o := range listOf(tb, h, r) {
@@ -154,7 +155,7 @@ func shownTable(tb testing.TB, h *history.History, r *history.Resource) []string
 	return shown
 }
 
-var servedHere = []*history.Resource{history.Services, history.EndpointSlices, history.Nodes}
+var servedHere = []*served.Resource{served.Services, served.EndpointSlices, served.Nodes}
 
 func expectSame(tb testing.TB, what string, got, want *storagetest.Node) {
 	tb.Helper()
@@ -171,7 +172,7 @@ type shownBefore map[string]*history.Object
 func shownOf(tb testing.TB, s *storagetest.Node) shownBefore {
 	tb.Helper()
 	shown := make(shownBefore)
-	for _, r := range history.Resources() {
+	for _, r := range served.All() {
 		if _, err := s.History.Readable(r); err != nil {
 			continue
 		}
@@ -251,7 +252,7 @@ func TestRestoredShowsTheSame(t *testing.T) {
 		t.Error("this node is not known")
 	}
 	//nolint:errorlint // that very value
-	if _, err := after.History.Watch(history.EndpointSlices, before.History.Revision()); err != history.ErrExpired {
+	if _, err := after.History.Watch(served.EndpointSlices, before.History.Revision()); err != history.ErrExpired {
 		t.Errorf("a client of the process before got %v", err)
 	}
 }
@@ -269,14 +270,14 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		serve(t, after)
 		free := types.NamespacedName{Namespace: "ns", Name: "free"}
 		read := func(presented uint64) map[string]error {
-			_, _, list := after.History.List(history.Services, "", presented)
-			_, get := after.History.Get(history.Services, free, presented)
-			_, exact := after.History.ListAt(history.Services, "", presented)
-			_, watched := after.History.Watch(history.Services, presented)
+			_, _, list := after.History.List(served.Services, "", presented)
+			_, get := after.History.Get(served.Services, free, presented)
+			_, exact := after.History.ListAt(served.Services, "", presented)
+			_, watched := after.History.Watch(served.Services, presented)
 			return map[string]error{"list": list, "get": get, "exact": exact, "watch": watched}
 		}
 		for what, err := range read(newer) {
-			if err != history.ErrNotReady { //nolint:errorlint // that very value
+			if err != served.ErrNotReady { //nolint:errorlint // that very value
 				t.Errorf("%s from a newer revision than the snapshot's: %v", what, err)
 			}
 		}
@@ -300,7 +301,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 			t.Errorf("a revision that was never given out: %v", got)
 		}
 
-		changed, _ := after.History.Readable(history.Services)
+		changed, _ := after.History.Readable(served.Services)
 		now := smallCloud(t)
 		now[facts.InputServices] = append(now[facts.InputServices], testService(t, "young", ""))
 		now.fill(after, inputsOf)
@@ -336,17 +337,17 @@ func TestReturnOfTheUpstream(t *testing.T) {
 
 	permutations(inputsOf, func(order []string) {
 		s := restored(t, before)
-		served := s.History.Revision()
-		cursors := map[*history.Resource]*history.Cursor{}
+		was := s.History.Revision()
+		cursors := map[*served.Resource]*history.Cursor{}
 		for _, r := range servedHere {
-			cursor, err := s.History.Watch(r, served)
+			cursor, err := s.History.Watch(r, was)
 			if err != nil {
 				t.Fatal(err)
 			}
 			cursors[r] = cursor
 		}
 		for i, name := range order {
-			if s.History.Revision() != served {
+			if s.History.Revision() != was {
 				t.Fatalf("%v: the history has changed after %d inputs", order, i)
 			}
 			expectSame(t, fmt.Sprintf("%v after %d inputs", order, i), s, before)
@@ -360,7 +361,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 			}
 		}
 		expectSame(t, fmt.Sprint(order), s, want)
-		expectRevisionsKept(t, fmt.Sprint(order), shownOf(t, before), s, served)
+		expectRevisionsKept(t, fmt.Sprint(order), shownOf(t, before), s, was)
 		if s.Restored() != nil || s.View.ServesRestored() != nil {
 			t.Errorf("%v: still restored", order)
 		}
@@ -382,7 +383,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 		}
 		// From here on it is a Node like any other.
 		s.Services().Remove("ns", "young")
-		if got, _, err := cursors[history.Services].Next(10); err != nil || len(got) != 1 ||
+		if got, _, err := cursors[served.Services].Next(10); err != nil || len(got) != 1 ||
 			got[0].Type != watch.Deleted {
 			t.Errorf("got %v %v", got, err)
 		}
@@ -421,7 +422,7 @@ func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 		expectSame(t, "synced", s, want)
 		expectRevisionsKept(t, "synced", shownOf(t, before), s, last)
 		//nolint:errorlint // that very value
-		if _, err := s.History.Watch(history.Services, last); err != history.ErrExpired {
+		if _, err := s.History.Watch(served.Services, last); err != history.ErrExpired {
 			t.Errorf("a client of the process before got %v", err)
 		}
 	}
@@ -441,7 +442,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	now[facts.InputServices][1] = testService(t, "ordered", `["zone"]`)
 
 	s := restored(t, before)
-	served := s.History.Revision()
+	was := s.History.Revision()
 	now.fill(s, inputsOf)
 	revisions := func(s *storagetest.Node) map[string]uint64 {
 		all := map[string]uint64{}
@@ -453,7 +454,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	for name, was := range revisions(before) {
 		switch is := revisions(s)[name]; {
 		case name == "services ns/ordered":
-			if is <= served {
+			if is <= was {
 				t.Errorf("%s has another annotation now, and the revision %d, %d before", name, is, was)
 			}
 		case is != was || is > last:
@@ -462,7 +463,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	}
 	told := map[string]int{}
 	for _, r := range servedHere {
-		cursor, err := s.History.Watch(r, served)
+		cursor, err := s.History.Watch(r, was)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -547,16 +548,16 @@ func TestDeadNodesOfASnapshot(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
 	s := restored(t, before)
-	served := s.History.Revision()
+	was := s.History.Revision()
 	s.SetDeadNodes(nodeSet("node-a2"))
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a1" {
 		t.Errorf("shows %s", got)
 	}
-	o, err := s.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "strict-1"}, 0)
-	if err != nil || o.Revision <= served {
+	o, err := s.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "strict-1"}, 0)
+	if err != nil || o.Revision <= was {
 		t.Errorf("it has the revision %d, %v", o.Revision, err)
 	}
-	cursor, err := s.History.Watch(history.EndpointSlices, served)
+	cursor, err := s.History.Watch(served.EndpointSlices, was)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -580,7 +581,7 @@ func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	})
 	before := s.History.Revision()
 	was := shownOf(t, s)
-	cursor, err := s.History.Watch(history.EndpointSlices, before)
+	cursor, err := s.History.Watch(served.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -654,7 +655,7 @@ func legacyFree(addresses ...string) *wire.Object {
 func legacyAddresses(t *testing.T, s *storagetest.Node) string {
 	t.Helper()
 	var all []string
-	for _, o := range listOf(t, s.History, history.Endpoints) {
+	for _, o := range listOf(t, s.History, served.Endpoints) {
 		typed, err := o.Decode()
 		if err != nil {
 			t.Fatal(err)
@@ -686,7 +687,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		if got := legacyAddresses(t, s); got != "10.0.0.1" {
 			t.Fatalf("restored: %s", got)
 		}
-		cursor, err := s.History.Watch(history.Endpoints, s.History.Revision())
+		cursor, err := s.History.Watch(served.Endpoints, s.History.Revision())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -700,7 +701,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 			t.Fatal("the Endpoints were awaited")
 		}
 		//nolint:errorlint // that very value
-		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady {
+		if _, err := s.History.Readable(served.Endpoints); err != served.ErrNotReady {
 			t.Errorf("got %v", err)
 		}
 		if _, _, err := cursor.Next(10); err != history.ErrExpired { //nolint:errorlint // that very value
@@ -750,7 +751,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 				s.Endpoints().SetAbsent()
 			}
 			//nolint:errorlint // that very value
-			if _, err := s.History.Readable(history.Endpoints); err != history.ErrAbsent {
+			if _, err := s.History.Readable(served.Endpoints); err != served.ErrAbsent {
 				t.Errorf("early %v: got %v", early, err)
 			}
 		}
@@ -758,10 +759,10 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 	t.Run("forgotten", func(t *testing.T) {
 		s := restored(t, before)
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
-		s.Forget(history.Endpoints)
+		s.Forget(served.Endpoints)
 		smallCloud(t).fill(s, inputsOf)
 		//nolint:errorlint // that very value
-		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady {
+		if _, err := s.History.Readable(served.Endpoints); err != served.ErrNotReady {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -777,7 +778,7 @@ func TestA404AfterAListOfARestoredNode(t *testing.T) {
 	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 	s.Endpoints().SetAbsent()
 	smallCloud(t).fill(s, inputsOf)
-	if _, err := s.History.Readable(history.Endpoints); err != nil {
+	if _, err := s.History.Readable(served.Endpoints); err != nil {
 		t.Fatal(err)
 	}
 	if got := legacyAddresses(t, s); got != "10.0.0.2" {
@@ -806,7 +807,7 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	}
 	before := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	all.fill(before, inputs)
-	if shown := shownTable(t, before.History, history.EndpointSlices); len(shown) != 1 ||
+	if shown := shownTable(t, before.History, served.EndpointSlices); len(shown) != 1 ||
 		!strings.Contains(shown[0], fmt.Sprintf("%x", "169.254.0.1")) {
 		t.Fatalf("the process before shows %q", shown)
 	}
@@ -814,8 +815,8 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 		after := storagetest.New(storagetest.Options{NodeName: "node-a1", After: before.History.Revision()})
 		after.Restore(stateOf(t, before))
 		serve(t, after)
-		if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History,
-			history.EndpointSlices); !slices.Equal(got, want) {
+		if got, want := shownTable(t, after.History, served.EndpointSlices), shownTable(t, before.History,
+			served.EndpointSlices); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		return after
@@ -824,30 +825,30 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 
 	// The annotations are awaited with the rest, and what is there anew is rewritten anew.
 	after := restarted()
-	served := after.History.Revision()
+	was := after.History.Revision()
 	all.fill(after, inputsOf)
-	if after.Restored() == nil || after.History.Revision() != served {
+	if after.Restored() == nil || after.History.Revision() != was {
 		t.Error("the annotations of default/kubernetes are not awaited")
 	}
 	after.KubernetesEndpoints().Replace([]*wire.Object{annotated("51004")})
 	want := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	all[facts.InputKubernetesEndpoints] = []*wire.Object{annotated("51004")}
 	all.fill(want, inputs)
-	gotSlices := shownTable(t, after.History, history.EndpointSlices)
-	wantSlices := shownTable(t, want.History, history.EndpointSlices)
+	gotSlices := shownTable(t, after.History, served.EndpointSlices)
+	wantSlices := shownTable(t, want.History, served.EndpointSlices)
 	if !slices.Equal(gotSlices, wantSlices) || after.Restored() != nil {
 		t.Errorf("got %q, want %q", gotSlices, wantSlices)
 	}
-	if o := listOf(t, after.History, history.EndpointSlices)[0]; o.Revision <= served {
-		t.Errorf("it is another one at the revision %d, served before was %d", o.Revision, served)
+	if o := listOf(t, after.History, served.EndpointSlices)[0]; o.Revision <= was {
+		t.Errorf("it is another one at the revision %d, served before was %d", o.Revision, was)
 	}
 
 	// An upstream that has no legacy Endpoints holds nothing up, and a 404 takes nothing away.
 	after = restarted()
 	all.fill(after, inputsOf)
 	after.KubernetesEndpoints().SetAbsent()
-	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History,
-		history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
+	if got, want := shownTable(t, after.History, served.EndpointSlices), shownTable(t, before.History,
+		served.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -860,7 +861,7 @@ func TestUnitsOfASnapshot(t *testing.T) {
 	for _, unit := range []string{"b", "nobodys"} {
 		h := unitHistory(t, s, unit)
 		//nolint:errorlint // that very value
-		if _, err := h.Readable(history.EndpointSlices); err != history.ErrNotReady {
+		if _, err := h.Readable(served.EndpointSlices); err != served.ErrNotReady {
 			t.Errorf("unit %s: %v", unit, err)
 		}
 	}

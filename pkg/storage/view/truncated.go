@@ -11,14 +11,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // completed returns the body of Endpoints that the endpoints controller truncated. It is built from what the viewer may
 // see of the Service's slices. The controller drops all addresses beyond 1,000, and those that are left may have none
 // of the viewer's unit.
-func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
+func (v reading) completed(o *facts.Object) (body []byte, count EndpointCount) {
 	subsets, count, err := v.subsets(o)
 	if err == nil {
 		body, err = bodyOf(&corev1.Endpoints{Subsets: subsets})
@@ -31,16 +31,16 @@ func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
 }
 
 // subsets returns the Service's slices as subsets of Endpoints, one for each list of ports.
-func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
+func (v reading) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
 	var count EndpointCount
 	var subsets []corev1.EndpointSubset
 	byPorts := make(map[string]int)
-	decision := v.decision(o.Service, history.EndpointSlices)
+	decision := v.decision(o.Service, served.EndpointSlices)
 	family, err := addressType(o)
 	if err != nil {
 		return nil, count, err
 	}
-	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)),
+	members := slices.SortedFunc(slices.Values(o.Service.Objects(served.EndpointSlices)),
 		func(a, b *facts.Object) int {
 			return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
 		})

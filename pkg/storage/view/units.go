@@ -64,7 +64,7 @@ func NewUnits(options Options) *Units {
 		nobodys: make(map[string]int),
 		former:  make(map[string]struct{}),
 	}
-	options.Facts.Attach(u, func() {})
+	options.Facts.Attach(u, func(facts.Reader) {})
 	return u
 }
 
@@ -200,14 +200,14 @@ func (u *Units) leave(unit, name string, v *unitView) {
 
 // FactsChanged implements facts.Watcher. If a unit that is shown the View of Nobody has a node now, it ends that View:
 // its clients must list again, and the unit gets a View of its own.
-func (u *Units) FactsChanged(c *facts.Change) {
+func (u *Units) FactsChanged(in facts.Reader, c *facts.Change) {
 	if len(c.Relabelled) == 0 && !c.Keys {
 		return
 	}
 	u.mu.Lock()
 	asked := slices.Collect(maps.Keys(u.nobodys))
 	u.mu.Unlock()
-	if slices.ContainsFunc(asked, func(unit string) bool { return unit != "" && u.options.Facts.Inhabited(unit) }) {
+	if slices.ContainsFunc(asked, func(unit string) bool { return unit != "" && in.Inhabited(unit) }) {
 		u.endNobody()
 	}
 }

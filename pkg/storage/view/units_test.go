@@ -11,13 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // soon is what tests wait with for another goroutine.
@@ -84,7 +85,7 @@ func TestUnitViewIsWatched(t *testing.T) {
 	if h.Revision() <= s.History.Revision() {
 		t.Error("a client of this node's view could resume in the other one")
 	}
-	cursor, err := h.Watch(history.EndpointSlices, h.Revision())
+	cursor, err := h.Watch(served.EndpointSlices, h.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
 
 func watchNow(t *testing.T, h *history.History) *history.Cursor {
 	t.Helper()
-	cursor, err := h.Watch(history.EndpointSlices, h.Revision())
+	cursor, err := h.Watch(served.EndpointSlices, h.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 		revision := nobodys.Revision()
 		comes(s)
 		expectEnds(t, what, cursor)
-		if _, err := nobodys.Watch(history.EndpointSlices, revision); err == nil {
+		if _, err := nobodys.Watch(served.EndpointSlices, revision); err == nil {
 			t.Errorf("%s: a watch of the View that ended", what)
 		}
 		now := unitHistory(t, s, "new")
@@ -206,7 +207,7 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 			t.Errorf("%s: shows %q, want %q", what, got, want)
 		}
 		//nolint:errorlint // that very value
-		if _, err := now.Watch(history.EndpointSlices, revision); err != history.ErrExpired {
+		if _, err := now.Watch(served.EndpointSlices, revision); err != history.ErrExpired {
 			t.Errorf("%s: a client of Nobody's view could resume in the unit's: %v", what, err)
 		}
 		if _, _, err := otherCursor.Next(10); err != nil {
@@ -255,7 +256,7 @@ func TestTheLastNodeOfAUnit(t *testing.T) {
 	if got := nodesShown(t, now, "strict-1"); got != "" {
 		t.Errorf("a new list shows %q", got)
 	}
-	cursor, err := now.Watch(history.EndpointSlices, seen)
+	cursor, err := now.Watch(served.EndpointSlices, seen)
 	if err != nil {
 		return // it lists again
 	}
@@ -366,7 +367,7 @@ func TestUnitViewsAreBounded(t *testing.T) {
 			t.Fatalf("%d Views, %v", s.Units.Len(), err)
 		}
 		//nolint:errorlint // that very value
-		if _, err := histories["2"].Readable(history.Services); err != history.ErrNotReady {
+		if _, err := histories["2"].Readable(served.Services); err != served.ErrNotReady {
 			t.Errorf("the View that made room is still there: %v", err)
 		}
 		if got, release, err := s.Units.History("1"); err != nil || got != histories["1"] {
@@ -400,8 +401,8 @@ func TestUnitViewsAreBounded(t *testing.T) {
 		if s.Units.Len() != 2 || histories["0"] != again {
 			t.Errorf("%d Views; want the one in use, and the one that was asked for", s.Units.Len())
 		}
-		for unit, want := range map[string]error{"0": nil, "5": nil, "6": history.ErrNotReady} {
-			if _, err := histories[unit].Readable(history.Services); err != want { //nolint:errorlint // that very value
+		for unit, want := range map[string]error{"0": nil, "5": nil, "6": served.ErrNotReady} {
+			if _, err := histories[unit].Readable(served.Services); err != want { //nolint:errorlint // that very value
 				t.Errorf("unit %s: %v", unit, err)
 			}
 		}
@@ -438,7 +439,7 @@ func TestUnitViewsAtOnce(t *testing.T) {
 				}
 				// A View may end while it is asked for; then its client asks again.
 				//nolint:errorlint // that very value
-				if _, _, err := h.List(history.EndpointSlices, "", 0); err != nil && err != history.ErrNotReady {
+				if _, _, err := h.List(served.EndpointSlices, "", 0); err != nil && err != served.ErrNotReady {
 					t.Error(err)
 				}
 				release()
@@ -549,8 +550,8 @@ func TestUnitViewConverges(t *testing.T) {
 				continue
 			}
 			as := nodeThere(t, s, append([]string{"node-a1"}, nodes...), map[string]string{"zone": unit, "rack": unit})
-			if got, want := shownTable(t, fresh, history.EndpointSlices), shownTable(t, as.History,
-				history.EndpointSlices); !slices.Equal(got, want) {
+			if got, want := shownTable(t, fresh, served.EndpointSlices), shownTable(t, as.History,
+				served.EndpointSlices); !slices.Equal(got, want) {
 				t.Fatalf("seed %d round %d unit %s: a node of the unit sees\n%q, the view is\n%q",
 					seed, round, unit, want, got)
 			}
@@ -562,14 +563,14 @@ func TestUnitViewConverges(t *testing.T) {
 func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topology.Labels) *storagetest.Node {
 	t.Helper()
 	var nodes, services, endpointSlices []*wire.Object
-	s.Read(func() {
+	s.Read(func(in facts.Reader) {
 		for _, name := range others {
-			if n := s.Node(name); n != nil {
+			if n := in.Node(name); n != nil {
 				nodes = append(nodes, nodeWith(t, name, n.Labels))
 			}
 		}
-		s.Facts.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
-		s.Objects(history.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
+		in.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
+		in.Objects(served.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
 	})
 	there := storagetest.New(storagetest.Options{NodeName: "node-there", KeepKubernetesEndpoint: true})
 	there.NodeLabels().Replace(append(nodes, nodeWith(t, "node-there", labels)))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -28,7 +29,7 @@ type Options struct {
 // View shows one viewer the facts. Its methods may be called from any goroutine.
 type View struct {
 	options Options
-	facts   *facts.Facts
+	source  *facts.Facts
 	history *history.History
 	// serveRestored is set once facts that were restored from a State may be served.
 	serveRestored atomic.Bool
@@ -38,7 +39,7 @@ type View struct {
 	here    topology.Labels
 	present bool
 	// filled has the resources whose objects are published.
-	filled map[*history.Resource]bool
+	filled map[*served.Resource]bool
 	// stale is set while the View is to be made again from the facts.
 	stale bool
 	// building is set until New has published the facts that were known before.
@@ -48,10 +49,16 @@ type View struct {
 	// spared has the Services of which endpoints on silent nodes are shown.
 	spared map[*facts.Service]spared
 	counts map[*facts.Object]EndpointCount
-	totals map[*history.Resource]EndpointCount
+	totals map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
+}
+
+// reading is a View while the facts do not change, with the Reader of that time: what follows from the facts.
+type reading struct {
+	*View
+	facts facts.Reader
 }
 
 // decided has the deciding keys of a Service's slices and of its Endpoints (list), for these keys.
@@ -72,48 +79,51 @@ func New(options Options) *View {
 		options.Logger = logr.Discard()
 	}
 	v := &View{
-		options: options, facts: options.Facts, history: history.New(options.History),
+		options: options, source: options.Facts, history: history.New(options.History),
 		building: true,
-		filled:   make(map[*history.Resource]bool),
+		filled:   make(map[*served.Resource]bool),
 		decided:  make(map[*facts.Service]decided),
 		spared:   make(map[*facts.Service]spared),
 		counts:   make(map[*facts.Object]EndpointCount),
-		totals:   make(map[*history.Resource]EndpointCount),
+		totals:   make(map[*served.Resource]EndpointCount),
 	}
 	// Changes from here on are published by their steps. What is known already is published in small parts, so that no
 	// step waits long. The History cannot be read meanwhile.
 	var there publication
-	v.facts.Attach(v, func() {
-		v.here, v.present = options.Viewer(v.facts)
-		for _, r := range history.Resources() {
-			if v.facts.State(r) == history.Ready {
+	v.source.Attach(v, func(in facts.Reader) {
+		v := reading{v, in}
+		v.here, v.present = options.Viewer(in)
+		for _, r := range served.All() {
+			if in.State(r) == served.Ready {
 				v.fill(r, &there)
 			}
 		}
 		v.noteSpared(&facts.Change{}, &there)
 	})
 	for part := range slices.Chunk(there.objects(), buildStep) {
-		v.facts.Read(func() {
+		v.source.Read(func(in facts.Reader) {
 			// One that was replaced by another of its name meanwhile was published by that step.
 			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
-				return v.facts.Object(o.Resource(), o.Name()) != o
+				return in.Object(o.Resource(), o.Name()) != o
 			})
-			v.publish(time.Time{}, &publication{listed: setOf(part)})
+			reading{v, in}.publish(time.Time{}, &publication{listed: setOf(part)})
 		})
 	}
 	for part := range slices.Chunk(sortedNames(there.services), buildStep) {
-		v.facts.Read(func() { v.publish(time.Time{}, &publication{services: setOf(part)}) })
+		v.source.Read(func(in facts.Reader) {
+			reading{v, in}.publish(time.Time{}, &publication{services: setOf(part)})
+		})
 	}
-	v.facts.Read(func() {
+	v.source.Read(func(in facts.Reader) {
 		v.building = false
-		v.publish(time.Time{}, &publication{node: there.node, namespaces: there.namespaces})
+		reading{v, in}.publish(time.Time{}, &publication{node: there.node, namespaces: there.namespaces})
 	})
 	return v
 }
 
 // Close ends the View and its History.
 func (v *View) Close() {
-	v.facts.Detach(v)
+	v.source.Detach(v)
 	v.history.Close()
 }
 
@@ -124,8 +134,8 @@ func (v *View) History() *history.History { return v.history }
 // false if the facts were not restored, or are complete already.
 func (v *View) ServeRestored() bool {
 	v.serveRestored.Store(true)
-	v.facts.Touch()
-	return v.facts.Restored() != nil
+	v.source.Touch()
+	return v.source.Restored() != nil
 }
 
 // ServesRestored returns the restored State that is served; nil if the facts are the upstream's, or if nothing is
@@ -134,23 +144,29 @@ func (v *View) ServesRestored() *facts.State {
 	if !v.serveRestored.Load() {
 		return nil
 	}
-	return v.facts.Restored()
+	return v.source.Restored()
 }
 
 // Endpoints counts the endpoints of the shown objects of a resource.
-func (v *View) Endpoints(r *history.Resource) EndpointCount {
+func (v *View) Endpoints(r *served.Resource) EndpointCount {
 	var count EndpointCount
-	v.facts.Read(func() { count = v.totals[r] })
+	v.source.Read(func(facts.Reader) { count = v.totals[r] })
 	return count
 }
 
 // FactsChanged implements facts.Watcher.
-func (v *View) FactsChanged(c *facts.Change) {
+func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
+	now := reading{v, in}
 	if v.stale = v.stale || c.Rebuilt; v.stale {
-		v.rebuild(c)
+		now.rebuild(c)
 		v.stale = false
 		return
 	}
+	now.follow(c)
+}
+
+// follow publishes what a step changed.
+func (v reading) follow(c *facts.Change) {
 	p := &publication{services: c.Services, node: len(c.Nodes) > 0, namespaces: c.Namespaces, listed: c.Objects}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
@@ -159,38 +175,41 @@ func (v *View) FactsChanged(c *facts.Change) {
 			p.addService(s)
 		}
 	}
-	for _, r := range history.Resources() {
-		switch state := v.facts.State(r); {
-		case state == history.Ready && !v.filled[r]:
-			v.fill(r, p)
-		case state == history.NotReady && v.filled[r]:
-			p.cleared = append(p.cleared, r)
-		}
+	for _, r := range served.All() {
+		v.stateChanged(r, p)
 	}
 	v.noteSpared(c, p)
 	v.publish(c.Received, p)
 }
 
+// stateChanged fills a resource that can be shown now, and clears one that cannot any more.
+func (v reading) stateChanged(r *served.Resource, p *publication) {
+	switch state := v.facts.State(r); {
+	case state == served.Ready && !v.filled[r]:
+		v.fill(r, p)
+	case state == served.NotReady && v.filled[r]:
+		p.cleared = append(p.cleared, r)
+	}
+}
+
 // rebuild publishes everything that there is, and removes what is shown and not there any more.
-func (v *View) rebuild(c *facts.Change) {
+func (v reading) rebuild(c *facts.Change) {
 	clear(v.decided)
 	clear(v.spared)
 	clear(v.counts)
 	clear(v.totals)
 	v.here, v.present = v.options.Viewer(v.facts)
 	p := &publication{}
-	for _, r := range history.Resources() {
-		switch state := v.facts.State(r); {
-		case state == history.Ready:
-			v.fill(r, p)
-		case state == history.NotReady && v.filled[r]:
-			p.cleared = append(p.cleared, r)
+	for _, r := range served.All() {
+		if v.facts.State(r) == served.Ready {
+			delete(v.filled, r)
 		}
+		v.stateChanged(r, p)
 		for name := range v.history.Objects(r) {
 			switch {
-			case r == history.Services && p.services != nil:
+			case r == served.Services && p.services != nil:
 				p.services[name] = struct{}{}
-			case (r == history.EndpointSlices || r == history.Endpoints) && v.facts.Object(r, name) == nil:
+			case (r == served.EndpointSlices || r == served.Endpoints) && v.facts.Object(r, name) == nil:
 				p.gone = append(p.gone, shown{resource: r, key: name})
 			}
 		}
@@ -200,7 +219,7 @@ func (v *View) rebuild(c *facts.Change) {
 }
 
 // viewerChanged adds what must be shown differently because the viewer's own labels changed.
-func (v *View) viewerChanged(p *publication) {
+func (v reading) viewerChanged(p *publication) {
 	here, present := v.options.Viewer(v.facts)
 	changed := changedKeys(v.here, here)
 	if present != v.present {
@@ -217,7 +236,7 @@ func (v *View) viewerChanged(p *publication) {
 
 // nodesChanged adds the objects that list endpoints on nodes whose labels changed for this viewer, or that died or came
 // back to life.
-func (v *View) nodesChanged(c *facts.Change, p *publication) {
+func (v reading) nodesChanged(c *facts.Change, p *publication) {
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
 			ours, ok := v.here[key]
@@ -260,7 +279,7 @@ func changedKeys(before, after topology.Labels) []string {
 }
 
 // decide notes the deciding keys of a Service, and reports whether all its objects may have to be shown differently.
-func (v *View) decide(s *facts.Service) bool {
+func (v reading) decide(s *facts.Service) bool {
 	if len(s.Keys) < 2 {
 		// A single key decides alone. decide was called because the keys changed.
 		delete(v.decided, s)
@@ -268,8 +287,8 @@ func (v *View) decide(s *facts.Service) bool {
 	}
 	now := decided{
 		keys:   s.Keys,
-		slices: v.decision(s, history.EndpointSlices).Key(),
-		list:   v.decision(s, history.Endpoints).Key(),
+		slices: v.decision(s, served.EndpointSlices).Key(),
+		list:   v.decision(s, served.Endpoints).Key(),
 	}
 	before, found := v.decided[s]
 	v.decided[s] = now
@@ -277,7 +296,7 @@ func (v *View) decide(s *facts.Service) bool {
 }
 
 // decision returns which endpoints of a Service the viewer sees.
-func (v *View) decision(s *facts.Service, r *history.Resource) topology.Decision {
+func (v reading) decision(s *facts.Service, r *served.Resource) topology.Decision {
 	if !v.present {
 		return topology.Unsatisfiable().Decide(nil, topology.NoRank)
 	}
@@ -285,15 +304,15 @@ func (v *View) decision(s *facts.Service, r *history.Resource) topology.Decision
 }
 
 // fill publishes all objects of a resource.
-func (v *View) fill(r *history.Resource, p *publication) {
+func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	switch r {
-	case history.Services:
+	case served.Services:
 		p.services = make(map[types.NamespacedName]struct{})
 		v.facts.Services(func(s *facts.Service) { p.services[s.Name] = struct{}{} })
-	case history.Nodes:
+	case served.Nodes:
 		p.node = true
-	case history.Namespaces:
+	case served.Namespaces:
 		p.namespaces = make(map[types.NamespacedName]struct{})
 		for name := range v.facts.Namespaces() {
 			p.namespaces[name] = struct{}{}

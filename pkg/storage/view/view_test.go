@@ -17,10 +17,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func testNode(tb testing.TB, name, zone string) *wire.Object {
@@ -66,7 +67,7 @@ func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Objec
 // nodesShown is which nodes' endpoints a slice shows.
 func nodesShown(t *testing.T, h *history.History, name string) string {
 	t.Helper()
-	o, err := h.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: name}, 0)
+	o, err := h.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: name}, 0)
 	if err != nil || o == nil {
 		t.Fatalf("slice %s: got %v, %v", name, o, err)
 	}
@@ -111,14 +112,14 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 		}
 		for i, step := range order {
 			//nolint:errorlint // that very value
-			if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady {
+			if _, err := s.History.Readable(served.EndpointSlices); err != served.ErrNotReady {
 				t.Fatalf("readable after %d steps of %v: %v", i, order, err)
 			}
 			//nolint:errorlint // that very value
-			if _, _, err := s.History.List(history.EndpointSlices, "", 0); err != history.ErrNotReady {
+			if _, _, err := s.History.List(served.EndpointSlices, "", 0); err != served.ErrNotReady {
 				t.Fatalf("listed after %d steps of %v: %v", i, order, err)
 			}
-			changed, _ := s.History.Readable(history.EndpointSlices)
+			changed, _ := s.History.Readable(served.EndpointSlices)
 			fill[step]()
 			if i == len(order)-1 {
 				select {
@@ -140,11 +141,11 @@ func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
 	//nolint:errorlint // that very value
-	if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady {
+	if _, err := s.History.Readable(served.EndpointSlices); err != served.ErrNotReady {
 		t.Fatalf("readable before it is known how default/kubernetes is to be shown: %v", err)
 	}
 	s.KubernetesEndpoints().Replace(nil)
-	if _, err := s.History.Readable(history.EndpointSlices); err != nil {
+	if _, err := s.History.Readable(served.EndpointSlices); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -162,7 +163,7 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 		s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("svc-%d", i), fmt.Sprintf("svc-%d", i), "node-a1", node))
 	}
 	before := s.History.Revision()
-	cursor, err := s.History.Watch(history.EndpointSlices, before)
+	cursor, err := s.History.Watch(served.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestARelistEmitsOnlyDifferences(t *testing.T) {
 	s.Services().Replace([]*wire.Object{
 		testService(t, "same", ""), testService(t, "goes", ""), testService(t, "changes", ""),
 	})
-	cursor, err := s.History.Watch(history.Services, s.History.Revision())
+	cursor, err := s.History.Watch(served.Services, s.History.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestARelistEmitsOnlyDifferences(t *testing.T) {
 func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", ""))
-	cursor, err := s.History.Watch(history.Services, s.History.Revision())
+	cursor, err := s.History.Watch(served.Services, s.History.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,31 +319,31 @@ func TestListAtIsHistory(t *testing.T) {
 		} else {
 			s.Services().Apply(testService(t, name, fmt.Sprintf(`["k%d"]`, r.IntN(3))))
 		}
-		objects, revision, err := s.History.List(history.Services, "", 0)
+		objects, revision, err := s.History.List(served.Services, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		listed[revision] = describe(objects)
 	}
-	served := 0
+	counted := 0
 	for revision, want := range listed {
-		objects, err := s.History.ListAt(history.Services, "", revision)
+		objects, err := s.History.ListAt(served.Services, "", revision)
 		if err == history.ErrExpired { //nolint:errorlint // that very value
 			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		served++
+		counted++
 		if got := describe(objects); got != want {
 			t.Errorf("at %d: %s, was %s", revision, got, want)
 		}
 	}
-	if served < 50 || served == len(listed) {
-		t.Errorf("%d of %d revisions served; want about as many as the log is long", served, len(listed))
+	if counted < 50 || counted == len(listed) {
+		t.Errorf("%d of %d revisions served; want about as many as the log is long", counted, len(listed))
 	}
 	//nolint:errorlint // that very value
-	if _, err := s.History.ListAt(history.Services, "", s.History.Revision()+1); err != history.ErrFuture {
+	if _, err := s.History.ListAt(served.Services, "", s.History.Revision()+1); err != history.ErrFuture {
 		t.Errorf("the future is %v", err)
 	}
 }
@@ -366,7 +367,7 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 		s.Services().Apply(paddedService(i))
 	}
 	held := heap() - before
-	stats := statsOf(t, s, history.Services)
+	stats := statsOf(t, s, served.Services)
 	if held > most+20000 {
 		t.Errorf("the log holds on to %d bytes of the heap, its bound is %d", held, most)
 	}
@@ -425,7 +426,7 @@ func heap() int {
 	return int(stats.HeapAlloc)
 }
 
-func statsOf(t *testing.T, s *storagetest.Node, r *history.Resource) history.Stats {
+func statsOf(t *testing.T, s *storagetest.Node, r *served.Resource) history.Stats {
 	t.Helper()
 	for _, stats := range s.History.Stats() {
 		if stats.Resource == r {
@@ -447,7 +448,7 @@ func TestRevisionsGrowAcrossRestarts(t *testing.T) {
 		t.Errorf("%d after %d", again.History.Revision(), s.History.Revision())
 	}
 	//nolint:errorlint // that very value
-	if _, err := again.History.Watch(history.Services, s.History.Revision()); err != history.ErrExpired {
+	if _, err := again.History.Watch(served.Services, s.History.Revision()); err != history.ErrExpired {
 		t.Errorf("resuming from before the restart: %v", err)
 	}
 }
@@ -462,13 +463,13 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 				"node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
 		}
 	}
-	if c := s.View.Endpoints(history.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
+	if c := s.View.Endpoints(served.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
 		t.Errorf("counted: %+v", c)
 	}
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)
-	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{}) {
+	if c := s.View.Endpoints(served.EndpointSlices); c != (view.EndpointCount{}) {
 		t.Errorf("counted: %+v", c)
 	}
 	for _, stats := range s.History.Stats() {

@@ -7,12 +7,12 @@ import (
 
 // Viewer returns the labels by which a View is pruned. present is false for a viewer that sees no endpoint of any
 // governed Service, not even by the key "*". It is called while the facts do not change.
-type Viewer func(*facts.Facts) (here topology.Labels, present bool)
+type Viewer func(facts.Reader) (here topology.Labels, present bool)
 
 // Node returns the Viewer for a node of the cluster, which need not be known.
 func Node(name string) Viewer {
-	return func(f *facts.Facts) (topology.Labels, bool) {
-		if n := f.Node(name); n != nil {
+	return func(in facts.Reader) (topology.Labels, bool) {
+		if n := in.Node(name); n != nil {
 			return n.Labels, true
 		}
 		return nil, true
@@ -23,12 +23,12 @@ func Node(name string) Viewer {
 // it sees the endpoints on nodes with zone1=unit of a Service that is governed by zone1. A unit without nodes is
 // Nobody.
 func Unit(unit string) Viewer {
-	return func(f *facts.Facts) (topology.Labels, bool) {
-		if unit == "" || !f.Inhabited(unit) {
+	return func(in facts.Reader) (topology.Labels, bool) {
+		if unit == "" || !in.Inhabited(unit) {
 			return nil, false
 		}
 		here := topology.Labels{}
-		for _, key := range f.Keys() {
+		for _, key := range in.Keys() {
 			here[key] = unit
 		}
 		return here, true
@@ -36,4 +36,4 @@ func Unit(unit string) Viewer {
 }
 
 // Nobody is the Viewer that sees no endpoint of any governed Service.
-func Nobody(*facts.Facts) (topology.Labels, bool) { return nil, false }
+func Nobody(facts.Reader) (topology.Labels, bool) { return nil, false }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 
-	"github.com/application-grid/application-grid/pkg/columns"
+	"github.com/application-grid/application-grid/pkg/serve/columns"
 )
 
 // TestAgainstKubernetes compares columns and cells with those of kube-apiserver's printers.

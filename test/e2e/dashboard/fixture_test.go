@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )

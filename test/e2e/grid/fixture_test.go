@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 )
 
 const (

@@ -1,0 +1,329 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+const (
+	// addressInterval is the shortest time between two lists of the nodes' addresses.
+	addressInterval = 10 * time.Minute
+	// addressPage is the most nodes of one page. A node with its images has about 10 kB.
+	addressPage = 250
+	// addressWait is how long all pages may take.
+	addressWait = 2 * time.Minute
+	// addressAgent is the user agent of these requests. It differs from that of the source of nodes, because caching
+	// proxies cache by user agent, and would answer a request of the one with a page of the other.
+	addressAgent = "node-addresses"
+	// siteAgent is the same for the nodes of the site.
+	siteAgent = "site-addresses"
+	// siteInterval is the longest time between two lists of the addresses of the site. Addresses change seldom, and
+	// the list is made earlier when nodes come or go, or are not where they are said to be.
+	siteInterval = 3 * time.Hour
+	// siteAgain is the shortest time between two such lists.
+	siteAgain = 10 * time.Second
+	// maxSite is the most nodes whose addresses are taken.
+	maxSite = 2000
+)
+
+// nodeSource is where nodes come from: a *follow.Source, or a hub.
+type nodeSource interface {
+	State() follow.State
+	// Request makes a request for nodes. agent distinguishes it from others.
+	Request(agent string) *rest.Request
+}
+
+// addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
+// because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
+// addresses.
+type addresses struct {
+	// nodes is the source of nodes that is followed.
+	nodes func() nodeSource
+	facts *facts.Facts
+	clock func() time.Time
+
+	mu sync.Mutex
+	// listed is when the last list began; guarded by mu.
+	listed time.Time
+}
+
+// FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
+// complete, when the site has changed, when doubted yields something, and every few hours. It is one small list,
+// because the nodes are selected by their labels.
+func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
+	f, logger := u.addresses.facts, klog.FromContext(ctx)
+	select {
+	case <-f.Live():
+	case <-ctx.Done():
+		return
+	}
+	var due, last time.Time // the zero time is long ago
+	var names, listed []string
+	incomplete := siteAgain
+	changes := f.Changes() - 1
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		if now := f.Changes(); now != changes {
+			changes, names = now, siteNames(f)
+		}
+		now := u.addresses.clock()
+		select {
+		case <-doubted:
+			due = now
+		default:
+		}
+		state := u.addresses.nodes().State()
+		if state.Synced && state.Err == nil && now.Sub(last) >= siteAgain &&
+			(!now.Before(due) || !slices.Equal(names, listed)) {
+			last = now
+			if err := u.listSite(ctx); err == nil {
+				// At random, so that not all wrappers do it at once.
+				due, listed = now.Add(siteInterval/2+rand.N(siteInterval/2)), names //nolint:gosec // it spreads lists
+				// A node that has just come may get its address a moment later.
+				if len(f.InternalIPs()) >= len(names) {
+					incomplete = siteAgain
+				} else {
+					due, incomplete = now.Add(incomplete), min(2*incomplete, siteInterval/2)
+				}
+			} else if ctx.Err() == nil {
+				logger.Error(err, "Cannot list the addresses of the nodes of the site")
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// siteNames returns the names of the nodes of the site, sorted.
+func siteNames(f *facts.Facts) []string {
+	site := f.Site()
+	names := make([]string, 0, len(site))
+	for _, n := range site {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// listSite lists the InternalIPs of the nodes of the site once.
+func (u *Upstream) listSite(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, addressWait)
+	defer cancel()
+	nodes := make(map[string]nodeAddresses)
+	for _, selector := range u.addresses.facts.SiteSelectors() {
+		err := eachNode(ctx, func() *rest.Request {
+			return u.addresses.nodes().Request(siteAgent).Param("labelSelector", selector)
+		}, func(n nodeAddresses) {
+			if len(nodes) < maxSite {
+				nodes[n.name] = n
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
+		}
+	}
+	u.addresses.facts.SetInternalIPs(internalIPs(nodes))
+	return nil
+}
+
+// nodeAddresses are the addresses of a node, by their type, and what is needed to choose between two nodes that have
+// the same one: a machine that was replaced may leave its Node object behind.
+type nodeAddresses struct {
+	name    string
+	ready   bool
+	created time.Time
+	each    []address
+}
+
+type address struct{ kind, text string }
+
+// internalIPs returns the InternalIPs of nodes by their names. Of two nodes with one address the one that is not ready
+// is left out, else the older one.
+func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
+	owners := make(map[netip.Addr]nodeAddresses)
+	addresses := make(map[string][]netip.Addr)
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		for _, a := range nodes[name].each {
+			ip, err := netip.ParseAddr(a.text)
+			if err != nil || a.kind != wire.InternalIP || slices.Contains(addresses[name], ip.Unmap()) {
+				continue
+			}
+			ip = ip.Unmap()
+			addresses[name] = append(addresses[name], ip)
+			before, taken := owners[ip]
+			if !taken || nodes[name].ready && !before.ready ||
+				nodes[name].ready == before.ready && nodes[name].created.After(before.created) {
+				owners[ip] = nodes[name]
+			}
+		}
+	}
+	for name := range addresses {
+		addresses[name] = slices.DeleteFunc(addresses[name], func(ip netip.Addr) bool {
+			return owners[ip].name != name
+		})
+	}
+	return addresses
+}
+
+// ListAddresses lists the nodes and stores their names by address in the facts. It waits until the facts are complete.
+// It then does nothing if the last list began less than 10 minutes ago, or if the upstream is away; listed reports
+// whether it stored anything. It may take minutes. A list that fails counts as a list: the next one waits 10 minutes
+// too.
+func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
+	select {
+	case <-u.addresses.facts.Live():
+	case <-ctx.Done():
+		return false, nil
+	}
+	if !u.addresses.due() {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, addressWait)
+	defer cancel()
+	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes().Request(addressAgent) })
+	if err != nil {
+		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
+	}
+	u.addresses.facts.SetNodeAddresses(names)
+	return true, nil
+}
+
+// due reports whether a list may begin, and notes that it does.
+func (a *addresses) due() bool {
+	// A list that cannot succeed must not delay the next one.
+	if state := a.nodes().State(); !state.Synced || state.Err != nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.clock()
+	if !a.listed.IsZero() && now.Sub(a.listed) < addressInterval {
+		return false
+	}
+	a.listed = now
+	return true
+}
+
+// listAddresses returns the names of all nodes by their addresses. nodes makes a request for nodes.
+func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
+	names := make(map[netip.Addr]string)
+	ambiguous := make(map[netip.Addr]struct{})
+	err := eachNode(ctx, nodes, func(n nodeAddresses) {
+		for _, a := range n.each {
+			address, err := netip.ParseAddr(a.text)
+			if err != nil {
+				continue // a node's addresses may also be host names
+			}
+			address = address.Unmap()
+			if other, taken := names[address]; taken && other != n.name {
+				ambiguous[address] = struct{}{}
+			}
+			names[address] = n.name
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	// An address that two nodes claim is left out: one of the two may be alive.
+	for address := range ambiguous {
+		delete(names, address)
+	}
+	return names, nil
+}
+
+// eachNode calls visit for every node, which it lists page by page. nodes makes a request for nodes.
+func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAddresses)) error {
+	next := ""
+	for {
+		request := nodes().Param("limit", strconv.Itoa(addressPage))
+		if next != "" {
+			request.Param("continue", next)
+		}
+		body, err := request.Do(ctx).Raw()
+		if err != nil {
+			return err
+		}
+		if next, err = scanNodes(body, visit); err != nil {
+			return err
+		}
+		if next == "" {
+			return nil
+		}
+	}
+}
+
+// scanNodes calls visit for every node in an encoded NodeList, and returns the continue token of the next page.
+func scanNodes(body []byte, visit func(nodeAddresses)) (next string, err error) {
+	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
+		return scanNodesJSON(body, visit)
+	}
+	typeMeta, message, err := wire.Unwrap(body)
+	if err != nil {
+		return "", err
+	}
+	if typeMeta.Kind != "NodeList" {
+		return "", fmt.Errorf("the upstream sent a %s, not a NodeList", typeMeta.Kind)
+	}
+	list, err := wire.ParseList(message, func(item []byte) error {
+		node, err := wire.ParseObject(item)
+		if err != nil {
+			return err
+		}
+		n := nodeAddresses{name: node.Name}
+		if n.ready, err = wire.NodeReady(node.Body); err != nil {
+			return err
+		}
+		var meta metav1.ObjectMeta
+		if err := meta.Unmarshal(node.Meta); err != nil {
+			return err
+		}
+		n.created = meta.CreationTimestamp.Time
+		err = wire.NodeAddresses(node.Body, func(kind, text string) { n.each = append(n.each, address{kind, text}) })
+		visit(n)
+		return err
+	})
+	return list.Continue, err
+}
+
+func scanNodesJSON(body []byte, visit func(nodeAddresses)) (next string, err error) {
+	var list corev1.NodeList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return "", fmt.Errorf("decoding a list of nodes: %w", err)
+	}
+	if list.Kind != "NodeList" {
+		return "", fmt.Errorf("the upstream sent a %q, not a NodeList", list.Kind)
+	}
+	for _, node := range list.Items {
+		n := nodeAddresses{name: node.Name, created: node.CreationTimestamp.Time}
+		for _, c := range node.Status.Conditions {
+			n.ready = n.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}
+		for _, a := range node.Status.Addresses {
+			n.each = append(n.each, address{string(a.Type), a.Address})
+		}
+		visit(n)
+	}
+	return list.Continue, nil
+}

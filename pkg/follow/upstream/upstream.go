@@ -1,0 +1,218 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+)
+
+// Options configure an Upstream.
+type Options struct {
+	// Config leads to the upstream, with the wrapper's own credentials.
+	Config *rest.Config
+	// Facts take what the sources deliver. They also hold back changes at the end of an outage; see follow.Barrier.
+	Facts *facts.Facts
+	// NodeName is the name of this node. If it is empty, this node's Node is not followed.
+	NodeName string
+	// Hub says whether Services, slices and nodes are taken from a hub. The zero value takes them from the upstream.
+	Hub HubOptions
+	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
+	FollowKubernetesEndpoints bool
+	// Clock is time.Now if nil. It spaces the lists of addresses.
+	Clock func() time.Time
+}
+
+// Upstream follows the upstream's state.
+type Upstream struct {
+	group *follow.Group
+	way   *hubWay
+	// others are the sources that a hub has not.
+	others []*follow.Source
+	// onDemand are the sources of resources that are followed only once a client asks for them.
+	onDemand  map[*served.Resource]*follow.Source
+	addresses *addresses
+}
+
+// New makes an Upstream. It sends no request before Run. The error says what about the configuration is wrong.
+func New(options Options) (*Upstream, error) {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
+	if err != nil {
+		return nil, err
+	}
+	u := &Upstream{
+		group:     group,
+		onDemand:  make(map[*served.Resource]*follow.Source),
+		addresses: &addresses{facts: options.Facts, clock: options.Clock},
+	}
+	if u.way, err = newHubWay(options); err != nil {
+		return nil, fmt.Errorf("the hub: %w", err)
+	}
+	for _, o := range shareable(options) {
+		o.Sink = options.Facts.Input(o.Name)
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
+		}
+		u.way.direct = append(u.way.direct, s)
+	}
+	for _, o := range unshareable(options) {
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
+		}
+		u.others = append(u.others, s)
+		switch o.Name {
+		case facts.InputEndpoints:
+			u.onDemand[served.Endpoints] = s
+		case facts.InputNamespaces:
+			u.onDemand[served.Namespaces] = s
+		default:
+			s.Start()
+		}
+	}
+	u.addresses.nodes = u.way.nodes
+	if u.way.share == nil {
+		for _, s := range u.way.direct {
+			s.Start()
+		}
+	}
+	return u, nil
+}
+
+// shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started.
+// The nodes are the first.
+func shareable(options Options) []follow.Options {
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}
+	if options.NodeName != "" {
+		all = append(all, follow.Options{
+			Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName,
+		})
+	}
+	return append(all,
+		follow.Options{Name: facts.InputServices, Resource: served.Services.GroupVersionResource},
+		follow.Options{Name: facts.InputEndpointSlices, Resource: served.EndpointSlices.GroupVersionResource})
+}
+
+// unshareable returns the sources that only the API server has.
+func unshareable(options Options) []follow.Options {
+	endpoints := served.Endpoints.GroupVersionResource
+	var all []follow.Options
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name:          facts.InputKubernetesEndpoints,
+			Resource:      endpoints,
+			Namespace:     "default",
+			FieldSelector: "metadata.name=kubernetes",
+			Optional:      true,
+			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
+		})
+	}
+	for _, r := range []*served.Resource{served.Endpoints, served.Namespaces} {
+		all = append(all, follow.Options{
+			Name: r.Resource, Resource: r.GroupVersionResource, Optional: true, Sink: options.Facts.Input(r.Resource),
+		})
+	}
+	return all
+}
+
+// Run follows the upstream until ctx is done, and returns when all that it started has ended.
+func (u *Upstream) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { u.way.run(ctx) })
+	u.group.Run(ctx)
+}
+
+// Way is where Services, slices and nodes are taken from.
+func (u *Upstream) Way() Way { return u.way.Way() }
+
+// Demand starts to follow a resource that is followed on demand only. It may be called any number of times, also before
+// Run.
+func (u *Upstream) Demand(r *served.Resource) {
+	if s := u.onDemand[r]; s != nil {
+		s.Start()
+	}
+}
+
+// Dismiss stops following a resource that Demand started. After it returns nothing more of it is delivered.
+func (u *Upstream) Dismiss(r *served.Resource) {
+	if s := u.onDemand[r]; s != nil {
+		s.Stop()
+	}
+}
+
+// Retry makes all sources that failed try again at once, for example after new credentials came.
+func (u *Upstream) Retry() {
+	u.group.Retry()
+	if u.way.share != nil {
+		u.way.share.Retry()
+	}
+}
+
+// Relist lists again all that is followed but a share.
+func (u *Upstream) Relist() { u.group.Relist() }
+
+// AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
+// without optional ones. It returns the zero time if one of them had no contact yet.
+func (u *Upstream) AsOf() time.Time { return u.way.asOf() }
+
+// Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and came
+// from no cache.
+func (u *Upstream) Current() bool {
+	for _, state := range u.States() {
+		if state.Name == facts.InputEndpointSlices || state.Name == SourceShare {
+			return state.Started && state.Synced && state.Err == nil && !state.FromCache
+		}
+	}
+	return false
+}
+
+// Reachable reports whether any source got an answer to its last request; an error from the API is an answer too. It is
+// true before the first request has ended.
+func (u *Upstream) Reachable() bool {
+	asked := false
+	for _, state := range u.States() {
+		if !state.Started {
+			continue
+		}
+		var status apierrors.APIStatus
+		if (state.Err == nil && !state.LastContact.IsZero()) || errors.As(state.Err, &status) {
+			return true
+		}
+		asked = asked || state.Err != nil
+	}
+	return !asked
+}
+
+// Silent reports whether no request to the upstream has ended yet, neither with an answer nor with an error.
+func (u *Upstream) Silent() bool {
+	for _, state := range u.States() {
+		if state.Started && (state.Err != nil || state.Answered) {
+			return false
+		}
+	}
+	return true
+}
+
+// States are those of all sources but those of the way that is not followed.
+func (u *Upstream) States() []follow.State {
+	states := u.way.states()
+	for _, s := range u.others {
+		states = append(states, s.State())
+	}
+	return states
+}

@@ -1,0 +1,806 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+)
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: patience, Between: 5 * time.Millisecond}
+
+// patience is how long a test waits for what must happen. Reflectors back off for up to some seconds.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	// Reflectors say a lot about upstreams that misbehave, as they do here.
+	klog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// follower is an Upstream at work, and the Store that it fills.
+type follower struct {
+	t        *testing.T
+	api      *upstreamtest.API
+	store    *storagetest.Node
+	upstream *Upstream
+}
+
+// start runs an Upstream against the address until the test ends.
+func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
+	t.Helper()
+	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
+	var err error
+	f.upstream, err = New(Options{
+		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.upstream.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Error("Run does not return when its context ends")
+		}
+	})
+	return f
+}
+
+// followNew has an API of its own, filled with a small cluster.
+func followNew(t *testing.T, b upstreamtest.Behaviour) *follower {
+	t.Helper()
+	api := smallCluster()
+	api.Behave(b)
+	return start(t, api, &rest.Config{Host: serve(t, api)})
+}
+
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+// smallCluster has two nodes, three Services and a slice of one of them.
+func smallCluster() *upstreamtest.API {
+	api := upstreamtest.New()
+	api.Put(node("node0", "a"))
+	api.Put(node("node1", "b"))
+	for _, name := range []string{"a", "b", "c"} {
+		api.Put(service(name))
+	}
+	api.Put(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1")}},
+	})
+	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})
+	return api
+}
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
+		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"large"}}}},
+	}
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name,
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationApply}},
+	}}
+}
+
+// names are those of what the Store shows of a resource, or why it shows nothing.
+func (f *follower) names(r *served.Resource) string {
+	objects, _, err := f.store.History.List(r, "", 0)
+	if err != nil {
+		return err.Error()
+	}
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.Name)
+	}
+	return strings.Join(names, ",")
+}
+
+func (f *follower) expect(r *served.Resource, want string) {
+	f.t.Helper()
+	soon.UntilQuiet(f.t, func() string {
+		if got := f.names(r); got != want {
+			return fmt.Sprintf("%s: got %q, want %q; %+v", r.Resource, got, want, f.upstream.States())
+		}
+		return ""
+	})
+}
+
+func (f *follower) expectSynced() {
+	f.t.Helper()
+	f.expect(served.Services, "a,b,c")
+	f.expect(served.EndpointSlices, "a-1")
+	f.expect(served.Nodes, "node0")
+	soon.UntilQuiet(f.t, func() string {
+		if n := f.store.NodeCount(); n != 2 {
+			return fmt.Sprintf("%d nodes are known", n)
+		}
+		return ""
+	})
+}
+
+func (f *follower) state(name string) follow.State {
+	f.t.Helper()
+	for _, s := range f.upstream.States() {
+		if s.Name == name {
+			return s
+		}
+	}
+	f.t.Fatalf("there is no source %s", name)
+	return follow.State{}
+}
+
+// events are what the Store's log holds of a resource after a revision.
+func (f *follower) events(r *served.Resource, after uint64) string {
+	f.t.Helper()
+	cursor, err := f.store.History.Watch(r, after)
+	if err != nil {
+		return err.Error()
+	}
+	events, _, err := cursor.Next(1000)
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, e := range events {
+		all = append(all, string(e.Type)+" "+e.Object.Name)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// TestSyncsThrough lists upstreams that answer otherwise than a kube-apiserver. Through each the wrapper becomes
+// ready and follows changes.
+func TestSyncsThrough(t *testing.T) {
+	tests := map[string]upstreamtest.Behaviour{
+		"one as it should be":                   {},
+		"one that gives lists no revision":      {NoListRevision: true},
+		"one that answers in JSON":              {JSONOnly: true},
+		"one that knows no metadata-only lists": {WholeObjects: true},
+		"one that answers whole nodes in JSON":  {WholeObjects: true, JSONOnly: true},
+		"one that gives lists in pages":         {PageSize: 1},
+		"one that gives pages in JSON":          {PageSize: 2, JSONOnly: true},
+		"one that gives pages without revision": {PageSize: 1, NoListRevision: true},
+	}
+	for name, behaviour := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := followNew(t, behaviour)
+			f.expectSynced()
+			f.api.Put(service("d"))
+			f.expect(served.Services, "a,b,c,d")
+			f.api.Delete(service("b"))
+			f.expect(served.Services, "a,c,d")
+			f.api.Put(node("node2", "c"))
+			soon.UntilQuiet(t, func() string {
+				if n := f.store.NodeCount(); n != 3 {
+					return fmt.Sprintf("%d nodes are known", n)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestBecomesReadyWithoutStreamingLists: caching edge proxies accept sendInitialEvents and never send the
+// bookmark, as the upstream here does. So it must not be asked for.
+func TestBecomesReadyWithoutStreamingLists(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	for _, r := range f.api.Requests() {
+		if _, ok := r.Query["sendInitialEvents"]; ok {
+			t.Errorf("%s %s asks for initial events: %v", r.Method, r.Path, r.Query)
+		}
+	}
+}
+
+// TestRequests: protobuf is preferred, of other nodes only metadata is asked for, of the own node all, and legacy
+// Endpoints only on demand.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	var all, own, kubernetes bool
+	for _, r := range f.api.Requests() {
+		accept, selector := r.Header.Get("Accept"), strings.Join(r.Query["fieldSelector"], "")
+		if !strings.HasPrefix(accept, runtime.ContentTypeProtobuf) ||
+			!strings.Contains(accept, runtime.ContentTypeJSON) {
+			t.Errorf("%s: Accept %q", r.Path, accept)
+		}
+		metadataOnly := strings.Contains(accept, "as=PartialObjectMetadata")
+		switch {
+		case r.Path == "/api/v1/nodes" && selector == "":
+			all = true
+			if !metadataOnly {
+				t.Errorf("all nodes are asked for whole: %q", accept)
+			}
+		case r.Path == "/api/v1/nodes":
+			own = true
+			if metadataOnly || selector != "metadata.name=node0" {
+				t.Errorf("own node: Accept %q, fieldSelector %q", accept, selector)
+			}
+		case r.Path == "/api/v1/namespaces/default/endpoints" && selector == "metadata.name=kubernetes":
+			kubernetes = true
+		case strings.Contains(r.Path, "endpoints") && !strings.Contains(r.Path, "endpointslices"):
+			t.Errorf("Endpoints are asked for without demand: %s", r.Path)
+		}
+	}
+	if !all || !own || !kubernetes {
+		t.Errorf("all nodes asked for: %v, own: %v, the Endpoints kubernetes: %v", all, own, kubernetes)
+	}
+	if s := f.state("endpoints"); s.Started {
+		t.Error("the source of Endpoints says that it is started")
+	}
+	for range 3 {
+		f.upstream.Demand(served.Endpoints)
+	}
+	f.expect(served.Endpoints, "kubernetes")
+	f.upstream.Demand(served.Services)
+	f.upstream.Dismiss(served.Services)
+	f.upstream.Dismiss(served.Endpoints)
+	if s := f.state("endpoints"); s.Started {
+		t.Error("the source of Endpoints goes on")
+	}
+	if s := f.state("services"); !s.Started {
+		t.Error("a source that is needed was ended")
+	}
+}
+
+// TestManagedFieldsAreDroppedAtTheDoor: they are half of an object and no client of the wrapper reads them.
+func TestManagedFieldsAreDroppedAtTheDoor(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly})
+		f.expectSynced()
+		o, err := f.store.History.Get(served.Services, types.NamespacedName{Namespace: "default", Name: "a"}, 0)
+		if err != nil || o == nil {
+			t.Fatalf("got %v, %v", o, err)
+		}
+		typed, err := o.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := typed.(*corev1.Service); s.ManagedFields != nil || s.Name != "a" {
+			t.Errorf("got %+v", s.ObjectMeta)
+		}
+	}
+}
+
+// TestExpiredWatchRelistsAndOnlyDifferencesAreEvents: clients must not see the relist.
+func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	before := f.store.History.Revision()
+	lists := f.state("services").Lists
+	// Failing keeps the watches from coming back before the changes are made and the history is gone.
+	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
+	f.api.Forget()
+	f.api.Delete(service("c"))
+	changed := service("b")
+	changed.Spec.ClusterIP = "10.0.0.9"
+	f.api.Put(changed)
+	f.api.Put(service("d"))
+	f.api.Forget()
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.expect(served.Services, "a,b,d")
+	soon.UntilQuiet(t, func() string {
+		if now := f.state("services").Lists; now <= lists {
+			return "no relist"
+		}
+		return ""
+	})
+	if got, want := f.events(served.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
+		t.Errorf("got events %q, want %q", got, want)
+	}
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("endpointslices"); s.Err != nil || s.Lists < 2 {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	if got := f.events(served.EndpointSlices, before); got != "" {
+		t.Errorf("nothing of the slices changed, got events %q", got)
+	}
+}
+
+// TestRefusedConnectionThenBack: before the first list nothing is served, after it the cache is.
+func TestRefusedConnectionThenBack(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	api := smallCluster()
+	f := start(t, api, &rest.Config{Host: "http://" + address})
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("services"); s.Synced || s.Err == nil || !strings.Contains(s.Err.Error(), "refused") {
+			return fmt.Sprintf("the state does not tell the reason: %+v", s)
+		}
+		return ""
+	})
+	f.expect(served.Services, served.ErrNotReady.Error())
+
+	stop := serveAt(t, address, api, nil)
+	f.expectSynced()
+	before := f.store.History.Revision()
+	stop()
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("services"); s.Err == nil || !s.Synced {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	f.expect(served.Services, "a,b,c")
+	api.Put(service("d"))
+	serveAt(t, address, api, nil)
+	f.expect(served.Services, "a,b,c,d")
+	if got := f.events(served.Services, before); got != "ADDED d" {
+		t.Errorf("got events %q", got)
+	}
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("services"); s.Err != nil {
+			return fmt.Sprintf("the state still tells an error: %v", s.Err)
+		}
+		return ""
+	})
+}
+
+// serveAt serves on an address, with TLS if there is a certificate, until the test ends or it is stopped.
+func serveAt(t *testing.T, address string, handler http.Handler, certificate *tls.Certificate) (stop func()) {
+	t.Helper()
+	var listener net.Listener
+	soon.UntilQuiet(t, func() string {
+		var err error
+		if listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	// Not httptest's: its Close waits for requests that came in after the connections were cut.
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0)}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if certificate == nil {
+			_ = server.Serve(listener)
+			return
+		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
+		_ = server.ServeTLS(listener, "", "")
+	})
+	stop = func() {
+		_ = server.Close()
+		wg.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestAbsentResource: 404 is "not served", and the rest works; the resource is taken up when it comes.
+func TestAbsentResource(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
+	f.expect(served.Services, "a,b,c")
+	f.expect(served.EndpointSlices, served.ErrAbsent.Error())
+	if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
+		t.Errorf("got %+v", s)
+	}
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.expect(served.EndpointSlices, "a-1")
+	if s := f.state("endpointslices"); s.Absent || !s.Synced {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// TestAbsentEndpointsHoldNothingUp: where the upstream no longer serves legacy Endpoints, the annotations of
+// default/kubernetes cannot be read, and that is all.
+func TestAbsentEndpointsHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpoints"}})
+	f.expectSynced()
+}
+
+// TestUpstreamChangesItsCertificate: a restarted upstream has a new serving certificate of the same CA.
+func TestUpstreamChangesItsCertificate(t *testing.T) {
+	t.Parallel()
+	ca := tlstest.NewAuthority(t)
+	api := smallCluster()
+	first := ca.Issue(t, "upstream")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop := serveAt(t, address, api, &first)
+	f := start(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
+	f.expectSynced()
+	stop()
+	second := ca.Issue(t, "upstream")
+	serveAt(t, address, api, &second)
+	api.Put(service("d"))
+	f.expect(served.Services, "a,b,c,d")
+
+	// One of another CA is not believed.
+	stranger := tlstest.NewAuthority(t).Issue(t, "upstream")
+	server := httptest.NewUnstartedServer(api)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{stranger}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	g := start(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
+	soon.UntilQuiet(t, func() string {
+		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	g.expect(served.Services, served.ErrNotReady.Error())
+}
+
+// TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.
+func TestNamelessObjectsDoNotBreakTheStream(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		bookmark := &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1000"}}
+		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly, Wild: []watch.Event{
+			{Type: watch.Added, Object: &corev1.Service{}},
+			{Type: watch.Deleted, Object: &corev1.Service{}},
+			{Type: watch.Bookmark, Object: bookmark},
+		}})
+		f.expectSynced()
+		f.api.Put(service("d"))
+		f.expect(served.Services, "a,b,c,d")
+		if lists := f.state("services").Lists; lists != 1 {
+			t.Errorf("the stream was broken: %d lists", lists)
+		}
+	}
+}
+
+// TestBookmarksAreContact: they move the state on while nothing happens.
+func TestBookmarksAreContact(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Wild: []watch.Event{
+		{Type: watch.Bookmark, Object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4711"}}},
+	}})
+	f.expectSynced()
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("services"); s.ResourceVersion != "4711" || s.LastContact.IsZero() {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+}
+
+// TestUpstreamUnderAPath: a lite-apiserver or a gateway may serve under a prefix.
+func TestUpstreamUnderAPath(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	host := serve(t, http.StripPrefix("/clusters/one", api))
+	f := start(t, api, &rest.Config{Host: host + "/clusters/one"})
+	f.expectSynced()
+}
+
+// TestThousandsOfEventsArrive: none is lost and the last state is the right one.
+func TestThousandsOfEventsArrive(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	before := f.store.History.Revision()
+	const changes = 500
+	for i := range changes {
+		changed := service("a")
+		changed.Labels = map[string]string{"n": strconv.Itoa(i)}
+		f.api.Put(changed)
+	}
+	soon.UntilQuiet(t, func() string {
+		if n := strings.Count(f.events(served.Services, before), "MODIFIED a"); n != changes {
+			return fmt.Sprintf("%d events of %d", n, changes)
+		}
+		return ""
+	})
+}
+
+// TestBadConfiguration is reported at the start.
+func TestBadConfiguration(t *testing.T) {
+	for name, config := range map[string]*rest.Config{
+		"CA that is none": {
+			Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("nonsense")},
+		},
+		"file that is not there": {
+			Host:            "https://127.0.0.1:1",
+			TLSClientConfig: rest.TLSClientConfig{CertFile: "/nonexistent", KeyFile: "/nonexistent"},
+		},
+		"address that is none": {Host: "http://%zz"},
+	} {
+		if _, err := New(Options{Config: config, Facts: storagetest.New(storagetest.Options{}).Facts}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestDemandOutsideOfRun does nothing, and does not use up the start.
+func TestDemandOutsideOfRun(t *testing.T) {
+	api := smallCluster()
+	u, err := New(Options{
+		Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Demand(served.Endpoints)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		u.Run(ctx)
+	}()
+	started := func() bool {
+		return slices.ContainsFunc(u.States(), func(s follow.State) bool { return s.Name == "endpoints" && s.Started })
+	}
+	soon.UntilQuiet(t, func() string {
+		u.Demand(served.Endpoints)
+		if !started() {
+			return "Endpoints are not followed"
+		}
+		return ""
+	})
+	cancel()
+	<-done
+	u.Demand(served.Endpoints)
+	for _, s := range u.States() {
+		if s.Name == "node" {
+			t.Error("without a node's name no Node is to be asked for")
+		}
+	}
+}
+
+// TestListWithoutRevisionIsWatchedFromItsNewestItem: a watch from nowhere in particular would bring everything
+// again, or miss what happened since the list.
+func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		f := followNew(t, upstreamtest.Behaviour{NoListRevision: true, JSONOnly: jsonOnly})
+		f.expectSynced()
+		c, err := f.store.History.Get(served.Services, types.NamespacedName{Namespace: "default", Name: "c"}, 0)
+		if err != nil || c == nil {
+			t.Fatalf("got %v, %v", c, err)
+		}
+		watches := 0
+		soon.UntilQuiet(t, func() string {
+			for _, r := range f.api.Requests() {
+				if r.Path != "/api/v1/services" || r.Query["watch"] == nil {
+					continue
+				}
+				watches++
+				// Two nodes and three Services were put in after revision 100; c is the last.
+				if got := strings.Join(r.Query["resourceVersion"], ","); got != "105" {
+					t.Fatalf("JSON %v: the watch starts at %q, want 105", jsonOnly, got)
+				}
+			}
+			if watches == 0 {
+				return "no watch yet"
+			}
+			return ""
+		})
+	}
+}
+
+// TestNamelessObjectInAList: the list is not taken for complete, and the state tells why.
+func TestNamelessObjectInAList(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
+	f := start(t, api, &rest.Config{Host: serve(t, api)})
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("services"); s.Synced || !errors.Is(s.Err, follow.ErrNoName) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	f.expect(served.Services, served.ErrNotReady.Error())
+	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
+	f.expectSynced()
+}
+
+// TestA404AfterTheFirstList takes nothing away: it is what a gateway says that has lost its API server.
+func TestA404AfterTheFirstList(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes")
+	before := f.store.History.Revision()
+	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
+	f.api.Forget()
+	for _, name := range []string{"services", "endpointslices", "nodes", "node", "endpoints", "kubernetes-endpoints"} {
+		soon.UntilQuiet(t, func() string {
+			if s := f.state(name); s.Err == nil {
+				return fmt.Sprintf("it is not known that the upstream fails: %+v", s)
+			}
+			return ""
+		})
+	}
+	f.expectSynced()
+	f.expect(served.Endpoints, "kubernetes")
+	for _, r := range served.All() {
+		if r == served.Namespaces { // nobody has asked for them
+			continue
+		}
+		if got := f.events(r, before); got != "" {
+			t.Errorf("%s: got events %q", r.Resource, got)
+		}
+	}
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.api.Put(service("d"))
+	await.Patience{Within: time.Minute, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
+		if got := f.names(served.Services); got != "a,b,c,d" {
+			return got
+		}
+		return ""
+	})
+}
+
+// TestWhetherTheUpstreamIsThere tells an upstream that answers, whatever it says, from one that does not, and both from
+// one that has not said a word yet.
+func TestWhetherTheUpstreamIsThere(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	for name, test := range map[string]struct {
+		host              func() string
+		reachable, silent bool
+	}{
+		"one that answers": {func() string { return serve(t, smallCluster()) }, true, false},
+		"one that refuses connections": {func() string {
+			server := httptest.NewServer(http.NotFoundHandler())
+			defer server.Close()
+			return server.URL
+		}, false, false},
+		"one that does not know the wrapper": {
+			func() string { return serve(t, failing(http.StatusUnauthorized)) }, true, false,
+		},
+		"one that lets the wrapper do nothing": {
+			func() string { return serve(t, failing(http.StatusForbidden)) }, true, false,
+		},
+		"a gateway without an API server": {
+			func() string { return serve(t, http.NotFoundHandler()) }, true, false,
+		},
+		"a gateway that says so": {
+			func() string { return serve(t, failing(http.StatusBadGateway)) }, true, false,
+		},
+		"one that says nothing": {func() string {
+			return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				select {
+				case <-r.Context().Done():
+				case <-stop:
+				}
+			}))
+		}, true, true},
+		// The first list of a large cluster over a slow link has begun to arrive.
+		"one that says it slowly": {func() string {
+			return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+				_, _ = io.WriteString(w, `{"kind":"List",`)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-stop:
+				}
+			}))
+		}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, upstreamtest.New(), &rest.Config{Host: test.host()})
+			await.Patience{Within: 5 * time.Second, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
+				if !f.state("services").Started {
+					return "nothing was asked of it yet"
+				}
+				if reachable, silent := f.upstream.Reachable(), f.upstream.Silent(); reachable != test.reachable ||
+					silent != test.silent {
+					return fmt.Sprintf("reachable %v, silent %v; want %v, %v; %+v",
+						reachable, silent, test.reachable, test.silent, f.upstream.States())
+				}
+				return ""
+			})
+		})
+	}
+	u, err := New(Options{
+		Config: &rest.Config{Host: "http://127.0.0.1:1"}, Facts: storagetest.New(storagetest.Options{}).Facts,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !u.Reachable() || !u.Silent() {
+		t.Errorf("before anything was asked: reachable %v, silent %v", u.Reachable(), u.Silent())
+	}
+}
+
+func failing(code int) http.Handler {
+	api := smallCluster()
+	api.Behave(upstreamtest.Behaviour{Failing: code})
+	return api
+}
+
+// TestDismiss ends what Demand began, and the next Demand begins it anew: what happened meanwhile is there.
+func TestDismiss(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes")
+	f.upstream.Dismiss(served.Endpoints)
+	f.store.Forget(served.Endpoints)
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("endpoints"); s.Started || s.Synced {
+			return fmt.Sprintf("it is still followed: %+v", s)
+		}
+		return ""
+	})
+	f.api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "meanwhile"}})
+	f.expect(served.Endpoints, served.ErrNotReady.Error())
+	f.upstream.Demand(served.Endpoints)
+	f.expect(served.Endpoints, "kubernetes,meanwhile")
+	f.upstream.Dismiss(served.Services) // which was not demanded
+	f.expectSynced()
+}

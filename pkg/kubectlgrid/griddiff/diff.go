@@ -1,0 +1,557 @@
+package griddiff
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Answer says what applying a grid would change in its child, or in the children of several units that are the same now
+// and get the same.
+type Answer struct {
+	// Kind, Namespace and Name are the grid's.
+	Kind, Namespace, Name string
+	// Template is the name of the template, and Overrides names what changes it; empty if the answer is about a
+	// Service, or about the grid itself.
+	Template  string
+	Overrides []string
+	// Units has the units that the answer is about. The child of the first one was tried as an example of all of them.
+	Units []string
+	// Child is the name of the child that was tried.
+	Child string
+	// Live is the child as it is, nil if it does not exist, and Merged as it would be.
+	Live, Merged *unstructured.Unstructured
+	// Notes say what else the controller would do.
+	Notes []string
+	// Refused is why the grid or the child cannot be applied; empty if it can.
+	Refused string
+}
+
+// Differs reports whether the child would change.
+func (a *Answer) Differs() bool {
+	return a.Refused == "" && a.Merged != nil && (a.Live == nil || !reflect.DeepEqual(a.Live.Object, a.Merged.Object))
+}
+
+// Source makes Answers.
+type Source struct {
+	API client.Client
+	// Nodes has the labels of all nodes, by name.
+	Nodes map[string]topology.Labels
+	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
+	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
+	// Unit is the only unit to ask about; empty for all.
+	Unit string
+}
+
+// Compare returns what applying a grid would change. The grid must have a namespace.
+func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured) ([]Answer, error) {
+	k, ok := kindOf(manifest)
+	if !ok {
+		return nil, fmt.Errorf("%s %s is not a grid", manifest.GetKind(), manifest.GetName())
+	}
+	answer := Answer{Kind: k.Kind, Namespace: manifest.GetNamespace(), Name: manifest.GetName()}
+	applied, notes, err := s.applyGrid(ctx, manifest)
+	if refusal, refused := refusal(err); refused {
+		answer.Refused = refusal
+		return []Answer{answer}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := applied.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", k.Kind, answer.Name, err)
+	}
+	grid := k.New()
+	if err := json.Unmarshal(data, grid); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", k.Kind, answer.Name, err)
+	}
+	o := gridchild.OwnerOf(k, grid)
+	if err := gridchild.CheckKey(o.Key); err != nil {
+		answer.Refused = err.Error()
+		return []Answer{answer}, nil //nolint:nilerr // the refusal is in the answer
+	}
+	if service, ok := grid.(*v1.ServiceGrid); ok {
+		child, err := gridchild.OfService(o, service.Spec.Template)
+		if err != nil {
+			answer.Refused = err.Error()
+			return []Answer{answer}, nil //nolint:nilerr // the refusal is in the answer
+		}
+		err = s.ask(ctx, o, k, child, &answer)
+		return []Answer{answer}, err
+	}
+	answers, err := s.units(ctx, o, k, grid, answer)
+	if err == nil && len(answers) == 0 {
+		notes = append(notes, "no node has the label "+o.Key+", so there are no units")
+		answers = []Answer{answer}
+	}
+	if err == nil {
+		answers[0].Notes = append(notes, answers[0].Notes...)
+	}
+	return answers, err
+}
+
+// applyGrid returns the grid as it would be after applying the manifest (a dry run), and notes about what the
+// controller would do then, other than changing children.
+func (s Source) applyGrid(
+	ctx context.Context, manifest *unstructured.Unstructured,
+) (*unstructured.Unstructured, []string, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(manifest.GroupVersionKind())
+	strict := client.FieldValidation(metav1.FieldValidationStrict)
+	err := s.API.Get(ctx, client.ObjectKeyFromObject(manifest), live)
+	if apierrors.IsNotFound(err) {
+		created := manifest.DeepCopy()
+		if err := s.API.Create(ctx, created, client.DryRunAll, strict); err != nil {
+			return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+		}
+		return created, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+	}
+	var notes []string
+	before, _, _ := unstructured.NestedString(live.Object, "spec", "gridUniqKey")
+	updated := merge(live, manifest)
+	if err := s.API.Update(ctx, updated, client.DryRunAll, strict); err != nil {
+		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+	}
+	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before &&
+		manifest.GetKind() != v1.ServiceGridKind.Kind {
+		notes = append(notes, fmt.Sprintf(
+			"gridUniqKey changes from %s to %s: the workloads of the old key's units are removed as spec.removal says",
+			before, after))
+	}
+	return updated, notes, nil
+}
+
+// merge returns the live grid with the manifest's spec, labels and annotations. Labels and annotations that kubectl
+// applied before, and that are not in the manifest any more, are removed.
+func merge(live, manifest *unstructured.Unstructured) *unstructured.Unstructured {
+	merged := live.DeepCopy()
+	var before struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+	}
+	if text := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; text != "" {
+		_ = json.Unmarshal([]byte(text), &before) // an annotation that cannot be read removes nothing
+	}
+	combine := func(live, before, now map[string]string) map[string]string {
+		out := maps.Clone(live)
+		maps.DeleteFunc(out, func(key, _ string) bool { _, ours := before[key]; return ours })
+		if out == nil {
+			out = map[string]string{}
+		}
+		maps.Copy(out, now)
+		return out
+	}
+	merged.SetLabels(combine(live.GetLabels(), before.Metadata.Labels, manifest.GetLabels()))
+	merged.SetAnnotations(combine(live.GetAnnotations(), before.Metadata.Annotations, manifest.GetAnnotations()))
+	if spec, ok := manifest.DeepCopy().Object["spec"]; ok {
+		merged.Object["spec"] = spec
+	} else {
+		delete(merged.Object, "spec")
+	}
+	return merged
+}
+
+// refusal returns the API server's message, if err means that it refuses the object because of its content.
+func refusal(err error) (string, bool) {
+	var status apierrors.APIStatus
+	if err == nil || !gridchild.Refused(err) || !errors.As(err, &status) {
+		return "", false
+	}
+	return status.Status().Message, true
+}
+
+// presentPage is how many workloads are listed at once.
+const presentPage = 100
+
+// group identifies units whose children would change in the same way: they have the same now, and get the same.
+type group struct {
+	// variant names the template and the overrides.
+	variant string
+	// now is the likeness of the live child; empty if there is none. replicas are its replicas, if the child that would
+	// be applied has some; else they stay as they are.
+	now      string
+	replicas int64
+	// problem is why there can be no child; empty if there can.
+	problem string
+}
+
+// units groups a grid's units, and makes an Answer for each group by trying one of its units.
+func (s Source) units(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer,
+) ([]Answer, error) {
+	children, err := s.children(ctx, k, o.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	mine := func(name string) bool {
+		child := children[name]
+		return child != nil && ownerUID(child) == o.UID
+	}
+	units := s.unitsOf(o.Key)
+	names := gridchild.Assign(k, o.Name, units, gridchild.Known{Exists: mine, Taken: func(unit string) bool {
+		other := children[o.Name+"-"+unit]
+		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
+	}})
+	spec, _ := v1.Workload(grid)
+	templates := gridchild.NewTemplates(spec, s.around(ctx, k, o.Key))
+	revision, err := s.revision(ctx, k, grid)
+	if err != nil {
+		return nil, err
+	}
+	live, err := s.present(ctx, k, o)
+	if err != nil {
+		return nil, err
+	}
+	noted := "" // children have the name of their revision only in a rollout
+	if spec.Rollout != nil {
+		noted = revision
+	}
+	render := func(unit string) (*gridchild.Child, error) {
+		if err := names.Clash(unit); err != nil {
+			return nil, err
+		}
+		template, err := templates.Of(unit)
+		if err != nil {
+			return nil, err
+		}
+		selects := o.UnitInSelector
+		if child, ok := live[names.ByUnit[unit]]; ok {
+			selects = child.selectsUnit
+		}
+		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
+		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
+	}
+	order, members := grouped(units, func(unit string) group {
+		g := group{variant: templates.Variant(unit)}
+		child, err := render(unit)
+		if err == nil && children[child.Object.GetName()] != nil {
+			name := child.Object.GetName()
+			g.now = live[name].likeness
+			if setsReplicas(child) {
+				g.replicas = live[name].replicas
+			}
+			err = claim(o, k, children[name])
+		}
+		if err != nil {
+			g.problem = err.Error()
+		}
+		return g
+	})
+	var answers []Answer
+	for _, g := range order {
+		one := answer
+		one.Template, one.Overrides = gridchild.Parts(g.variant)
+		one.Units, one.Refused = members[g], g.problem
+		if g.problem == "" {
+			child, err := render(members[g][0])
+			if err != nil {
+				return nil, err
+			}
+			if err := s.ask(ctx, o, k, child, &one); err != nil {
+				return nil, err
+			}
+		}
+		answers = append(answers, one)
+	}
+	return answers, nil
+}
+
+// grouped groups units. order has the groups in the order of their first units.
+func grouped(units []string, of func(unit string) group) (order []group, members map[group][]string) {
+	members = map[group][]string{}
+	for _, unit := range units {
+		g := of(unit)
+		if members[g] == nil {
+			order = append(order, g)
+		}
+		members[g] = append(members[g], unit)
+	}
+	return order, members
+}
+
+// revision returns the name of the revision that the controller gives to the grid's spec. Who may not read
+// ControllerRevisions gets the name of a new one.
+func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (string, error) {
+	spec, status := v1.Workload(grid)
+	revision, err := gridrevision.Of(k.Kind, grid.GetName(), spec)
+	if err != nil {
+		return "", err
+	}
+	list := &appsv1.ControllerRevisionList{}
+	err = s.API.List(ctx, list, client.InNamespace(grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return "", fmt.Errorf("asking for the ControllerRevisions: %w", err)
+	}
+	var own []*appsv1.ControllerRevision
+	for i := range list.Items {
+		if ownerUID(&list.Items[i]) == string(grid.GetUID()) {
+			own = append(own, &list.Items[i])
+		}
+	}
+	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
+		return found.Name, nil
+	}
+	return revision.Name, nil
+}
+
+// children returns all objects of a namespace that have the kind of a grid's children, by name. It includes those that
+// are not children of a grid, because they may have a name that a child should get.
+func (s Source) children(
+	ctx context.Context, k v1.GridKind, namespace string,
+) (map[string]*metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	if err := s.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("asking for the %ss of namespace %s: %w", k.Child.Kind, namespace, err)
+	}
+	children := make(map[string]*metav1.PartialObjectMetadata, len(list.Items))
+	for i := range list.Items {
+		children[list.Items[i].Name] = &list.Items[i]
+	}
+	return children, nil
+}
+
+// present is what the live workload of a unit is, as far as units may differ in it.
+type present struct {
+	// selectsUnit is set if its selector names the unit.
+	selectsUnit bool
+	// likeness is the same for two workloads that differ in nothing but their unit and replicas.
+	likeness string
+	replicas int64
+}
+
+// present returns what there is, for each workload with the label of the grid's name. It lists whole objects, so it
+// lists them page by page, and keeps none.
+func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]present, error) {
+	all := map[string]present{}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	for {
+		err := s.API.List(ctx, list, client.InNamespace(o.Namespace),
+			client.MatchingLabels{v1.LabelGridSelector: o.Name},
+			client.Limit(presentPage), client.Continue(list.GetContinue()))
+		if err != nil {
+			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
+		}
+		for i := range list.Items {
+			item := &list.Items[i]
+			likeness, err := likenessOf(item, o)
+			if err != nil {
+				return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, item.GetName(), err)
+			}
+			replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
+			all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
+		}
+		if list.GetContinue() == "" {
+			return all, nil
+		}
+	}
+}
+
+// likenessOf returns a digest of all that applying a child could change in the live one, without the unit and the
+// replicas: its labels, the controller's annotations, its owners, its spec, and the fields that the controller owns in
+// it, which are removed when they are not applied again.
+func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, error) {
+	spec, _ := live.DeepCopy().Object["spec"].(map[string]any)
+	for _, path := range [][]string{
+		{"selector", "matchLabels", v1.LabelGridUnit},
+		{"template", "metadata", "labels", v1.LabelGridUnit},
+		{"template", "spec", "nodeSelector", o.Key},
+	} {
+		if value, ok, _ := unstructured.NestedString(spec, path...); ok && value == v1.UnitOf(live, o.Name) {
+			if err := unstructured.SetNestedField(spec, "", path...); err != nil {
+				return "", err //nolint:wrapcheck // the caller names the object
+			}
+		}
+	}
+	delete(spec, "replicas")
+	labels := live.GetLabels()
+	delete(labels, v1.LabelGridUnit)
+	annotations := live.GetAnnotations()
+	maps.DeleteFunc(annotations, func(key, _ string) bool {
+		return !strings.HasPrefix(key, v1.GroupName+"/") || key == v1.AnnotationAppliedDigest
+	})
+	var owned []string
+	for _, entry := range live.GetManagedFields() {
+		if entry.Manager == v1.FieldManager && entry.FieldsV1 != nil {
+			owned = append(owned, string(entry.Operation)+entry.Subresource+string(entry.FieldsV1.GetRawBytes()))
+		}
+	}
+	data, err := json.Marshal([]any{labels, annotations, live.GetOwnerReferences(), spec, owned})
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller names the object
+	}
+	sum := sha256.Sum256(data)
+	return string(sum[:]), nil
+}
+
+// around returns what templates depend on besides the grid.
+func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild.Context {
+	c := gridchild.Context{Nodes: func(unit string) []map[string]string {
+		var of []map[string]string
+		for _, labels := range s.Nodes {
+			if labels[key] == unit {
+				of = append(of, labels)
+			}
+		}
+		return of
+	}}
+	if s.Merge != nil {
+		c.Merge = s.Merge(ctx, k.Child)
+	}
+	return c
+}
+
+// unitsOf returns the units of a key, sorted.
+func (s Source) unitsOf(key string) []string {
+	units := map[string]bool{}
+	for _, labels := range s.Nodes {
+		if unit := labels[key]; unit != "" && (s.Unit == "" || s.Unit == unit) {
+			units[unit] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(units))
+}
+
+// claim says why a live object must not become a child of the grid.
+func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
+	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
+	if errors.Is(err, gridchild.ErrLeftOver) {
+		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w",
+			k.Child.Kind, live.GetName(), err)
+	}
+	return err
+}
+
+func ownerUID(object metav1.Object) string {
+	if by := metav1.GetControllerOf(object); by != nil {
+		return string(by.UID)
+	}
+	return ""
+}
+
+// ask asks the API server what a child would be after it is applied, and fills the answer.
+func (s Source) ask(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer,
+) error {
+	merged := child.Object.DeepCopy()
+	answer.Child = merged.GetName()
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(k.Child)
+	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager), client.DryRunAll}
+	err := s.API.Get(ctx, client.ObjectKeyFromObject(merged), live)
+	switch {
+	case apierrors.IsNotFound(err):
+		live = nil
+	case err != nil:
+		return fmt.Errorf("asking for %s %s: %w", k.Child.Kind, answer.Child, err)
+	default:
+		if err := claim(o, k, live); err != nil {
+			answer.Refused = err.Error()
+			return nil //nolint:nilerr // the refusal is in the answer
+		}
+		merged.SetUID(live.GetUID())
+		options = append(options, client.ForceOwnership)
+	}
+	err = s.API.Apply(ctx, client.ApplyConfigurationFromUnstructured(merged), options...)
+	if refusal, refused := refusal(err); refused {
+		answer.Refused = refusal
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("applying %s %s (a dry run): %w", k.Child.Kind, answer.Child, err)
+	}
+	if live != nil {
+		answer.Notes = append(answer.Notes, keepReplicas(live, merged, child)...)
+		if why, held := live.GetAnnotations()[v1.AnnotationHold]; held {
+			answer.Notes = append(answer.Notes,
+				fmt.Sprintf("the annotation %s keeps it as it is: %s", v1.AnnotationHold, why))
+		}
+		if ownerUID(live) != o.UID {
+			answer.Notes = append(answer.Notes,
+				"it is adopted: fields that kubectl wrote and that the template does not have are removed too, "+
+					"which is not shown here")
+		}
+		answer.Live = readable(live)
+	}
+	answer.Merged = readable(merged)
+	if live == nil { // the API server makes these up anew for each dry run
+		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "uid")
+		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "creationTimestamp")
+	}
+	return nil
+}
+
+// keepReplicas keeps the live replicas where a template does not set replicas any more, as the controller does.
+func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
+	if setsReplicas(child) || !appliesReplicas(live) {
+		return nil
+	}
+	replicas, ok, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
+	if !ok || err != nil || unstructured.SetNestedField(merged.Object, replicas, "spec", "replicas") != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(
+		"the template does not set replicas any more, so each unit keeps the number it has: %d here", replicas)}
+}
+
+func setsReplicas(child *gridchild.Child) bool {
+	_, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas")
+	return named
+}
+
+// appliesReplicas reports whether the controller has applied spec.replicas.
+func appliesReplicas(live *unstructured.Unstructured) bool {
+	for _, entry := range live.GetManagedFields() {
+		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply ||
+			entry.Subresource != "" || entry.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Spec map[string]any `json:"f:spec"`
+		}
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		if _, ok := fields.Spec["f:replicas"]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// readable returns a copy of an object without the fields that change with every write.
+func readable(object *unstructured.Unstructured) *unstructured.Unstructured {
+	out := object.DeepCopy()
+	for _, field := range []string{"managedFields", "generation", "resourceVersion"} {
+		unstructured.RemoveNestedField(out.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(out.Object, "metadata", "annotations", v1.AnnotationAppliedDigest)
+	if annotations := out.GetAnnotations(); annotations != nil && len(annotations) == 0 {
+		out.SetAnnotations(nil)
+	}
+	return out
+}

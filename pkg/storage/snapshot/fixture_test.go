@@ -1,0 +1,210 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+)
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func node(tb testing.TB, name, zone, heartbeat string) *wire.Object {
+	tb.Helper()
+	return wiretest.Object(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Message: heartbeat}}},
+	})
+}
+
+// slice has an endpoint on each of node0 and node1.
+func slice(tb testing.TB, service, address string) *wire.Object {
+	tb.Helper()
+	return wiretest.Object(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: service + "-1", UID: types.UID(service),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{address}, NodeName: ptr.To("node0")},
+			{Addresses: []string{"10.1.1.1"}, NodeName: ptr.To("node1")},
+		},
+	})
+}
+
+// liveStore is node0's, with that many governed Services.
+func liveStore(tb testing.TB, services int) *storagetest.Node {
+	tb.Helper()
+	s := emptyStore(0)
+	fill(tb, s, services)
+	return s
+}
+
+// emptyStore is node0's, which knows nothing yet. Its process begins above the given revision.
+func emptyStore(after uint64) *storagetest.Node {
+	return storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true, After: after})
+}
+
+func fill(tb testing.TB, s *storagetest.Node, services int) {
+	tb.Helper()
+	svcs, slices := objects(tb, services)
+	s.NodeLabels().Replace([]*wire.Object{node(tb, "node0", "a", ""), node(tb, "node1", "b", "")})
+	s.OwnNode().Replace([]*wire.Object{node(tb, "node0", "a", "")})
+	s.Services().Replace(svcs)
+	s.EndpointSlices().Replace(slices)
+}
+
+// objects are that many governed Services and their slices.
+func objects(tb testing.TB, services int) (svcs, slices []*wire.Object) {
+	tb.Helper()
+	for i := range services {
+		name := fmt.Sprintf("s%03d", i)
+		svcs = append(svcs, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
+		}}))
+		slices = append(slices, slice(tb, name, fmt.Sprintf("10.0.%d.%d", i>>8, i&255)))
+	}
+	return svcs, slices
+}
+
+// largeStore is one whose snapshot has about 1 MiB.
+func largeStore(tb testing.TB) *storagetest.Node {
+	tb.Helper()
+	s := liveStore(tb, 3)
+	random := rand.NewChaCha8([32]byte{})
+	for i := range 16 {
+		incompressible := make([]byte, 64<<10)
+		_, _ = random.Read(incompressible)
+		s.Services().Apply(wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: fmt.Sprint("large", i),
+				Annotations: map[string]string{"large": string(incompressible)},
+			},
+		}))
+	}
+	return s
+}
+
+func state(tb testing.TB, s *storagetest.Node) *facts.State {
+	tb.Helper()
+	state, err := s.View.State("node0", epoch)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return state
+}
+
+// shown is what a Node serves, as text.
+func shown(tb testing.TB, s *storagetest.Node) string {
+	tb.Helper()
+	text := ""
+	for _, r := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
+		objects, _, err := s.History.List(r, "", 0)
+		if err != nil {
+			tb.Fatalf("%s: %v", r.Resource, err)
+		}
+		for _, o := range objects {
+			typed, err := o.Decode()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			typed.(metav1.Object).SetResourceVersion("")
+			text += fmt.Sprintf("%v\n", typed)
+		}
+	}
+	return text
+}
+
+// Names of node0's files.
+const (
+	snapshotFile = "snapshot-node0"
+	revisionFile = "revision-node0"
+)
+
+// open takes a directory for node0 until the test ends, or it is closed.
+func open(tb testing.TB, path string) *Dir {
+	tb.Helper()
+	return openAs(tb, path, "node0")
+}
+
+func openAs(tb testing.TB, path, nodeName string) *Dir {
+	tb.Helper()
+	d, err := Open(path, nodeName, logr.Discard())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closeDir(tb, d) })
+	return d
+}
+
+// closeDir lets the next one open the directory. A second time it does nothing.
+func closeDir(tb testing.TB, d *Dir) {
+	tb.Helper()
+	if err := d.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		tb.Fatal(err)
+	}
+}
+
+// loaded is what a process finds that has node0's directory for a moment.
+func loaded(tb testing.TB, path string) *facts.State {
+	tb.Helper()
+	d := open(tb, path)
+	defer closeDir(tb, d)
+	state, _ := d.Load()
+	return state
+}
+
+// saved is a directory with a snapshot of a Node, which no process has open.
+func saved(tb testing.TB, s *storagetest.Node) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "state")
+	d := open(tb, path)
+	defer closeDir(tb, d)
+	d.Load()
+	if _, err := d.Save(state(tb, s), s.History.Revision(), epoch); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+func sectionOf(state *facts.State, input string) *facts.Section {
+	for i := range state.Sections {
+		if state.Sections[i].Input == input {
+			return &state.Sections[i]
+		}
+	}
+	return nil
+}
+
+// names are those of the files of a directory, without the lock.
+func names(tb testing.TB, path string) []string {
+	tb.Helper()
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() != lockName {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}

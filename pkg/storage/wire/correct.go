@@ -1,0 +1,246 @@
+package wire
+
+import (
+	"bytes"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
+)
+
+// Fields of core/v1 ObjectReference (k8s.io/api/core/v1/generated.proto).
+const (
+	referenceKind      = 1
+	referenceNamespace = 2
+	referenceName      = 3
+	referenceUID       = 4
+)
+
+// kindPod is the kind of a reference to a pod.
+var kindPod = []byte("Pod")
+
+// Pod returns the pod that an endpoint's targetRef names. ok is false if it names none, or if it cannot be read. The
+// results share memory with the message.
+func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
+	if e.target == nil {
+		return nil, nil, nil, false
+	}
+	var kind []byte
+	f := field.Of(e.target)
+	for f.Next() {
+		switch f.Number {
+		case referenceKind:
+			kind = f.Value
+		case referenceNamespace:
+			namespace = f.Value
+		case referenceName:
+			name = f.Value
+		case referenceUID:
+			uid = f.Value
+		}
+	}
+	return namespace, name, uid, f.Err == nil && bytes.Equal(kind, kindPod) && len(name) > 0
+}
+
+// Serving returns the condition serving; if the endpoint has none, whether it is ready.
+func (e Endpoint) Serving() bool { return e.parseConditions().serving }
+
+// Correction says how an endpoint really is.
+type Correction struct {
+	// Gone is set for an endpoint that does not exist any more. It is left out.
+	Gone bool
+	// Address replaces the endpoint's addresses; "" leaves them.
+	Address string
+	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
+	// Published is set: its Service has publishNotReadyAddresses.
+	Serving, Published bool
+}
+
+// Is reports whether an endpoint is as a correction says.
+func (e Endpoint) Is(c *Correction) bool {
+	now := e.parseConditions()
+	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c).equal(now)
+}
+
+// conditions are those of an endpoint.
+type conditions struct {
+	ready, serving, terminating bool
+	// others are the encoded fields that this package does not know.
+	others []byte
+}
+
+// parseConditions reads the conditions, which were read without error before. What is missing has the default of
+// discovery/v1.
+func (e Endpoint) parseConditions() conditions {
+	c := conditions{ready: e.Ready, serving: e.Ready}
+	f := field.Of(e.conditions)
+	for f.Next() {
+		switch f.Number {
+		case conditionsReady:
+		case conditionsServing:
+			c.serving = f.Varint != 0
+		case conditionsTerminating:
+			c.terminating = f.Varint != 0
+		default:
+			c.others = append(c.others, f.Encoded...)
+		}
+	}
+	return c
+}
+
+// corrected returns the conditions as a Correction says.
+func (c conditions) corrected(to *Correction) conditions {
+	after := c
+	after.serving = to.Serving
+	after.ready = to.Published || to.Serving && !c.terminating
+	return after
+}
+
+func (c conditions) equal(other conditions) bool {
+	return c.ready == other.ready && c.serving == other.serving && c.terminating == other.terminating
+}
+
+func (c conditions) encode() []byte {
+	out := appendBool(nil, conditionsReady, c.ready)
+	out = appendBool(out, conditionsServing, c.serving)
+	out = appendBool(out, conditionsTerminating, c.terminating)
+	return append(out, c.others...)
+}
+
+func appendBool(dst []byte, number protowire.Number, value bool) []byte {
+	dst = protowire.AppendTag(dst, number, protowire.VarintType)
+	return protowire.AppendVarint(dst, protowire.EncodeBool(value))
+}
+
+func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
+	var out []byte
+	changed := false
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != sliceEndpoints {
+			out = append(out, f.Encoded...)
+			continue
+		}
+		endpoint, _, err := parseSliceEndpoint(f.Value)
+		if err != nil {
+			return nil, err
+		}
+		c := correct(endpoint)
+		if c == nil || endpoint.Is(c) {
+			out = append(out, f.Encoded...)
+			continue
+		}
+		changed = true
+		if !c.Gone {
+			out = appendBytesField(out, sliceEndpoints, correctedEndpoint(f.Value, endpoint, c))
+		}
+	}
+	switch {
+	case f.Err != nil:
+		return nil, f.Err
+	case !changed:
+		return body, nil
+	}
+	return out, nil
+}
+
+// correctedEndpoint returns a corrected copy of an Endpoint message. Its fields are in the order of their numbers if
+// they were before.
+func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte {
+	out := make([]byte, 0, len(message)+len(c.Address)+8)
+	if c.Address != "" {
+		out = appendBytesField(out, endpointAddresses, []byte(c.Address))
+	}
+	conditions := endpoint.parseConditions().corrected(c).encode()
+	written := false
+	f := field.Of(message)
+	for f.Next() {
+		if f.Number >= endpointConditions && !written {
+			out, written = appendBytesField(out, endpointConditions, conditions), true
+		}
+		if f.Number != endpointConditions && (f.Number != endpointAddresses || c.Address == "") {
+			out = append(out, f.Encoded...)
+		}
+	}
+	if !written {
+		out = appendBytesField(out, endpointConditions, conditions)
+	}
+	return out
+}
+
+func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
+	var out []byte
+	changed := false
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != endpointsSubsets {
+			out = append(out, f.Encoded...)
+			continue
+		}
+		subset, addresses, differs, err := correctSubset(f.Value, correct)
+		if err != nil {
+			return nil, err
+		}
+		changed = changed || differs
+		// A subset without addresses is not valid.
+		if addresses > 0 {
+			out = appendBytesField(out, endpointsSubsets, subset)
+		}
+	}
+	switch {
+	case f.Err != nil:
+		return nil, f.Err
+	case !changed:
+		return body, nil
+	}
+	return out, nil
+}
+
+// correctSubset returns a corrected copy of a subset and the number of its addresses, and reports whether any of them
+// differs.
+func correctSubset(
+	message []byte, correct func(Endpoint) *Correction,
+) (subset []byte, addresses int, differs bool, err error) {
+	var ready, notReady, others []byte
+	f := field.Of(message)
+	for f.Next() {
+		if !isAddress(f.Number) {
+			others = append(others, f.Encoded...)
+			continue
+		}
+		endpoint, err := parseAddress(f.Number, f.Value)
+		if err != nil {
+			return nil, 0, false, err
+		}
+		value, serving := f.Value, endpoint.Ready
+		if c := correct(endpoint); c != nil && !endpoint.Is(c) {
+			differs = true
+			if c.Gone {
+				continue
+			}
+			value, serving = movedAddress(value, c.Address), c.Serving || c.Published
+		}
+		addresses++
+		if serving {
+			ready = appendBytesField(ready, subsetAddresses, value)
+		} else {
+			notReady = appendBytesField(notReady, subsetNotReadyAddresses, value)
+		}
+	}
+	return append(append(ready, notReady...), others...), addresses, differs, f.Err
+}
+
+// movedAddress returns a copy of an EndpointAddress message with another IP address; the message itself if that is "".
+func movedAddress(message []byte, address string) []byte {
+	if address == "" {
+		return message
+	}
+	out := appendBytesField(make([]byte, 0, len(message)+len(address)), addressIP, []byte(address))
+	f := field.Of(message)
+	for f.Next() {
+		if f.Number != addressIP {
+			out = append(out, f.Encoded...)
+		}
+	}
+	return out
+}

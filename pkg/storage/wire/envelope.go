@@ -1,0 +1,179 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
+)
+
+// magic starts every protobuf body of the Kubernetes API
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+var magic = []byte("k8s\x00")
+
+// Fields of runtime.Unknown, runtime.TypeMeta, ListMeta, a List and metav1.WatchEvent.
+const (
+	unknownTypeMeta        = 1
+	unknownRaw             = 2
+	unknownContentEncoding = 3
+	unknownContentType     = 4
+
+	typeMetaAPIVersion = 1
+	typeMetaKind       = 2
+
+	listMetadata = 1
+	listItems    = 2
+
+	listMetaResourceVersion    = 2
+	listMetaContinue           = 3
+	listMetaRemainingItemCount = 4
+
+	watchEventType   = 1
+	watchEventObject = 2
+	rawExtensionRaw  = 1
+)
+
+// TypeMeta names the kind of an encoded object.
+type TypeMeta struct {
+	// APIVersion is group/version, or version alone for the core group.
+	APIVersion string
+	Kind       string
+}
+
+// Unwrap reads the envelope of a protobuf body, and returns the kind of its object and the encoded message.
+func Unwrap(body []byte) (TypeMeta, []byte, error) {
+	rest, ok := bytes.CutPrefix(body, magic)
+	if !ok {
+		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", field.ErrMalformed)
+	}
+	var typeMeta TypeMeta
+	var raw []byte
+	f := field.Of(rest)
+	for f.Next() {
+		switch f.Number {
+		case unknownTypeMeta:
+			t := field.Of(f.Value)
+			for t.Next() {
+				switch t.Number {
+				case typeMetaAPIVersion:
+					typeMeta.APIVersion = string(t.Value)
+				case typeMetaKind:
+					typeMeta.Kind = string(t.Value)
+				}
+			}
+			if t.Err != nil {
+				return TypeMeta{}, nil, t.Err
+			}
+		case unknownRaw:
+			raw = f.Value
+		}
+	}
+	return typeMeta, raw, f.Err
+}
+
+// ListMeta is the metadata of a List.
+type ListMeta struct {
+	ResourceVersion string
+	Continue        string
+	// RemainingItemCount is nil when it is not known.
+	RemainingItemCount *int64
+}
+
+// ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
+func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) {
+	var meta ListMeta
+	f := field.Of(message)
+	for f.Next() {
+		var err error
+		switch f.Number {
+		case listMetadata:
+			err = meta.parse(f.Value)
+		case listItems:
+			err = visit(f.Value)
+		}
+		if err != nil {
+			return ListMeta{}, err
+		}
+	}
+	return meta, f.Err
+}
+
+func (meta *ListMeta) parse(message []byte) error {
+	f := field.Of(message)
+	for f.Next() {
+		switch f.Number {
+		case listMetaResourceVersion:
+			meta.ResourceVersion = string(f.Value)
+		case listMetaContinue:
+			meta.Continue = string(f.Value)
+		case listMetaRemainingItemCount:
+			//nolint:gosec // an int64 on the wire is its two's complement
+			meta.RemainingItemCount = new(int64(f.Varint))
+		}
+	}
+	return f.Err
+}
+
+// AppendEnvelope appends the start of an envelope. The caller appends the raw message, of rawSize bytes, next. (The two
+// empty fields that Kubernetes' encoder writes after the message are written before it here; their order has no
+// meaning.)
+func AppendEnvelope(dst []byte, t TypeMeta, rawSize int) []byte {
+	dst = append(dst, magic...)
+	dst = appendTypeMeta(dst, t)
+	dst = appendBytesField(dst, unknownContentEncoding, nil)
+	dst = appendBytesField(dst, unknownContentType, nil)
+	dst = protowire.AppendTag(dst, unknownRaw, protowire.BytesType)
+	return protowire.AppendVarint(dst, uint64(rawSize)) //nolint:gosec // a length
+}
+
+func appendTypeMeta(dst []byte, t TypeMeta) []byte {
+	size := sizeBytesField(len(t.APIVersion)) + sizeBytesField(len(t.Kind))
+	dst = protowire.AppendTag(dst, unknownTypeMeta, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(size)) //nolint:gosec // a length
+	dst = appendBytesField(dst, typeMetaAPIVersion, []byte(t.APIVersion))
+	return appendBytesField(dst, typeMetaKind, []byte(t.Kind))
+}
+
+func envelopeSize(t TypeMeta, rawSize int) int {
+	typeMeta := sizeBytesField(len(t.APIVersion)) + sizeBytesField(len(t.Kind))
+	return len(magic) + sizeBytesField(typeMeta) + 2*sizeBytesField(0) + sizeBytesField(rawSize)
+}
+
+// AppendListMeta appends the metadata field of a List.
+func AppendListMeta(dst []byte, m ListMeta) []byte {
+	var meta []byte
+	meta = appendBytesField(meta, listMetaResourceVersion, []byte(m.ResourceVersion))
+	meta = appendBytesField(meta, listMetaContinue, []byte(m.Continue))
+	if m.RemainingItemCount != nil {
+		meta = protowire.AppendTag(meta, listMetaRemainingItemCount, protowire.VarintType)
+		meta = protowire.AppendVarint(meta, uint64(*m.RemainingItemCount)) //nolint:gosec // as above
+	}
+	return appendBytesField(dst, listMetadata, meta)
+}
+
+// AppendListItem appends the tag and length of an item. The caller appends the item, of size bytes, next.
+func AppendListItem(dst []byte, size int) []byte {
+	dst = protowire.AppendTag(dst, listItems, protowire.BytesType)
+	return protowire.AppendVarint(dst, uint64(size)) //nolint:gosec // a length
+}
+
+// ListItemSize returns the length of an item of size bytes together with its tag and length.
+func ListItemSize(size int) int { return sizeBytesField(size) }
+
+// AppendWatchFrame appends the start of one frame of a protobuf watch stream: its length in four bytes, big endian, and
+// the WatchEvent up to the object. The caller appends the object, of rawSize bytes, next.
+func AppendWatchFrame(dst []byte, eventType string, t TypeMeta, rawSize int) []byte {
+	envelope := envelopeSize(t, rawSize)
+	extension := sizeBytesField(envelope)
+	frame := sizeBytesField(len(eventType)) + sizeBytesField(extension)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(frame)) //nolint:gosec // far below 4 GiB
+	dst = appendBytesField(dst, watchEventType, []byte(eventType))
+	dst = protowire.AppendTag(dst, watchEventObject, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(extension)) //nolint:gosec // a length
+	dst = protowire.AppendTag(dst, rawExtensionRaw, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(envelope)) //nolint:gosec // a length
+	return AppendEnvelope(dst, t, rawSize)
+}

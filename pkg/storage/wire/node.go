@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
+)
+
+// Fields of core/v1 Node and its parts (k8s.io/api/core/v1/generated.proto).
+const (
+	nodeStatus = 3
+
+	statusConditions = 4
+	statusAddresses  = 5
+
+	nodeConditionType   = 1
+	nodeConditionStatus = 2
+
+	nodeAddressType    = 1
+	nodeAddressAddress = 2
+)
+
+// InternalIP is the type of the addresses at which nodes reach each other.
+const InternalIP = "InternalIP"
+
+// NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
+// Unknown if the kubelet has not reported for a while.
+func NodeReady(body []byte) (ready bool, err error) {
+	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
+		var kind, status []byte
+		f := field.Of(encoded)
+		for f.Next() {
+			switch f.Number {
+			case nodeConditionType:
+				kind = f.Value
+			case nodeConditionStatus:
+				status = f.Value
+			}
+		}
+		if string(kind) == "Ready" {
+			ready = string(status) == "True"
+		}
+		return f.Err
+	})
+	return ready, err
+}
+
+// NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
+// or names; kind is their type.
+func NodeAddresses(body []byte, visit func(kind, address string)) error {
+	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
+		var kind, address string
+		f := field.Of(encoded)
+		for f.Next() {
+			switch f.Number {
+			case nodeAddressType:
+				kind = string(f.Value)
+			case nodeAddressAddress:
+				address = string(f.Value)
+			}
+		}
+		if f.Err == nil {
+			visit(kind, address)
+		}
+		return f.Err
+	})
+}
+
+// OnlyNodeAddresses is the Body of a Node with nothing but the addresses in the status of the given one.
+func OnlyNodeAddresses(body []byte) ([]byte, error) {
+	var addresses []byte
+	err := eachInStatus(body, statusAddresses, func(encoded []byte) error {
+		addresses = appendBytesField(addresses, statusAddresses, encoded)
+		return nil
+	})
+	if err != nil || addresses == nil {
+		return nil, err
+	}
+	return appendBytesField(nil, nodeStatus, addresses), nil
+}
+
+// eachInStatus calls visit for every field with this number in the status of a Node, until it returns an error.
+func eachInStatus(body []byte, number protowire.Number, visit func(encoded []byte) error) error {
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != nodeStatus {
+			continue
+		}
+		status := field.Of(f.Value)
+		for status.Next() {
+			if status.Number != number {
+				continue
+			}
+			if err := visit(status.Value); err != nil {
+				return err
+			}
+		}
+		if status.Err != nil {
+			return status.Err
+		}
+	}
+	return f.Err
+}

@@ -41,7 +41,7 @@ func (w *boundsWorld) services(all map[string]string) {
 	for name, keys := range all {
 		objects = append(objects, boundsService(name, keys))
 	}
-	w.facts.Input(facts.InputServices).Replace(objects)
+	w.source.Input(facts.InputServices).Replace(objects)
 }
 
 func boundsService(name, keys string) *wire.Object {
@@ -128,7 +128,7 @@ func TestDaysOfReports(t *testing.T) {
 	}
 	w.nodes.Replace(objects)
 	w.services(map[string]string{"free": "[]", "strict": `["zone"]`})
-	w.facts.Input(facts.InputEndpointSlices).Replace([]*wire.Object{
+	w.source.Input(facts.InputEndpointSlices).Replace([]*wire.Object{
 		boundsSlice("free-1", "free", 0, 1, 2, 3), boundsSlice("strict-1", "strict", 0, 1, 2, 3),
 	})
 	var streams []*stream
@@ -144,8 +144,8 @@ func TestDaysOfReports(t *testing.T) {
 			for i := range nodes {
 				w.nodes.Apply(boundsNode(i, i%zones, beat))
 			}
-			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("free-1", "free", beat, 1, 2, 3))
-			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("strict-1", "strict", beat, 1, 2, 3))
+			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("free-1", "free", beat, 1, 2, 3))
+			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("strict-1", "strict", beat, 1, 2, 3))
 			for _, st := range streams {
 				drain(t, st)
 			}
@@ -178,7 +178,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		slicesOf = append(slicesOf, boundsSlice(fmt.Sprintf("free-%d", i), "free", 0, i%nodes))
 	}
 	slicesOf = append(slicesOf, boundsSlice("strict-1", "strict", 0, 1, 2, 3))
-	w.facts.Input(facts.InputEndpointSlices).Replace(slicesOf)
+	w.source.Input(facts.InputEndpointSlices).Replace(slicesOf)
 	var streams []*stream
 	for i := range nodes {
 		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
@@ -189,8 +189,8 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		streams = append(streams, st)
 	}
 	before := liveHeap()
-	w.facts.Input(facts.InputServices).Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
-	w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
+	w.source.Input(facts.InputServices).Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
+	w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
 	sent := 0
 	for _, st := range streams {
 		sent = max(sent, drain(t, st))
@@ -202,7 +202,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		t.Errorf("%d classes of %d sets, %d bytes of heap, %d bytes to a node", stats.classes, stats.sets, grown, sent)
 	}
 	// And of keys that no node has there is no class.
-	w.facts.Input(facts.InputServices).Apply(boundsService("nobodys", `["nobody/has-it"]`))
+	w.source.Input(facts.InputServices).Apply(boundsService("nobodys", `["nobody/has-it"]`))
 	if got := w.stats(); got.classes != stats.classes {
 		t.Errorf("%d classes", got.classes)
 	}
@@ -221,7 +221,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: labels}})
 	w.nodes.Replace([]*wire.Object{node})
 	w.services(map[string]string{})
-	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
+	w.source.Input(facts.InputEndpointSlices).Replace(nil)
 	follow := func() *stream {
 		st, err := w.follow("node-1", nil, false, nil)
 		if err != nil {
@@ -232,8 +232,8 @@ func TestManySetsOfKeys(t *testing.T) {
 	}
 	first := follow()
 	for name, keys := range services {
-		w.facts.Input(facts.InputServices).Apply(boundsService(name, keys))
-		w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice(name, name, 0, 1))
+		w.source.Input(facts.InputServices).Apply(boundsService(name, keys))
+		w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice(name, name, 0, 1))
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
@@ -243,8 +243,8 @@ func TestManySetsOfKeys(t *testing.T) {
 		t.Error("what a stream was told step by step is not what a new one is told")
 	}
 	for name := range services {
-		w.facts.Input(facts.InputServices).Remove("ns", name)
-		w.facts.Input(facts.InputEndpointSlices).Remove("ns", name)
+		w.source.Input(facts.InputServices).Remove("ns", name)
+		w.source.Input(facts.InputEndpointSlices).Remove("ns", name)
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != 0 || stats.classes != 0 {
@@ -260,7 +260,7 @@ func TestALaggardIsEnded(t *testing.T) {
 	w := newBoundsWorld()
 	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
 	w.services(map[string]string{"free": "[]"})
-	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
+	w.source.Input(facts.InputEndpointSlices).Replace(nil)
 	slow, err := w.follow("node-1", nil, false, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestALaggardIsEnded(t *testing.T) {
 	}
 	w.maxQueued = 64 << 10
 	for i := range 200 {
-		w.facts.Input(facts.InputEndpointSlices).Apply(
+		w.source.Input(facts.InputEndpointSlices).Apply(
 			boundsSlice(fmt.Sprint("free-", i), "free", 0, 1, 2, 1, 2, 1, 2, 1, 2))
 		drain(t, quick)
 		if held := w.queued.Load(); held > w.maxQueued {
@@ -298,7 +298,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 		all[fmt.Sprintf("svc-%05d", i)] = `["zone"]`
 	}
 	w.services(all)
-	w.facts.Input(facts.InputEndpointSlices).Replace([]*wire.Object{boundsSlice("svc-00001", "svc-00001", 0, 1)})
+	w.source.Input(facts.InputEndpointSlices).Replace([]*wire.Object{boundsSlice("svc-00001", "svc-00001", 0, 1)})
 	first, err := w.follow("node-1", nil, false, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 	first.Close()
 	for _, differs := range []bool{false, true} {
 		if differs {
-			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
+			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
 		}
 		again, err := w.follow("node-1", &known, false, nil)
 		if err != nil {
@@ -376,7 +376,7 @@ func TestContentIsNotKeptTooLong(t *testing.T) {
 	w := newBoundsWorld()
 	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
 	w.services(map[string]string{"strict": `["zone"]`, "free": "[]"})
-	slices := w.facts.Input(facts.InputEndpointSlices)
+	slices := w.source.Input(facts.InputEndpointSlices)
 	slices.Replace([]*wire.Object{boundsSlice("strict-1", "strict", 0, 1), boundsSlice("free-1", "free", 0, 1)})
 	sent := func(node string) string {
 		st, err := w.follow(node, nil, false, nil)
@@ -411,7 +411,7 @@ func TestContentIsNotKeptTooLong(t *testing.T) {
 // does not claim it.
 func TestAVersionIsNotClaimedEarly(t *testing.T) {
 	w := newBoundsWorld()
-	services, slices := w.facts.Input(facts.InputServices), w.facts.Input(facts.InputEndpointSlices)
+	services, slices := w.source.Input(facts.InputServices), w.source.Input(facts.InputEndpointSlices)
 	services.At("7", func() {
 		slices.At("9", nil)
 		if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {

@@ -48,7 +48,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 			},
 		})
 	}
-	w.facts.Input(facts.InputServices).Replace(all)
+	w.source.Input(facts.InputServices).Replace(all)
 	made := make([]*discoveryv1.EndpointSlice, services)
 	for i := range all {
 		name := fmt.Sprintf("svc-%05d", i)
@@ -69,7 +69,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 		}
 		all[i] = wiretest.Object(made[i])
 	}
-	w.facts.Input(facts.InputEndpointSlices).Replace(all)
+	w.source.Input(facts.InputEndpointSlices).Replace(all)
 	clear(all)
 	followed := liveHeap()
 	b.Logf("heap of what is followed: %d MB (with the load itself)", (followed-begin)>>20)
@@ -99,7 +99,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 		slice.Endpoints[e].Conditions.Ready = ptr.To(!*slice.Endpoints[e].Conditions.Ready)
 		o := wiretest.Object(slice)
 		b.StartTimer()
-		w.facts.Input(facts.InputEndpointSlices).Apply(o)
+		w.source.Input(facts.InputEndpointSlices).Apply(o)
 		n++
 		for _, st := range streams {
 			st.mu.Lock()

@@ -91,6 +91,7 @@ That PATH has kubectl and kubectl-grid, and commands for the nodes (%s):
   on %s bash         # a shell on the node
   cable %s down      # pulls its cable; cable %s up plugs it in again
 
+These nodes have no network: use the image registry.example.org/echo:v1 in grids, without args.
 Disks and logs: %s/NODE/var/log
 
 Press Ctrl-C to end it.

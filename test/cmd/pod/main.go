@@ -66,6 +66,7 @@ func echo(end <-chan os.Signal) {
 	}()
 	if name, err := os.Hostname(); err == nil {
 		fmt.Println("serving in", name)
+		mux.HandleFunc("/hostname", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) })
 	}
 	server := &http.Server{Addr: ":8080", Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	fmt.Fprintln(os.Stderr, server.ListenAndServe())

@@ -101,6 +101,10 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, flags.ExitFailure, []string{"--kube-burst"}},
 		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, flags.ExitFailure,
 			[]string{"--bind-address", "loopback"}},
+		{[]string{"--kubeconfig=" + good, "--keep-answers-for=agent", "--state-dir="}, flags.ExitFailure,
+			[]string{"--keep-answers-for", "--state-dir"}},
+		{[]string{"--kubeconfig=" + good, "--keep-answers-for=agent", "--insecure=false",
+			"--bind-address=0.0.0.0:51006"}, flags.ExitFailure, []string{"--keep-answers-for", "--ca-file"}},
 		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure,
 			[]string{"--bind-address", "nonsense"}},
 		{

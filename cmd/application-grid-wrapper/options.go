@@ -39,6 +39,7 @@ type options struct {
 
 	stateDir        string
 	stateWriteDelay time.Duration
+	keepAnswersFor  []string
 	cri             string
 	returnGrace     time.Duration
 
@@ -153,6 +154,10 @@ func (o *options) siteFlags() {
 		"How long changes are collected before the snapshot is written. The wrapper writes at most 32 MiB an hour "+
 			"on average in any case.")
 
+	f.StringSliceVar(&o.keepAnswersFor, "keep-answers-for", nil, "Names of clients, comma-separated, as their "+
+		"User-Agents begin (cilium-agent). In --state-dir the wrapper keeps what they read, but for Secrets, and "+
+		"gives it to them when they start while the upstream is away. Every process that can reach the wrapper can "+
+		"read it then.")
 	f.StringVar(&o.cri, "cri", criOff,
 		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
 			"usual one. While the upstream is away, the wrapper shows pods of this node that have changed as the "+
@@ -266,6 +271,7 @@ func (o *options) config() (proxy.Config, error) {
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,
 		StateWriteDelay:   o.stateWriteDelay,
+		KeepAnswersFor:    o.keepAnswersFor,
 		Autonomy:          neighbours,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {

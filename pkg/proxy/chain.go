@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"path/filepath"
 
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/program/health"
@@ -39,6 +40,12 @@ func (p *Proxy) chain() http.Handler {
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
 		filters.WithWrites(viewing, p.memory),
+	}
+	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
+		chain = append(chain, filters.WithKeptAnswers(filters.KeptAnswers{
+			Dir: filepath.Join(p.config.StateDir, "answers-"+p.config.NodeName), Clients: clients,
+			Reachable: p.upstream.Reachable,
+		}))
 	}
 	if p.lendsIdentity {
 		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))

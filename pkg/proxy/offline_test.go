@@ -930,3 +930,29 @@ func TestRevisionsOfAnEarlierProcess(t *testing.T) {
 		t.Errorf("got %d %s", code, body)
 	}
 }
+
+// TestKeptAnswers: a client that is named starts behind a wrapper that was restarted while the upstream is away.
+func TestKeptAnswers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keeping := func(c *Config) {
+		keepingState(dir)(c)
+		c.KeepAnswersFor = []string{"agent"}
+	}
+	first := start(t, smallCluster(), keeping)
+	first.expectReady()
+	_, want := first.get("/version", "User-Agent", "agent/v1")
+	first.end()
+
+	second := startBefore(t, refusing(t), keeping)
+	soon.UntilQuiet(t, func() string {
+		code, got := second.get("/version", "User-Agent", "agent/v2")
+		if code != http.StatusOK || got != want {
+			return fmt.Sprintf("got %d %s, want %s", code, got, want)
+		}
+		return ""
+	})
+	if code, got := second.get("/version", "User-Agent", "other/v1"); code != http.StatusServiceUnavailable {
+		t.Errorf("another client: got %d %s", code, got)
+	}
+}

@@ -64,6 +64,8 @@ type Config struct {
 	// StateDir is the directory of the snapshot; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
+	// KeepAnswersFor are the clients of which filters.KeptAnswers keeps the answers, in StateDir.
+	KeepAnswersFor []string
 	// Runtime, if set, is this node's container runtime, which is asked for the node's pods while the upstream is away.
 	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
 	Runtime     livepods.Runtime
@@ -206,6 +208,10 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 		)
 	default:
 		p.lendsIdentity = true
+	}
+	if len(p.config.KeepAnswersFor) > 0 && (!p.lendsIdentity || p.config.StateDir == "") {
+		return errors.New("--keep-answers-for needs --state-dir, and an address that only processes of this node or " +
+			"clients with a certificate can reach: a loopback --bind-address, or --ca-file")
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (a *agent) start(urls ...string) {
 	a.process = a.command("env", slices.Concat([]string{
 		"KUBERNETES_SERVICE_HOST=" + server, "KUBERNETES_SERVICE_PORT=" + port, "K8S_NODE_NAME=" + a.node.Name(),
 		"CILIUM_K8S_NAMESPACE=kube-system", "PATH=" + filepath.Join(a.dir, "tools") + ":" + os.Getenv("PATH"),
-		filepath.Join(programs, "daemon"), "--kube-proxy-replacement=true", "--routing-mode=native",
+		filepath.Join(programs, agentName), "--kube-proxy-replacement=true", "--routing-mode=native",
 		"--ipv4-native-routing-cidr=10.244.0.0/16", "--enable-ipv6=false", "--enable-ipv4-masquerade=false",
 		"--ipam=kubernetes", "--k8s-require-ipv4-pod-cidr=true", "--identity-allocation-mode=crd", "--enable-hubble=false",
 		"--enable-l7-proxy=false", "--enable-health-checking=false", "--enable-endpoint-health-checking=false",
@@ -154,6 +154,16 @@ func (a *agent) stop() {
 	_ = a.process.Wait()
 	stuck.Stop()
 	a.process = nil
+}
+
+// reboot takes away what a machine that reboots has lost.
+func (a *agent) reboot() {
+	a.t.Helper()
+	a.stop()
+	cmd := a.command("bash", "-c", "rm -rf /sys/fs/bpf/{tc,cilium} /run/cilium/state")
+	cmd.Stderr = os.Stderr
+	must(a.t, a.node.Start(cmd))
+	must(a.t, cmd.Wait())
 }
 
 // cpu is how long the agent has computed.

@@ -201,8 +201,7 @@ func (f *fixture) restarts() {
 	}
 }
 
-// cut takes the node's link away, and restarts its wrapper and the agent meanwhile. The agent cannot start without an
-// API server, and its maps go on serving connections.
+// cut takes the node's link away, and restarts its wrapper meanwhile, then the agent, as after a reboot.
 func (f *fixture) cut() {
 	must(f.T, f.cilium.CutLink(f.ctx))
 	must(f.T, f.cilium.Wrapper.Stop())
@@ -212,9 +211,13 @@ func (f *fixture) cut() {
 	f.reached("a1 a2")
 	f.agent.stop()
 	f.reached("a1 a2")
-	f.agent.start(f.agent.through())
-	time.Sleep(5 * time.Second)
+	f.agent.reboot()
+	f.reached("")
+	begin := time.Now()
+	f.agent.start(f.agent.through(), "--auto-create-cilium-node-resource=false") // an agent that cannot write it ends
+	f.maps("an agent that starts while the link is cut", f.service, 2, begin)
 	f.reached("a1 a2")
+	f.Logf("connections are answered %.1f s after it started", time.Since(begin).Seconds())
 	must(f.T, f.cilium.RestoreLink(f.ctx))
 	f.both("after the link was cut, and the agent started again", "a1 a2 b1")
 	f.relabel("b1", unitB)

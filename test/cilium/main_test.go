@@ -20,6 +20,9 @@ const (
 	unitB     = "unit-b"
 )
 
+// agentName is the name of the agent's program as its module has it; in Cilium's image it is cilium-agent.
+const agentName = "daemon"
+
 // shared is the cluster of all tests. On its node a1 Cilium runs in kube-proxy's place.
 var shared *cluster.Cluster
 
@@ -70,7 +73,7 @@ func clusterOptions() (cluster.Options, error) {
 		variable, name string
 	}{
 		{&options.Components, "COMPONENTS_BIN", "components"}, {&options.Wrapper, "WRAPPER_BIN", "application-grid-wrapper"},
-		{&options.Hub, "HUB_BIN", "application-grid-hub"}, {&programs, "CILIUM_BIN", filepath.Join("cilium", "daemon")},
+		{&options.Hub, "HUB_BIN", "application-grid-hub"}, {&programs, "CILIUM_BIN", filepath.Join("cilium", agentName)},
 	} {
 		var err error
 		if *needed.to, err = suite.Program(needed.variable, needed.name); err != nil {
@@ -85,6 +88,7 @@ func clusterOptions() (cluster.Options, error) {
 	sources = strings.TrimSpace(string(directory))
 	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
 	options.WrapperTLS = true
+	options.WrapperArgs = []string{"--keep-answers-for=" + agentName}
 	options.Progress = os.Stdout
 	options.Dir = os.Getenv("CILIUM_DIR") // to keep the logs
 	options.Nodes = []cluster.NodeSpec{

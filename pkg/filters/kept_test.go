@@ -1,0 +1,146 @@
+package filters
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// keptServer is an upstream behind WithKeptAnswers, which can go away.
+type keptServer struct {
+	*testing.T
+	url, dir string
+	away     atomic.Bool
+	// answers is what the upstream answers, by path.
+	answers map[string]string
+}
+
+func newKeptServer(t *testing.T) *keptServer {
+	t.Helper()
+	s := &keptServer{T: t, dir: filepath.Join(t.TempDir(), "kept"), answers: map[string]string{}}
+	upstream := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.away.Load() {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		}
+		answer, ok := s.answers[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", r.Header.Get("Accept"))
+		for _, part := range strings.SplitAfter(answer, "|") { // in parts that are no events
+			fmt.Fprint(w, strings.TrimSuffix(part, "|"))
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	handler := WithRequestInfo()(WithKeptAnswers(KeptAnswers{Dir: s.dir, Clients: []string{"agent"},
+		Reachable: func() bool { return !s.away.Load() }})(upstream))
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+// get requests a path as a client, and returns the answer. A watch from a file lasts until the upstream is back.
+func (s *keptServer) get(client, path, accept string) (code int, body string) {
+	s.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.url+path, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	r.Header.Set("User-Agent", client+"/v1.2.3 (linux)")
+	r.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer response.Body.Close()
+	if strings.Contains(path, "watch=true") && response.StatusCode == http.StatusOK {
+		s.away.Store(false)
+		defer s.away.Store(true)
+	}
+	data, err := io.ReadAll(response.Body)
+	if err != nil || (code == http.StatusOK && response.Header.Get("Content-Type") != accept) {
+		s.Errorf("%s: %v, %s", path, err, response.Header.Get("Content-Type"))
+	}
+	return response.StatusCode, string(data)
+}
+
+// TestKeptAnswers: what a client has read it reads again while the upstream is away, and nobody else does.
+func TestKeptAnswers(t *testing.T) {
+	const list, watch = "/apis/x/v1/things", "?watch=true&sendInitialEvents=true&timeoutSeconds="
+	const begin = `{"type":"ADDED"}` + "\n" + `{"type":"BOOKMARK","k8s.io/initial-events-end":"true"}` + "\n"
+	frames := "\x00\x00\x00\x03a\nb\x00\x00\x00\x1b\n\x19k8s.io/initial-events-end"
+	s := newKeptServer(t)
+	s.answers = map[string]string{
+		"/version": "v1", list: "list", "/api/v1/namespaces/n/secrets/s": "secret", "/api/v1/namespaces/n": "n",
+		"/apis/x/v1/json": `{"type":"AD|DED"}` + "\n" + strings.TrimPrefix(begin, `{"type":"ADDED"}`+"\n") + "later\n",
+		"/apis/x/v1/pb":   frames[:5] + "|" + frames[5:] + "|later", "/apis/x/v1/cut": "no end",
+		"/apis/x/v1/large": strings.Repeat("x", maxKeptAnswer+1), "/apis/x/v1/things/one/token": "token",
+	}
+	const json, protobuf = "application/json", "application/vnd.kubernetes.protobuf;stream=watch"
+	for _, test := range []struct {
+		client, path, accept string
+		// again is the path of the second request, path if it is empty; want the answer to it, "" for none.
+		again, want string
+	}{
+		{"agent", "/version", json, "", "v1"},
+		{"agent", "/api/v1/namespaces/n", json, "", "n"},
+		{"agent", list + "?timeout=1s&resourceVersion=7", json, list + "?timeout=2s&resourceVersion=0", "list"},
+		{"agent", "/apis/x/v1/json" + watch + "300", json, "/apis/x/v1/json" + watch + "400", begin},
+		{"agent", "/apis/x/v1/pb" + watch + "300", protobuf, "/apis/x/v1/pb" + watch + "400", frames},
+		// What a client that has a newer state must not get, nor one that was answered otherwise or is not named.
+		{"agent", list, json, list + "?resourceVersion=7", ""},
+		{"agent", list + "?limit=1", json, list + "?limit=2", ""},
+		{"agent", list + "?continue=x", json, "", ""},
+		{"agent", "/apis/x/v1/json?watch=true", json, "", ""},
+		{"agent", "/apis/x/v1/cut" + watch + "300", json, "", ""},
+		{"agent", "/apis/x/v1/large", json, "", ""},
+		{"agent", "/apis/x/v1/absent", json, "", ""},
+		{"agent", "/api/v1/namespaces/n/secrets/s", json, "", ""},
+		{"agent", "/apis/x/v1/things/one/token", json, "", ""},
+		{"agents", "/version", json, "", ""},
+	} {
+		s.away.Store(false)
+		s.get(test.client, test.path, test.accept)
+		s.away.Store(true)
+		again := test.again
+		if again == "" {
+			again = test.path
+		}
+		code, body := s.get(test.client, again, test.accept)
+		if test.want != "" && (code != http.StatusOK || body != test.want) {
+			t.Errorf("%s: got %d %q, want %q", again, code, body, test.want)
+		}
+		if test.want == "" && code != http.StatusServiceUnavailable {
+			t.Errorf("%s: got %d %q, want none", again, code, body)
+		}
+	}
+	s.away.Store(true)
+	if code, body := s.get("agent", "/version", protobuf); code != http.StatusServiceUnavailable {
+		t.Errorf("another encoding: got %d %q", code, body)
+	}
+	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
+	if err != nil || len(files) != 6 {
+		t.Errorf("got %d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", file, info, err)
+		}
+		if err := os.WriteFile(file, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, body := s.get("agent", "/version", json); code != http.StatusServiceUnavailable {
+		t.Errorf("a damaged file: got %d %q", code, body)
+	}
+}

@@ -29,7 +29,7 @@ func TestSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, _ := name.(*unix.SockaddrInet4)
-	target := netip.AddrPortFrom(netip.AddrFrom4(address.Addr), uint16(address.Port)) //nolint:gosec // a port
+	target := netip.AddrPortFrom(netip.AddrFrom4(address.Addr), uint16(address.Port))
 	// The queue of a listener that never accepts has one place. After that the kernel does not answer.
 	for full := false; !full; {
 		connection, err := net.DialTimeout("tcp", target.String(), 100*time.Millisecond)

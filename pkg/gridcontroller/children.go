@@ -235,8 +235,8 @@ func (a *attempt) run(ctx context.Context) result {
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
-// take makes sure that what is there may be changed, and is ours to change. It returns the object as it is then; done is
-// set if there is nothing to apply now.
+// take makes sure that what is there may be changed, and is ours to change. It returns the object as it is then; done
+// is set if there is nothing to apply now.
 func (a *attempt) take(ctx context.Context, live *child) (taken *child, done *result) {
 	if err := a.mayTake(ctx, a.kind, a.owner, live); errors.Is(err, gridchild.ErrLeftOver) {
 		// The end of its deletion causes an event, unless its label named another grid.

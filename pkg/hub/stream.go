@@ -19,10 +19,9 @@ type stream struct {
 	closed func()
 
 	mu sync.Mutex
-	// queue has what is to be sent, of so many bytes; err is why the stream is over. All are guarded by mu.
-	queue   []*chunk
-	waiting int
-	err     error
+	// queue has what is to be sent, err is why the stream is over. Both are guarded by mu.
+	queue []*chunk
+	err   error
 	// wake has a value when there may be something in the queue.
 	wake chan struct{}
 }
@@ -120,7 +119,7 @@ func (st *stream) Changed() <-chan struct{} { return st.wake }
 func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err error) {
 	st.mu.Lock()
 	queue := st.queue
-	st.queue, st.waiting, err = nil, 0, st.err
+	st.queue, err = nil, st.err
 	st.mu.Unlock()
 	if err != nil || len(queue) == 0 {
 		return nil, nil, err
@@ -160,14 +159,21 @@ func (st *stream) send(step []*chunk) {
 	s := st.shares
 	for _, c := range step {
 		s.take(c)
-		st.waiting += len(c.member)
 	}
 	st.queue = append(st.queue, step...)
-	if s.queued.Load() > s.maxQueued && st.waiting > int(s.maxQueued)/len(s.common.streams) {
+	if s.queued.Load() > s.maxQueued && st.waiting() > int(s.maxQueued)/len(s.common.streams) {
 		st.drop(errBehind)
 		s.behind++
 	}
 	st.signal()
+}
+
+// waiting is how many bytes the stream has not been sent. The caller holds its lock.
+func (st *stream) waiting() (bytes int) {
+	for _, c := range st.queue {
+		bytes += len(c.member)
+	}
+	return bytes
 }
 
 // take counts a chunk in the queue of a stream, release one that was sent or is not to be sent any more.

@@ -31,8 +31,8 @@ func (h readiness) report() health.Report {
 	if h.p.usesHub() {
 		report.Note("%s", h.p.wayLine())
 		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
-			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v",
-				hub.Problem())
+			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: "+
+				"%v", hub.Problem())
 		}
 	}
 	labelsSynced := h.p.view.ServesRestored() != nil
@@ -44,8 +44,8 @@ func (h readiness) report() health.Report {
 	}
 	switch {
 	case h.p.config.NodeName == "":
-		report.Fail("hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have " +
-			"no endpoints here; set it to the node's name")
+		report.Fail("hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys " +
+			"have no endpoints here; set it to the node's name")
 	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
 		report.Fail("%s", h.unknownNode())
 	}
@@ -59,8 +59,8 @@ func (h readiness) report() health.Report {
 // noteFiles says what is wrong with the state directory and the kubeconfig, and since when a snapshot is served.
 func (h readiness) noteFiles(report *health.Report) {
 	if served := h.p.view.ServesRestored(); served != nil {
-		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
-			served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second))
+		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, "+
+			"%s ago", served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second))
 	}
 	stateErr := h.p.stateErr
 	if snapshots := h.p.snapshots.Load(); snapshots != nil {

@@ -48,7 +48,11 @@ func Each(
 		case err != nil:
 			return err
 		}
-		if err := meta.EachListItem(page, func(item runtime.Object) error { take.Visit(item); return nil }); err != nil {
+		err = meta.EachListItem(page, func(item runtime.Object) error {
+			take.Visit(item)
+			return nil
+		})
+		if err != nil {
 			return fmt.Errorf("reading a page: %w", err)
 		}
 		if token = page.GetContinue(); token == "" {

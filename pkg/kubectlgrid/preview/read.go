@@ -44,7 +44,8 @@ const candidates = 5
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
 	r := reader{api: api, progress: progress}
 	nodes := map[string]topology.Labels{}
-	err := each(ctx, r.of("node"), cluster.NodeList(), func() { clear(nodes) }, func(node *metav1.PartialObjectMetadata) {
+	forget := func() { clear(nodes) }
+	err := each(ctx, r.of("node"), cluster.NodeList(), forget, func(node *metav1.PartialObjectMetadata) {
 		nodes[node.Name] = node.Labels
 	})
 	if err != nil {

@@ -26,7 +26,8 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 		return nil, nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}
 	nodes := map[string]Node{}
-	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.Take{Restart: func() { clear(nodes) }, Visit: func(item runtime.Object) {
+	restart := func() { clear(nodes) }
+	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		if node, ok := item.(*corev1.Node); ok {
 			nodes[node.Name] = NodeOf(node)
 		}
@@ -40,7 +41,8 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 // Wrappers reads the wrappers' pods, by node.
 func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
 	places := map[string]Place{}
-	err := pages.Each(ctx, api, &corev1.PodList{}, pages.Take{Restart: func() { clear(places) }, Visit: func(item runtime.Object) {
+	restart := func() { clear(places) }
+	err := pages.Each(ctx, api, &corev1.PodList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
 		p, ok := item.(*corev1.Pod)
 		if !ok || p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return

@@ -275,8 +275,8 @@ func TestClockSetBack(t *testing.T) {
 	f.run(t)
 }
 
-// withRevision is a file of a state directory with another revision in it. The format is pkg/storage/snapshot's: a head of 12
-// bytes, compressed records, of which the first (1, length 8) is the revision, and the SHA-256 of all before.
+// withRevision is a file of a state directory with another revision in it. The format is pkg/storage/snapshot's: a head
+// of 12 bytes, compressed records, of which the first (1, length 8) is the revision, and the SHA-256 of all before.
 func withRevision(file []byte, revision uint64) ([]byte, error) {
 	const head = 12
 	if len(file) < head+sha256.Size {

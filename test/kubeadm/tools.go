@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteTools makes a directory for the PATH of someone who follows docs/install.md on the cluster, and returns it. It
@@ -14,19 +15,20 @@ func (c *Cluster) WriteTools() (string, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // programs
 		return "", err
 	}
-	on, cable := "#!/bin/sh\ncase \"$1\" in\n", "#!/bin/sh\ncase \"$1\" in\n"
+	var processes, ports strings.Builder
 	for _, node := range c.nodes {
 		machine, err := node.machine()
 		if err != nil {
 			return "", err
 		}
-		on += fmt.Sprintf("%s) process=%d ;;\n", node.name, machine)
-		cable += fmt.Sprintf("%s) port=%s ;;\n", node.name, portName(node.index))
+		fmt.Fprintf(&processes, "%s) process=%d ;;\n", node.name, machine)
+		fmt.Fprintf(&ports, "%s) port=%s ;;\n", node.name, portName(node.index))
 	}
+	const begin = "#!/bin/sh\ncase \"$1\" in\n"
 	const unknown = "*) echo \"there is no node $1\" >&2; exit 2 ;;\nesac\n"
-	on += unknown + "shift\nexec env -i TERM=\"$TERM\" HOME=/root PATH=" + machinePath + " nsenter --target \"$process\" " +
+	on := begin + processes.String() + unknown + "shift\nexec env -i TERM=\"$TERM\" HOME=/root PATH=" + machinePath + " nsenter --target \"$process\" " +
 		"--mount --uts --ipc --net --pid --cgroup -- \"$@\"\n"
-	cable += unknown + "exec ip -n " + c.id + " link set \"$port\" \"$2\"\n"
+	cable := begin + ports.String() + unknown + "exec ip -n " + c.id + " link set \"$port\" \"$2\"\n"
 	for name, script := range map[string]string{
 		"kubectl": "#!/bin/sh\nexec '" + filepath.Join(c.options.Bin, "components") + "' kubectl \"$@\"\n",
 		"on":      on, "cable": cable,

@@ -64,9 +64,9 @@ func (g *Grid) State() (State, error) {
 		if wave.Units == 0 && slices.ContainsFunc(spec.Rollout.Waves, func(w v1.Wave) bool {
 			return w.Name == wave.Name && w.Units != nil
 		}) {
-			state.Warnings = append(state.Warnings, fmt.Sprintf("Wave %s selects no unit, so a rollout waits there for "+
-				"an approval: its names have to be values of the label %s, or its nodeSelector has to match nodes.", wave.Name,
-				spec.GridUniqKey))
+			state.Warnings = append(state.Warnings, fmt.Sprintf("Wave %s selects no unit, so a rollout waits there "+
+				"for an approval: its names have to be values of the label %s, or its nodeSelector has to match nodes.",
+				wave.Name, spec.GridUniqKey))
 		}
 		state.Updated += int(wave.Updated)
 		state.Units += int(wave.Units)

@@ -9,8 +9,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must keep neither the Reader
-// nor the Change.
+// Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must keep neither the
+// Reader nor the Change.
 type Watcher interface {
 	FactsChanged(in Reader, c *Change)
 }

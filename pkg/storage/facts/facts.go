@@ -154,7 +154,8 @@ func (f *Facts) update(step func()) {
 	}
 	for w := range f.watchers {
 		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {
-			f.attempt(func() { w.FactsChanged(f.reader(), &Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
+			all := &Change{facts: f, Received: f.step.Received, Rebuilt: true}
+			f.attempt(func() { w.FactsChanged(f.reader(), all) })
 		}
 	}
 	if f.step.touches() {

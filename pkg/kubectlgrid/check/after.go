@@ -25,6 +25,13 @@ func After(ctx context.Context, source Source) *Report {
 	reader.credentials(ctx)
 	c := reader.cluster
 	r := &report{}
+	if c.nothing() {
+		r.add(Failure, "Installation", Object{Kind: kindDeployment}, "application-grid is not installed: there are none "+
+			"of its workloads, CRDs and edge nodes", "kubectl grid check --pre says whether and how to install it")
+		r.checkRemoval(c)
+		r.checkRead(c)
+		return r.finish("Check")
+	}
 	r.checkSetting(c)
 	r.checkDefinitions(c)
 	r.checkGrids(c)
@@ -34,6 +41,13 @@ func After(ctx context.Context, source Source) *Report {
 	r.checkNodeLocal(c)
 	r.checkRead(c)
 	return r.finish("Check")
+}
+
+// nothing reports whether nothing of an installation is there that would run.
+func (c *Cluster) nothing() bool {
+	return c.removed() && c.knows(kindPod, kindDeployment, kindCRD) &&
+		len(c.installed(controllerProgram))+len(c.installed(daemonProgram))+len(c.installed(hubProgram)) == 0 &&
+		!slices.ContainsFunc(c.definitions, func(d definition) bool { return d.found })
 }
 
 // checkSetting looks at what Services and grids rely on.

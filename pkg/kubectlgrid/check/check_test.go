@@ -550,6 +550,19 @@ func TestAfter(t *testing.T) {
 			},
 			[]string{"warning Bypass DaemonSet site/envoy-gateway: Envoy Gateway reads"},
 		},
+		"nothing is installed": {
+			func(c *testCluster) {
+				maps.DeleteFunc(c.objects, func(name string, _ client.Object) bool {
+					return strings.Contains(name, "application-grid") || strings.Contains(name, "-grid-daemon") ||
+						strings.Contains(name, "kube-proxy-edge") || strings.Contains(name, "superedge.io")
+				})
+				for _, node := range []string{"edge0", "edge1"} {
+					get[*corev1.Node](c, "Node /"+node).Labels = nil
+				}
+			},
+			[]string{"failure Installation Deployment: application-grid is not installed",
+				"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity"},
+		},
 		"no policy": {
 			func(c *testCluster) { delete(c.objects, "MutatingAdmissionPolicyBinding /kube-proxy.superedge.io") },
 			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its " +

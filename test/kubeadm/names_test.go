@@ -54,7 +54,15 @@ func (o *operator) expectName(node, unit string) {
 		}
 		return err
 	}
-	o.eventually("db-0 is, from "+node+", the pod of "+unit, ask)
+	// One right answer may be chance: until kube-proxy's rules follow the annotation, any CoreDNS may be asked.
+	o.eventually("db-0 is, from "+node+", the pod of "+unit, func() error {
+		for range 10 {
+			if err := ask(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	for range 30 {
 		if err := ask(); err != nil {
 			o.Errorf("from %s: %v", node, err)

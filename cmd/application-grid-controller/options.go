@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/gridcontroller"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/kubeproxy"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
@@ -141,7 +143,10 @@ func (o *options) config() (gridcontroller.Config, error) {
 		Limits:           gridcontroller.Limits{UnitsPerGrid: o.maxUnitsPerGrid},
 		HealthAddress:    o.healthAddress,
 		MetricsAddress:   o.metricsAddress,
-		MoveKubeProxy:    o.moveKubeProxy,
+		Also:             func(manager.Manager) error { return nil },
+	}
+	if o.moveKubeProxy {
+		config.Also = kubeproxy.Add
 	}
 	switch o.manageCRDs {
 	case "auto", "true": // true and false are from before there was anything else

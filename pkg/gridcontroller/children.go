@@ -138,7 +138,7 @@ type result struct {
 
 // sync makes the live child as desired, if it is not. The caller has called settled before.
 func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
-	r := (&attempt{c, k, o, d, m}).run(ctx)
+	r := c.attempt(ctx, k, o, d, m)
 	now := c.clock.Now()
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
@@ -176,96 +176,72 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 	return result{}, false
 }
 
-// attempt is one attempt to make a live child as desired.
-type attempt struct {
-	*cluster
-
-	kind   kind
-	owner  *gridchild.Owner
-	want   *desired
-	memory *childMemory
-}
-
-// run compares the child with the API server's, and applies it if that is necessary.
-func (a *attempt) run(ctx context.Context) result {
-	namespace, name := a.want.namespace, a.want.name
-	live, err := a.get(ctx, a.cache, a.kind, namespace, name)
-	if err == nil && (live == nil || !live.ownedBy(a.owner)) {
+// attempt compares the child with the API server's, and applies it if that is necessary.
+func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
+	namespace, name := d.namespace, d.name
+	live, err := c.get(ctx, c.cache, k, namespace, name)
+	if err == nil && (live == nil || !live.ownedBy(o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked whose name it is.
-		live, err = a.get(ctx, a.live, a.kind, namespace, name)
+		live, err = c.get(ctx, c.live, k, namespace, name)
 	}
 	if err != nil {
 		return result{err: err}
 	}
+	var adopted bool
 	if live != nil {
-		taken, done := a.take(ctx, live)
-		if done != nil {
-			return *done
+		if err := c.mayTake(ctx, k, o, live); errors.Is(err, gridchild.ErrLeftOver) {
+			// The end of its deletion causes an event, unless its label named another grid.
+			return result{again: c.clock.Now().Add(cacheLag)}
+		} else if err != nil {
+			return result{err: err}
 		}
-		live = taken
+		adopted = !live.ownedBy(o)
+		if live.deleting || live.held { // the cache does not know yet
+			return result{child: live, again: c.clock.Now().Add(cacheLag)}
+		}
+		if live.selectsUnit != d.selectsUnit {
+			m.selectsUnit = ptr.To(live.selectsUnit)
+			return result{again: c.clock.Now()}
+		}
+		if m.sameAs(live, d) {
+			return result{child: live}
+		}
+		if live.legacy || adopted {
+			if taken, err := c.takeOver(ctx, k, namespace, name, adopted); err != nil {
+				return result{child: live, err: fmt.Errorf("taking over: %w", err)}
+			} else if taken != nil {
+				live = taken
+			}
+		}
 	}
-	if live == nil && a.memory.selectsUnit != nil { // the workload to adopt was deleted
-		a.memory.selectsUnit = nil
-		return result{again: a.clock.Now()}
+	if live == nil && m.selectsUnit != nil { // the workload to adopt was deleted
+		m.selectsUnit = nil
+		return result{again: c.clock.Now()}
 	}
 	handedOver := ""
-	if live != nil && live.ownsReplicas && !a.want.hasReplicas() {
-		if handedOver, err = a.handOver(ctx, a.kind, namespace, live); err != nil {
+	if live != nil && live.ownsReplicas && !d.hasReplicas() {
+		if handedOver, err = c.handOver(ctx, k, namespace, live); err != nil {
 			return result{child: live, err: err}
 		}
 	}
-	applied, err := a.apply(ctx, a.kind, a.want, live)
+	applied, err := c.apply(ctx, k, d, live)
 	if err != nil {
-		if live != nil && !live.ownedBy(a.owner) {
+		if live != nil && !live.ownedBy(o) {
 			live = nil
 		}
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
-	a.want.shape.learn(applied)
-	m := a.memory
-	m.same.desired, m.same.owned = a.want.digest, applied.owned
-	m.applied.digest, m.applied.resourceVersion = a.want.digest, applied.resourceVersion
-	m.applied.revision, m.applied.at = applied.revision, a.clock.Now()
+	d.shape.learn(applied)
+	m.same.desired, m.same.owned = d.digest, applied.owned
+	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
+	m.applied.revision = applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(namespace, name), "kind", a.kind.Child.Kind, "created", live == nil)
+			"child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
-}
-
-// take makes sure that what is there may be changed, and is ours to change. It returns the object as it is then; done
-// is set if there is nothing to apply now.
-func (a *attempt) take(ctx context.Context, live *child) (taken *child, done *result) {
-	if err := a.mayTake(ctx, a.kind, a.owner, live); errors.Is(err, gridchild.ErrLeftOver) {
-		// The end of its deletion causes an event, unless its label named another grid.
-		return nil, &result{again: a.clock.Now().Add(cacheLag)}
-	} else if err != nil {
-		return nil, &result{err: err}
-	}
-	if live.deleting || live.held { // the cache does not know yet
-		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
-	}
-	if live.selectsUnit != a.want.selectsUnit {
-		a.memory.selectsUnit = ptr.To(live.selectsUnit)
-		return nil, &result{again: a.clock.Now()}
-	}
-	if a.memory.sameAs(live, a.want) {
-		return nil, &result{child: live}
-	}
-	adopted := !live.ownedBy(a.owner)
-	if !live.legacy && !adopted {
-		return live, nil
-	}
-	changed, err := a.takeOver(ctx, a.kind, a.want.namespace, a.want.name, adopted)
-	if err != nil {
-		return nil, &result{child: live, err: fmt.Errorf("taking over: %w", err)}
-	}
-	if changed == nil {
-		changed = live
-	}
-	return changed, nil
 }
 
 // get returns nil if there is no such child.

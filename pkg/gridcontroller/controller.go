@@ -54,8 +54,8 @@ type Config struct {
 	CRDs CRDPolicy
 	// HealthAddress is the host:port of /healthz and /readyz, MetricsAddress that of /metrics; "0" serves none.
 	HealthAddress, MetricsAddress string
-	// MoveKubeProxy says whether edge nodes are labelled once their wrapper is ready, as manifests/kubeadm wants it.
-	MoveKubeProxy bool
+	// Also adds further controllers.
+	Also func(manager.Manager) error
 	// LeaderElection, if set, lets only one of several replicas work.
 	LeaderElection *LeaderElection
 }
@@ -104,13 +104,8 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := addReconcilers(ctx, m, c); err != nil {
+	if err := errors.Join(addReconcilers(ctx, m, c), c.Also(m)); err != nil {
 		return err
-	}
-	if c.MoveKubeProxy {
-		if err := addKubeProxyMover(m); err != nil {
-			return err
-		}
 	}
 	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("running: %w", err)

@@ -19,7 +19,6 @@
 // A list or watch that fails does not change a cache, so no unit vanishes because of it. If a unit does vanish, because
 // a list came without its nodes, its workload is kept for the grace time. The grace time ends when a node returns.
 // After the grace time the controller asks the API server itself, and not a cache, whether the unit has a node, and
-// whether there are any nodes (children.go). A leader that cannot renew its Lease ends with an error and is restarted
-// by its supervisor, while another replica takes over. After a start one child of each template is applied, which
-// changes nothing, and shows which fields the manager owns; the others are compared with that.
+// whether there are any nodes (children.go). After a start one child of each template is applied, which changes
+// nothing, and shows which fields the manager owns; the others are compared with that.
 package gridcontroller

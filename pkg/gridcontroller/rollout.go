@@ -216,8 +216,9 @@ func (p *pass) plan(ctx context.Context) error {
 // unit returns the state of a unit for the plan. current is the grid's currentRevision.
 func (p *pass) unit(unit, current string) rollout.Unit {
 	u := rollout.Unit{Name: unit, Wave: p.waves.Of(unit)}
-	if _, lost, since := p.units.silent(unit); lost {
-		u.Silent, u.SilentSince = true, since
+	silent, lost, since := p.units.silent(unit)
+	if u.Silent = lost; lost {
+		u.SilentSince = since
 	}
 	live, memory := p.child(unit), p.of(unit)
 	if failure, ok := p.memory.rollout.failures[unit]; ok {
@@ -242,16 +243,9 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 	case !own && p.templatesOf(u.Revision) == nil: // an orphan of something that is forgotten
 		u.Revision = ""
 	}
-	p.observe(&u, live)
-	return u
-}
-
-// observe notes how far the workload of a unit has come.
-func (p *pass) observe(u *rollout.Unit, live *child) {
 	u.Idle = live.observed && live.progress.replicas == 0
 	done := live.progress.complete && live.observed && !live.deleting
-	if p.partlySilent(u.Name) && live.observed && !done {
-		silent, _, _ := p.units.silent(u.Name)
+	if p.partlySilent(unit) && live.observed && !done {
 		heard := live.progress.replicas - silent
 		done = heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
 	}
@@ -262,6 +256,7 @@ func (p *pass) observe(u *rollout.Unit, live *child) {
 	if u.Ready && u.Tried == u.Revision {
 		u.Broken = ""
 	}
+	return u
 }
 
 // partlySilent reports whether the control plane has lost contact with a node of a unit, which keeps a DaemonSet's

@@ -72,46 +72,6 @@ func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 
 // summarize fills in a status from the states of the units.
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
-	byPhase := p.byPhase()
-	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
-	units := len(p.states) - len(byPhase[v1.UnitRemoving]) - len(byPhase[v1.UnitRetained])
-	status.ObservedGeneration = p.grid.GetGeneration()
-	//nolint:gosec // no more than there are nodes
-	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
-	//nolint:gosec // no more than there are nodes
-	status.UnreachableUnits, status.FailedUnits = int32(len(byPhase[v1.UnitUnreachable])), int32(len(broken))
-	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
-	if len(p.states) == 0 {
-		status.States = nil
-	}
-	if !p.heldKey { // then nothing was looked at
-		status.GridUniqKey = p.spec.GridUniqKey
-		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
-		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
-	}
-	c := conditions{&status.Conditions, status.ObservedGeneration}
-	p.sayWhoIsReady(c, byPhase, units)
-	c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, p.doing(byPhase)...)
-	p.sayWhatIsWrong(c, byPhase, units)
-	if text := p.describeNoEffect(); text != "" {
-		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
-	} else {
-		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
-	}
-	if p.planned.Status == nil || p.planned.Status.Phase == v1.RolloutComplete {
-		return
-	}
-	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, p.describe())
-	switch {
-	case halted(p.planned.Status):
-		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, p.describe())
-	case progresses(p.planned.Status):
-		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describe())
-	}
-}
-
-// byPhase has the sorted units of each phase. It drops the messages of units beyond toldFailures.
-func (p *pass) byPhase() map[v1.UnitPhase][]string {
 	byPhase, told := map[v1.UnitPhase][]string{}, 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
 		state := p.states[unit]
@@ -123,17 +83,31 @@ func (p *pass) byPhase() map[v1.UnitPhase][]string {
 			}
 		}
 	}
-	return byPhase
-}
-
-// sayWhoIsReady sets the conditions Ready and Available. units is how many there should be.
-func (p *pass) sayWhoIsReady(c conditions, byPhase map[v1.UnitPhase][]string, units int) {
-	unreachable, held, offline := byPhase[v1.UnitUnreachable], byPhase[v1.UnitHeld], ""
-	reachable := units - len(unreachable) - len(held)
+	removing, unreachable := byPhase[v1.UnitRemoving], byPhase[v1.UnitUnreachable]
+	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
+	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
+	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
+	status.ObservedGeneration = p.grid.GetGeneration()
+	//nolint:gosec // no more than there are nodes
+	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
+	//nolint:gosec // no more than there are nodes
+	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken))
+	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
+	if len(p.states) == 0 {
+		status.States = nil
+	}
+	if !p.heldKey { // then nothing was looked at
+		status.GridUniqKey = p.spec.GridUniqKey
+		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
+		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
+	}
+	c := conditions{&status.Conditions, status.ObservedGeneration}
+	notReady := slices.Sorted(slices.Values(slices.Concat(broken, byPhase[v1.UnitProgressing])))
+	offline := ""
 	if len(unreachable) > 0 {
 		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
 	}
-	if len(held) > 0 {
+	if held := byPhase[v1.UnitHeld]; len(held) > 0 {
 		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
 	// lacks says of a condition that some of the units lack what it is about, or that all have it.
@@ -152,22 +126,15 @@ func (p *pass) sayWhoIsReady(c conditions, byPhase map[v1.UnitPhase][]string, un
 			c.set(kind, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units %s", reachable, fine))
 		}
 	}
-	notReady := slices.Sorted(slices.Values(slices.Concat(
-		byPhase[v1.UnitFailed], byPhase[v1.UnitStalled], byPhase[v1.UnitProgressing])))
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline)
 	silent := slices.DeleteFunc(notReady, func(unit string) bool { return p.serving[unit] })
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve"+offline)
-}
 
-// doing says what is under way: units that are not ready yet, and workloads that are to be removed.
-func (p *pass) doing(byPhase map[v1.UnitPhase][]string) []string {
 	var doing []string
 	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	due := slices.DeleteFunc(byPhase[v1.UnitRemoving], func(unit string) bool {
-		return p.states[unit].Reason == v1.ReasonMassRemoval
-	})
+	due := slices.DeleteFunc(removing, func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval })
 	if len(due) > 0 {
 		earliest := slices.MinFunc(due, func(a, b string) int {
 			return p.states[a].RemovalTime.Compare(p.states[b].RemovalTime.Time)
@@ -175,11 +142,7 @@ func (p *pass) doing(byPhase map[v1.UnitPhase][]string) []string {
 		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
 			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
-	return doing
-}
-
-// sayWhatIsWrong sets the conditions Stalled and Degraded.
-func (p *pass) sayWhatIsWrong(c conditions, byPhase map[v1.UnitPhase][]string, units int) {
+	c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
 	failing := p.describeProblems("failed", byPhase[v1.UnitFailed], units)
 	stalling := p.describeProblems("make no progress", byPhase[v1.UnitStalled], units)
 	c.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
@@ -192,6 +155,21 @@ func (p *pass) sayWhatIsWrong(c conditions, byPhase map[v1.UnitPhase][]string, u
 		reason, holding = told.Reason, told.Message
 	}
 	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
+	if text := p.describeNoEffect(); text != "" {
+		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
+	}
+	if p.planned.Status == nil || p.planned.Status.Phase == v1.RolloutComplete {
+		return
+	}
+	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, p.describe())
+	switch {
+	case halted(p.planned.Status):
+		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, p.describe())
+	case progresses(p.planned.Status):
+		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describe())
+	}
 }
 
 // describeNoEffect says what in the spec has no effect, which is probably a typing error.

@@ -250,7 +250,7 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 	if o.Variant != "" {
 		annotations[v1.AnnotationVariant] = o.Variant
 	}
-	return newChild(o, k, content{name, unit, annotations, template})
+	return newChild(o, k, name, unit, annotations, template)
 }
 
 // object returns the object at a path of a template, and adds it if it is missing.
@@ -302,7 +302,7 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 			annotations[key] = value
 		}
 	}
-	return newChild(o, v1.ServiceGridKind, content{name, "", annotations, spec})
+	return newChild(o, v1.ServiceGridKind, name, "", annotations, spec)
 }
 
 func checkName(o *Owner, k v1.GridKind, name, unit string) error {
@@ -324,35 +324,30 @@ func checkName(o *Owner, k v1.GridKind, name, unit string) error {
 		name, k.Child.Kind, why, o.Key, unit)
 }
 
-// content is what children differ in. unit is empty for a child of all units.
-type content struct {
-	name, unit  string
-	annotations map[string]string
-	spec        map[string]any
-}
-
 // newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
 // annotations.
-func newChild(o *Owner, k v1.GridKind, c content) (*Child, error) {
+func newChild(
+	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
+) (*Child, error) {
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
 	labels[v1.LabelGridSelector] = o.Name
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
 	delete(labels, v1.LabelGridUnit)
-	if c.unit != "" {
-		labels[v1.LabelGridUnit] = c.unit // valid, because it is the value of a node's label
+	if unit != "" {
+		labels[v1.LabelGridUnit] = unit // valid, because it is the value of a node's label
 	}
 	if labels[v1.LabelGridUniqKey] != o.Key {
-		c.annotations[v1.AnnotationGridUniqKey] = o.Key
+		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
-	child := &unstructured.Unstructured{Object: map[string]any{"spec": c.spec}}
+	child := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	child.SetGroupVersionKind(k.Child)
 	child.SetNamespace(o.Namespace)
-	child.SetName(c.name)
+	child.SetName(name)
 	child.SetLabels(labels)
 	child.SetOwnerReferences([]metav1.OwnerReference{Reference(o.Kind, o.Name, types.UID(o.UID))})
-	if len(c.annotations) > 0 {
-		child.SetAnnotations(c.annotations)
+	if len(annotations) > 0 {
+		child.SetAnnotations(annotations)
 	}
 	data, err := json.Marshal(child.Object)
 	if err != nil {
@@ -360,8 +355,8 @@ func newChild(o *Owner, k v1.GridKind, c content) (*Child, error) {
 	}
 	sum := sha256.Sum256(data)
 	digest := hex.EncodeToString(sum[:16])
-	c.annotations[v1.AnnotationAppliedDigest] = digest
-	child.SetAnnotations(c.annotations)
+	annotations[v1.AnnotationAppliedDigest] = digest
+	child.SetAnnotations(annotations)
 	return &Child{child, digest}, nil
 }
 

@@ -7,7 +7,6 @@
 // succeeded. Until then the grid's status lists the unit, and it takes a place of its wave. It is listed before it gets
 // the revision, so that a controller that starts anew, or reads a stale cache, takes nobody for proven who is not.
 //
-// Files: plan.go has the waves, halts, approvals and the way back; proof.go follows a listed unit; pods.go reads what
-// the pods of a unit tell. The tests are fleets whose truth is known: random ones, small ones in every state that they
-// can reach, and large ones over days; their flags begin with -rollout.
+// The tests are fleets whose truth is known: random ones, small ones in every state that they can reach, and large ones
+// over days; their flags begin with -rollout.
 package rollout

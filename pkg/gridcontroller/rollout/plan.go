@@ -570,58 +570,52 @@ func (p *planner) start(wave int) {
 	}
 }
 
-// tally is what the units of a wave have come to.
-type tally struct {
-	proven int
-	// holding are those for which the wave waits. Some of them move if moving is set: they get there, or fail, by
-	// themselves. soaking is set if all of them are at their last step.
-	holding         []*Unit
-	moving, soaking bool
-
-	failed, suspects []*Unit
-}
-
-func (p *planner) tally(wave int) tally {
-	t := tally{soaking: true}
+// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
+func (p *planner) finish(wave int) bool {
+	// The wave waits for the units that hold it. Some of them move: they get there, or fail, by themselves.
+	var holding, failed, suspects []*Unit
+	proven, moving, soaking := 0, false, true
 	for _, unit := range p.waves[wave] {
 		state := p.state(unit)
 		switch {
 		case unit.Idle && !unit.Held && !unit.Silent && !p.has(unit):
-			t.holding, t.moving = append(t.holding, unit), true
+			holding, moving = append(holding, unit), true
 		case p.proven(unit):
-			t.proven++
+			proven++
 		case state == v1.RolloutUnitSuspect:
-			t.suspects = append(t.suspects, unit)
+			suspects = append(suspects, unit)
 		case state == v1.RolloutUnitAccepted:
 		case state == v1.RolloutUnitFailed:
-			t.failed = append(t.failed, unit)
+			failed = append(failed, unit)
 		case !p.absent(unit):
-			t.holding, t.moving = append(t.holding, unit), t.moving || state != ""
-			t.soaking = t.soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
+			holding, moving = append(holding, unit), moving || state != ""
+			soaking = soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
 		}
 	}
-	return t
-}
-
-// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
-func (p *planner) finish(wave int) bool {
-	t := p.tally(wave)
-	stuck := len(t.holding) > 0 && !t.moving
+	stuck := len(holding) > 0 && !moving
 	switch {
-	case stuck && len(t.failed) > 0:
-		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(t.failed),
-			names(t.failed), p.limit(wave)))
+	case stuck && len(failed) > 0:
+		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(failed),
+			names(failed), p.limit(wave)))
 		return false
-	case stuck && len(t.suspects) > 0:
-		return p.approved(wave, t.suspects,
+	case stuck && len(suspects) > 0:
+		return p.approved(wave, suspects,
 			fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
-	case len(t.holding) > 0:
-		p.waitFor(wave, t)
+	case len(holding) > 0:
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(holding)
+		if soaking {
+			state, phase = v1.WaveSoaking, v1.RolloutSoaking
+			if !p.soaks.IsZero() {
+				text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
+			}
+		}
+		p.states[wave].State = state
+		p.wait(phase, wave, text)
 		return false
-	case len(t.suspects) > p.silent(wave):
-		return p.approved(wave, t.suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
+	case len(suspects) > p.silent(wave):
+		return p.approved(wave, suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
 	}
-	if p.needsProof(wave) && t.proven == 0 {
+	if p.needsProof(wave) && proven == 0 {
 		why := "no unit of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
 			if p.spec(wave).Units == nil {
@@ -636,19 +630,6 @@ func (p *planner) finish(wave int) bool {
 		return p.awaited(wave, "", "the wave asks for an approval")
 	}
 	return true
-}
-
-// waitFor says for which units a wave waits.
-func (p *planner) waitFor(wave int, t tally) {
-	state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(t.holding)
-	if t.soaking {
-		state, phase = v1.WaveSoaking, v1.RolloutSoaking
-		if !p.soaks.IsZero() {
-			text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
-		}
-	}
-	p.states[wave].State = state
-	p.wait(phase, wave, text)
 }
 
 // needsProof reports whether a unit of this wave, or of a later one, still has to get the revision, or has been silent

@@ -141,17 +141,36 @@ func (p *planner) suspect(u *Unit, of *v1.RolloutUnit) {
 
 // prove judges a unit that is heard and has the revision.
 func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
-	check := p.spec(u.Wave).Check
+	wave := p.spec(u.Wave)
+	soak := ptr.Deref(wave.Soak, metav1.Duration{}).Duration
+	sticky := of.State == v1.RolloutUnitFailed || of.State == v1.RolloutUnitAccepted
+	state, message := v1.RolloutUnitProgressing, ""
 	if of.State == v1.RolloutUnitPending {
 		of.Since = p.second()
 	}
-	state, message := p.readiness(u, of)
-	sound := state == v1.RolloutUnitSoaking && p.soaked(u, of)
-	if failed := p.check(u, of, check); failed != "" {
+	sound := false
+	switch {
+	case !u.Ready && u.Waits != "":
+		state, message = v1.RolloutUnitWaiting, u.Waits
+	case !u.Ready:
+		if of.ReadyTime == nil && u.Progress.After(of.Since.Time) {
+			of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
+		}
+	default:
+		if of.ReadyTime == nil {
+			of.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
+			if soak == 0 {
+				of.ReadyTime = p.second()
+			}
+		}
+		state = v1.RolloutUnitSoaking
+		sound = p.soaked(u, of, soak)
+	}
+	if failed := p.check(u, of, wave.Check); failed != "" {
 		p.fail(of, failed)
 		return
 	}
-	if sound && (check == nil || of.Checked) {
+	if sound && (wave.Check == nil || of.Checked) {
 		delete(p.listed, u.Name)
 		p.status.Proven++
 		return
@@ -162,59 +181,28 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 			message = u.Check.Message
 		}
 	}
-	waits := state == v1.RolloutUnitWaiting
-	until, overdue := p.deadline(u, of)
+	limit := 2*soak + p.Deadline
+	if wave.Check != nil {
+		limit += time.Duration(ptr.Deref(wave.Check.DeadlineSeconds, CheckSeconds)) * time.Second
+	}
+	until := of.Since.Add(limit)
 	switch {
 	case u.Broken != "" && u.Tried == p.Revision:
 		p.fail(of, u.Broken)
-		return
-	case !waits && state != v1.RolloutUnitChecking && !p.Now.Before(until):
-		p.fail(of, overdue)
-		return
-	case !waits:
-		p.again(until)
-	}
-	if of.State != v1.RolloutUnitFailed && of.State != v1.RolloutUnitAccepted { // these stay until it is proven
-		of.State, of.Message = state, message
-	}
-}
-
-// soak is how long the pods of a unit have to be ready without a break.
-func (p *planner) soak(u *Unit) time.Duration {
-	return ptr.Deref(p.spec(u.Wave).Soak, metav1.Duration{}).Duration
-}
-
-// readiness is the state of a unit that is to be proven, as far as its workload tells. It notes since when the workload
-// is ready, or makes no progress.
-func (p *planner) readiness(u *Unit, of *v1.RolloutUnit) (state v1.RolloutUnitState, message string) {
-	switch {
-	case !u.Ready && u.Waits != "":
-		return v1.RolloutUnitWaiting, u.Waits
-	case !u.Ready:
-		if of.ReadyTime == nil && u.Progress.After(of.Since.Time) {
-			of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
+	case state != v1.RolloutUnitWaiting && state != v1.RolloutUnitChecking && !p.Now.Before(until):
+		why := "it was not ready"
+		if soak > 0 {
+			why += fmt.Sprintf(" for %s without a break", soak)
 		}
-		return v1.RolloutUnitProgressing, ""
-	case of.ReadyTime == nil && p.soak(u) == 0:
-		of.ReadyTime = p.second()
-	case of.ReadyTime == nil:
-		of.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
+		p.fail(of, fmt.Sprintf("%s within %s", why, limit))
+	default:
+		if state != v1.RolloutUnitWaiting {
+			p.again(until)
+		}
+		if !sticky {
+			of.State, of.Message = state, message
+		}
 	}
-	return v1.RolloutUnitSoaking, ""
-}
-
-// deadline is when a unit has failed that is not proven by then, and what is to be said then.
-func (p *planner) deadline(u *Unit, of *v1.RolloutUnit) (until time.Time, overdue string) {
-	soak := p.soak(u)
-	limit := 2*soak + p.Deadline
-	if check := p.spec(u.Wave).Check; check != nil {
-		limit += time.Duration(ptr.Deref(check.DeadlineSeconds, CheckSeconds)) * time.Second
-	}
-	why := "it was not ready"
-	if soak > 0 {
-		why += fmt.Sprintf(" for %s without a break", soak)
-	}
-	return of.Since.Add(limit), fmt.Sprintf("%s within %s", why, limit)
 }
 
 // fail notes that a unit has failed, unless somebody has accepted that.
@@ -226,8 +214,7 @@ func (p *planner) fail(of *v1.RolloutUnit, why string) {
 
 // soaked reports whether the pods of a unit have been ready without a break for the soak time. Their word is asked when
 // the time is over: a break begins it anew.
-func (p *planner) soaked(u *Unit, of *v1.RolloutUnit) bool {
-	soak := p.soak(u)
+func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
 	if soak == 0 {
 		return true
 	}

@@ -1,4 +1,5 @@
-package gridcontroller
+// Package kubeproxy moves kube-proxy on kubeadm clusters: a node gets the one that asks the wrapper once that is ready.
+package kubeproxy
 
 import (
 	"context"
@@ -27,20 +28,21 @@ const (
 	wrapperPause = 5 * time.Second
 )
 
-// kubeProxyMover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
+// mover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
 // that label: a node that is labelled before there is an image of the wrapper keeps a kube-proxy that works. A wrapper
 // that is not ready later changes nothing, because kube-proxy keeps its rules then.
-type kubeProxyMover struct {
+type mover struct {
 	// cache has the nodes, live is the API server.
 	cache, live client.Reader
 	writer      client.Writer
 }
 
-func addKubeProxyMover(m manager.Manager) error {
+// Add adds the controller that labels edge nodes to a manager.
+func Add(m manager.Manager) error {
 	err := ctrl.NewControllerManagedBy(m).
 		Named("kube-proxy").
 		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Complete(&kubeProxyMover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
+		Complete(&mover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
 	if err != nil {
 		return fmt.Errorf("setting up the controller that moves kube-proxy: %w", err)
 	}
@@ -48,7 +50,7 @@ func addKubeProxyMover(m manager.Manager) error {
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *kubeProxyMover) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
 	if err := r.cache.Get(ctx, request.NamespacedName, node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -77,7 +79,7 @@ func (r *kubeProxyMover) Reconcile(ctx context.Context, request reconcile.Reques
 }
 
 // wrapperIsReady reports whether a wrapper on the node is ready.
-func (r *kubeProxyMover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
+func (r *mover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
 	pods := &corev1.PodList{}
 	err := r.live.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},
 		client.MatchingFields{"spec.nodeName": node})

@@ -119,7 +119,12 @@ func createUplink(bridge *netns.Namespace, name string, index, nodes int) (*netn
 		})
 	}
 	if err == nil {
-		err = namespace.Do(func() error { return setSysctl("net/ipv4/ip_forward", "1") })
+		err = namespace.Do(func() error {
+			// What a connection to a pod that is gone leaves in the table of connections would lead a later one of the
+			// same port to that pod too, for two minutes.
+			return errors.Join(setSysctl("net/ipv4/ip_forward", "1"),
+				setSysctl("net/netfilter/nf_conntrack_tcp_timeout_syn_sent", "1"))
+		})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("configuring the network of %s: %w", name, err), namespace.Close())

@@ -87,7 +87,7 @@ func TestPluginDiff(t *testing.T) {
 	f.expectSaid(diff(grid("replicas: 2", ""))+" --as=jane", 2, `User "jane" cannot list resource "nodes"`)
 	f.expectSaid(diff(configMap), 2, "there is no grid in ")
 	f.expectSaid("grid diff", 2, "-f FILE")
-	f.expectSaid("__complete grid di", 0, "diff What applying grids would change")
+	f.expectSaid("__complete grid di", 0, "diff Show what applying grids would change")
 
 	// It says what the controller then does.
 	f.apply(changed)

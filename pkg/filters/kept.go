@@ -152,18 +152,15 @@ func (k KeptAnswers) keep(path string, r *http.Request, answer *answerRecorder) 
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return err
 	}
-	if files, listErr := os.ReadDir(k.Dir); err != nil && len(files) >= maxKeptAnswers {
-		return fmt.Errorf("there are %d answers in %s already: remove what no client asks for any more: %w",
-			maxKeptAnswers, k.Dir, listErr)
+	files, listErr := os.ReadDir(k.Dir)
+	if listErr != nil {
+		return listErr
 	}
-	aside, err := os.CreateTemp(k.Dir, ".new-*")
-	if err != nil {
-		return err
+	if err != nil && len(files) >= maxKeptAnswers {
+		return fmt.Errorf("there are %d answers in %s already: remove what no client asks for any more",
+			maxKeptAnswers, k.Dir)
 	}
-	return atomicfile.Replacement{Path: path, Aside: aside, Write: func(f *os.File) error {
-		_, err := f.Write(data)
-		return err
-	}}.Replace()
+	return atomicfile.Write(path, 0o600, data)
 }
 
 // answerRecorder passes an answer on, and records it.

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,5 +143,32 @@ func TestKeptAnswers(t *testing.T) {
 	}
 	if code, body := s.get("agent", "/version", json); code != http.StatusServiceUnavailable {
 		t.Errorf("a damaged file: got %d %q", code, body)
+	}
+}
+
+// TestKeptAnswersAreBounded: beyond the most files nothing new is kept, and what is kept is still replaced.
+func TestKeptAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	kept := KeptAnswers{Dir: t.TempDir()}
+	keep := func(name, body string) error {
+		answer := &answerRecorder{ResponseWriter: httptest.NewRecorder()}
+		answer.body.WriteString(body)
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
+		return kept.keep(filepath.Join(kept.Dir, name), r, answer)
+	}
+	for i := range maxKeptAnswers {
+		if err := keep(strconv.Itoa(i), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keep("one-more", "a"); err == nil || !strings.Contains(err.Error(), "200 answers") ||
+		strings.Contains(err.Error(), "%!") {
+		t.Errorf("one more: %v", err)
+	}
+	if err := keep("0", "b"); err != nil {
+		t.Errorf("another answer in the place of one: %v", err)
+	}
+	if files, err := os.ReadDir(kept.Dir); err != nil || len(files) != maxKeptAnswers {
+		t.Errorf("%d files, %v", len(files), err)
 	}
 }

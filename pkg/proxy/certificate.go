@@ -199,17 +199,7 @@ func (c *servingCertificate) writeKubeconfig() error {
 }
 
 func (c *servingCertificate) write(name string, mode fs.FileMode, content []byte) error {
-	aside, err := os.CreateTemp(c.dir, name+".*")
-	if err != nil {
-		return err
-	}
-	return atomicfile.Replacement{
-		Path: filepath.Join(c.dir, name), Aside: aside, Mode: mode,
-		Write: func(file *os.File) error {
-			_, err := file.Write(content)
-			return err
-		},
-	}.Replace()
+	return atomicfile.Write(filepath.Join(c.dir, name), mode, content)
 }
 
 // run requests and renews the certificate until ctx is done.

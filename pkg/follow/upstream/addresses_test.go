@@ -286,25 +286,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 // followAt is start on an API with a clock, until the view is complete.
 func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *follower {
 	t.Helper()
-	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
-	var err error
-	f.upstream, err = New(Options{
-		Config: &rest.Config{Host: serve(t, api)}, Facts: f.store.Facts, NodeName: "node0",
-		FollowKubernetesEndpoints: true, Clock: clock,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f.upstream.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	f := startAt(t, api, &rest.Config{Host: serve(t, api)}, clock)
 	soon.UntilQuiet(t, func() string {
 		if _, err := f.store.History.Readable(served.EndpointSlices); err != nil {
 			return err.Error()

@@ -60,10 +60,16 @@ type follower struct {
 // start runs an Upstream against the address until the test ends.
 func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 	t.Helper()
+	return startAt(t, api, config, nil)
+}
+
+// startAt is start with a clock.
+func startAt(t *testing.T, api *upstreamtest.API, config *rest.Config, clock func() time.Time) *follower {
+	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
 	f.upstream, err = New(Options{
-		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
+		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock,
 	})
 	if err != nil {
 		t.Fatal(err)

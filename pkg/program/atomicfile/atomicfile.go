@@ -57,6 +57,18 @@ func (r Replacement) Replace() (err error) {
 	return syncDir(filepath.Dir(r.Path))
 }
 
+// Write replaces a file by one with this content and mode. The directory has to be there.
+func Write(path string, mode fs.FileMode, content []byte) error {
+	aside, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	return Replacement{Path: path, Aside: aside, Mode: mode, Write: func(f *os.File) error {
+		_, err := f.Write(content)
+		return err
+	}}.Replace()
+}
+
 // syncDir writes the directory to the disk, so that a rename in it survives a loss of power.
 func syncDir(path string) error {
 	dir, err := os.Open(path) //nolint:gosec // the directory of a file that the caller names

@@ -239,8 +239,8 @@ func (v reading) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	})
 }
 
-// edit applies a function of an object's Codec to its body, and counts the endpoints. It
-// keeps none of an object that cannot be read.
+// edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps none of an object that
+// cannot be read.
 func (v reading) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {

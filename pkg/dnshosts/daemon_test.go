@@ -275,7 +275,7 @@ func TestErrorsClearNothing(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "hosts")
 				d := startDaemon(t, a.URL, path)
 				eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
-				// A file is read before its directory is on the disk, which may take long, and before it counts as written.
+				// The test reads a file before its directory is on the disk, and only then does it count as written.
 				eventually(t, "the daemon is ready", func() error {
 					if reasons, _ := d.state(); len(reasons) > 0 {
 						return fmt.Errorf("%q", reasons)

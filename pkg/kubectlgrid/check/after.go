@@ -26,8 +26,9 @@ func After(ctx context.Context, source Source) *Report {
 	c := reader.cluster
 	r := &report{}
 	if c.nothing() {
-		r.add(Failure, "Installation", Object{Kind: kindDeployment}, "application-grid is not installed: there are none "+
-			"of its workloads, CRDs and edge nodes", "kubectl grid check --pre says whether and how to install it")
+		r.add(Failure, "Installation", Object{Kind: kindDeployment},
+			"application-grid is not installed: there are none of its workloads, CRDs and edge nodes",
+			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
 		r.checkRead(c)
 		return r.finish("Check")

@@ -60,7 +60,7 @@ func TestSteadyState(t *testing.T) {
 
 	// A controller that starts finds everything as it should be.
 	mark = f.auditMark()
-	controller.Kill()
+	f.must(killController(f.ctx))
 	f.must(controller.Start(f.ctx))
 	f.led()
 	time.Sleep(2 * time.Second)
@@ -121,7 +121,9 @@ func TestKilledAtRandom(t *testing.T) {
 	killing.Go(func() {
 		for ctx.Err() == nil {
 			time.Sleep(rand.N(1500 * time.Millisecond))
-			controller.Kill()
+			if err := killController(f.ctx); err != nil {
+				f.Logf("the Lease of the killed controller stays: %v", err) // kube-apiserver is killed, too
+			}
 			kills++
 			if err := controller.Launch(); err != nil {
 				f.Error(err)
@@ -131,7 +133,7 @@ func TestKilledAtRandom(t *testing.T) {
 				f.Error(err)
 				return
 			}
-			time.Sleep(rand.N(5 * time.Second)) // the Lease of the killed one has to end
+			time.Sleep(rand.N(3 * time.Second))
 		}
 	})
 	f.apply(quietGrid("demo"))
@@ -179,7 +181,7 @@ func TestKilledAtRandom(t *testing.T) {
 func TestTwoReplicas(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
-	second, err := shared.NewController(f.ctx, "second", program, arguments()...)
+	second, err := shared.NewController(f.ctx, "second", program, slices.Concat(arguments(), shortLease)...)
 	f.must(err)
 	f.must(second.Start(f.ctx))
 	f.Cleanup(second.Kill)

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -50,10 +53,26 @@ func startController(ctx context.Context) error {
 	return controller.Start(ctx)
 }
 
-// arguments are the controller's in all tests: a Lease that is soon over, for those that kill it.
+// arguments are the controller's in all tests. Its Lease outlasts what a busy machine's disk may stall: a controller
+// that loses it ends.
 func arguments() []string {
 	return []string{
 		"--unit-removal-grace=" + grace.String(), "-v=4",
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
+		"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=25s", "--leader-elect-retry-period=500ms",
 	}
+}
+
+// shortLease are further arguments of a replica whose Lease is to be over soon.
+var shortLease = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"}
+
+// killController kills the controller, and ends its Lease, for which the next one would wait. The error says why the
+// Lease is still there.
+func killController(ctx context.Context) error {
+	controller.Kill()
+	err := shared.Client().CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, "application-grid-controller",
+		metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

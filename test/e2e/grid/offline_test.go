@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interpos
 	interposer, err := shared.Interpose(f.ctx)
 	f.must(err)
 	misled, err := shared.NewController(f.ctx, "misled", program,
-		append(append(arguments(), "--master="+interposer.URL()), args...)...)
+		slices.Concat(arguments(), shortLease, []string{"--master=" + interposer.URL()}, args)...)
 	f.must(err)
 	f.must(controller.Stop())
 	f.Cleanup(func() {

@@ -245,6 +245,12 @@ func TestPluginWatch(t *testing.T) {
 	expect("DeploymentGrid demo $KEY north 2 2 2 Ready\n")
 	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	expect("DeploymentGrid demo $KEY west - - - Gone: the grid is deleted\n")
+	f.eventually("the documents say so", func() error {
+		if text := documents.String(); !strings.Contains(text, `"removed"`) {
+			return fmt.Errorf("they are\n%s", text)
+		}
+		return nil
+	})
 	text := said{stdout: written.String()}.rows() + "\n"
 	if strings.Count(text, "KIND GRID") != 1 || strings.Count(text, "Ready: Service demo-svc for 2 units\n") != 1 {
 		f.Errorf("a row was written that had not changed:\n%s", text)

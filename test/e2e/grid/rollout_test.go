@@ -226,7 +226,7 @@ func TestRolloutWaves(t *testing.T) {
 		}
 		if kills < 5 && rand.IntN(8) == 0 {
 			kills++
-			controller.Kill()
+			f.must(killController(f.ctx))
 			f.must(controller.Start(context.Background()))
 		}
 		if images := f.images(); images["us"]["next"] < rolloutWaves["us"] {

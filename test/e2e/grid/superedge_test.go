@@ -100,7 +100,7 @@ func TestFromSuperEdge(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	f.node("west")
-	controller.Kill()
+	f.must(killController(f.ctx))
 	f.Cleanup(func() { _ = controller.Launch() }) // it runs already, if the test came that far
 	f.theirCRDs()
 	grids := f.createTheirGrids()

@@ -391,6 +391,7 @@ func TestManyServices(t *testing.T) {
 		t.Logf("first sync of %d Services %s: cilium %d ms", many, way.name, time.Since(begin).Milliseconds())
 		f.proxy.KubeProxy.SetArgs(way.proxy)
 		f.startProxy(fmt.Sprintf("first sync of %d Services %s", many, way.name), way.sites)
+		f.reached(way.sites)         // then the agent has compiled its programs
 		time.Sleep(10 * time.Second) // what else they do at their start
 		used := func() (cilium, kubeProxy int64) {
 			return cpu(t, f.agent.process.Process.Pid).Milliseconds(), cpu(t, f.proxy.KubeProxy.PID()).Milliseconds()

@@ -201,7 +201,8 @@ $(BIN)/cilium: $(CILIUM_MODULE)/go.mod $(CILIUM_MODULE)/go.sum
 	@touch $@
 
 .PHONY: test-cilium
-test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 5 minutes. Needs root, clang-19, llvm-19 and BPF.
+test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 6 minutes. Needs root, clang-19, llvm-19 and BPF.
+	@hack/require.sh clang-19:clang-19 llc-19:llvm-19 nsenter:util-linux curl:curl nft:nftables ip:iproute2
 	$(ON_CLUSTER) ./cilium $(ARGS)
 
 # An ingress controller of Traefik's provider, which is checked here and not by `make verify`, which does not download what

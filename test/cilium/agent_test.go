@@ -116,15 +116,38 @@ func (a *agent) command(program string, args ...string) *exec.Cmd {
 		strconv.Itoa(a.holder.Process.Pid), program}, args)...)
 }
 
-// start starts the agent with its service account, at kube-apiserver, or at the API servers of the URLs.
-func (a *agent) start(urls ...string) {
+// environment is what a pod of Cilium has of its cluster.
+func (a *agent) environment() []string {
 	a.t.Helper()
 	server, port, err := net.SplitHostPort(strings.TrimPrefix(a.node.APIServerURL(), "https://"))
 	must(a.t, err)
-	lib := filepath.Join(a.dir, "lib")
-	a.process = a.command("env", slices.Concat([]string{
+	return []string{
 		"KUBERNETES_SERVICE_HOST=" + server, "KUBERNETES_SERVICE_PORT=" + port, "K8S_NODE_NAME=" + a.node.Name(),
 		"CILIUM_K8S_NAMESPACE=kube-system", "PATH=" + filepath.Join(a.dir, "tools") + ":" + os.Getenv("PATH"),
+	}
+}
+
+// configure does what the init container of Cilium's pods does: it makes the agent's configuration of cilium-config and
+// the CiliumNodeConfigs. It returns the flag that leads the agent there. flags are further ones of the init container.
+func (a *agent) configure(flags ...string) string {
+	a.t.Helper()
+	directory := filepath.Join(a.dir, "config")
+	cmd := a.command("env", slices.Concat(a.environment(), []string{filepath.Join(programs, "cilium-dbg"), "build-config",
+		"--dest=" + directory}, flags)...)
+	said := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = said, said
+	must(a.t, a.node.Start(cmd))
+	if err := cmd.Wait(); err != nil {
+		a.t.Fatalf("cilium-dbg build-config: %v\n%s", err, said)
+	}
+	return "--config-dir=" + directory
+}
+
+// start starts the agent with its service account, at kube-apiserver unless a configuration says otherwise.
+func (a *agent) start(flags ...string) {
+	a.t.Helper()
+	lib := filepath.Join(a.dir, "lib")
+	a.process = a.command("env", slices.Concat(a.environment(), []string{
 		filepath.Join(programs, agentName), "--kube-proxy-replacement=true", "--routing-mode=native",
 		"--ipv4-native-routing-cidr=10.244.0.0/16", "--enable-ipv6=false", "--enable-ipv4-masquerade=false",
 		"--ipam=kubernetes", "--k8s-require-ipv4-pod-cidr=true", "--identity-allocation-mode=crd", "--enable-hubble=false",
@@ -133,16 +156,13 @@ func (a *agent) start(urls ...string) {
 		"--cgroup-root=" + filepath.Join(a.dir, "cg"), "--bpf-lb-map-max=32768", "--bpf-ct-global-tcp-max=65536",
 		"--bpf-ct-global-any-max=32768", "--bpf-nat-global-max=65536", "--bpf-neigh-global-max=65536",
 		"--enable-cilium-endpoint-slice=false",
-	}, urls)...)
+	}, flags)...)
 	log, err := os.OpenFile(filepath.Join(shared.Dir(), "cilium-agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(a.t, err)
 	defer log.Close() // the agent has its own descriptor
 	a.process.Stdout, a.process.Stderr = log, log
 	must(a.t, a.node.Start(a.process))
 }
-
-// through is the setting of a CiliumNodeConfig that has the agent ask the node's wrapper.
-func (a *agent) through() string { return "--k8s-api-server-urls=" + a.node.WrapperURL() }
 
 // stop stops the agent. Its maps stay.
 func (a *agent) stop() {
@@ -166,16 +186,16 @@ func (a *agent) reboot() {
 	must(a.t, cmd.Wait())
 }
 
-// cpu is how long the agent has computed.
-func (a *agent) cpu() time.Duration {
-	a.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.process.Process.Pid))
-	must(a.t, err)
+// cpu is how long a process has computed.
+func cpu(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	must(t, err)
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
 	var used time.Duration
 	for _, field := range fields[12:14] { // utime and stime
 		n, err := strconv.Atoi(field)
-		must(a.t, err)
+		must(t, err)
 		used += time.Duration(n) * 10 * time.Millisecond // a tick
 	}
 	return used
@@ -185,17 +205,12 @@ var backend = regexp.MustCompile(`^([\d.]+):\d+/TCP`)
 
 // backends returns how many Services the agent's maps have, and the backends of one, in order.
 func (a *agent) backends(ctx context.Context, service *corev1.Service) (services int, backends []string, err error) {
-	var said strings.Builder
-	cmd := a.command(filepath.Join(programs, "cilium-dbg"), "bpf", "lb", "list", "-o", "json")
-	cmd.Stdout = &said
-	if err := a.node.Start(cmd); err != nil {
-		return 0, nil, err
-	}
-	if err := cmd.Wait(); err != nil {
+	said, err := a.run(filepath.Join(programs, "cilium-dbg"), "bpf", "lb", "list", "-o", "json")
+	if err != nil {
 		return 0, nil, err
 	}
 	maps := map[string][]string{}
-	if err := json.Unmarshal([]byte(said.String()), &maps); err != nil {
+	if err := json.Unmarshal([]byte(said), &maps); err != nil {
 		return 0, nil, err
 	}
 	for frontend, entries := range maps {
@@ -212,37 +227,37 @@ func (a *agent) backends(ctx context.Context, service *corev1.Service) (services
 	return len(maps), slices.Compact(backends), ctx.Err()
 }
 
-// probe connects to a Service from the agent's node as kubectl grid prove does.
-func (a *agent) probe(service *corev1.Service) (probe.Result, error) {
+// run runs a program in the agent's namespaces, and returns what it prints.
+func (a *agent) run(program string, args ...string) (string, error) {
 	var said strings.Builder
-	cmd := a.command(wrapper, "probe", net.JoinHostPort(service.Spec.ClusterIP,
-		strconv.Itoa(int(service.Spec.Ports[0].Port))), "--requests=30", "--timeout=200ms")
+	cmd := a.command(program, args...)
 	cmd.Stdout = &said
 	if err := a.node.Start(cmd); err != nil {
-		return probe.Result{}, err
+		return "", err
 	}
-	if err := cmd.Wait(); err != nil {
-		return probe.Result{}, err
+	err := cmd.Wait()
+	return said.String(), err
+}
+
+// probe connects to a Service from the agent's node as kubectl grid prove does.
+func (a *agent) probe(service *corev1.Service) (result probe.Result, err error) {
+	said, err := a.run(wrapper, "probe", net.JoinHostPort(service.Spec.ClusterIP,
+		strconv.Itoa(int(service.Spec.Ports[0].Port))), "--requests=30", "--timeout=200ms")
+	if err == nil {
+		err = json.Unmarshal([]byte(said), &result)
 	}
-	var result probe.Result
-	err := json.Unmarshal([]byte(said.String()), &result)
 	return result, err
 }
 
 // answers returns the nodes that answer connections from the agent's node to a Service.
 func (a *agent) answers(service *corev1.Service) (string, error) {
-	var said strings.Builder
-	cmd := a.command("bash", "-c", `for i in $(seq 30); do curl -s -m 2 "$1" || true; done`, "-",
+	said, err := a.run("bash", "-c", `for i in $(seq 30); do curl -s -m 2 "$1" || true; done`, "-",
 		"http://"+net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port))))
-	cmd.Stdout = &said
-	if err := a.node.Start(cmd); err != nil {
-		return "", err
-	}
-	if err := cmd.Wait(); err != nil {
+	if err != nil {
 		return "", err
 	}
 	var nodes []string
-	for line := range strings.FieldsSeq(said.String()) {
+	for line := range strings.FieldsSeq(said) {
 		if node, found := strings.CutPrefix(line, "node="); found {
 			nodes = append(nodes, node)
 		}

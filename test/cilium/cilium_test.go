@@ -2,8 +2,10 @@ package cilium
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,15 +52,11 @@ func newFixture(t *testing.T) *fixture {
 	must(t, err)
 	crds, err := filepath.Glob(filepath.Join(sources, "pkg/k8s/apis/cilium.io/client/crds/v2*/*.yaml"))
 	must(t, err)
-	args := []string{"kubectl", "--kubeconfig=" + shared.Kubeconfig(), "--server=" + f.proxy.APIServerURL(), "apply",
-		"--server-side", "-f", "role.yaml"}
+	args := []string{"apply", "--server-side", "-f", "role.yaml", "-f", "cilium.yaml"}
 	for _, crd := range crds {
 		args = append(args, "-f", crd)
 	}
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	must(t, err)
-	_, err = f.proxy.Run(f.ctx, components, args...)
-	must(t, err)
+	f.kubectl(args...)
 
 	f.namespace = suite.Namespace(t, shared, "cilium-")
 	must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "echo"))
@@ -69,7 +67,29 @@ func newFixture(t *testing.T) *fixture {
 	f.open, err = workload.CreateService(f.ctx, f.client, f.namespace, "open", workload.ServiceOptions{})
 	must(t, err)
 	f.agent = newAgent(t, f.cilium)
+	go workload.Probes{Client: f.client, Dir: f.agent.dir,
+		Execute: func(ctx context.Context, name string, args ...string) error {
+			if name == f.cilium.Name() {
+				_, err := f.agent.run(wrapper, args...)
+				return err
+			}
+			node, err := shared.Node(name)
+			if err != nil {
+				return err
+			}
+			_, err = node.Run(ctx, wrapper, args...)
+			return err
+		}}.Run(f.ctx)
 	return f
+}
+
+func (f *fixture) kubectl(args ...string) {
+	f.Helper()
+	components, err := suite.Program("COMPONENTS_BIN", "components")
+	must(f.T, err)
+	_, err = f.proxy.Run(f.ctx, components, append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig(),
+		"--server=" + f.proxy.APIServerURL()}, args...)...)
+	must(f.T, err)
 }
 
 // maps waits until the agent's maps have so many backends of a Service, and returns since when, after begin.
@@ -127,6 +147,17 @@ func (f *fixture) relabel(node, unit string) {
 	must(f.T, shared.RelabelNode(f.ctx, node, unitLabel, unit))
 }
 
+// startProxy starts kube-proxy without any rules, and waits until the node reaches exactly these nodes.
+func (f *fixture) startProxy(what, want string) {
+	f.Helper()
+	must(f.T, f.proxy.KubeProxy.Stop())
+	_, err := f.proxy.Run(f.ctx, "nft", "flush", "ruleset")
+	must(f.T, err)
+	begin := time.Now()
+	must(f.T, f.proxy.KubeProxy.Launch())
+	f.kubeProxy(what, want, begin)
+}
+
 // TestCilium: the agent's maps have what kube-proxy's rules have, through whatever befalls the wrapper.
 func TestCilium(t *testing.T) {
 	f := newFixture(t)
@@ -134,13 +165,17 @@ func TestCilium(t *testing.T) {
 	f.agent.start()
 	f.maps("first sync, directly at kube-apiserver: all sites", f.service, 4, begin)
 	f.reached("a1 a2 b1 b2")
+	f.plugin("directly", "Leak", "failure")
 	f.agent.stop()
 
+	f.kubectl("apply", "--server-side", "-f", "../../manifests/cilium/node-config.yaml")
 	begin = time.Now()
-	f.agent.start(f.agent.through())
+	f.agent.start(f.agent.configure())
 	f.maps("first sync, through the wrapper: the own site", f.service, 2, begin)
 	f.maps("a Service that is not governed", f.open, 4, begin)
 	f.reached("a1 a2")
+	f.startProxy("first sync, through the wrapper: the own site", "a1 a2")
+	f.plugin("through the wrapper", "Closed", "ok")
 	f.probes()
 
 	f.relabel("b1", unitA)
@@ -149,8 +184,60 @@ func TestCilium(t *testing.T) {
 	f.both("it leaves", "a1 a2")
 
 	f.restarts()
+	f.moves()
 	f.cut()
 	f.hub()
+}
+
+// plugin has kubectl grid say, of the node with Cilium, whether the loop is closed, and whom its agent asks.
+func (f *fixture) plugin(way, verdict, severity string) {
+	f.Helper()
+	run := func(into any, args ...string) {
+		said, err := exec.CommandContext(f.ctx, plugin, append(args, "-o", "json",
+			"--kubeconfig="+shared.Kubeconfig())...).Output()
+		if unmarshal := json.Unmarshal(said, into); unmarshal != nil {
+			f.Fatalf("kubectl grid %s: %v, %v\n%s", args[0], err, unmarshal, said)
+		}
+	}
+	var proof struct {
+		Rows []struct{ Node, Verdict, Message string }
+	}
+	run(&proof, "prove", "echo", "-n", f.namespace, "--all-nodes", "--image=application-grid-wrapper:test", "--requests=30")
+	for _, row := range proof.Rows {
+		f.Logf("kubectl grid prove, %s: %s %s %s", way, row.Node, row.Verdict, row.Message)
+		want := "Closed"
+		if row.Node == f.cilium.Name() {
+			want = verdict
+		}
+		if row.Verdict != want {
+			f.Errorf("%s, from %s: want %s", way, row.Node, want)
+		}
+	}
+	if len(proof.Rows) != 4 {
+		f.Errorf("%s: %d rows", way, len(proof.Rows))
+	}
+	var report struct {
+		Findings []struct {
+			Severity, Check, Message string
+			Object                   struct{ Kind, Name string }
+		}
+	}
+	run(&report, "check")
+	found := false
+	for _, finding := range report.Findings {
+		if finding.Check != "KubeProxyReplacement" {
+			continue
+		}
+		f.Logf("kubectl grid check, %s: %s %s/%s: %s", way, finding.Severity, finding.Object.Kind, finding.Object.Name,
+			finding.Message)
+		found = true
+		if finding.Severity != severity {
+			f.Errorf("%s: want %s", way, severity)
+		}
+	}
+	if !found {
+		f.Errorf("%s: kubectl grid check says nothing of Cilium", way)
+	}
 }
 
 // probes has the probe of kubectl grid prove see through the translation of sockets, also if nobody answers.
@@ -184,25 +271,57 @@ func (f *fixture) probes() {
 	}
 }
 
-// restarts stops both wrappers for a while, in which a node joins the site.
+// restarts ends both wrappers for a while, in which a node joins the site.
 func (f *fixture) restarts() {
-	for _, away := range []time.Duration{200 * time.Millisecond, 10 * time.Second, time.Minute} {
+	for _, away := range []struct {
+		ended string
+		end   func(*cluster.Component) error
+		time.Duration
+	}{
+		{"stopped", (*cluster.Component).Stop, 200 * time.Millisecond},
+		{"killed", func(c *cluster.Component) error { c.Kill(); return nil }, 10 * time.Second},
+		{"stopped", (*cluster.Component).Stop, time.Minute},
+	} {
+		if testing.Short() && away.Duration == time.Minute {
+			continue
+		}
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
-			must(f.T, node.Wrapper.Stop())
+			must(f.T, away.end(node.Wrapper))
 		}
 		f.relabel("b1", unitA)
-		time.Sleep(away)
+		time.Sleep(away.Duration)
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
 			must(f.T, node.Wrapper.Start(f.ctx))
 		}
-		f.both(fmt.Sprintf("after the wrappers were stopped for %s", away), "a1 a2 b1")
+		f.both(fmt.Sprintf("after the wrappers were %s for %s", away.ended, away), "a1 a2 b1")
 		f.relabel("b1", unitB)
 		f.both("and a change afterwards", "a1 a2")
 	}
 }
 
+// moves leads the agent to kube-apiserver when its wrapper stops, and back.
+func (f *fixture) moves() {
+	must(f.T, f.cilium.Wrapper.Stop())
+	relay, err := f.cilium.StandIn(f.ctx)
+	must(f.T, err)
+	defer relay.Close()
+	f.maps("moved to kube-apiserver: all sites", f.service, 4, time.Now())
+	ready := func(status corev1.ConditionStatus) {
+		must(f.T, workload.SetReadyOn(f.ctx, f.client, f.namespace, "echo", "a2", status))
+	}
+	ready(corev1.ConditionFalse)
+	f.maps("and a change there", f.service, 3, time.Now())
+	relay.Close()
+	must(f.T, f.cilium.Wrapper.Start(f.ctx))
+	f.maps("moved back to the wrapper", f.service, 1, time.Now())
+	ready(corev1.ConditionTrue)
+	f.maps("and a change there", f.service, 2, time.Now())
+}
+
 // cut takes the node's link away, and restarts its wrapper meanwhile, then the agent, as after a reboot.
 func (f *fixture) cut() {
+	through := "--k8s-api-server-urls=" + f.cilium.WrapperURL()
+	f.agent.configure(through)
 	must(f.T, f.cilium.CutLink(f.ctx))
 	must(f.T, f.cilium.Wrapper.Stop())
 	must(f.T, f.cilium.Wrapper.Launch())
@@ -214,7 +333,9 @@ func (f *fixture) cut() {
 	f.agent.reboot()
 	f.reached("")
 	begin := time.Now()
-	f.agent.start(f.agent.through(), "--auto-create-cilium-node-resource=false") // an agent that cannot write it ends
+	configuration := f.agent.configure(through)
+	f.Logf("cilium-dbg build-config took %.1f s", time.Since(begin).Seconds())
+	f.agent.start(configuration, "--auto-create-cilium-node-resource=false") // an agent that cannot write it ends
 	f.maps("an agent that starts while the link is cut", f.service, 2, begin)
 	f.reached("a1 a2")
 	f.Logf("connections are answered %.1f s after it started", time.Since(begin).Seconds())
@@ -235,8 +356,12 @@ func (f *fixture) hub() {
 	f.both("it leaves", "a1 a2")
 }
 
-// TestManyServices: what happens to the endpoints of other sites costs the agent nothing.
+// TestManyServices prints what many Services cost the agent and a kube-proxy: their first sync, and changes of other
+// sites' endpoints, beside what the processes take in as long a time without changes.
 func TestManyServices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("these are figures only")
+	}
 	f := newFixture(t)
 	names := make([]string, many)
 	for i := range names {
@@ -246,12 +371,16 @@ func TestManyServices(t *testing.T) {
 		must(t, err)
 		f.slice(names[i], 0)
 	}
-	for _, way := range []struct{ name, url string }{{"directly", ""}, {"through the wrapper", f.agent.through()}} {
-		if way.url == "" {
-			f.agent.start()
-		} else {
-			f.agent.start(way.url)
-		}
+	through := f.proxy.KubeProxy.Args()
+	directly := slices.DeleteFunc(slices.Clone(through), func(arg string) bool { return strings.HasPrefix(arg, "--master=") })
+	f.kubectl("apply", "--server-side", "-f", "../../manifests/cilium/node-config.yaml")
+	configuration := []string{f.agent.configure()}
+	for _, way := range []struct {
+		name, sites  string
+		agent, proxy []string
+	}{{"directly", "a1 a2 b1 b2", nil, directly}, {"through the wrapper", "a1 a2", configuration, through}} {
+		begin := time.Now()
+		f.agent.start(way.agent...)
 		await.Patience{Within: deadline, Between: 50 * time.Millisecond}.Until(t, "the maps have all Services", func() error {
 			services, _, err := f.agent.backends(f.ctx, f.service)
 			if err == nil && services < many {
@@ -259,15 +388,26 @@ func TestManyServices(t *testing.T) {
 			}
 			return err
 		})
-		time.Sleep(10 * time.Second) // what else it does at its start
-		before := f.agent.cpu()
+		t.Logf("first sync of %d Services %s: cilium %d ms", many, way.name, time.Since(begin).Milliseconds())
+		f.proxy.KubeProxy.SetArgs(way.proxy)
+		f.startProxy(fmt.Sprintf("first sync of %d Services %s", many, way.name), way.sites)
+		f.reached(way.sites)         // then the agent has compiled its programs
+		time.Sleep(10 * time.Second) // what else they do at their start
+		used := func() (cilium, kubeProxy int64) {
+			return cpu(t, f.agent.process.Process.Pid).Milliseconds(), cpu(t, f.proxy.KubeProxy.PID()).Milliseconds()
+		}
+		begin = time.Now()
+		cilium, kubeProxy := used()
 		for i, name := range names {
 			f.slice(name, i+1)
 		}
 		time.Sleep(3 * time.Second) // the last changes get there
-		t.Logf("%d changes of other sites' endpoints %s: %d ms of CPU", many, way.name,
-			(f.agent.cpu() - before).Milliseconds())
-		f.agent.stop()
+		busyCilium, busyProxy := used()
+		time.Sleep(time.Since(begin))
+		idleCilium, idleProxy := used()
+		t.Logf("%d changes of other sites' endpoints %s: cilium %d ms of CPU (%d without them), kube-proxy %d ms (%d)", many,
+			way.name, busyCilium-cilium, idleCilium-busyCilium, busyProxy-kubeProxy, idleProxy-busyProxy)
+		f.agent.reboot() // with it the maps go
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -26,8 +27,9 @@ const agentName = "daemon"
 // shared is the cluster of all tests. On its node a1 Cilium runs in kube-proxy's place.
 var shared *cluster.Cluster
 
-// programs is the directory with the agent and cilium-dbg, sources the one with Cilium's module, wrapper the program.
-var programs, sources, wrapper string
+// programs is the directory with the agent and cilium-dbg, sources the one with Cilium's module; wrapper and plugin are
+// programs.
+var programs, sources, wrapper, plugin string
 
 func TestMain(m *testing.M) {
 	if missing := missing(); missing != "" {
@@ -73,7 +75,8 @@ func clusterOptions() (cluster.Options, error) {
 		variable, name string
 	}{
 		{&options.Components, "COMPONENTS_BIN", "components"}, {&options.Wrapper, "WRAPPER_BIN", "application-grid-wrapper"},
-		{&options.Hub, "HUB_BIN", "application-grid-hub"}, {&programs, "CILIUM_BIN", filepath.Join("cilium", agentName)},
+		{&options.Hub, "HUB_BIN", "application-grid-hub"}, {&plugin, "KUBECTL_GRID_BIN", "kubectl-grid"},
+		{&programs, "CILIUM_BIN", filepath.Join("cilium", agentName)},
 	} {
 		var err error
 		if *needed.to, err = suite.Program(needed.variable, needed.name); err != nil {
@@ -86,9 +89,11 @@ func clusterOptions() (cluster.Options, error) {
 		return options, fmt.Errorf("looking for Cilium's sources: %w", err)
 	}
 	sources = strings.TrimSpace(string(directory))
-	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
+	unit := func(name string) map[string]string {
+		return map[string]string{unitLabel: name, v1.LabelEdgeNode: "static"}
+	}
 	options.WrapperTLS = true
-	options.WrapperArgs = []string{"--keep-answers-for=" + agentName}
+	options.WrapperArgs = []string{"--keep-answers-for=" + agentName + ",cilium-dbg"}
 	options.Progress = os.Stdout
 	options.Dir = os.Getenv("CILIUM_DIR") // to keep the logs
 	options.Nodes = []cluster.NodeSpec{

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -61,6 +62,7 @@ func TestClientsOverTLS(t *testing.T) {
 	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
 	f.expectReach("wrapper restarted")
 	f.expectNames(coreDNS, "wrapper restarted")
+	f.standIn(coreDNS)
 
 	f.checkCodes("after the restart", restartedCodes...)
 	f.noteRequests()
@@ -80,6 +82,39 @@ func TestClientsOverTLS(t *testing.T) {
 	f.conclude()
 	results.add(coreDNS.verdict())
 	results.add(kubectl.verdict())
+}
+
+// standIn leads the clients of every wrapper to kube-apiserver, to which the wrapper's revisions mean nothing, and
+// back.
+func (f *fixture) standIn(coreDNS *subject) {
+	f.Helper()
+	relays := make(chan *cluster.Relay, len(f.proxies))
+	f.eachNode("kube-apiserver stands in for the wrapper", func(n *proxyNode) error {
+		if err := n.node.Wrapper.Stop(); err != nil {
+			return err
+		}
+		relay, err := n.node.StandIn(f.ctx)
+		if err == nil {
+			relays <- relay
+		}
+		return err
+	})
+	close(relays)
+	f.keys = nil // kube-apiserver shows everything
+	f.expectReach("moved to kube-apiserver")
+	f.expectNames(coreDNS, "moved to kube-apiserver")
+	one := f.oneOf(unitA)
+	f.setReady(one, corev1.ConditionFalse)
+	f.expectReach("moved to kube-apiserver: followed a change")
+	for relay := range relays {
+		relay.Close()
+	}
+	f.keys = []string{unitLabel}
+	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
+	f.expectReach("moved back to the wrapper")
+	f.setReady(one, corev1.ConditionTrue)
+	f.expectReach("moved back to the wrapper: followed a change")
+	f.expectNames(coreDNS, "moved back to the wrapper")
 }
 
 // expectNames waits until CoreDNS on every node answers the headless name with the pods that the node may see.

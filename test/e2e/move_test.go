@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -18,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/features"
 	featuretesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/informers"
@@ -123,48 +125,64 @@ func readyOn(found []*discoveryv1.EndpointSlice) string {
 	return strings.Join(nodes, " ")
 }
 
-// TestRevisionsOfTheFuture holds what kube-apiserver answers to a revision that it has not reached, on which a client
-// that comes from the wrapper depends: an error to a list, and to a watch with initial events, from which reflectors
-// recover; silence to a watch that resumes. To a revision of more than 64 bits it answers with an error from which they
-// do not recover.
-func TestRevisionsOfTheFuture(t *testing.T) {
+// TestForeignRevisions holds what kube-apiserver answers to revisions that are not its own, on which a client that
+// comes from the wrapper depends: docs/dev/design.md says what follows. "silence" is a watch that hears of no change.
+func TestForeignRevisions(t *testing.T) {
 	f := newFixture(t)
-	ask := func(revision string, more ...string) error {
+	ask := func(revision string, more ...string) string {
 		request := f.client.CoreV1().RESTClient().Get().Resource("services").MaxRetries(0).
 			Param("resourceVersion", revision)
 		for i := 0; i < len(more); i += 2 {
 			request.Param(more[i], more[i+1])
 		}
 		if len(more) == 0 {
-			return request.Do(f.ctx).Error()
+			return answerOf(request.Do(f.ctx).Error())
 		}
-		stream, err := request.Watch(f.ctx)
+		stream, err := request.Param("watch", "true").Watch(f.ctx)
 		if err != nil {
-			return err
+			return answerOf(err)
 		}
 		defer stream.Stop()
 		workload.CreateService(f.ctx, f.client, f.namespace, "unheard", workload.ServiceOptions{}) // there may be one already
-		if event, answered := <-stream.ResultChan(); answered {
-			return apierrors.FromObject(event.Object)
+		switch event, answered := <-stream.ResultChan(); {
+		case !answered:
+			return "silence"
+		case event.Type != watch.Error:
+			return "served"
+		default:
+			return answerOf(apierrors.FromObject(event.Object))
 		}
-		return nil
 	}
-	future := strconv.FormatInt(time.Now().UnixMicro(), 10)
-	if err := ask(future); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		t.Errorf("a list: want ResourceVersionTooLarge, got %v", err)
-	}
-	if err := ask(future, "watch", "true", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks",
-		"true"); !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		t.Errorf("a watch with initial events: want ResourceVersionTooLarge, got %v", err)
-	}
-	if err := ask(future, "watch", "true", "timeoutSeconds", "2"); err != nil {
-		t.Errorf("a watch that resumes: want silence, got %v", err)
-	}
-	const tooLong = "18446744073709551616"
-	for _, err := range []error{ask(tooLong), ask(tooLong, "watch", "true", "timeoutSeconds", "2")} {
-		if err == nil || apierrors.IsResourceExpired(err) ||
-			apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-			t.Errorf("a revision of more than 64 bits: want an error of another kind, got %v", err)
+	for _, test := range []struct{ what, revision, list, watchList, resume string }{
+		{"the wrapper's", strconv.FormatInt(time.Now().UnixMicro(), 10), "too large", "too large", "silence"},
+		{"the largest signed one", strconv.FormatInt(math.MaxInt64, 10), "too large", "too large", "silence"},
+		{"the next one", strconv.FormatUint(math.MaxInt64+1, 10), "too large", "too large", "silence"},
+		{"the largest one", strconv.FormatUint(math.MaxUint64, 10), "too large", "too large", "silence"},
+		{"more than 64 bits", "18446744073709551616", "invalid", "invalid", "invalid"},
+		{"one of long ago", "1", "served", "served", "served"},
+	} {
+		list, resume := ask(test.revision), ask(test.revision, "timeoutSeconds", "2")
+		watchList := ask(test.revision, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan",
+			"allowWatchBookmarks", "true")
+		t.Logf("%-22s %20s: list %s, watch with initial events %s, watch %s", test.what, test.revision, list, watchList, resume)
+		if list != test.list || watchList != test.watchList || resume != test.resume {
+			t.Errorf("%s: want %s, %s, %s", test.what, test.list, test.watchList, test.resume)
 		}
+	}
+}
+
+// answerOf names an API server's answer.
+func answerOf(err error) string {
+	switch {
+	case err == nil:
+		return "served"
+	case apierrors.IsResourceExpired(err):
+		return "expired"
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return "too large"
+	case strings.Contains(strings.ToLower(err.Error()), "invalid"): // of several kinds
+		return "invalid"
+	default:
+		return err.Error()
 	}
 }

@@ -5,18 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
@@ -44,55 +39,6 @@ func (p *proof) row(t *testing.T, node string) (reached map[string]int, nobody i
 	}
 	t.Fatalf("there is no row of %s in %+v", node, p)
 	return nil, 0, "", ""
-}
-
-// provingKubelet stands in for the kubelets of kwok's nodes, which run nothing: it runs the program of each pod that
-// kubectl grid prove makes in the network of the pod's node, with the arguments that the pod has, and writes into the
-// pod's status what a kubelet would.
-func (f *fixture) provingKubelet(ctx context.Context) {
-	wrapper := binary(f.T, "application-grid-wrapper")
-	started := map[types.UID]bool{}
-	for ctx.Err() == nil {
-		pods, err := f.client.CoreV1().Pods("kube-system").List(ctx,
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
-		if err == nil {
-			for _, pod := range pods.Items {
-				if pod.Status.StartTime != nil && !started[pod.UID] { // kwok says that it runs
-					started[pod.UID] = true
-					go f.runProbe(ctx, wrapper, &pod)
-				}
-			}
-		}
-		time.Sleep(between)
-	}
-}
-
-func (f *fixture) runProbe(ctx context.Context, wrapper string, pod *corev1.Pod) {
-	node, err := f.cluster.Node(pod.Spec.NodeName)
-	if err != nil {
-		return
-	}
-	log := filepath.Join(f.cluster.Dir(), "tmp", pod.Name)
-	args := slices.Clone(pod.Spec.Containers[0].Args)
-	for i := range args {
-		args[i] = strings.Replace(args[i], "/dev/termination-log", log, 1)
-	}
-	_, err = node.Run(ctx, wrapper, args...)
-	message, _ := os.ReadFile(log)
-	code := int32(0)
-	if err != nil {
-		code = 1
-	}
-	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Phase: corev1.PodSucceeded,
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: pod.Spec.Containers[0].Name,
-			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
-				Message: string(message)}},
-		}}}})
-	if err == nil {
-		_, _ = f.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
-			metav1.PatchOptions{}, "status")
-	}
 }
 
 // provingPods are those that are there.
@@ -155,7 +101,15 @@ func TestProve(t *testing.T) {
 	}
 	f.interruptProof()
 
-	go f.provingKubelet(ctx)
+	go workload.Probes{Client: f.client, Dir: filepath.Join(f.cluster.Dir(), "tmp"),
+		Execute: func(ctx context.Context, name string, args ...string) error {
+			n, err := f.cluster.Node(name)
+			if err != nil {
+				return err
+			}
+			_, err = n.Run(ctx, binary(t, "application-grid-wrapper"), args...)
+			return err
+		}}.Run(ctx)
 	p, code = f.prove("echo", "--all-nodes", "--requests=40")
 	if code != 0 || p.Kind != "Proof" || p.Verdict != "Closed" || len(p.Rows) != 3 {
 		t.Errorf("exit code %d, %+v", code, p)

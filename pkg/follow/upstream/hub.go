@@ -226,22 +226,12 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 		// There is none, or it is not for this node. A 404 of one that was followed is that of a gateway that has lost
 		// it.
 		return err
-	case h.received() && now.Sub(h.failing) < h.patience:
-		return nil
+	case (h.facts.ShareMark() != nil || h.facts.Restored() != nil) && now.Sub(h.failing) < h.patience:
+		return nil // there is something to serve
 	case h.ask(ctx) != nil:
 		return nil //nolint:nilerr // nor is there anything else to follow
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
-	}
-}
-
-// received reports whether there is anything to serve.
-func (h *hubWay) received() bool {
-	select {
-	case <-h.facts.Live():
-		return true
-	default:
-		return h.facts.Restored() != nil
 	}
 }
 

@@ -119,7 +119,7 @@ func newHubWay(options Options) (*hubWay, error) {
 	h.facts.FollowShare()
 	var err error
 	h.share, err = newShareSource(options, h.shown)
-	h.way.Hub = true
+	h.way = Way{Hub: true, Since: time.Now()}
 	return h, err
 }
 
@@ -139,13 +139,13 @@ func (h *hubWay) nodes() nodeSource {
 }
 
 // states are those of the way that is followed.
-func (h *hubWay) states() []follow.State {
+func (h *hubWay) states() (states []follow.State) {
+	sources := h.direct
 	if h.Way().Hub {
-		return h.share.group.States()
+		sources = []*follow.Source{h.share.Source}
 	}
-	states := make([]follow.State, len(h.direct))
-	for i, s := range h.direct {
-		states[i] = s.State()
+	for _, s := range sources {
+		states = append(states, s.State())
 	}
 	return states
 }
@@ -155,7 +155,6 @@ func (h *hubWay) run(ctx context.Context) {
 	if h.share == nil {
 		return
 	}
-	h.set(func(way *Way) { way.Since = time.Now() })
 	h.share.Start()
 	var following sync.WaitGroup
 	defer following.Wait()

@@ -361,14 +361,12 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	b.add("bytes to become ready, a node", kilobytes(b.figures.ready.directly), kilobytes(b.figures.ready.hub))
 	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "",
 		time.Since(begin).Round(10*time.Millisecond).String())
-	if err := b.measureChanges(ctx, o, everything); err != nil {
-		return nil, err
+	measured := b.measureChanges(following, o, everything)
+	stop()
+	if err := errors.Join(measured, group.Wait()); err != nil {
+		return nil, fmt.Errorf("after %v: %w", b.rows, err)
 	}
 	if err := b.measureWrappers(ctx); err != nil {
-		return nil, err
-	}
-	stop()
-	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",

@@ -302,6 +302,15 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	if err := o.fleet.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
 		return nil, err
 	}
+	for _, hub := range c.Hubs {
+		// It would be behind the load for a while, and send that to wrappers as changes.
+		if _, err := restart(ctx, hub.Component); err != nil {
+			return nil, err
+		}
+	}
+	if err := pause(ctx, idleFor); err != nil { // the aggregator notices
+		return nil, err
+	}
 	config := c.RESTConfig()
 	config.DisableCompression = true
 	client, err := rest.HTTPClientFor(config)

@@ -30,10 +30,3 @@ func (b *backoff) next() time.Duration {
 
 // reset makes the next pause a first one.
 func (b *backoff) reset() { b.mean = 0 }
-
-// Pauses returns the pauses between attempts of one who is in no Group: each call the next one, as a Group has them.
-// random returns numbers in [0, 1).
-func Pauses(random func() float64) (next func() time.Duration) {
-	b := &backoff{random: random}
-	return b.next
-}

@@ -70,6 +70,11 @@ type Options struct {
 	// Verified is set for a source that asks, when a watch has begun, whether the upstream has reached the version that
 	// it began from. An API server that was restored from a backup has not, and is silent on such a watch.
 	Verified bool
+	// Stream, if set, follows the resource in place of lists and watches: it follows one stream to its end, and calls
+	// stepped with the version of every step that was applied. After nil the next stream begins at once. The Sink is
+	// not used. Silence is how long a response may be silent.
+	Stream  func(ctx context.Context, stepped func(version string)) error
+	Silence time.Duration
 	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
 	// used. See Group.KnowsNode.
 	Witness func(context.Context) error

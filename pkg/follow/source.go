@@ -219,8 +219,11 @@ func (s *Source) run(ctx context.Context) {
 	}
 }
 
-// attempt lists if that is necessary, and follows one watch to its end.
+// attempt lists if that is necessary, and follows one watch, or Options.Stream, to its end.
 func (s *Source) attempt(ctx context.Context) error {
+	if s.options.Stream != nil {
+		return s.options.Stream(ctx, s.stepped)
+	}
 	waiting := s.takeRelists()
 	if len(waiting) > 0 {
 		s.mustList, s.exact = true, true
@@ -236,6 +239,21 @@ func (s *Source) attempt(ctx context.Context) error {
 		}
 	}
 	return s.watch(ctx)
+}
+
+// stepped notes a step of Options.Stream.
+func (s *Source) stepped(version string) {
+	s.group.answered(s)
+	s.version = version
+	s.accepted()
+	s.update(func(state *State) {
+		if !state.Synced {
+			state.Lists++
+		}
+		state.Synced, state.Absent, state.ResourceVersion = true, false, version
+	})
+	s.follows(time.Now())
+	s.group.caughtUp(s)
 }
 
 // verify asks whether the upstream has reached the version from which a watch has begun. If it was set back, the source
@@ -638,7 +656,8 @@ func (s *Source) fail(ctx context.Context, err error) {
 		state.Err = err
 		first = lasting && !state.Forbidden
 		state.Forbidden = lasting
-		state.Absent = state.Absent && apierrors.IsNotFound(err)
+		absent := state.Absent || s.options.Stream != nil && !state.Synced
+		state.Absent = absent && apierrors.IsNotFound(err)
 	})
 	if forbidder, ok := s.options.Sink.(Forbidder); ok && first && s.options.Optional {
 		forbidder.SetForbidden()
@@ -660,6 +679,9 @@ func (s *Source) silence(r *http.Request) time.Duration {
 	s.mu.Lock()
 	s.state.Answered = true
 	s.mu.Unlock()
+	if s.options.Silence > 0 {
+		return s.options.Silence
+	}
 	return apiclient.SilenceIn(r, s.sawBookmark())
 }
 

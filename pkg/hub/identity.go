@@ -122,31 +122,24 @@ func (b boundNodes) authorize(_ context.Context, a authorizer.Attributes) (autho
 	if a.GetAPIGroup() != hubv1alpha1.GroupName || !a.IsResourceRequest() {
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-	nodes := nodesOf(a.GetUser())
-	for _, node := range nodes {
-		if node != a.GetName() {
-			return authorizer.DecisionDeny, fmt.Sprintf(
-				"these credentials are bound to the node %q, and may ask for its share only", node,
-			), nil
-		}
-	}
-	if len(nodes) > 0 || b.allowUnbound || !isServiceAccount(a.GetUser()) {
+	u := a.GetUser()
+	nodes := nodesOf(u)
+	other := slices.IndexFunc(nodes, func(node string) bool { return node != a.GetName() })
+	switch {
+	case other >= 0:
+		return authorizer.DecisionDeny, fmt.Sprintf(
+			"these credentials are bound to the node %q, and may ask for its share only", nodes[other],
+		), nil
+	case len(nodes) > 0, b.allowUnbound, u == nil,
+		!strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix):
 		return authorizer.DecisionNoOpinion, "", nil
-	}
-	if !b.bindable() {
+	case !b.bindable():
 		return authorizer.DecisionDeny, "the API server does not say which node a token is bound to: it has no " +
 			"--requestheader-extra-headers-prefix", nil
+	default:
+		return authorizer.DecisionDeny, "this ServiceAccount token is bound to no node; use that of a pod, or allow " +
+			"such tokens with --allow-unbound-tokens", nil
 	}
-	return authorizer.DecisionDeny, "this ServiceAccount token is bound to no node; use that of a pod, or allow such " +
-		"tokens with --allow-unbound-tokens", nil
-}
-
-func isServiceAccount(u user.Info) bool {
-	if u == nil {
-		return false
-	}
-	_, _, err := serviceaccount.SplitUsername(u.GetName())
-	return err == nil
 }
 
 // nodesOf are the nodes that credentials are bound to, of which there is one at most.

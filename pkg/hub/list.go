@@ -33,8 +33,20 @@ func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) 
 		return err
 	}
 	defer leave()
-	objects, err := s.shares.list(node, func(o *object) bool {
-		return (kind == "" || kind == o.kind.listed.Kind) && selector.Matches(labels.Set(o.upstream.Labels))
+	objects := make(map[objectName]*object)
+	err = s.shares.read(func(s reading) {
+		visitor := &stream{node: node}
+		s.joinAll(visitor, false)
+		for _, c := range visitor.classes {
+			s.visit(c, func(o *object) {
+				// Of the node's own object there is nothing but its event.
+				if o.encoded == nil && (kind == "" || kind == o.kind.listed.Kind) &&
+					selector.Matches(labels.Set(o.upstream.Labels)) {
+					objects[o.objectName] = o
+				}
+			})
+		}
+		s.leave(visitor)
 	})
 	if err != nil {
 		return err
@@ -42,54 +54,37 @@ func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) 
 	s.shares.queued.Add(listedBytes * int64(len(objects)))
 	defer s.shares.queued.Add(-listedBytes * int64(len(objects)))
 	w.Header().Set("Content-Type", "application/json")
-	if err := writeList(w, kind, objects); err != nil {
+	sorted := slices.SortedFunc(maps.Values(objects), func(a, b *object) int {
+		return cmp.Or(cmp.Compare(a.kind.resource, b.kind.resource), cmp.Compare(a.name.String(), b.name.String()))
+	})
+	if err := writeList(w, kind, sorted); err != nil {
 		// The answer has begun. A list without its end is no JSON, so the client notices.
 		klog.FromContext(r.Context()).Info("A share was not listed to its end", "node", node, "err", err)
 	}
 	return nil
 }
 
-// writeList writes a list of objects of a kind, or of several kinds if that is empty.
-func writeList(w io.Writer, kind string, objects []*object) error {
-	if _, err := fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{},"items":[`, kind+"List"); err != nil {
-		return err
-	}
-	separator := ""
-	for _, o := range objects {
-		encoded, err := o.json()
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(w, "%s%s", separator, encoded); err != nil {
-			return err
-		}
-		separator = ",\n"
-	}
-	_, err := io.WriteString(w, "]}\n")
-	return err
-}
-
 // listedBytes is what an object of a list that is under way takes of the budget of streams.
 const listedBytes = 64
 
-// list returns what is wanted of a node's share, but not its own Node. Errors: errNotSynced, errNoRoom.
-func (s *shares) list(node string, wants func(*object) bool) ([]*object, error) {
-	objects := make(map[objectName]*object)
-	err := s.read(func(s reading) {
-		visitor := &stream{node: node}
-		s.joinAll(visitor, false)
-		for _, c := range visitor.classes {
-			s.visit(c, func(o *object) {
-				if o.encoded == nil && wants(o) {
-					objects[o.objectName] = o
-				}
-			})
+// writeList writes a list of objects of a kind, or of several kinds if that is empty.
+func writeList(w io.Writer, kind string, objects []*object) error {
+	before := fmt.Sprintf(`{"kind":%q,"apiVersion":"v1","metadata":{},"items":[`, kind+"List")
+	for _, o := range objects {
+		encoded, err := o.json()
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s%s", before, encoded)
 		}
-		s.leave(visitor)
-	})
-	return slices.SortedFunc(maps.Values(objects), func(a, b *object) int {
-		return cmp.Or(cmp.Compare(a.kind.resource, b.kind.resource), cmp.Compare(a.name.String(), b.name.String()))
-	}), err
+		if err != nil {
+			return err
+		}
+		before = ",\n"
+	}
+	if len(objects) > 0 {
+		before = ""
+	}
+	_, err := io.WriteString(w, before+"]}\n")
+	return err
 }
 
 // json encodes the object.

@@ -388,9 +388,19 @@ func (e endpoints) part(c *class) *object {
 	if e.placed == nil || e.set != c.set {
 		return nil
 	}
+	var here []keyValue
+	for _, key := range e.keys {
+		if value, has := c.here[key]; has {
+			here = append(here, keyValue{key, value})
+		}
+	}
 	var places []int
 	for i, endpoint := range e.parts.Endpoints {
-		if e.keys.Rank(c.here, e.labelsOf(endpoint.NodeName)) != topology.NoRank {
+		there := e.labelsOf(endpoint.NodeName)
+		if slices.ContainsFunc(here, func(ours keyValue) bool {
+			value, has := there[ours.key]
+			return has && value == ours.value
+		}) {
 			places = append(places, i)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -85,7 +84,7 @@ type hubWay struct {
 	facts   *facts.Facts
 	node    string
 	// share follows the hub; nil without one. direct are the sources at the API server; that of nodes is the first.
-	share  *shareFollower
+	share  *shareSource
 	direct []*follow.Source
 	// elsewhere is set if the hub is not behind the API server of direct.
 	elsewhere bool
@@ -116,14 +115,11 @@ func newHubWay(options Options) (*hubWay, error) {
 	if options.NodeName == "" {
 		return nil, errors.New("without the name of this node there is no share of it")
 	}
-	if h.options.Random == nil {
-		h.options.Random = rand.Float64
-	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
 	h.facts.FollowShare()
 	var err error
-	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random, h.shown)
-	h.way.Hub = true
+	h.share, err = newShareSource(options, h.shown)
+	h.way = Way{Hub: true, Since: time.Now()}
 	return h, err
 }
 
@@ -143,13 +139,13 @@ func (h *hubWay) nodes() nodeSource {
 }
 
 // states are those of the way that is followed.
-func (h *hubWay) states() []follow.State {
+func (h *hubWay) states() (states []follow.State) {
+	sources := h.direct
 	if h.Way().Hub {
-		return []follow.State{h.share.State()}
+		sources = []*follow.Source{h.share.Source}
 	}
-	states := make([]follow.State, len(h.direct))
-	for i, s := range h.direct {
-		states[i] = s.State()
+	for _, s := range sources {
+		states = append(states, s.State())
 	}
 	return states
 }
@@ -159,9 +155,10 @@ func (h *hubWay) run(ctx context.Context) {
 	if h.share == nil {
 		return
 	}
-	h.set(func(way *Way) { way.Since = time.Now() })
-	h.share.start(ctx)
-	defer func() { h.share.stop() }()
+	h.share.Start()
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { h.share.group.Run(ctx) })
 	timer := time.NewTimer(hubSettling)
 	defer timer.Stop()
 	for {
@@ -228,22 +225,12 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 		// There is none, or it is not for this node. A 404 of one that was followed is that of a gateway that has lost
 		// it.
 		return err
-	case h.received() && now.Sub(h.failing) < h.patience:
-		return nil
+	case (h.facts.ShareMark() != nil || h.facts.Restored() != nil) && now.Sub(h.failing) < h.patience:
+		return nil // there is something to serve
 	case h.ask(ctx) != nil:
 		return nil //nolint:nilerr // nor is there anything else to follow
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
-	}
-}
-
-// received reports whether there is anything to serve.
-func (h *hubWay) received() bool {
-	select {
-	case <-h.facts.Live():
-		return true
-	default:
-		return h.facts.Restored() != nil
 	}
 }
 
@@ -270,10 +257,10 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 		h.stopDirect()
 		return err
 	}
-	h.share.stop()
+	h.share.Stop()
 	if !h.filled(from) { // a last step came
 		h.stopDirect()
-		h.share.start(ctx)
+		h.share.Start()
 		return nil
 	}
 	if time.Since(h.Way().Since) < goodStay {
@@ -324,20 +311,20 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 		state := h.share.State()
 		return state.Synced, state.Err
 	}
-	h.share.start(ctx)
+	h.share.Start()
 	err := until(ctx, fillTimeout, filled)
 	if err == nil {
 		// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
 		// until that has come, which takes a request that is answered with what differs.
-		h.share.stop()
+		h.share.Stop()
 		for _, s := range h.direct {
 			s.Stop()
 		}
-		h.share.start(ctx)
+		h.share.Start()
 		err = until(ctx, hubProbeTimeout, filled)
 	}
 	if err != nil {
-		h.share.stop()
+		h.share.Stop()
 		h.facts.DropAside()
 		for _, s := range h.direct {
 			s.Start()
@@ -387,24 +374,11 @@ func (h *hubWay) set(change func(*Way)) {
 	change(&h.way)
 }
 
-// asOf is when what is known was last confirmed as a whole. The zero time if it never was.
-func (h *hubWay) asOf() time.Time {
-	if h.Way().Hub {
-		return h.share.State().LastContact
-	}
-	return lastContact(h.direct)
-}
-
-// lastContact is the earliest LastContact of sources; the zero time if one of them was never heard of.
-func lastContact(sources []*follow.Source) time.Time {
-	var earliest time.Time
-	for _, s := range sources {
-		contact := s.State().LastContact
-		if contact.IsZero() {
-			return time.Time{}
-		}
-		if earliest.IsZero() || contact.Before(earliest) {
-			earliest = contact
+// asOf is when what is known was last confirmed as a whole: the earliest LastContact. The zero time if it never was.
+func (h *hubWay) asOf() (earliest time.Time) {
+	for i, state := range h.states() {
+		if i == 0 || state.LastContact.Before(earliest) {
+			earliest = state.LastContact // the zero time is before all others
 		}
 	}
 	return earliest

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -105,188 +103,87 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 	return step, false, errEnded
 }
 
-// shareFollower follows this node's share at a hub.
-type shareFollower struct {
-	// group makes requests as others of the program are made. It has no sources.
+// shareSource follows this node's share at a hub.
+type shareSource struct {
+	*follow.Source
+
+	// group has no other source.
 	group  *follow.Group
-	client rest.Interface
 	node   string
 	facts  *facts.Facts
 	random func() float64
 	// shown is the version of what is shown, if that is not the share; it is a lower bound for the share.
 	shown func() hubv1alpha1.Version
-	// stop ends start, and forgets what was received.
-	stop func()
-
-	mu sync.Mutex
-	// state is guarded by mu.
-	state follow.State
-	// retry has a value when the next attempt is not to wait.
-	retry chan struct{}
 }
 
-func newShareFollower(
-	config *rest.Config, node string, f *facts.Facts, random func() float64, shown func() hubv1alpha1.Version,
-) (*shareFollower, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: config})
+func newShareSource(options Options, shown func() hubv1alpha1.Version) (*shareSource, error) {
+	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config, Random: options.Hub.Random})
 	if err != nil {
 		return nil, err
 	}
-	s := &shareFollower{
-		group: group, node: node, facts: f, random: random, shown: shown, retry: make(chan struct{}, 1),
-		state: follow.State{Name: SourceShare}, stop: func() {},
+	s := &shareSource{
+		group: group, node: options.NodeName, facts: options.Facts, random: options.Hub.Random, shown: shown,
 	}
-	s.client, err = group.Client(hubv1alpha1.GroupVersion, func(*http.Request) time.Duration {
-		s.update(func(state *follow.State) { state.Answered = true })
-		return shareSilence
+	s.Source, err = group.Add(follow.Options{
+		Name: SourceShare, Resource: hubv1alpha1.GroupVersion.WithResource(hubv1alpha1.Shares),
+		Stream: s.follow, Silence: shareSilence,
 	})
 	return s, err
 }
 
-// State returns the follower's state.
-func (s *shareFollower) State() follow.State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
-
-func (s *shareFollower) update(change func(*follow.State)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.state)
-}
-
 // reached returns the version of the last step.
-func (s *shareFollower) reached() hubv1alpha1.Version {
+func (s *shareSource) reached() hubv1alpha1.Version {
 	state, _ := decodeShareState(s.facts.ShareMark())
 	return state.Version
 }
 
 // Request makes a GET request for the nodes of the share. agent distinguishes it in the User-Agent.
-func (s *shareFollower) Request(agent string) *rest.Request {
-	return s.client.Get().AbsPath(hubv1alpha1.SharesPath, s.node).Param("kind", "Node").
-		SetHeader("User-Agent", s.group.UserAgent("hub-"+agent)).MaxRetries(0)
-}
-
-// Retry makes the next attempt begin at once.
-func (s *shareFollower) Retry() {
-	select {
-	case s.retry <- struct{}{}:
-	default:
-	}
-}
-
-// start begins to follow the share, until stop is called or ctx is done. What comes is applied to the facts.
-func (s *shareFollower) start(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	s.update(func(state *follow.State) { state.Started = true })
-	go func() {
-		defer close(done)
-		s.run(ctx)
-	}()
-	s.stop = func() {
-		cancel()
-		<-done
-		s.update(func(state *follow.State) {
-			*state = follow.State{Name: SourceShare, Lists: state.Lists, LastContact: state.LastContact}
-		})
-	}
-}
-
-func (s *shareFollower) run(ctx context.Context) {
-	pause := follow.Pauses(s.random)
-	for {
-		began, steps := time.Now(), 0
-		err := s.follow(ctx, func() {
-			pause = follow.Pauses(s.random)
-			steps++
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		if errors.Is(err, errEnded) && steps > 0 && time.Since(began) >= shortStream {
-			continue
-		}
-		s.fail(ctx, err)
-		timer := time.NewTimer(max(pause(), follow.RetryAfter(err)))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-s.retry:
-		}
-		timer.Stop()
-	}
+func (s *shareSource) Request(agent string) *rest.Request {
+	return s.Source.Request("hub-"+agent).Name(s.node).Param("kind", "Node")
 }
 
 // open begins a stream. state names what is there already, if it is known.
-func (s *shareFollower) open(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
+func (s *shareSource) open(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
 	version := s.shown()
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
 	}
 	seconds := int64((shareTimeout + time.Duration(s.random()*float64(shareTimeout))).Seconds())
-	request := s.client.Get().AbsPath(hubv1alpha1.SharesPath).
+	request := s.Source.Request("hub-share").
 		Param("watch", "true").Param("allowWatchBookmarks", "true").
 		Param("fieldSelector", "metadata.name="+s.node).Param("resourceVersion", version.String()).
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
-		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
-		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
+		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf)
 	if known {
 		request.SetHeader(hubv1alpha1.DigestsHeader, state.Digests.String())
 	}
 	return request.Watch(ctx)
 }
 
-// follow follows one stream to its end. progress is called after every step.
-func (s *shareFollower) follow(ctx context.Context, progress func()) error {
+// follow follows one stream to its end. It is a follow.Options.Stream.
+func (s *shareSource) follow(ctx context.Context, stepped func(version string)) error {
+	began := time.Now()
 	state, known := decodeShareState(s.facts.ShareMark())
 	stream, err := s.open(ctx, state, known)
 	if err != nil {
 		return err
 	}
 	defer stream.Stop()
-	for {
+	for steps := 0; ; steps++ {
 		before := state.Version
 		step, restored, err := nextStep(stream.ResultChan(), state)
-		if err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if restored {
+		case errors.Is(err, errEnded) && steps > 0 && time.Since(began) >= shortStream:
+			return nil
+		case err != nil:
+			return err
+		case restored:
 			klog.FromContext(ctx).Info("The API server was restored from a backup, going back to what it has",
 				"version", state.Version, "known", before)
 		}
 		s.facts.ApplyShare(step)
-		s.update(func(now *follow.State) {
-			if !now.Synced {
-				now.Lists++
-			}
-			now.Synced, now.Err, now.Forbidden, now.Absent = true, nil, false, false
-			now.LastContact, now.ResourceVersion = time.Now(), state.Version.String()
-		})
-		progress()
+		stepped(state.Version.String())
 	}
-}
-
-// lastingRefusal is how long the hub must refuse for that to be more than a moment.
-const lastingRefusal = 30 * time.Second
-
-// fail notes why an attempt failed.
-func (s *shareFollower) fail(ctx context.Context, err error) {
-	s.update(func(state *follow.State) {
-		if state.Err == nil || state.Err.Error() != err.Error() {
-			klog.FromContext(ctx).Info("Cannot follow the share, trying again",
-				"err", err, "lastContact", state.LastContact)
-		}
-		if state.Err == nil {
-			state.FailingSince = time.Now()
-		}
-		state.Err = err
-		refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
-		state.Forbidden = refused && time.Since(state.FailingSince) >= lastingRefusal
-		state.Absent = !state.Synced && apierrors.IsNotFound(err)
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -47,6 +48,9 @@ type Upstream struct {
 func New(options Options) (*Upstream, error) {
 	if options.Clock == nil {
 		options.Clock = time.Now
+	}
+	if options.Hub.Random == nil {
+		options.Hub.Random = rand.Float64
 	}
 	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
 	if err != nil {
@@ -159,7 +163,7 @@ func (u *Upstream) Dismiss(r *served.Resource) {
 func (u *Upstream) Retry() {
 	u.group.Retry()
 	if u.way.share != nil {
-		u.way.share.Retry()
+		u.way.share.group.Retry()
 	}
 }
 

@@ -49,25 +49,25 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 // inputs are complete, too.
 func (f *Facts) ApplyShare(step ShareStep) {
 	f.update(func() {
+		mark := &f.ways.mark
 		if !f.ways.shared {
-			f.ways.asideMark = step.Mark
-			for _, name := range shareInputs {
-				step.apply(name, f.inputs[name], f.ways.aside.of(name))
-			}
-			return
+			mark = &f.ways.asideMark
 		}
-		f.ways.mark = step.Mark
+		*mark = step.Mark
 		for _, name := range shareInputs {
 			in := f.inputs[name]
-			if f.hold.restoring() {
+			switch {
+			case !f.ways.shared:
+				step.apply(name, in, f.ways.aside.of(name))
+			case f.hold.restoring():
 				held := f.hold.of(name)
 				held.beginWith(f.hold.state.section(name))
 				step.apply(name, in, held)
-				continue
+			default:
+				f.hold.drop(name)
+				step.apply(name, in, in.kept)
+				in.kept.setSynced()
 			}
-			f.hold.drop(name)
-			step.apply(name, in, in.kept)
-			in.kept.setSynced()
 		}
 		f.releaseIfComplete()
 	})

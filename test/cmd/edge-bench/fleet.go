@@ -70,27 +70,33 @@ func parallel(ctx context.Context, count int, create func(context.Context, int) 
 }
 
 func (f fleet) createNode(ctx context.Context, client kubernetes.Interface, i int) error {
+	node := f.node(i)
+	created, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating node %s: %w", node.Name, err)
+	}
+	created.Status = node.Status
+	if _, err := client.CoreV1().Nodes().UpdateStatus(ctx, created, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing the status of node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+func (f fleet) node(i int) *corev1.Node {
 	name := nodeName(i)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		unitLabel: f.unit(i), corev1.LabelHostname: name, corev1.LabelOSStable: "linux",
 	}}}
-	created, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("creating node %s: %w", name, err)
-	}
-	created.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
 		Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
 	for j := range images {
 		image := fmt.Sprintf("registry.example.com/library/image-%d", j)
-		created.Status.Images = append(created.Status.Images, corev1.ContainerImage{
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{
 			Names:     []string{fmt.Sprintf("%s@sha256:%064d", image, j), image + ":v1.2.3"},
 			SizeBytes: int64(j) * 1_000_003,
 		})
 	}
-	if _, err := client.CoreV1().Nodes().UpdateStatus(ctx, created, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("writing the status of node %s: %w", name, err)
-	}
-	return nil
+	return node
 }
 
 func (f fleet) createService(ctx context.Context, client kubernetes.Interface, i int) error {

@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	// protobuf and metadata are what a wrapper accepts.
-	protobuf = "application/vnd.kubernetes.protobuf"
-	metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	// protobufType and metadataType are what a wrapper accepts.
+	protobufType = "application/vnd.kubernetes.protobuf"
+	metadataType = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	// stillness is how long nothing must have arrived for all changes to have done so.
 	stillness = 2 * time.Second
 )
@@ -40,10 +40,10 @@ type followed struct{ path, query, accept string }
 
 func followedBy(node string) []followed {
 	return []followed{
-		{"/api/v1/nodes", "", metadata},
-		{"/api/v1/nodes", "fieldSelector=metadata.name%3D" + node, protobuf},
-		{"/api/v1/services", "", protobuf},
-		{"/apis/discovery.k8s.io/v1/endpointslices", "", protobuf},
+		{"/api/v1/nodes", "", metadataType},
+		{"/api/v1/nodes", "fieldSelector=metadata.name%3D" + node, protobufType},
+		{"/api/v1/services", "", protobufType},
+		{"/apis/discovery.k8s.io/v1/endpointslices", "", protobufType},
 	}
 }
 
@@ -62,7 +62,7 @@ type follower struct {
 // followShare follows the node's share at the hub, calls ready when it is complete, and goes on until ctx is done.
 func (f *follower) followShare(ctx context.Context, ready func()) error {
 	response, err := f.get(ctx, followed{"/apis/hub.superedge.io/v1alpha1/shares",
-		"fieldSelector=metadata.name%3D" + f.node, protobuf}, "watch=true&timeoutSeconds=3000", true)
+		"fieldSelector=metadata.name%3D" + f.node, protobufType}, "watch=true&timeoutSeconds=3000", true)
 	if err != nil {
 		return err
 	}
@@ -299,7 +299,16 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	c.ControllerManager.Kill()
 	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes,
 		o.fleet.units, o.fleet.services, o.fleet.endpoints)
-	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
+	if err := o.fleet.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
+		return nil, err
+	}
+	for _, hub := range c.Hubs {
+		// It would be behind the load for a while, and send that to wrappers as changes.
+		if _, err := restart(ctx, hub.Component); err != nil {
+			return nil, err
+		}
+	}
+	if err := pause(ctx, idleFor); err != nil { // the aggregator notices
 		return nil, err
 	}
 	config := c.RESTConfig()
@@ -334,7 +343,11 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 		}
 		b.followers = append(b.followers, f)
 		group.Go(func() error {
-			places <- struct{}{}
+			select {
+			case places <- struct{}{}:
+			case <-following.Done():
+				return nil
+			}
 			return f.followShare(following, func() {
 				<-places
 				waiting.Done()
@@ -357,14 +370,12 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	b.add("bytes to become ready, a node", kilobytes(b.figures.ready.directly), kilobytes(b.figures.ready.hub))
 	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "",
 		time.Since(begin).Round(10*time.Millisecond).String())
-	if err := b.measureChanges(ctx, o, everything); err != nil {
-		return nil, err
+	measured := b.measureChanges(following, o, everything)
+	stop()
+	if err := errors.Join(measured, group.Wait()); err != nil {
+		return nil, fmt.Errorf("after %v: %w", b.rows, err)
 	}
 	if err := b.measureWrappers(ctx); err != nil {
-		return nil, err
-	}
-	stop()
-	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",

@@ -31,7 +31,7 @@ func measureShare(ctx context.Context, o options) (err error) {
 	c.ControllerManager.Kill()
 	fmt.Fprintf(os.Stderr, "loading %d Services and %d slices\n", services, services/every)
 	config := rest.CopyConfig(c.RESTConfig())
-	config.ContentType, config.WarningHandler = protobuf, rest.NoWarnings{}
+	config.ContentType, config.WarningHandler = protobufType, rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func measureShare(ctx context.Context, o options) (err error) {
 		return err
 	}
 	for range o.lists {
-		_, size, err := viaWrapper.list(ctx, protobuf)
+		_, size, err := viaWrapper.list(ctx, protobufType)
 		if err != nil {
 			return err
 		}

@@ -220,6 +220,14 @@ func (g *Group) stop(s *Source) {
 	s.confirmed = time.Time{}
 }
 
+// Remove stops a source, and forgets it. It must not be used any more.
+func (g *Group) Remove(s *Source) {
+	g.stop(s)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
+}
+
 // Retry makes all waiting sources try again at once, for example after new credentials came.
 func (g *Group) Retry() {
 	g.mu.Lock()

@@ -19,6 +19,11 @@ const (
 	cgroups = "/sys/fs/cgroup"
 	// kubeletConfig is written by kubeadm; before that there is nothing for a kubelet to do.
 	kubeletConfig = "/var/lib/kubelet/config.yaml"
+	// KubeletArguments sets KUBELET_EXTRA_ARGS, as with the packages of Kubernetes for Debian. LiteConfig sets
+	// LITE_APISERVER_ARGS, and LiteProgram is started once it is there.
+	KubeletArguments = "/etc/default/kubelet"
+	LiteConfig       = "/etc/default/lite-apiserver"
+	LiteProgram      = "/opt/application-grid/lite-apiserver"
 	// PowerOn is the command by which a program runs RunPowerOn.
 	PowerOn = "power-on"
 	// Machine is the command by which a program runs RunMachine.
@@ -230,9 +235,10 @@ type service struct {
 func superviseServices() error {
 	services := []*service{
 		{command: "exec containerd"},
-		{command: "exec kubelet $KUBELET_KUBEADM_ARGS --config=" + kubeletConfig +
-			" --kubeconfig=/etc/kubernetes/kubelet.conf" +
-			" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf", needs: kubeletConfig},
+		{command: "exec " + LiteProgram + " $LITE_APISERVER_ARGS", needs: LiteConfig},
+		{command: "exec kubelet --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf" +
+			" --kubeconfig=/etc/kubernetes/kubelet.conf --config=" + kubeletConfig +
+			" $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS", needs: kubeletConfig},
 	}
 	for ; ; time.Sleep(100 * time.Millisecond) {
 		for {
@@ -261,14 +267,14 @@ func superviseServices() error {
 }
 
 func (s *service) start() error {
-	name := strings.Fields(s.command)[1]
-	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of two names
+	name := filepath.Base(strings.Fields(s.command)[1])
+	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of three names
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	script := "set -a; [ ! -e /var/lib/kubelet/kubeadm-flags.env ] || . /var/lib/kubelet/kubeadm-flags.env; " +
-		s.command
+	script := "set -a; for f in /var/lib/kubelet/kubeadm-flags.env " + KubeletArguments + " " + LiteConfig +
+		"; do [ ! -e $f ] || . $f; done; " + s.command
 	process, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
 		Env: []string{"PATH=" + machinePath}, Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})

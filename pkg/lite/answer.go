@@ -1,0 +1,200 @@
+package lite
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+// unknown is the answer to what kube-apiserver has not said. There is no Retry-After: client-go would hold the kubelet up
+// by repeating the request ten times.
+func unknown(r *http.Request) error {
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer to "+
+		"%s %s is", r.Method, r.URL.Path))
+}
+
+// answer answers the kubelet while kube-apiserver is away, until back is closed.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
+	if err := s.answerFrom(w, r, back); err != nil {
+		serve.WriteError(w, r, err)
+	}
+}
+
+func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, back <-chan struct{}) error {
+	info := serve.ParseRequest(r)
+	switch {
+	case info.Verb == "create" && info.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
+		return s.answerToken(w, r, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
+	case r.Method != http.MethodGet || !info.IsResource || info.Subresource != "":
+		return unknown(r)
+	}
+	k := kindOf(info)
+	query := r.URL.Query()
+	if k == nil || query.Get("labelSelector") != "" || query.Get("continue") != "" {
+		return unknown(r)
+	}
+	as, err := negotiate(r, k)
+	if err != nil {
+		return err
+	}
+	if info.Name != "" && info.Verb == "get" {
+		object := s.store.find(k, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
+		if object == nil {
+			return unknown(r)
+		}
+		return as.write(w, k.Type(), encoded(object))
+	}
+	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	version, objects, ok := s.store.read(scope{k, info.Namespace, selector.String()})
+	asked := query.Get("resourceVersion")
+	newest, err := strconv.ParseUint("0"+asked, 10, 64)
+	if !ok || err != nil || newest > version || query.Get("resourceVersionMatch") == "Exact" {
+		return unknown(r) // never older than what the client has seen
+	}
+	if !isTrue(query, "watch") && info.Verb != "watch" {
+		return as.writeList(w, version, objects)
+	}
+	return s.answerWatch(w, r, as, answered{version, objects, newest, back})
+}
+
+// isTrue reports whether a parameter is given and is not 0 or false, as kube-apiserver reads it.
+func isTrue(query url.Values, name string) bool {
+	value := query.Get(name)
+	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
+}
+
+// kindOf returns the kind that a request is for; nil if none of that is kept.
+func kindOf(info serve.RequestInfo) *kind {
+	for _, k := range kinds {
+		if k.Group == info.Group && k.Version == info.Version && k.Resource == info.Resource {
+			return k
+		}
+	}
+	return nil
+}
+
+// answered is what a watch is answered from.
+type answered struct {
+	version uint64
+	objects []*wire.Object
+	// from is the client's version; 0 if it has none.
+	from uint64
+	back <-chan struct{}
+}
+
+// answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then goes on
+// there from the version that it has.
+func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as representation, from answered) error {
+	query := r.URL.Query()
+	initial := isTrue(query, "sendInitialEvents")
+	end := time.NewTimer(24 * time.Hour)
+	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
+		end.Reset(time.Duration(seconds) * time.Second)
+	}
+	defer end.Stop()
+	var body []byte
+	var err error
+	if initial || from.from == 0 {
+		for _, o := range from.objects {
+			if body, err = as.appendEvent(body, watch.Added, encoded(o)); err != nil {
+				return err
+			}
+		}
+	}
+	if initial && isTrue(query, "allowWatchBookmarks") {
+		if body, err = as.appendEvent(body, watch.Bookmark, bookmark(from.version)); err != nil {
+			return err
+		}
+	}
+	w.Header().Set("Content-Type", as.contentType(true))
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(body)                      // if the client is gone, its request ends
+	_ = http.NewResponseController(w).Flush() // as above
+	select {
+	case <-from.back:
+	case <-end.C:
+	case <-r.Context().Done():
+	case <-s.stopping:
+	}
+	return nil
+}
+
+// bookmark is the object that says that a watch has shown all that there was at its beginning.
+func bookmark(version uint64) []byte {
+	meta := metav1.ObjectMeta{Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
+	encodedMeta, err := meta.Marshal()
+	if err != nil {
+		return nil // it has one annotation
+	}
+	return wire.AppendObject(nil, encodedMeta, nil, version)
+}
+
+// answerToken answers with the token that kube-apiserver gave for the same request, while the token is valid.
+func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account types.NamespacedName) error {
+	body, err := io.ReadAll(io.LimitReader(r.Body, tokenLimit))
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	asked := &authenticationv1.TokenRequest{}
+	if err := decodeBody(body, asked); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	request, ok := requestOf(account, asked)
+	if !ok {
+		return unknown(r)
+	}
+	kept, ok := s.store.token(request)
+	switch {
+	case !ok:
+		return unknown(r)
+	case !s.store.now().Before(kept.Until):
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s has "+
+			"expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))
+	}
+	granted := request.object()
+	granted.Spec.Audiences = asked.Spec.Audiences
+	granted.Status = authenticationv1.TokenRequestStatus{Token: kept.Token,
+		ExpirationTimestamp: metav1.NewTime(kept.Expiration)}
+	message, err := granted.Marshal()
+	if err != nil {
+		return err
+	}
+	k := &kind{GroupVersionResource: authenticationv1.SchemeGroupVersion.WithResource("tokenrequests"),
+		name: "TokenRequest", newTyped: func() typed { return &authenticationv1.TokenRequest{} }}
+	as, err := negotiate(r, k)
+	if err != nil {
+		return err
+	}
+	as.code = http.StatusCreated
+	return as.write(w, k.Type(), message)
+}
+
+// decodeBody reads a protobuf or JSON body.
+func decodeBody(body []byte, into interface {
+	runtime.Object
+	Unmarshal(data []byte) error
+}) error {
+	if _, message, err := wire.Unwrap(body); err == nil {
+		return into.Unmarshal(message)
+	}
+	return json.Unmarshal(body, into)
+}

@@ -1,0 +1,167 @@
+package lite
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/application-grid/application-grid/pkg/program/atomicfile"
+)
+
+const (
+	nodePrefix = "system:node:"
+	nodesGroup = "system:nodes"
+	// Files of the state directory.
+	servingFile = "serving.pem"
+	trustFile   = "ca.crt"
+	// kubeletFile is the kubeconfig for the kubelet.
+	kubeletFile = "kubelet.conf"
+)
+
+// caller is who sends a request.
+type caller int
+
+const (
+	stranger caller = iota
+	// theKubelet has presented the node's own certificate.
+	theKubelet
+	// withToken has no certificate but a token, which kube-apiserver judges.
+	withToken
+)
+
+// identify says who sends a request. A certificate counts if the cluster's CA signed it for this node.
+func (s *Server) identify(r *http.Request) caller {
+	switch {
+	case r.TLS == nil:
+		return stranger
+	case len(r.TLS.VerifiedChains) > 0:
+		if subject := r.TLS.VerifiedChains[0][0].Subject; subject.CommonName == nodePrefix+s.store.node &&
+			slices.Contains(subject.Organization, nodesGroup) {
+			return theKubelet
+		}
+		return stranger
+	case strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "):
+		return withToken
+	default:
+		return stranger
+	}
+}
+
+// nodeOf returns the name of the node whose certificate is in these PEM data. The error says what they are instead.
+func nodeOf(certificate []byte) (string, error) {
+	for block, rest := pem.Decode(certificate); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		parsed, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return "", err
+		}
+		name, ok := strings.CutPrefix(parsed.Subject.CommonName, nodePrefix)
+		if !ok || !slices.Contains(parsed.Subject.Organization, nodesGroup) {
+			return "", fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", parsed.Subject, nodePrefix,
+				nodesGroup)
+		}
+		return name, nil
+	}
+	return "", errors.New("it has no client certificate")
+}
+
+// tlsConfig serves with the certificate of the state directory, and asks for certificates of the cluster's CA. A clock
+// that is behind does not make them invalid.
+func (s *Server) tlsConfig(dir string, clusterCA []byte) (*tls.Config, error) {
+	pair, err := servingPair(dir)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(clusterCA) {
+		return nil, errors.New("the kubeconfig names no CA of the cluster")
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, Time: s.store.now,
+	}, nil
+}
+
+// servingPair returns the serving certificate, which it makes at the first start.
+func servingPair(dir string) (tls.Certificate, error) {
+	path := filepath.Join(dir, servingFile)
+	pair, err := tls.LoadX509KeyPair(path, path)
+	if err == nil && time.Now().AddDate(1, 0, 0).Before(pair.Leaf.NotAfter) {
+		return pair, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return tls.Certificate{}, fmt.Errorf("%s: %w; remove it, and restart lite-apiserver and the kubelet", path, err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "lite-apiserver"},
+		// It is valid also to a kubelet whose clock has lost the time.
+		NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(30, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	encodedKey, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encodedKey})
+	if err := atomicfile.Write(filepath.Join(dir, trustFile), 0o644, certificate); err != nil {
+		return tls.Certificate{}, err
+	}
+	if err := atomicfile.Write(path, 0o600, append(certificate, private...)); err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.LoadX509KeyPair(path, path)
+}
+
+// writeKubeconfig writes the kubelet's kubeconfig: the one of kube-apiserver, with this server in its place.
+func writeKubeconfig(from, dir, address string) error {
+	config, err := clientcmd.LoadFromFile(from)
+	if err != nil {
+		return err
+	}
+	for name := range config.Clusters {
+		config.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + address,
+			CertificateAuthority: filepath.Join(dir, trustFile)}
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return err
+	}
+	content, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, kubeletFile), 0o600, content)
+}

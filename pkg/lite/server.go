@@ -1,0 +1,370 @@
+package lite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/systemd"
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// Config configures a Server.
+type Config struct {
+	// Kubeconfig is the kubelet's own, which leads to kube-apiserver with the node's certificate.
+	Kubeconfig string
+	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the others
+	// are, over plain HTTP; "" for nowhere.
+	Address, HealthAddress string
+	// Dir has the journal, the certificate and the kubelet's new kubeconfig.
+	Dir string
+	// SealKey is the key of 32 bytes with which the journal is sealed; nil for none.
+	SealKey []byte
+}
+
+const (
+	// commitInterval is how long a change may be in memory only.
+	commitInterval = time.Second
+	// gracePeriod is how long requests under way may take when the process stops.
+	gracePeriod = 2 * time.Second
+)
+
+// Server serves a kubelet. Its requests go to kube-apiserver, or are answered from a Store while that is away.
+type Server struct {
+	config     Config
+	connection *apiclient.Connection
+	store      *Store
+	follower   *follower
+	link       *link
+	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
+	asKubelet, asCaller http.Handler
+	stopping            chan struct{}
+
+	// mu guards the journal and what follows.
+	mu      sync.Mutex
+	journal *journal.Journal
+	// unkept is why the journal does not have the newest state; nil if it has.
+	unkept error
+}
+
+// New makes a Server, and reads what was kept. The error says what to change.
+func New(config Config, logger klog.Logger) (*Server, error) {
+	connection, err := apiclient.Options{Program: "lite-apiserver", Kubeconfig: config.Kubeconfig, QPS: 50, Burst: 100,
+		PassesOn: true}.Connect()
+	if err != nil {
+		return nil, err
+	}
+	node, err := nodeOfKubeconfig(config.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
+	}
+	if connection.Server().Host == config.Address {
+		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led here",
+			config.Kubeconfig)
+	}
+	s := &Server{config: config, connection: connection, store: newStore(node), stopping: make(chan struct{})}
+	if err := s.connect(); err != nil {
+		return nil, err
+	}
+	opened, state, problems, err := journal.Open(filepath.Join(config.Dir, "journal"), config.SealKey, isLasting)
+	if err != nil {
+		return nil, fmt.Errorf("--file-cache-path %s: %w", config.Dir, err)
+	}
+	s.journal = opened
+	for _, problem := range problems {
+		logger.Error(problem, "A file of the journal is damaged")
+	}
+	if err := s.store.load(state); err != nil {
+		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
+	}
+	if err := writeKubeconfig(config.Kubeconfig, config.Dir, config.Address); err != nil {
+		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
+	}
+	return s, nil
+}
+
+// nodeOfKubeconfig reads which node a kubeconfig's certificate is of.
+func nodeOfKubeconfig(path string) (string, error) {
+	loaded, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return "", err
+	}
+	if err := rest.LoadTLSFiles(loaded); err != nil {
+		return "", err
+	}
+	return nodeOf(loaded.CertData)
+}
+
+// connect makes the ways to kube-apiserver.
+func (s *Server) connect() error {
+	own := func(config *rest.Config) *rest.Config { return config }
+	s.link = newLink(func(ctx context.Context) error { return s.follower.probe(ctx) })
+	config, err := s.connection.Config()
+	if err != nil {
+		return err
+	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watching{next, s.link} })
+	if s.follower, err = newFollower(s.store, config); err != nil {
+		return err
+	}
+	if s.asKubelet, err = s.forward(own); err != nil {
+		return err
+	}
+	s.asCaller, err = s.forward(rest.AnonymousClientConfig)
+	return err
+}
+
+// forward makes a handler that passes requests on. variant says with which of the node's own credentials.
+func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler, error) {
+	ordinary, err := s.connection.Transport(variant)
+	if err != nil {
+		return nil, err
+	}
+	upgrade, err := s.connection.Transport(func(config *rest.Config) *rest.Config {
+		config = variant(config)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
+	if err != nil {
+		return nil, err
+	}
+	return filters.Forward(filters.Target{URL: s.connection.Server(), Transport: watching{ordinary, s.link},
+		UpgradeTransport: watching{upgrade, s.link}, Stopping: contextOf(s.stopping)}), nil
+}
+
+// contextOf is done when a channel is closed.
+func contextOf(done <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-done
+		cancel()
+	}()
+	return ctx
+}
+
+// probe asks kube-apiserver anything.
+func (f *follower) probe(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.server+"/livez", nil)
+	if err != nil {
+		return err
+	}
+	response, err := f.client.Do(r)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	who := s.identify(r)
+	if who == stranger {
+		serve.WriteError(w, r, apierrors.NewUnauthorized("this is the API server of node "+s.store.node+"'s kubelet: "+
+			"show the node's certificate, or a token"))
+		return
+	}
+	if who == theKubelet {
+		if err := s.confirmGone(r); err != nil {
+			serve.WriteError(w, r, err)
+			return
+		}
+	}
+	back := s.link.Away()
+	switch {
+	case back == nil && who == theKubelet:
+		s.asKubelet.ServeHTTP(w, r)
+	case back == nil:
+		s.asCaller.ServeHTTP(w, r)
+	case who == theKubelet:
+		s.answer(w, r, back)
+	default:
+		serve.WriteError(w, r, unknown(r))
+	}
+}
+
+// deleteLimit is how large the body of a DELETE may be.
+const deleteLimit = 1 << 20
+
+// confirmGone notes durably, before it is passed on, that the kubelet says that a pod is gone: the DELETE without grace
+// that it sends when nothing of the pod is left. While it cannot be noted, it is refused, and the kubelet tries again.
+func (s *Server) confirmGone(r *http.Request) error {
+	info := serve.ParseRequest(r)
+	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, deleteLimit))
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	options := &metav1.DeleteOptions{}
+	if len(body) > 0 {
+		if err := decodeBody(body, options); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+	}
+	if options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 {
+		return nil
+	}
+	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
+	if options.Preconditions != nil && options.Preconditions.UID != nil {
+		uid = *options.Preconditions.UID
+	}
+	if uid == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.journal.Commit(s.store.goneChange(uid), true); err != nil {
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot note that the pod is gone: %v", err))
+	}
+	s.store.noteGone(uid)
+	return nil
+}
+
+// commit writes what has changed to the journal.
+func (s *Server) commit(logger klog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.unkept
+	s.unkept = s.journal.Commit(s.store.takePending(), false)
+	if s.journal.NeedsRewrite() {
+		s.unkept = s.journal.Rewrite(s.store.all())
+	}
+	if s.unkept != nil && before == nil {
+		logger.Error(s.unkept, "What kube-apiserver says cannot be kept")
+	}
+}
+
+func (s *Server) keep(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(commitInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.commit(logger)
+			return
+		case <-ticker.C:
+			s.commit(logger)
+		}
+	}
+}
+
+// Run serves until ctx is done. The error says why it cannot.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.journal.Close() //nolint:errcheck // every commit was synced
+	clusterCA, err := s.connection.CA()
+	if err != nil {
+		return err
+	}
+	tlsConfig, err := s.tlsConfig(s.config.Dir, clusterCA)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Address)
+	if err != nil {
+		return err
+	}
+	background, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	_ = s.link.ask(ctx) // it notes the result, before the kubelet asks
+	for _, run := range []func(context.Context){
+		s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify,
+	} {
+		wg.Go(func() { run(background) })
+	}
+	server := &http.Server{Handler: s, TLSConfig: tlsConfig, ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"),
+		BaseContext: func(net.Listener) context.Context {
+			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
+		}}
+	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", listener.Addr().String(),
+		"kubeconfig", filepath.Join(s.config.Dir, kubeletFile), "upstream", s.connection.Server().Redacted())
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	close(s.stopping)
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
+	defer done()
+	if err := server.Shutdown(grace); err != nil {
+		return server.Close()
+	}
+	return nil
+}
+
+// notify tells systemd how the server is.
+func (s *Server) notify(ctx context.Context) {
+	systemd.Notify(ctx, systemd.Program{
+		Alive:  func(context.Context) error { return nil },
+		Status: func() string { report := s.report(); return report.Summary() },
+	})
+}
+
+// report says whether the kubelet could start now without kube-apiserver.
+func (s *Server) report() health.Report {
+	var report health.Report
+	s.mu.Lock()
+	unkept := s.unkept
+	s.mu.Unlock()
+	if unkept != nil {
+		report.Fail("what kube-apiserver says cannot be kept: %v", unkept)
+	}
+	if s.link.Away() == nil {
+		report.Note("kube-apiserver answers")
+	} else {
+		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
+	}
+	missing := 0
+	for _, in := range always(s.store.node) {
+		if _, _, ok := s.store.read(in); !ok {
+			report.Fail("%s are not known yet", in.kind.Resource)
+			missing++
+		}
+	}
+	if missing == 0 {
+		_, found, _ := s.store.read(podsOf(s.store.node))
+		report.Note("%d pods are kept", len(found))
+	}
+	return report
+}
+
+// serveHealth serves /healthz, /livez and /readyz.
+func (s *Server) serveHealth(ctx context.Context) {
+	if s.config.HealthAddress == "" {
+		return
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", health.Alive)
+	mux.HandleFunc("GET /livez", health.Alive)
+	mux.Handle("GET /readyz", health.Ready(s.report))
+	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.ListenAndServe(); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+		klog.FromContext(ctx).Error(err, "Cannot serve /readyz", "address", s.config.HealthAddress)
+	}
+}

@@ -1,0 +1,61 @@
+package lite
+
+import (
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+// sink is one set of a Store as a Sink of pkg/follow.
+type sink struct {
+	store *Store
+	scope scope
+}
+
+// Apply implements follow.Sink. The caller is At, which holds the lock.
+func (k sink) Apply(o *wire.Object) { k.store.put(k.scope, o) }
+
+// Remove implements follow.Sink, as Apply does.
+func (k sink) Remove(namespace, name string) {
+	k.store.remove(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// Replace implements follow.Sink, as Apply does.
+func (k sink) Replace(objects []*wire.Object) {
+	there := make(map[types.NamespacedName]bool, len(objects))
+	for _, o := range objects {
+		there[nameOf(o)] = true
+		k.store.put(k.scope, o)
+	}
+	for name := range k.store.set(k.scope).objects {
+		if !there[name] {
+			k.store.remove(k.scope, name)
+		}
+	}
+}
+
+// SetAbsent implements follow.Sink. What the API server does not serve, the kubelet is not answered.
+func (sink) SetAbsent() {}
+
+// Known implements follow.Knower: an empty list without a resourceVersion is not believed.
+func (k sink) Known() int {
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	return len(k.store.set(k.scope).objects)
+}
+
+// At implements follow.Versioned.
+func (k sink) At(version string, change func()) {
+	number, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || number == 0 {
+		return // not from kube-apiserver
+	}
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	if change != nil {
+		change()
+	}
+	k.store.reach(k.scope, number, change != nil)
+}

@@ -1,0 +1,452 @@
+package lite
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+// Store has what kube-apiserver said to this node. Its methods may be called by several goroutines at once.
+type Store struct {
+	node string
+
+	mu sync.Mutex
+	// The fields below are guarded by mu.
+
+	sets   map[scope]*set
+	tokens map[tokenRequest]token
+	// gone has the UIDs of the pods of which the kubelet has confirmed that they are gone, and when.
+	gone map[types.UID]time.Time
+	// pending are changes that are not in the journal yet: a key, and its value, nil if it is removed.
+	pending map[string][]byte
+	// heard is when kube-apiserver last said anything, by the clock of then.
+	heard time.Time
+	// changed has a value when the node's pods, or their claims, have changed.
+	changed chan struct{}
+}
+
+// set is one set of objects.
+type set struct {
+	objects map[types.NamespacedName]*wire.Object
+	// version is the resourceVersion of the set; 0 before its first complete list.
+	version uint64
+	// kept is the version in the journal, and at is when it was put there.
+	kept uint64
+	at   time.Time
+}
+
+// token is an answer to a tokenRequest.
+type token struct {
+	// Status is the status of the TokenRequest, as JSON has it.
+	Token string `json:"token"`
+	// Expiration is what kube-apiserver said of the token, Until what the token says of itself, which may be much later
+	// (--service-account-extend-token-expiration of kube-apiserver).
+	Expiration time.Time `json:"expiration"`
+	Until      time.Time `json:"until"`
+	// Issued is when it was fetched.
+	Issued time.Time `json:"issued"`
+}
+
+// keepVersion is how old the version of a set in the journal may be while its objects do not change.
+const keepVersion = 10 * time.Minute
+
+func newStore(node string) *Store {
+	return &Store{
+		node: node, sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]time.Time{},
+		pending: map[string][]byte{}, changed: make(chan struct{}, 1),
+	}
+}
+
+// Keys of the journal are a letter and fields, separated by zeros.
+const (
+	keySet    = "s" // kind, namespace, fields: the version
+	keyObject = "o" // kind, namespace, fields, namespace, name: the object
+	keyToken  = "t" // the request as JSON: the token as JSON
+	keyGone   = "g" // UID: the time
+	keyHeard  = "h" // the time
+)
+
+func keyOf(parts ...string) string { return strings.Join(parts, "\x00") }
+
+func (s scope) key(letter string, more ...string) string {
+	return keyOf(append([]string{letter, s.kind.GroupVersionResource.String(), s.namespace, s.fields}, more...)...)
+}
+
+func objectKey(in scope, name types.NamespacedName) string {
+	return in.key(keyObject, name.Namespace, name.Name)
+}
+
+// isLasting reports whether a key of the journal is never forgotten.
+func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
+
+// load takes over what a journal has. The error names what cannot be read.
+func (s *Store) load(state map[string][]byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byName := map[string]*kind{}
+	for _, k := range kinds {
+		byName[k.GroupVersionResource.String()] = k
+	}
+	for _, key := range slices.Sorted(maps.Keys(state)) {
+		if err := s.loadEntry(byName, strings.Split(key, "\x00"), state[key]); err != nil {
+			return fmt.Errorf("the entry %q: %w", key, err)
+		}
+	}
+	s.poke()
+	return nil
+}
+
+func (s *Store) loadEntry(kinds map[string]*kind, parts []string, value []byte) error {
+	letter := parts[0]
+	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
+		k, ok := kinds[parts[1]]
+		if !ok {
+			return nil // of a later version of this program
+		}
+		return s.loadObject(s.set(scope{k, parts[2], parts[3]}), letter, value)
+	}
+	var err error
+	switch {
+	case letter == keyToken && len(parts) == 2:
+		var request tokenRequest
+		var kept token
+		if err = json.Unmarshal([]byte(parts[1]), &request); err == nil {
+			err = json.Unmarshal(value, &kept)
+		}
+		s.tokens[request] = kept
+	case letter == keyGone && len(parts) == 2:
+		var at time.Time
+		_ = at.UnmarshalText(value) // what counts is the key
+		s.gone[types.UID(parts[1])] = at
+	case letter == keyHeard:
+		err = s.heard.UnmarshalText(value)
+	}
+	return err
+}
+
+func (s *Store) loadObject(in *set, letter string, value []byte) error {
+	if letter == keySet {
+		version, err := strconv.ParseUint(string(value), 10, 64)
+		in.version, in.kept = version, version
+		return err
+	}
+	object, err := wire.ParseObject(value)
+	if err != nil {
+		return err
+	}
+	in.objects[nameOf(object)] = object
+	return nil
+}
+
+func nameOf(o *wire.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+// set returns the set of a scope, which it makes if there is none. The caller holds the lock.
+func (s *Store) set(of scope) *set {
+	if s.sets[of] == nil {
+		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}}
+	}
+	return s.sets[of]
+}
+
+// encoded is an object as a message.
+func encoded(o *wire.Object) []byte {
+	version, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
+	if err != nil {
+		version = 0 // kube-apiserver's are numbers
+	}
+	return wire.AppendObject(nil, o.Meta, o.Body, version)
+}
+
+// poke says that what the node's pods name may have changed.
+func (s *Store) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// put adds or replaces an object. The caller holds the lock.
+func (s *Store) put(in scope, o *wire.Object) {
+	set := s.set(in)
+	name := nameOf(o)
+	if old := set.objects[name]; old != nil && old.ResourceVersion == o.ResourceVersion && old.Equal(o) {
+		return
+	}
+	set.objects[name] = o
+	s.pending[objectKey(in, name)] = encoded(o)
+	s.touched(in)
+}
+
+// remove removes an object. The caller holds the lock.
+func (s *Store) remove(in scope, name types.NamespacedName) {
+	if _, ok := s.set(in).objects[name]; !ok {
+		return
+	}
+	delete(s.set(in).objects, name)
+	s.pending[objectKey(in, name)] = nil
+	s.touched(in)
+}
+
+func (s *Store) touched(in scope) {
+	if in.kind == pods || in.kind == claims {
+		s.poke()
+	}
+}
+
+// reach notes the version of a set. The caller holds the lock.
+func (s *Store) reach(in scope, version uint64, changed bool) {
+	set := s.set(in)
+	set.version = version
+	now := time.Now()
+	s.hear(now)
+	if changed || set.kept == 0 || now.Sub(set.at) > keepVersion {
+		set.kept, set.at = version, now
+		s.pending[in.key(keySet)] = strconv.AppendUint(nil, version, 10)
+	}
+}
+
+// hear notes that kube-apiserver has said something. The caller holds the lock.
+func (s *Store) hear(now time.Time) {
+	if now.Sub(s.heard) > keepVersion || now.Before(s.heard) {
+		s.heard = now
+		text, err := now.MarshalText()
+		if err == nil { // an error means a year beyond 9999
+			s.pending[keyHeard] = text
+		}
+	}
+}
+
+// drop removes a set that no pod names any more.
+func (s *Store) drop(of scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, ok := s.sets[of]
+	if !ok {
+		return
+	}
+	for name := range set.objects {
+		s.pending[objectKey(of, name)] = nil
+	}
+	s.pending[of.key(keySet)] = nil
+	delete(s.sets, of)
+}
+
+// takePending returns the changes that are not in the journal yet.
+func (s *Store) takePending() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.pending
+	s.pending = map[string][]byte{}
+	return taken
+}
+
+// all is everything, as the journal has it.
+func (s *Store) all() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := map[string][]byte{}
+	for in, set := range s.sets {
+		if set.version > 0 {
+			state[in.key(keySet)] = strconv.AppendUint(nil, set.version, 10)
+		}
+		for name, o := range set.objects {
+			state[objectKey(in, name)] = encoded(o)
+		}
+	}
+	for request, kept := range s.tokens {
+		key, value := encodeToken(request, kept)
+		state[key] = value
+	}
+	for uid, at := range s.gone {
+		text, err := at.MarshalText()
+		if err != nil {
+			text = []byte{} // as in goneChange
+		}
+		state[keyOf(keyGone, string(uid))] = text
+	}
+	if text, err := s.heard.MarshalText(); err == nil && !s.heard.IsZero() { // as in hear
+		state[keyHeard] = text
+	}
+	return state
+}
+
+// now is the time: that of the clock, or the newest that is known if the clock is behind it, as without a battery after
+// a loss of power.
+func (s *Store) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.After(s.heard) {
+		return now
+	}
+	return s.heard
+}
+
+// read returns the version of a set and its objects, sorted, without pods that are gone. ok is false if kube-apiserver
+// has never said all of it.
+func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := s.sets[of]
+	if set == nil || set.version == 0 {
+		return 0, nil, false
+	}
+	for _, o := range set.objects {
+		if _, gone := s.gone[types.UID(o.UID)]; !gone || of.kind != pods {
+			objects = append(objects, o)
+		}
+	}
+	slices.SortFunc(objects, func(a, b *wire.Object) int {
+		return bytes.Compare([]byte(nameOf(a).String()), []byte(nameOf(b).String()))
+	})
+	return set.version, objects, true
+}
+
+// find returns one object; nil if kube-apiserver has not said that it is there.
+func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of, set := range s.sets {
+		if of.kind != k || set.version == 0 {
+			continue
+		}
+		if o := set.objects[name]; o != nil {
+			if _, gone := s.gone[types.UID(o.UID)]; gone && k == pods {
+				return nil
+			}
+			return o
+		}
+	}
+	return nil
+}
+
+// podUID is the UID of a pod; "" if it is not known.
+func (s *Store) podUID(name types.NamespacedName) types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.set(podsOf(s.node)).objects[name]; o != nil {
+		return types.UID(o.UID)
+	}
+	return ""
+}
+
+// goneChange is the change of the journal for a pod that is gone; nil if it has that already.
+func (s *Store) goneChange(uid types.UID) map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.gone[uid]; ok {
+		return nil
+	}
+	text, err := time.Now().MarshalText()
+	if err != nil {
+		text = []byte{} // the clock is beyond the year 9999; what counts is the key
+	}
+	return map[string][]byte{keyOf(keyGone, string(uid)): text}
+}
+
+// noteGone notes that a pod is gone, once that is in the journal.
+func (s *Store) noteGone(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.gone[uid]; !ok {
+		s.gone[uid] = time.Now()
+	}
+}
+
+// goneFor is how long it is remembered that a pod is gone, once kube-apiserver does not name it any more.
+const goneFor = time.Hour
+
+// forget forgets the pods that kube-apiserver does not name any more.
+func (s *Store) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := map[types.UID]bool{}
+	for _, o := range s.set(podsOf(s.node)).objects {
+		there[types.UID(o.UID)] = true
+	}
+	for uid, at := range s.gone {
+		if !there[uid] && time.Since(at) > goneFor {
+			delete(s.gone, uid)
+			s.pending[keyOf(keyGone, string(uid))] = nil
+		}
+	}
+}
+
+// needs are what the node's pods name. The error is about a pod that cannot be decoded; the others are in the result.
+func (s *Store) needs() (needs, error) {
+	_, objects, _ := s.read(podsOf(s.node))
+	all := newNeeds()
+	var failed error
+	for _, o := range objects {
+		pod := &corev1.Pod{}
+		if err := pod.Unmarshal(encoded(o)); err != nil {
+			failed = fmt.Errorf("pod %s: %w", nameOf(o), err)
+			continue
+		}
+		all.add(pod)
+	}
+	for in := range all.scopes {
+		if in.kind != claims {
+			continue
+		}
+		_, found, _ := s.read(in)
+		for _, o := range found {
+			claim := &corev1.PersistentVolumeClaim{}
+			if err := claim.Unmarshal(encoded(o)); err == nil && claim.Spec.VolumeName != "" {
+				all.scopes[named(volumes, "", claim.Spec.VolumeName)] = struct{}{}
+			}
+		}
+	}
+	return all, failed
+}
+
+func encodeToken(request tokenRequest, kept token) (key string, value []byte) {
+	name, _ := json.Marshal(request) //nolint:errchkjson // strings and a number
+	value, err := json.Marshal(kept)
+	if err != nil {
+		return keyOf(keyToken, string(name)), nil // a time beyond the year 9999
+	}
+	return keyOf(keyToken, string(name)), value
+}
+
+// putToken keeps a token.
+func (s *Store) putToken(request tokenRequest, kept token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens[request] = kept
+	key, value := encodeToken(request, kept)
+	s.pending[key] = value
+}
+
+// token returns the token that was kept for a request.
+func (s *Store) token(request tokenRequest) (token, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept, ok := s.tokens[request]
+	return kept, ok
+}
+
+// dropTokens removes the tokens that no pod names any more.
+func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for request, kept := range s.tokens {
+		if _, ok := wanted[request]; !ok {
+			delete(s.tokens, request)
+			key, _ := encodeToken(request, kept)
+			s.pending[key] = nil
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package lite
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -8,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -18,8 +21,10 @@ type kind struct {
 	name string
 	// getOnly is set for what the Node authorizer lets a node get, but not list or watch
 	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes).
-	getOnly  bool
-	newTyped func() typed
+	getOnly bool
+	// selectable reads the fields that a field selector may use, besides the name and namespace; nil for none.
+	selectable func(body []byte) (fields.Set, error)
+	newTyped   func() typed
 }
 
 // typed is a Go type of k8s.io/api with its protobuf methods.
@@ -45,7 +50,7 @@ var (
 	pods = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods"), name: "Pod",
 		newTyped: func() typed { return &corev1.Pod{} }}
 	services = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"), name: "Service",
-		newTyped: func() typed { return &corev1.Service{} }}
+		selectable: serviceFields, newTyped: func() typed { return &corev1.Service{} }}
 	secrets = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"), name: "Secret",
 		newTyped: func() typed { return &corev1.Secret{} }}
 	configMaps = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("configmaps"), name: "ConfigMap",
@@ -64,6 +69,19 @@ var (
 
 	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, csiNodes, csiDrivers, runtimeClasses}
 )
+
+// serviceFields are those of Services. The kubelet asks for the Services that have a cluster IP.
+func serviceFields(body []byte) (fields.Set, error) {
+	values, err := served.Services.Fields(body)
+	if err != nil {
+		return nil, err
+	}
+	found := fields.Set{}
+	for i, label := range served.Services.FieldLabels {
+		found[label] = values[i]
+	}
+	return found, nil
+}
 
 // scope names a set of objects: all that a list of a kind with this namespace and field selector has.
 type scope struct {
@@ -84,6 +102,27 @@ func (s scope) object() string {
 	}
 	name, _ := selector.RequiresExactMatch("metadata.name")
 	return name
+}
+
+// selects reports whether an object of the kind is in the scope. The error says what cannot be read.
+func (s scope) selects(o *wire.Object) (bool, error) {
+	selector, err := fields.ParseSelector(s.fields)
+	if err != nil {
+		return false, err
+	}
+	values := fields.Set{}
+	if s.kind.selectable != nil {
+		if values, err = s.kind.selectable(o.Body); err != nil {
+			return false, err
+		}
+	}
+	values["metadata.name"], values["metadata.namespace"] = o.Name, o.Namespace
+	for _, requirement := range selector.Requirements() {
+		if _, ok := values[requirement.Field]; !ok {
+			return false, fmt.Errorf("the field %s of %s is not known", requirement.Field, s.kind.Resource)
+		}
+	}
+	return selector.Matches(values) && (s.namespace == "" || s.namespace == o.Namespace), nil
 }
 
 // always are the scopes that a node needs whatever runs on it.

@@ -1,7 +1,7 @@
 package lite
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -294,24 +294,43 @@ func (s *Store) now() time.Time {
 	return s.heard
 }
 
-// read returns the version of a set and its objects, sorted, without pods that are gone. ok is false if kube-apiserver
-// has never said all of it.
+// read returns the version of a scope and its objects, sorted, without pods that are gone: those of the scope's own set,
+// or of the set of all objects of the kind. ok is false if kube-apiserver has never said all of it.
 func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := s.sets[of]
+	if set == nil {
+		set = s.sets[scope{kind: of.kind}]
+	}
 	if set == nil || set.version == 0 {
 		return 0, nil, false
 	}
 	for _, o := range set.objects {
-		if _, gone := s.gone[types.UID(o.UID)]; !gone || of.kind != pods {
-			objects = append(objects, o)
+		if s.isGone(of.kind, o) {
+			continue
 		}
+		if set != s.sets[of] {
+			selected, err := of.selects(o)
+			if err != nil {
+				return 0, nil, false
+			}
+			if !selected {
+				continue
+			}
+		}
+		objects = append(objects, o)
 	}
 	slices.SortFunc(objects, func(a, b *wire.Object) int {
-		return bytes.Compare([]byte(nameOf(a).String()), []byte(nameOf(b).String()))
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return set.version, objects, true
+}
+
+// isGone reports whether an object is a pod that is gone. The caller holds the lock.
+func (s *Store) isGone(k *kind, o *wire.Object) bool {
+	_, gone := s.gone[types.UID(o.UID)]
+	return gone && k == pods
 }
 
 // find returns one object; nil if kube-apiserver has not said that it is there.
@@ -323,7 +342,7 @@ func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
 			continue
 		}
 		if o := set.objects[name]; o != nil {
-			if _, gone := s.gone[types.UID(o.UID)]; gone && k == pods {
+			if s.isGone(k, o) {
 				return nil
 			}
 			return o

@@ -1,14 +1,16 @@
 package kubeadm_test
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,11 +108,14 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	node := shared.Node("node1")
 	_, err := node.Run(t.Context(), "mkdir", "-p", "/var/lib/disk")
 	o.must(err)
-	o.must(node.WriteFile(kubeadm.KubeletArguments, "KUBELET_EXTRA_ARGS=--read-only-port=10255\n"))
-	o.restartKubelet(node)
 	o.shell("kubectl apply -f - <<'EOF'" + fmt.Sprintf(aloneWorkload, kubeadm.EchoImage, node.Name()) + "EOF")
-	o.podsAreReady(node)
+	o.podsAreReady(node, "shop", "db")
 	defer func() {
+		for _, name := range []string{"kubelet", "lite-apiserver"} {
+			if content, err := node.ReadFile("/var/log/" + name + ".log"); t.Failed() && err == nil {
+				t.Logf("%s of %s:\n%s", name, node.Name(), content[max(0, len(content)-30_000):])
+			}
+		}
 		o.T = t
 		o.shell("kubectl delete namespace alone\nkubectl delete persistentvolume disk")
 	}()
@@ -123,7 +128,7 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 			t.Errorf("a pod of the API has started: %v", names)
 		}
 		o.must(shared.ControlPlane().JoinLink())
-		o.podsAreReady(node)
+		o.podsAreReady(node, "shop", "db")
 	})
 
 	o.T = t
@@ -132,9 +137,9 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		"LITE_APISERVER_ARGS=\"--unsealed --file-cache-path="+liteDir+"\"\n"))
 	o.eventually("lite-apiserver is ready", func() error { return o.liteReady(node) })
 	o.must(node.WriteFile(kubeadm.KubeletArguments,
-		"KUBELET_EXTRA_ARGS=\"--read-only-port=10255 --kubeconfig="+liteDir+"/kubelet.conf\"\n"))
+		"KUBELET_EXTRA_ARGS=--kubeconfig="+liteDir+"/kubelet.conf\n"))
 	o.restartKubelet(node)
-	o.podsAreReady(node)
+	o.podsAreReady(node, "shop", "db")
 	defer func() {
 		o.T = t
 		o.must(node.WriteFile(kubeadm.KubeletArguments, ""))
@@ -171,16 +176,18 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 
 	t.Run("with it", func(t *testing.T) {
 		o.T = t
-		before := o.filesOf(node)
+		pods, err := o.podsOfAlone(node)
+		o.must(err)
+		before := o.filesOf(node, pods["shop"])
 		time.Sleep(3 * time.Second) // the promise is for what was recorded 2 s before
 		begin := o.powerCutWithoutCloud(node)
-		o.eventually("all pods are ready without the cloud", func() error { return o.readyOn(node) })
+		o.eventually("all pods answer without the cloud", func() error { return o.answering(node, "shop", "db") })
 		if took := time.Since(begin); took > startsAgain {
 			t.Errorf("that took %s", took)
 		} else {
-			t.Logf("all pods are ready %.1f s after power is back", took.Seconds())
+			t.Logf("all pods answer %.1f s after power is back", took.Seconds())
 		}
-		after := o.filesOf(node)
+		after := o.filesOf(node, pods["shop"])
 		tokens := map[string]string{}
 		for _, name := range []string{"token", "vault"} { // each is one of several that kube-apiserver has given
 			tokens[name] = after[name]
@@ -192,18 +199,18 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		}
 		kubelet, err := node.Run(t.Context(), "pgrep", "-x", "kubelet")
 		o.must(err)
-		containers := o.containersOn(node)
+		processes := o.processesOfPods(node)
 
 		o.must(shared.ControlPlane().JoinLink())
 		begin = time.Now()
-		o.podsAreReady(node)
-		t.Logf("kube-apiserver says that they are ready %.1f s after the link is back", time.Since(begin).Seconds())
+		o.podsAreReady(node, "shop", "db")
+		t.Logf("kube-apiserver knows how they are %.1f s after the link is back", time.Since(begin).Seconds())
 		again, err := node.Run(t.Context(), "pgrep", "-x", "kubelet")
 		if err != nil || again != kubelet {
 			t.Errorf("the kubelet has restarted: %q, then %q (%v)", kubelet, again, err)
 		}
-		if now := o.containersOn(node); !maps.Equal(containers, now) {
-			t.Errorf("containers have restarted with the return of the cloud: %v, then %v", containers, now)
+		if now := o.processesOfPods(node); now != processes {
+			t.Errorf("containers have restarted with the return of the cloud: %q, then %q", processes, now)
 		}
 		for name, token := range tokens {
 			review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
@@ -223,18 +230,13 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		o.shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
 			"kubectl -n alone wait --for=delete pod/db-0 --timeout=1m")
 		o.powerCutWithoutCloud(node)
-		o.eventually("the other pods are ready without the cloud", func() error {
-			ready, err := o.kubeletsPods(node)
-			if err == nil && !ready["shop"] {
-				err = fmt.Errorf("there are %v", ready)
-			}
-			return err
-		})
-		if ready, err := o.kubeletsPods(node); err != nil || len(ready) != 1 {
-			t.Errorf("the kubelet has %v, %v", ready, err)
+		o.eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
+		time.Sleep(10 * time.Second) // nothing else is to happen
+		if err := o.answering(node, "shop"); err != nil {
+			t.Error(err)
 		}
 		o.must(shared.ControlPlane().JoinLink())
-		o.podsAreReady(node)
+		o.podsAreReady(node, "shop")
 	})
 }
 
@@ -272,20 +274,21 @@ func (o *operator) liteReady(node *kubeadm.Node) error {
 	return err
 }
 
-// podsAreReady waits until kube-apiserver says that the node and its pods of the namespace are ready, as the kubelet
-// that runs now has said.
-func (o *operator) podsAreReady(node *kubeadm.Node) {
+// podsAreReady waits until the pods of these workloads answer, and kube-apiserver says that the node and they are ready
+// where they answer.
+func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
 	o.Helper()
-	o.eventually("the kubelet says that its pods are ready", func() error { return o.readyOn(node) })
+	o.eventually("the pods answer", func() error { return o.answering(node, apps...) })
 	o.eventually("kube-apiserver says so", func() error {
-		pods, err := o.client.CoreV1().Pods("alone").List(o.Context(), metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
+		pods, err := o.podsOfAlone(node)
 		if err != nil {
 			return err
 		}
-		for _, pod := range pods.Items {
-			if !isReady(&pod) {
-				return fmt.Errorf("pod %s is not", pod.Name)
+		answers := o.answers(node)
+		for app, pod := range pods {
+			if !isReady(pod) || answers[pod.Status.PodIP] != pod.Name {
+				return fmt.Errorf("the pod of %s is %s at %s, and there answer %v", app, pod.Status.Phase, pod.Status.PodIP,
+					answers)
 			}
 		}
 		found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
@@ -301,35 +304,64 @@ func (o *operator) podsAreReady(node *kubeadm.Node) {
 	})
 }
 
-// kubeletsPods are the workloads of the namespace whose pods the kubelet has, and whether they are ready.
-func (o *operator) kubeletsPods(node *kubeadm.Node) (map[string]bool, error) {
-	reply, err := node.Get(o.Context(), "http://127.0.0.1:10255/pods")
+// podsOfAlone are the pods of the namespace on the node, by their workload.
+func (o *operator) podsOfAlone(node *kubeadm.Node) (map[string]*corev1.Pod, error) {
+	list, err := o.client.CoreV1().Pods("alone").List(o.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
 	if err != nil {
 		return nil, err
 	}
-	var list corev1.PodList
-	if err := json.Unmarshal([]byte(reply.Body), &list); err != nil {
-		return nil, err
+	found := map[string]*corev1.Pod{}
+	for i, pod := range list.Items {
+		found[pod.Labels["app"]] = &list.Items[i]
 	}
-	ready := map[string]bool{}
-	for _, pod := range list.Items {
-		if pod.Namespace == "alone" {
-			ready[pod.Labels["app"]] = isReady(&pod)
+	return found, nil
+}
+
+// answers are the names of the pods that answer on the node, by the addresses that its CNI has given.
+func (o *operator) answers(node *kubeadm.Node) map[string]string {
+	given, err := node.Run(o.Context(), "ls", "/var/lib/cni/networks/pods")
+	found := map[string]string{}
+	if err != nil {
+		return found // no pod has run yet
+	}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, address := range strings.Fields(given) {
+		if net.ParseIP(address) == nil {
+			continue
 		}
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(o.Context(), time.Second)
+			defer cancel()
+			reply, err := node.Get(ctx, "http://"+address+":8080/hostname")
+			if err != nil {
+				return // it was given before the loss of power, or the pod has not started
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found[address] = reply.Body
+		})
 	}
-	return ready, nil
+	asking.Wait()
+	return found
 }
 
-func (o *operator) readyOn(node *kubeadm.Node) error {
-	ready, err := o.kubeletsPods(node)
-	if err == nil && !(ready["shop"] && (ready["db"] || len(ready) == 1)) {
-		err = fmt.Errorf("there are %v", ready)
+// answering is nil if the pods of these workloads, and no others, answer on the node.
+func (o *operator) answering(node *kubeadm.Node, apps ...string) error {
+	answers := slices.Sorted(maps.Values(o.answers(node)))
+	same := len(answers) == len(apps)
+	for _, app := range apps {
+		same = same && slices.ContainsFunc(answers, func(pod string) bool { return strings.HasPrefix(pod, app+"-") })
 	}
-	return err
+	if !same {
+		return fmt.Errorf("there answer %v", answers)
+	}
+	return nil
 }
 
-// filesOf are what the containers of the workload are given.
-func (o *operator) filesOf(node *kubeadm.Node) map[string]string {
+// filesOf are what the containers of this pod are given.
+func (o *operator) filesOf(node *kubeadm.Node, shop *corev1.Pod) map[string]string {
 	o.Helper()
 	found := map[string]string{}
 	for name, pattern := range map[string]string{
@@ -337,48 +369,26 @@ func (o *operator) filesOf(node *kubeadm.Node) map[string]string {
 		"token": "kubernetes.io~projected/kube-api-access-*/token", "vault": "kubernetes.io~projected/vault/token",
 		"ca": "kubernetes.io~projected/kube-api-access-*/ca.crt",
 	} {
-		pod := o.podOf("shop", node)
-		content, err := node.Run(o.Context(), "sh", "-c", "cat /var/lib/kubelet/pods/"+pod+"/volumes/"+pattern)
+		content, err := node.Run(o.Context(), "sh", "-c",
+			"cat /var/lib/kubelet/pods/"+string(shop.UID)+"/volumes/"+pattern)
 		o.must(err)
 		found[name] = content
 	}
 	environment, err := node.Run(o.Context(), "sh", "-c",
-		"for p in $(pgrep -x echo); do tr '\\0' '\\n' </proc/$p/environ | grep -E '^(COLOR|WORD|DB_.*|KUBERNETES_SERVICE_HOST)='; done | sort -u")
+		"for p in $(ps -e -o pid=,args= | awk '$2 ~ /echo$/ {print $1}'); do tr '\\0' '\\n' </proc/$p/environ; done | "+
+			"grep -E '^(COLOR|WORD|DB_|KUBERNETES_SERVICE_HOST)' | sort -u")
 	o.must(err)
+	if !strings.Contains(environment, "COLOR=green\n") || !strings.Contains(environment, "WORD=sesame\n") {
+		o.Errorf("the containers' environment is %q", environment)
+	}
 	found["environment"] = environment
 	return found
 }
 
-// podOf is the UID of the workload's pod on the node, as the kubelet has it.
-func (o *operator) podOf(app string, node *kubeadm.Node) string {
+// processesOfPods are the numbers of the processes of the node's pods.
+func (o *operator) processesOfPods(node *kubeadm.Node) string {
 	o.Helper()
-	reply, err := node.Get(o.Context(), "http://127.0.0.1:10255/pods")
+	output, err := node.Run(o.Context(), "sh", "-c", "ps -e -o pid=,args= | awk '$2 ~ /echo$/ {print $1}'")
 	o.must(err)
-	var list corev1.PodList
-	o.must(json.Unmarshal([]byte(reply.Body), &list))
-	for _, pod := range list.Items {
-		if pod.Labels["app"] == app {
-			return string(pod.UID)
-		}
-	}
-	o.Fatalf("the kubelet has no pod of %s", app)
-	return ""
-}
-
-// containersOn are the ids of the containers of the namespace's pods, by the pods' names.
-func (o *operator) containersOn(node *kubeadm.Node) map[string]string {
-	o.Helper()
-	reply, err := node.Get(o.Context(), "http://127.0.0.1:10255/pods")
-	o.must(err)
-	var list corev1.PodList
-	o.must(json.Unmarshal([]byte(reply.Body), &list))
-	found := map[string]string{}
-	for _, pod := range list.Items {
-		for _, status := range pod.Status.ContainerStatuses {
-			if pod.Namespace == "alone" {
-				found[pod.Name] = status.ContainerID
-			}
-		}
-	}
-	return found
+	return output
 }

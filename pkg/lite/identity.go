@@ -84,19 +84,15 @@ func nodeOf(certificate []byte) (string, error) {
 	return "", errors.New("it has no client certificate")
 }
 
-// tlsConfig serves with the certificate of the state directory, and asks for certificates of the cluster's CA. A clock
+// tlsConfig asks for certificates of the cluster's CA. A clock
 // that is behind does not make them invalid.
-func (s *Server) tlsConfig(dir string, clusterCA []byte) (*tls.Config, error) {
-	pair, err := servingPair(dir)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) tlsConfig(clusterCA []byte) (*tls.Config, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(clusterCA) {
 		return nil, errors.New("the kubeconfig names no CA of the cluster")
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{pair},
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{s.pair},
 		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, Time: s.store.now,
 	}, nil
 }

@@ -3,6 +3,7 @@ package lite
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,9 +52,11 @@ const (
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
-	store      *Store
-	follower   *follower
-	link       *link
+	// pair is the serving certificate.
+	pair     tls.Certificate
+	store    *Store
+	follower *follower
+	link     *link
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	stopping            chan struct{}
@@ -95,7 +98,10 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	if err := s.store.load(state); err != nil {
 		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
 	}
-	if err := writeKubeconfig(config.Kubeconfig, config.Dir, config.Address); err != nil {
+	if s.pair, err = servingPair(config.Dir); err == nil {
+		err = writeKubeconfig(config.Kubeconfig, config.Dir, config.Address)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
 	}
 	return s, nil
@@ -276,7 +282,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tlsConfig, err := s.tlsConfig(s.config.Dir, clusterCA)
+	tlsConfig, err := s.tlsConfig(clusterCA)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,199 @@
+package lite
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+var worlds = flag.Int("lite.worlds", 40, "how many random worlds the oracle plays")
+
+// world is a kube-apiserver with one set of pods, a node that follows it, and the truth about both.
+type world struct {
+	t      *testing.T
+	random *rand.Rand
+	dir    string
+	// version is kube-apiserver's. truth has the pods of each version: their UIDs, by their names.
+	version uint64
+	truth   map[uint64]map[string]string
+	// committed is the version that is on the disk, confirmed the UIDs that the kubelet has confirmed as gone.
+	committed uint64
+	confirmed map[string]bool
+	uids      int
+
+	store   *Store
+	journal *journal.Journal
+	// listed is set while the node follows a watch; else its next contact is a list.
+	listed bool
+}
+
+var oraclePods = podsOf("node0")
+
+// start is a start of the process: from the disk.
+func (w *world) start() {
+	opened, state, problems, err := journal.Open(w.dir, nil, isLasting)
+	if err != nil || len(problems) > 0 {
+		w.t.Fatal(err, problems)
+	}
+	w.journal, w.store, w.listed = opened, newStore("node0"), false
+	if err := w.store.load(state); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) pod(name string) *wire.Object {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+		UID: types.UID(w.truth[w.version][name]), ResourceVersion: strconv.FormatUint(w.version, 10)}}
+	data, err := pod.Marshal()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	object, err := wire.ParseObject(data)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// change is a change in the cloud; the node hears of it if it follows.
+func (w *world) change() {
+	name := fmt.Sprintf("pod-%d", w.random.IntN(5))
+	pods := maps.Clone(w.truth[w.version])
+	_, there := pods[name]
+	w.version++
+	to := sink{w.store, oraclePods}
+	if there && w.random.IntN(2) == 0 {
+		delete(pods, name)
+		w.truth[w.version] = pods
+		if w.listed {
+			to.At(strconv.FormatUint(w.version, 10), func() { to.Remove("shop", name) })
+		}
+		return
+	}
+	if !there {
+		w.uids++
+		pods[name] = fmt.Sprintf("uid-%d", w.uids)
+	}
+	w.truth[w.version] = pods
+	if w.listed {
+		to.At(strconv.FormatUint(w.version, 10), func() { to.Apply(w.pod(name)) })
+	}
+}
+
+// list is a new contact with kube-apiserver.
+func (w *world) list() {
+	to := sink{w.store, oraclePods}
+	var objects []*wire.Object
+	for name := range w.truth[w.version] {
+		objects = append(objects, w.pod(name))
+	}
+	to.At(strconv.FormatUint(w.version, 10), func() { to.Replace(objects) })
+	w.listed = true
+}
+
+func (w *world) commit() {
+	version, _, _ := w.store.read(oraclePods)
+	if err := w.journal.Commit(w.store.takePending(), false); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.journal.NeedsRewrite() || w.random.IntN(5) == 0 {
+		if err := w.journal.Rewrite(w.store.all()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.committed = version
+}
+
+// confirm is the kubelet's word that a pod that it has is gone.
+func (w *world) confirm() {
+	_, objects, _ := w.store.read(oraclePods)
+	if len(objects) == 0 {
+		return
+	}
+	uid := objects[w.random.IntN(len(objects))].UID
+	if err := w.journal.Commit(w.store.goneChange(types.UID(uid)), true); err != nil {
+		w.t.Fatal(err)
+	}
+	w.store.noteGone(types.UID(uid))
+	w.confirmed[uid] = true
+}
+
+// judge asks what a kubelet would be answered now without kube-apiserver.
+func (w *world) judge(seed uint64) {
+	version, objects, ok := w.store.read(oraclePods)
+	if !ok {
+		if w.committed > 0 {
+			w.t.Fatalf("seed %d: what was committed at %d is not known", seed, w.committed)
+		}
+		return
+	}
+	if version < w.committed {
+		w.t.Fatalf("seed %d: version %d, and %d was committed", seed, version, w.committed)
+	}
+	want := maps.Clone(w.truth[version])
+	for name, uid := range want {
+		if w.confirmed[uid] {
+			delete(want, name)
+		}
+	}
+	got := map[string]string{}
+	for _, o := range objects {
+		got[o.Name] = o.UID
+	}
+	if !maps.Equal(got, want) {
+		w.t.Fatalf("seed %d: at version %d there are %v, and kube-apiserver said %v", seed, version, got, want)
+	}
+}
+
+// TestOracle plays kube-apiserver, a link that comes and goes, losses of power, and a kubelet that confirms that pods are
+// gone. Whenever the kubelet asks, it is answered what kube-apiserver said at one version, not older than what was on the
+// disk, without what is confirmed as gone.
+func TestOracle(t *testing.T) {
+	for seed := range uint64(*worlds) { //nolint:gosec // not negative
+		dir, err := os.MkdirTemp("/dev/shm", "lite-oracle-") // nothing here needs a disk that is slow
+		if err != nil {
+			dir = t.TempDir()
+		}
+		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 7)), dir: dir, version: 1, //nolint:gosec // a test
+			truth: map[uint64]map[string]string{1: {}}, confirmed: map[string]bool{}}
+		w.start()
+		for range 300 {
+			switch w.random.IntN(20) {
+			case 0: // a loss of power: what was not committed is gone
+				if err := w.journal.Close(); err != nil {
+					t.Fatal(err)
+				}
+				w.start()
+			case 1:
+				w.listed = false // the link is down
+			case 2, 3:
+				w.list()
+			case 4, 5, 6:
+				w.commit()
+			case 7:
+				w.confirm()
+			case 8:
+				w.store.forget()
+			default:
+				w.change()
+			}
+			w.judge(seed)
+		}
+		if err := w.journal.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.RemoveAll(dir) // it is in memory
+	}
+}

@@ -1,0 +1,472 @@
+package lite
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
+)
+
+var patience = await.Patience{Within: 30 * time.Second, Between: 10 * time.Millisecond}
+
+// cloud is a kube-apiserver that has some objects, and can be away.
+type cloud struct {
+	*httptest.Server
+
+	mu sync.Mutex
+	// lists are the answers to lists, by path; expiry is that of tokens. Guarded by mu.
+	lists   map[string]any
+	expiry  time.Time
+	deleted []string
+	// who are the names in the certificates of requests, "" for none. Guarded by mu.
+	who map[string]bool
+}
+
+func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	name := ""
+	if len(r.TLS.PeerCertificates) > 0 {
+		name = r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	c.who[name] = true
+	list, ok := c.lists[r.URL.Path]
+	expiry := c.expiry
+	if r.Method == http.MethodDelete {
+		c.deleted = append(c.deleted, r.URL.Path)
+	}
+	c.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/token"):
+		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, expiry.Unix()))
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(&authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{
+			Token: "e30." + claims + ".sig", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}})
+	case r.URL.Query().Get("watch") == "true":
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	case ok:
+		_ = json.NewEncoder(w).Encode(list)
+	case r.Method == http.MethodDelete || r.URL.Path == "/livez":
+		fmt.Fprintln(w, "{}")
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// end takes it away, with all watches.
+func (c *cloud) end() {
+	_ = c.Listener.Close() // it may be closed already
+	c.CloseClientConnections()
+}
+
+// fixture is a node with a server between its kubelet and the cloud.
+type fixture struct {
+	*testing.T
+	authority *tlstest.Authority
+	cloud     *cloud
+	config    Config
+	server    *Server
+	stop      func()
+}
+
+const version5 = "5"
+
+func list(kind, version string, items ...any) map[string]any {
+	if items == nil {
+		items = []any{}
+	}
+	return map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{"resourceVersion": version5},
+		"items": items}
+}
+
+// issue writes a certificate of the test's CA, with its key.
+func (f *fixture) issue(authority *tlstest.Authority, name, group string) string {
+	f.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	f.must(err)
+	certificate := authority.Sign(f.T, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:   pkix.Name{CommonName: name, Organization: []string{group}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, key.Public())
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	f.must(err)
+	path := filepath.Join(f.TempDir(), "client.pem")
+	f.must(os.WriteFile(path, append(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), 0o600))
+	return path
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, authority: tlstest.NewAuthority(t)}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "u1", ResourceVersion: "3"},
+		Spec: corev1.PodSpec{NodeName: "node0", ServiceAccountName: "till", Volumes: []corev1.Volume{
+			{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "password"}}},
+			{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+				ClaimName: "disk"}}},
+			{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}}}}},
+		}}}
+	f.cloud = &cloud{who: map[string]bool{}, expiry: time.Now().Add(time.Hour), lists: map[string]any{
+		"/api/v1/nodes": list("NodeList", "v1", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0",
+			ResourceVersion: "2"}}),
+		"/api/v1/pods": list("PodList", "v1", pod),
+		"/api/v1/services": list("ServiceList", "v1",
+			corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"},
+				Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}},
+			corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "headless"},
+				Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}}),
+		"/api/v1/namespaces/shop/secrets": list("SecretList", "v1", corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "password"}, Data: map[string][]byte{"word": []byte("sesame")}}),
+		"/api/v1/namespaces/shop/persistentvolumeclaims/disk": corev1.PersistentVolumeClaim{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "4"},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}},
+		"/api/v1/persistentvolumes/volume": corev1.PersistentVolume{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "4"}},
+		"/apis/storage.k8s.io/v1/csidrivers":  list("CSIDriverList", "storage.k8s.io/v1"),
+		"/apis/node.k8s.io/v1/runtimeclasses": list("RuntimeClassList", "node.k8s.io/v1"),
+		"/apis/storage.k8s.io/v1/csinodes/node0": map[string]any{"kind": "CSINode", "apiVersion": "storage.k8s.io/v1",
+			"metadata": map[string]any{"name": "node0", "resourceVersion": "4"}},
+	}}
+	f.cloud.Server = httptest.NewUnstartedServer(f.cloud)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(f.authority.PEM)
+	f.cloud.TLS = &tls.Config{Certificates: []tls.Certificate{f.authority.Issue(t, "kube-apiserver")}, //nolint:gosec // a test
+		ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven}
+	f.cloud.StartTLS()
+	t.Cleanup(func() {
+		f.cloud.end()
+		f.cloud.Close()
+	})
+
+	port, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	f.must(err)
+	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"), Address: port.Addr().String(), Dir: t.TempDir()}
+	f.must(port.Close())
+	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
+	return f
+}
+
+func (f *fixture) writeKubeconfig(certificate string) {
+	f.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: f.cloud.URL, CertificateAuthorityData: f.authority.PEM}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificate: certificate, ClientKey: certificate}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	f.must(clientcmd.WriteToFile(*config, f.config.Kubeconfig))
+}
+
+// start starts the server, as after a boot.
+func (f *fixture) start() {
+	f.Helper()
+	server, err := New(f.config, klog.Background())
+	f.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	f.server = server
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			f.Error(err)
+		}
+	})
+	f.Cleanup(f.stop)
+	patience.Until(f.T, "it listens", func() error {
+		connection, err := (&net.Dialer{}).DialContext(f.Context(), "tcp", f.config.Address)
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	})
+}
+
+// kubelet is a client with the kubeconfig that the server writes.
+func (f *fixture) kubelet() *rest.Config {
+	f.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(f.config.Dir, kubeletFile))
+	f.must(err)
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return config
+}
+
+// followed waits until all that the pod names is on the disk.
+func (f *fixture) followed() {
+	f.Helper()
+	patience.Until(f.T, "all is followed", func() error {
+		if report := f.server.report(); len(report.Reasons) > 0 {
+			return fmt.Errorf("%q", report.Reasons)
+		}
+		for _, in := range []scope{named(secrets, "shop", "password"), named(claims, "shop", "disk"), named(volumes, "", "volume")} {
+			if _, objects, ok := f.server.store.read(in); !ok || len(objects) != 1 {
+				return fmt.Errorf("%s is not known", in.kind.Resource)
+			}
+		}
+		if _, ok := f.server.store.token(tokenRequest{"shop", "till", "till", "u1", "", 3600}); !ok {
+			return fmt.Errorf("there is no token")
+		}
+		return nil
+	})
+	f.server.commit(klog.Background())
+}
+
+// TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
+func TestRebootWithoutTheCloud(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	f.stop()
+	f.cloud.end()
+	f.start()
+
+	client, err := kubernetes.NewForConfig(f.kubelet())
+	f.must(err)
+	for range 2 {
+		informer := cache.NewSharedIndexInformer(cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "",
+			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=node0" }), &corev1.Pod{}, 0, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		go informer.Run(ctx.Done())
+		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || len(informer.GetStore().List()) != 1 {
+			t.Errorf("the informer has %v", informer.GetStore().List())
+		}
+		cancel()
+	}
+	services, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{
+		FieldSelector: "spec.clusterIP!=None", ResourceVersion: "0"})
+	if err != nil || len(services.Items) != 1 || services.ResourceVersion != version5 {
+		t.Errorf("got %v, %v", services, err)
+	}
+	secret, err := client.CoreV1().Secrets("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=password"})
+	if err != nil || len(secret.Items) != 1 || string(secret.Items[0].Data["word"]) != "sesame" {
+		t.Errorf("got %v, %v", secret, err)
+	}
+	if volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "volume", metav1.GetOptions{}); err != nil ||
+		volume.Name != "volume" {
+		t.Errorf("got %v, %v", volume, err)
+	}
+	if node, err := client.StorageV1().CSINodes().Get(t.Context(), "node0", metav1.GetOptions{}); err != nil ||
+		node.Name != "node0" {
+		t.Errorf("got %v, %v", node, err)
+	}
+	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till", UID: "u1"}
+	seconds := int64(3600)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
+		BoundObjectRef: bound}}
+	granted, err := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
+	if err != nil || !strings.HasPrefix(granted.Status.Token, "e30.") {
+		t.Errorf("got %v, %v", granted, err)
+	}
+
+	// What was not said is 503.
+	request.Spec.Audiences = []string{"elsewhere"}
+	_, audience := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
+	_, all := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	_, newer := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
+	_, other := client.CoreV1().Secrets("shop").Get(t.Context(), "other", metav1.GetOptions{})
+	_, labels := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"})
+	_, write := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{}, metav1.CreateOptions{})
+	for what, err := range map[string]error{"another audience": audience, "all pods": all, "a newer version": newer,
+		"another Secret": other, "a label selector": labels, "a write": write} {
+		if !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestGoneStaysGone: the kubelet's last DELETE is on the disk before it is passed on, also without the cloud.
+func TestGoneStaysGone(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		f := newFixture(t)
+		f.start()
+		f.followed()
+		if away {
+			f.cloud.end()
+		}
+		client, err := kubernetes.NewForConfig(f.kubelet())
+		f.must(err)
+		uid, grace := types.UID("u1"), int64(0)
+		err = client.CoreV1().Pods("shop").Delete(t.Context(), "till", metav1.DeleteOptions{GracePeriodSeconds: &grace,
+			Preconditions: &metav1.Preconditions{UID: &uid}})
+		if away != (err != nil) {
+			t.Errorf("away %v: %v", away, err)
+		}
+		if !away && len(f.cloud.deleted) != 1 {
+			t.Errorf("kube-apiserver was told %v", f.cloud.deleted)
+		}
+		f.stop()
+		if !away {
+			f.cloud.end()
+		}
+		f.start()
+		client, err = kubernetes.NewForConfig(f.kubelet())
+		f.must(err)
+		pods, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+		if err != nil || len(pods.Items) != 0 {
+			t.Errorf("away %v: there are %v, %v", away, pods, err)
+		}
+	}
+}
+
+// TestExpiredTokens are not handed out, not even where the clock is behind.
+func TestExpiredTokens(t *testing.T) {
+	f := newFixture(t)
+	f.cloud.expiry = time.Now().Add(-time.Minute)
+	f.start()
+	f.followed()
+	f.cloud.end()
+	f.server.link.fail()
+	client, err := kubernetes.NewForConfig(f.kubelet())
+	f.must(err)
+	seconds := int64(3600)
+	_, err = client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Pod", Name: "till", UID: "u1"}}}, metav1.CreateOptions{})
+	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "has expired at") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestStrangers get nothing, with and without the cloud; a token goes to kube-apiserver without the node's certificate.
+func TestStrangers(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	ca := f.kubelet()
+	as := func(certificate string, header ...string) (int, error) {
+		config := rest.AnonymousClientConfig(ca)
+		config.CertFile, config.KeyFile = certificate, certificate
+		transport, err := rest.TransportFor(config)
+		f.must(err)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"https://"+f.config.Address+"/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword", nil)
+		f.must(err)
+		for i := 0; i+1 < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	for _, away := range []bool{false, true} {
+		if away {
+			f.cloud.end()
+			f.server.link.fail()
+		}
+		for what, certificate := range map[string]string{
+			"nobody":          "",
+			"another node":    f.issue(f.authority, "system:node:node1", nodesGroup),
+			"an admin":        f.issue(f.authority, "kubernetes-admin", "system:masters"),
+			"without a group": f.issue(f.authority, "system:node:node0", "x"),
+		} {
+			if code, err := as(certificate, "X-Remote-User", "system:node:node0"); err != nil || code != http.StatusUnauthorized {
+				t.Errorf("away %v, %s: %d, %v", away, what, code, err)
+			}
+		}
+		forged := f.issue(tlstest.NewAuthority(t), "system:node:node0", nodesGroup)
+		if code, err := as(forged); err == nil && code != http.StatusUnauthorized {
+			t.Errorf("away %v, a forged certificate: %d", away, code)
+		}
+		want := http.StatusOK
+		f.cloud.mu.Lock()
+		clear(f.cloud.who)
+		f.cloud.mu.Unlock()
+		if away {
+			want = http.StatusServiceUnavailable
+		}
+		if code, err := as("", "Authorization", "Bearer x"); err != nil || code != want {
+			t.Errorf("away %v, a token: %d, %v", away, code, err)
+		}
+		f.cloud.mu.Lock()
+		if !away && !f.cloud.who[""] {
+			t.Errorf("a request with a token came as %v", f.cloud.who)
+		}
+		f.cloud.mu.Unlock()
+	}
+}
+
+// TestTheWatchEndsWithTheReturn of the cloud, so that the kubelet goes on there.
+func TestTheWatchEndsWithTheReturn(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	f.server.link.probe = func(context.Context) error { return context.DeadlineExceeded }
+	f.server.link.fail()
+	client, err := kubernetes.NewForConfig(f.kubelet())
+	f.must(err)
+	watch, err := client.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version5})
+	f.must(err)
+	select {
+	case event, ok := <-watch.ResultChan():
+		t.Fatalf("got %v %v", event, ok)
+	case <-time.After(50 * time.Millisecond): // it is held
+	}
+	f.server.link.back()
+	if event, ok := <-watch.ResultChan(); ok {
+		t.Errorf("got %v", event)
+	}
+}
+
+// TestMistakes are named.
+func TestMistakes(t *testing.T) {
+	f := newFixture(t)
+	admin := f.issue(f.authority, "kubernetes-admin", "system:masters")
+	f.writeKubeconfig(admin)
+	if _, err := New(f.config, klog.Background()); err == nil || !strings.Contains(err.Error(), "not of a kubelet") {
+		t.Errorf("an admin's kubeconfig: %v", err)
+	}
+	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
+	f.start()
+	again := f.config
+	again.Kubeconfig = filepath.Join(f.config.Dir, kubeletFile)
+	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "leads to this server") {
+		t.Errorf("its own kubeconfig: %v", err)
+	}
+	if _, err := New(f.config, klog.Background()); err == nil || !strings.Contains(err.Error(), "another process uses it") {
+		t.Errorf("twice: %v", err)
+	}
+}

@@ -1,5 +1,6 @@
-// Command lite-apiserver is a node's own API server for its kubelet: it passes requests on to kube-apiserver, and answers
-// them from what kube-apiserver said last while that is away, so that the node's pods start again after a loss of power.
+// Command lite-apiserver is a node's own API server for its kubelet: it passes requests on to kube-apiserver, and
+// answers them from what kube-apiserver said last while that is away, so that the node's pods start again after a loss
+// of power.
 package main
 
 import (

@@ -19,9 +19,9 @@ const program = "lite-apiserver"
 // What --help and the man page begin with.
 const (
 	short        = "The node's own API server: a kubelet that restarts without the cloud starts its pods"
-	introduction = "lite-apiserver runs on a node, between its kubelet and kube-apiserver. It passes requests on, and keeps\n" +
-		"what the kubelet needs to start the node's pods again. While kube-apiserver is away the kubelet is answered\n" +
-		"from that, and from nothing else. docs/autonomy.md says how the kubelet is led to it."
+	introduction = "lite-apiserver runs on a node, between its kubelet and kube-apiserver. It passes requests on,\n" +
+		"and keeps what the kubelet needs to start the node's pods again. While kube-apiserver is away the kubelet\n" +
+		"is answered from that, and from nothing else. docs/autonomy.md says how the kubelet is led to it."
 )
 
 // options are the flags. --port and --file-cache-path are those of SuperEdge's lite-apiserver.
@@ -50,12 +50,12 @@ func newOptions() *options {
 		"host:port of /healthz, /livez and /readyz, plain HTTP for anyone; 0 for none.")
 
 	f = o.flags.Section("What is kept")
-	f.StringVar(&o.dir, "file-cache-path", "/data/lite-apiserver/cache", "Directory of what is kept, and of the kubeconfig "+
-		"for the kubelet, kubelet.conf.")
-	f.StringVar(&o.sealKeyFile, "seal-key-file", "", "File with a key of 32 bytes in base64, with which everything that is "+
-		"kept is encrypted (AES-GCM). Best a credential of systemd that the TPM seals.")
-	f.BoolVar(&o.unsealed, "unsealed", false, "Keep Secrets and tokens on the disk as they are. Without this, a key is "+
-		"needed.")
+	f.StringVar(&o.dir, "file-cache-path", "/data/lite-apiserver/cache", "Directory of what is kept, and of the "+
+		"kubeconfig for the kubelet, kubelet.conf.")
+	f.StringVar(&o.sealKeyFile, "seal-key-file", "", "File with a key of 32 bytes in base64, with which everything "+
+		"that is kept is encrypted (AES-GCM). Best a credential of systemd that the TPM seals.")
+	f.BoolVar(&o.unsealed, "unsealed", false, "Keep Secrets and tokens on the disk as they are. Without this, a key "+
+		"is needed.")
 
 	o.flags.Logging()
 
@@ -73,8 +73,8 @@ func (o *options) config() (lite.Config, error) {
 	case !filepath.IsAbs(o.dir):
 		return none, fmt.Errorf("--file-cache-path %q is not an absolute path", o.dir)
 	case o.sealKeyFile == "" && !o.unsealed:
-		return none, errors.New("Secrets are kept on the disk: give --seal-key-file, or --unsealed if they may be read by " +
-			"who has the disk")
+		return none, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they may " +
+			"be read by who has the disk")
 	case o.sealKeyFile != "" && o.unsealed:
 		return none, errors.New("--seal-key-file and --unsealed exclude each other")
 	}
@@ -92,8 +92,8 @@ func (o *options) config() (lite.Config, error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(content)))
 		if err != nil || len(key) != 32 {
-			return none, fmt.Errorf("--seal-key-file %s: it must have 32 bytes in base64, as openssl rand -base64 32 prints",
-				o.sealKeyFile)
+			return none, fmt.Errorf("--seal-key-file %s: it must have 32 bytes in base64, as openssl rand -base64 32 "+
+				"prints", o.sealKeyFile)
 		}
 		config.SealKey = key
 	}

@@ -22,11 +22,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// unknown is the answer to what kube-apiserver has not said. There is no Retry-After: client-go would hold the kubelet up
-// by repeating the request ten times.
+// unknown is the answer to what kube-apiserver has not said. There is no Retry-After: client-go would hold the kubelet
+// up by repeating the request ten times.
 func unknown(r *http.Request) error {
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer to "+
-		"%s %s is", r.Method, r.URL.Path))
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer "+
+		"to %s %s is", r.Method, r.URL.Path))
 }
 
 // answer answers the kubelet while kube-apiserver is away, until back is closed.
@@ -167,8 +167,8 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 	case !ok:
 		return unknown(r)
 	case !s.store.now().Before(kept.Until):
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s has "+
-			"expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s "+
+			"has expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))
 	}
 	granted := request.object()
 	granted.Spec.Audiences = asked.Spec.Audiences

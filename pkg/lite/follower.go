@@ -67,9 +67,10 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 // follow begins to follow a scope.
 func (f *follower) follow(in scope) error {
 	source, err := f.group.Add(follow.Options{
-		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace, FieldSelector: in.fields,
-		Verified: in.kind == pods,
-		Sink:     sink{f.store, in},
+		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
+		FieldSelector: in.fields,
+		Verified:      in.kind == pods,
+		Sink:          sink{f.store, in},
 	})
 	if err != nil {
 		return err
@@ -172,7 +173,9 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	client, ok := f.clients[version.String()]
 	if !ok {
 		var err error
-		client, err = f.group.Client(version, func(r *http.Request) time.Duration { return apiclient.SilenceIn(r, false) })
+		client, err = f.group.Client(version, func(r *http.Request) time.Duration {
+			return apiclient.SilenceIn(r, false)
+		})
 		if err != nil {
 			return err
 		}
@@ -195,17 +198,6 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	}
 	to.At(object.ResourceVersion, func() { to.Apply(object) })
 	return nil
-}
-
-// states are those of the sources, by what they follow.
-func (f *follower) states() map[scope]follow.State {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	states := make(map[scope]follow.State, len(f.sources))
-	for in, source := range f.sources {
-		states[in] = source.State()
-	}
-	return states
 }
 
 // scopes are those of all sets.

@@ -76,8 +76,8 @@ func nodeOf(certificate []byte) (string, error) {
 		}
 		name, ok := strings.CutPrefix(parsed.Subject.CommonName, nodePrefix)
 		if !ok || !slices.Contains(parsed.Subject.Organization, nodesGroup) {
-			return "", fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", parsed.Subject, nodePrefix,
-				nodesGroup)
+			return "", fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", parsed.Subject,
+				nodePrefix, nodesGroup)
 		}
 		return name, nil
 	}

@@ -18,8 +18,8 @@ var notNeeded = []string{
 	// SecretReferences of drivers whose volumes the controller attaches or provisions are in no PodSpec.
 }
 
-// TestEveryReferenceIsFollowed fills one reference of a pod after the other, found in the type by reflection, and expects
-// its name among what the pod needs. A field that a new version of the API brings fails it.
+// TestEveryReferenceIsFollowed fills one reference of a pod after the other, found in the type by reflection, and
+// expects its name among what the pod needs. A field that a new version of the API brings fails it.
 func TestEveryReferenceIsFollowed(t *testing.T) {
 	found := 0
 	fill(reflect.ValueOf(&corev1.PodSpec{}).Elem(), "", func(path string, set func(name string) *corev1.PodSpec) {
@@ -113,13 +113,13 @@ func TestEndedPodsNeedNothing(t *testing.T) {
 	seconds := int64(3607)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod", UID: "1"},
-		Spec: corev1.PodSpec{ServiceAccountName: "till", Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds}},
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}},
-			}},
-		}}}},
+		Spec:       corev1.PodSpec{ServiceAccountName: "till"},
 	}
+	projected := &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds}},
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}},
+	}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: projected}}}
 	needed := newNeeds()
 	needed.add(pod)
 	for _, want := range []tokenRequest{

@@ -132,7 +132,9 @@ func (as representation) appendEvent(dst []byte, event watch.EventType, message 
 	if err != nil {
 		return nil, err
 	}
-	encodedEvent, err := json.Marshal(metav1.WatchEvent{Type: string(event), Object: runtime.RawExtension{Object: object}})
+	encodedEvent, err := json.Marshal(metav1.WatchEvent{
+		Type: string(event), Object: runtime.RawExtension{Object: object},
+	})
 	if err != nil {
 		return nil, err
 	}

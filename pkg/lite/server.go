@@ -32,8 +32,8 @@ import (
 type Config struct {
 	// Kubeconfig is the kubelet's own, which leads to kube-apiserver with the node's certificate.
 	Kubeconfig string
-	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the others
-	// are, over plain HTTP; "" for nowhere.
+	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the
+	// others are, over plain HTTP; "" for nowhere.
 	Address, HealthAddress string
 	// Dir has the journal, the certificate and the kubelet's new kubeconfig.
 	Dir string
@@ -80,8 +80,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
 	}
 	if connection.Server().Host == config.Address {
-		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led here",
-			config.Kubeconfig)
+		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led "+
+			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, store: newStore(node), stopping: make(chan struct{})}
 	if err := s.connect(); err != nil {
@@ -277,7 +277,7 @@ func (s *Server) keep(ctx context.Context) {
 
 // Run serves until ctx is done. The error says why it cannot.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.journal.Close() //nolint:errcheck // every commit was synced
+	defer s.journal.Close() // every commit was synced
 	clusterCA, err := s.connection.CA()
 	if err != nil {
 		return err

@@ -54,6 +54,13 @@ type cloud struct {
 	who map[string]bool
 }
 
+// write writes an object as JSON.
+func (*cloud) write(w http.ResponseWriter, object any) {
+	if err := json.NewEncoder(w).Encode(object); err != nil {
+		panic(http.ErrAbortHandler) // the client is gone
+	}
+}
+
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	name := ""
@@ -72,13 +79,13 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/token"):
 		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, expiry.Unix()))
 		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(&authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{
+		c.write(w, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{
 			Token: "e30." + claims + ".sig", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}})
 	case r.URL.Query().Get("watch") == "true":
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	case ok:
-		_ = json.NewEncoder(w).Encode(list)
+		c.write(w, list)
 	case r.Method == http.MethodDelete || r.URL.Path == "/livez":
 		fmt.Fprintln(w, "{}")
 	default:
@@ -124,7 +131,8 @@ func (f *fixture) issue(authority *tlstest.Authority, name, group string) string
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	f.must(err)
 	path := filepath.Join(f.TempDir(), "client.pem")
-	f.must(os.WriteFile(path, append(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), 0o600))
+	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	f.must(os.WriteFile(path, append(certificate, private...), 0o600))
 	return path
 }
 
@@ -141,8 +149,8 @@ func newFixture(t *testing.T) *fixture {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "u1", ResourceVersion: "3"},
 		Spec: corev1.PodSpec{NodeName: "node0", ServiceAccountName: "till", Volumes: []corev1.Volume{
 			{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "password"}}},
-			{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
-				ClaimName: "disk"}}},
+			{Name: "d", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}}},
 			{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}}}}},
 		}}}
@@ -172,8 +180,9 @@ func newFixture(t *testing.T) *fixture {
 	f.cloud.Server = httptest.NewUnstartedServer(f.cloud)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(f.authority.PEM)
-	f.cloud.TLS = &tls.Config{Certificates: []tls.Certificate{f.authority.Issue(t, "kube-apiserver")}, //nolint:gosec // a test
-		ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven}
+	f.cloud.TLS = &tls.Config{MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{f.authority.Issue(t, "kube-apiserver")}, ClientCAs: pool,
+		ClientAuth: tls.VerifyClientCertIfGiven}
 	f.cloud.StartTLS()
 	t.Cleanup(func() {
 		f.cloud.end()
@@ -182,7 +191,8 @@ func newFixture(t *testing.T) *fixture {
 
 	port, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	f.must(err)
-	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"), Address: port.Addr().String(), Dir: t.TempDir()}
+	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"), Address: port.Addr().String(),
+		Dir: t.TempDir()}
 	f.must(port.Close())
 	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
 	return f
@@ -240,7 +250,9 @@ func (f *fixture) followed() {
 		if report := f.server.report(); len(report.Reasons) > 0 {
 			return fmt.Errorf("%q", report.Reasons)
 		}
-		for _, in := range []scope{named(secrets, "shop", "password"), named(claims, "shop", "disk"), named(volumes, "", "volume")} {
+		for _, in := range []scope{
+			named(secrets, "shop", "password"), named(claims, "shop", "disk"), named(volumes, "", "volume"),
+		} {
 			if _, objects, ok := f.server.store.read(in); !ok || len(objects) != 1 {
 				return fmt.Errorf("%s is not known", in.kind.Resource)
 			}
@@ -265,8 +277,9 @@ func TestRebootWithoutTheCloud(t *testing.T) {
 	client, err := kubernetes.NewForConfig(f.kubelet())
 	f.must(err)
 	for range 2 {
-		informer := cache.NewSharedIndexInformer(cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "",
-			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=node0" }), &corev1.Pod{}, 0, nil)
+		from := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "",
+			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=node0" })
+		informer := cache.NewSharedIndexInformer(from, &corev1.Pod{}, 0, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		go informer.Run(ctx.Done())
 		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || len(informer.GetStore().List()) != 1 {
@@ -279,7 +292,8 @@ func TestRebootWithoutTheCloud(t *testing.T) {
 	if err != nil || len(services.Items) != 1 || services.ResourceVersion != version5 {
 		t.Errorf("got %v, %v", services, err)
 	}
-	secret, err := client.CoreV1().Secrets("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=password"})
+	secret, err := client.CoreV1().Secrets("shop").List(t.Context(), metav1.ListOptions{
+		FieldSelector: "metadata.name=password"})
 	if err != nil || len(secret.Items) != 1 || string(secret.Items[0].Data["word"]) != "sesame" {
 		t.Errorf("got %v, %v", secret, err)
 	}
@@ -295,14 +309,15 @@ func TestRebootWithoutTheCloud(t *testing.T) {
 	seconds := int64(3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
 		BoundObjectRef: bound}}
-	granted, err := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
+	accounts := client.CoreV1().ServiceAccounts("shop")
+	granted, err := accounts.CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
 	if err != nil || !strings.HasPrefix(granted.Status.Token, "e30.") {
 		t.Errorf("got %v, %v", granted, err)
 	}
 
 	// What was not said is 503.
 	request.Spec.Audiences = []string{"elsewhere"}
-	_, audience := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
+	_, audience := accounts.CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
 	_, all := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 	_, newer := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
 	_, other := client.CoreV1().Secrets("shop").Get(t.Context(), "other", metav1.GetOptions{})
@@ -343,7 +358,8 @@ func TestGoneStaysGone(t *testing.T) {
 		f.start()
 		client, err = kubernetes.NewForConfig(f.kubelet())
 		f.must(err)
-		pods, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+		pods, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "spec.nodeName=node0"})
 		if err != nil || len(pods.Items) != 0 {
 			t.Errorf("away %v: there are %v, %v", away, pods, err)
 		}
@@ -362,8 +378,10 @@ func TestExpiredTokens(t *testing.T) {
 	f.must(err)
 	seconds := int64(3600)
 	_, err = client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till", &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: &authenticationv1.BoundObjectReference{
-			APIVersion: "v1", Kind: "Pod", Name: "till", UID: "u1"}}}, metav1.CreateOptions{})
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till",
+				UID: "u1"}},
+	}, metav1.CreateOptions{})
 	if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "has expired at") {
 		t.Errorf("got %v", err)
 	}
@@ -403,7 +421,8 @@ func TestStrangers(t *testing.T) {
 			"an admin":        f.issue(f.authority, "kubernetes-admin", "system:masters"),
 			"without a group": f.issue(f.authority, "system:node:node0", "x"),
 		} {
-			if code, err := as(certificate, "X-Remote-User", "system:node:node0"); err != nil || code != http.StatusUnauthorized {
+			code, err := as(certificate, "X-Remote-User", "system:node:node0")
+			if err != nil || code != http.StatusUnauthorized {
 				t.Errorf("away %v, %s: %d, %v", away, what, code, err)
 			}
 		}
@@ -466,7 +485,8 @@ func TestMistakes(t *testing.T) {
 	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "leads to this server") {
 		t.Errorf("its own kubeconfig: %v", err)
 	}
-	if _, err := New(f.config, klog.Background()); err == nil || !strings.Contains(err.Error(), "another process uses it") {
+	_, err := New(f.config, klog.Background())
+	if err == nil || !strings.Contains(err.Error(), "another process uses it") {
 		t.Errorf("twice: %v", err)
 	}
 }

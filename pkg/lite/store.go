@@ -80,7 +80,7 @@ const (
 func keyOf(parts ...string) string { return strings.Join(parts, "\x00") }
 
 func (s scope) key(letter string, more ...string) string {
-	return keyOf(append([]string{letter, s.kind.GroupVersionResource.String(), s.namespace, s.fields}, more...)...)
+	return keyOf(append([]string{letter, s.kind.String(), s.namespace, s.fields}, more...)...)
 }
 
 func objectKey(in scope, name types.NamespacedName) string {
@@ -96,7 +96,7 @@ func (s *Store) load(state map[string][]byte) error {
 	defer s.mu.Unlock()
 	byName := map[string]*kind{}
 	for _, k := range kinds {
-		byName[k.GroupVersionResource.String()] = k
+		byName[k.String()] = k
 	}
 	for _, key := range slices.Sorted(maps.Keys(state)) {
 		if err := s.loadEntry(byName, strings.Split(key, "\x00"), state[key]); err != nil {
@@ -294,8 +294,8 @@ func (s *Store) now() time.Time {
 	return s.heard
 }
 
-// read returns the version of a scope and its objects, sorted, without pods that are gone: those of the scope's own set,
-// or of the set of all objects of the kind. ok is false if kube-apiserver has never said all of it.
+// read returns the version of a scope and its objects, sorted, without pods that are gone: those of the scope's own
+// set, or of the set of all objects of the kind. ok is false if kube-apiserver has never said all of it.
 func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

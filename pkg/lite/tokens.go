@@ -34,8 +34,8 @@ func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 		}
 		fetched, err := f.fetchToken(ctx, request)
 		if err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot get a token for a pod, trying again", "namespace", request.Namespace,
-				"pod", request.Pod, "err", err)
+			klog.FromContext(ctx).V(2).Info("Cannot get a token for a pod, trying again",
+				"namespace", request.Namespace, "pod", request.Pod, "err", err)
 			continue
 		}
 		f.store.putToken(request, fetched)

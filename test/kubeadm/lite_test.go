@@ -153,8 +153,8 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	t.Run("who may ask", func(t *testing.T) {
 		o.T = t
 		// A certificate that names the node, of another CA.
-		o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key -out stranger.crt " +
-			"-subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
+		o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
+			"-out stranger.crt -subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
 		o.must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
 		for what, arguments := range map[string][]string{
 			"nobody":               nil,
@@ -240,8 +240,8 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	})
 }
 
-// powerCutWithoutCloud takes the cloud away from all nodes, and this node's power, and gives power back. It returns when
-// that was.
+// powerCutWithoutCloud takes the cloud away from all nodes, and this node's power, and gives power back. It returns
+// when that was.
 func (o *operator) powerCutWithoutCloud(node *kubeadm.Node) time.Time {
 	o.Helper()
 	o.must(shared.ControlPlane().CutLink())

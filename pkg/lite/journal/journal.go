@@ -53,9 +53,9 @@ type file struct {
 	size       int64
 }
 
-// Open opens the journal in a directory, which it creates if it is missing, and returns its state. Keys for which lasting
-// is true are taken from both generations. key is the key of 32 bytes with which everything is sealed, or nil. problems
-// has an error for each file that is damaged. The error is ErrInUse, ErrKey or one of the system.
+// Open opens the journal in a directory, which it creates if it is missing, and returns its state. Keys for which
+// lasting is true are taken from both generations. key is the key of 32 bytes with which everything is sealed, or nil.
+// problems has an error for each file that is damaged. The error is ErrInUse, ErrKey or one of the system.
 func Open(dir string, key []byte, lasting func(key string) bool) (
 	_ *Journal, state map[string][]byte, problems []error, err error,
 ) {

@@ -49,11 +49,11 @@ func newestFile(t *testing.T, dir string) string {
 
 var key32 = bytes.Repeat([]byte{7}, 32)
 
-// TestEveryPrefixIsACommit: whatever of the newest file has reached the disk, what is read is a state that was committed,
-// and what is lasting is never lost, also over restarts, rewrites and a damaged byte anywhere.
+// TestEveryPrefixIsACommit: whatever of the newest file has reached the disk, what is read is a state that was
+// committed, and what is lasting is never lost, also over restarts, rewrites and a damaged byte anywhere.
 func TestEveryPrefixIsACommit(t *testing.T) {
 	for seed := range uint64(10) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+		random := rand.New(rand.NewPCG(seed, 0))
 		var key []byte
 		if seed%2 == 1 {
 			key = key32

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/application-grid/application-grid/docs/docstest"
+)
+
+// TestFlagsReference: docs/reference.md has the flags as they are.
+func TestFlagsReference(t *testing.T) { docstest.CompareFlags(t, program, newOptions().flags) }
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) { docstest.CompareManual(t, program, newOptions().program().Command()) }
+
+// TestMistakes are named, with what to change.
+func TestMistakes(t *testing.T) {
+	short := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(short, []byte("c2hvcnQ="), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"":                                     "--seal-key-file, or --unsealed",
+		"--unsealed --seal-key-file=x":         "exclude each other",
+		"--seal-key-file=/nowhere/x":           "--seal-key-file: open /nowhere/x",
+		"--seal-key-file=" + short:             "32 bytes in base64",
+		"--unsealed --port=0":                  "--port 0",
+		"--unsealed --file-cache-path=x":       "not an absolute path",
+		"--unsealed --health-bind-address=x":   "--health-bind-address",
+		"--unsealed --kubeconfig=/nowhere/x":   "--kubeconfig /nowhere/x",
+		"--unsealed --no-such-flag":            "unknown flag",
+		"--unsealed --file-cache-path=/tmp x":  "unexpected argument",
+		"--unsealed --port=51003 --port=70000": "--port 70000",
+	} {
+		var stderr bytes.Buffer
+		code := newOptions().program().Main(strings.Fields(line), &stderr, &stderr)
+		if code == 0 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q: exit code %d, and %s", line, code, stderr.String())
+		}
+	}
+}

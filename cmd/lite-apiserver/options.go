@@ -73,8 +73,8 @@ func (o *options) config() (lite.Config, error) {
 	case !filepath.IsAbs(o.dir):
 		return none, fmt.Errorf("--file-cache-path %q is not an absolute path", o.dir)
 	case o.sealKeyFile == "" && !o.unsealed:
-		return none, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they may " +
-			"be read by who has the disk")
+		return none, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they " +
+			"may be read by who has the disk")
 	case o.sealKeyFile != "" && o.unsealed:
 		return none, errors.New("--seal-key-file and --unsealed exclude each other")
 	}

@@ -46,7 +46,7 @@ func newOptions() *options {
 
 	f = o.flags.Section("Serving")
 	f.IntVar(&o.port, "port", 51003, "Port of 127.0.0.1 where the kubelet is served, over TLS.")
-	f.StringVar(&o.healthAddress, "health-bind-address", "localhost:51008",
+	f.StringVar(&o.healthAddress, "health-bind-address", "localhost:51009",
 		"host:port of /healthz, /livez and /readyz, plain HTTP for anyone; 0 for none.")
 
 	f = o.flags.Section("What is kept")

@@ -188,7 +188,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if who == theKubelet {
-		if err := s.confirmGone(r); err != nil {
+		if err := s.confirmGone(w, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
 		}
@@ -211,12 +211,12 @@ const deleteLimit = 1 << 20
 
 // confirmGone notes durably, before it is passed on, that the kubelet says that a pod is gone: the DELETE without grace
 // that it sends when nothing of the pod is left. While it cannot be noted, it is refused, and the kubelet tries again.
-func (s *Server) confirmGone(r *http.Request) error {
+func (s *Server) confirmGone(w http.ResponseWriter, r *http.Request) error {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, deleteLimit))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, deleteLimit))
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}

@@ -267,7 +267,7 @@ func (o *operator) restartKubelet(node *kubeadm.Node) {
 
 // liteReady is nil if lite-apiserver is ready.
 func (o *operator) liteReady(node *kubeadm.Node) error {
-	reply, err := node.Get(o.Context(), "http://127.0.0.1:51008/readyz")
+	reply, err := node.Get(o.Context(), "http://127.0.0.1:51009/readyz")
 	if err == nil && reply.Status != http.StatusOK {
 		err = fmt.Errorf("it says %s", reply.Body)
 	}

@@ -32,9 +32,8 @@ type follower struct {
 	client *http.Client
 	server string
 
-	// The fields below are used by one goroutine only, but for sources, which mu guards.
+	// The fields below are used by one goroutine only.
 
-	mu      sync.Mutex
 	sources map[scope]*follow.Source
 	// fetched is when an object was fetched last.
 	fetched map[scope]time.Time
@@ -76,8 +75,6 @@ func (f *follower) follow(in scope) error {
 		return err
 	}
 	source.Start()
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.sources[in] = source
 	return nil
 }
@@ -90,7 +87,8 @@ func (f *follower) Run(ctx context.Context) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
-		if f.podsAreKnown() { // else everything that is kept would be thrown away
+		// Before that, what older pods name would be thrown away.
+		if f.store.isCurrent(podsOf(f.store.node)) {
 			f.update(ctx)
 		}
 		select {
@@ -100,13 +98,6 @@ func (f *follower) Run(ctx context.Context) {
 		case <-f.store.changed:
 		}
 	}
-}
-
-// podsAreKnown reports whether the API server has said since the start which pods the node has.
-func (f *follower) podsAreKnown() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sources[podsOf(f.store.node)].State().Lists > 0
 }
 
 // update follows what the node's pods name, and nothing else.
@@ -131,9 +122,7 @@ func (f *follower) update(ctx context.Context) {
 	for in, source := range f.sources {
 		if _, ok := wanted.scopes[in]; !ok {
 			f.group.Remove(source)
-			f.mu.Lock()
 			delete(f.sources, in)
-			f.mu.Unlock()
 		}
 	}
 	f.dropUnwanted(wanted)

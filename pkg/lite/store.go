@@ -44,6 +44,8 @@ type set struct {
 	// kept is the version in the journal, and at is when it was put there.
 	kept uint64
 	at   time.Time
+	// current is set once kube-apiserver has said all of it since the start of the process.
+	current bool
 }
 
 // token is an answer to a tokenRequest.
@@ -209,13 +211,20 @@ func (s *Store) touched(in scope) {
 // reach notes the version of a set. The caller holds the lock.
 func (s *Store) reach(in scope, version uint64, changed bool) {
 	set := s.set(in)
-	set.version = version
+	set.version, set.current = version, true
 	now := time.Now()
 	s.hear(now)
 	if changed || set.kept == 0 || now.Sub(set.at) > keepVersion {
 		set.kept, set.at = version, now
 		s.pending[in.key(keySet)] = strconv.AppendUint(nil, version, 10)
 	}
+}
+
+// isCurrent reports whether kube-apiserver has said since the start of the process what a set is.
+func (s *Store) isCurrent(of scope) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set(of).current
 }
 
 // hear notes that kube-apiserver has said something. The caller holds the lock.

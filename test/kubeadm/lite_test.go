@@ -217,7 +217,8 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 			if name == "vault" {
 				review.Spec.Audiences = []string{"vault"}
 			}
-			review, err := o.client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+			review, err := o.client.AuthenticationV1().TokenReviews().Create(t.Context(), review,
+				metav1.CreateOptions{})
 			o.must(err)
 			if !review.Status.Authenticated {
 				t.Errorf("kube-apiserver refuses the token %s: %s", name, review.Status.Error)

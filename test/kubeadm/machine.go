@@ -19,11 +19,12 @@ const (
 	cgroups = "/sys/fs/cgroup"
 	// kubeletConfig is written by kubeadm; before that there is nothing for a kubelet to do.
 	kubeletConfig = "/var/lib/kubelet/config.yaml"
-	// KubeletArguments sets KUBELET_EXTRA_ARGS, as with the packages of Kubernetes for Debian. LiteConfig sets
-	// LITE_APISERVER_ARGS, and LiteProgram is started once it is there.
+	// KubeletArguments sets KUBELET_EXTRA_ARGS, as with the packages of Kubernetes for Debian.
 	KubeletArguments = "/etc/default/kubelet"
-	LiteConfig       = "/etc/default/lite-apiserver"
-	LiteProgram      = "/opt/application-grid/lite-apiserver"
+	// LiteConfig sets LITE_APISERVER_ARGS. A node that has it starts LiteProgram.
+	LiteConfig = "/etc/default/lite-apiserver"
+	// LiteProgram is lite-apiserver.
+	LiteProgram = "/opt/application-grid/lite-apiserver"
 	// PowerOn is the command by which a program runs RunPowerOn.
 	PowerOn = "power-on"
 	// Machine is the command by which a program runs RunMachine.

@@ -30,7 +30,8 @@ const (
 
 // mover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
 // that label: a node that is labelled before there is an image of the wrapper keeps a kube-proxy that works. A wrapper
-// that is not ready later changes nothing, because kube-proxy keeps its rules then.
+// that is not ready later changes nothing, because kube-proxy keeps its rules then. Where the wrapper is a unit of
+// systemd kube-proxy has moved already, and the label keeps it there when the wrapper becomes a pod.
 type mover struct {
 	// cache has the nodes, live is the API server.
 	cache, live client.Reader
@@ -56,17 +57,20 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	_, moved := node.Labels[v1.LabelKubeProxy]
-	wanted := node.Labels[v1.LabelEdgeNode] == v1.EdgeNodePods
+	edge := node.Labels[v1.LabelEdgeNode]
+	wanted := edge == v1.EdgeNodePods || edge == v1.EdgeNodeSystemd
 	if wanted == moved {
 		return reconcile.Result{}, nil
 	}
 	var value any // none, which removes it
 	if wanted {
+		value = v1.KubeProxyEdge
+	}
+	if edge == v1.EdgeNodePods {
 		ready, err := r.wrapperIsReady(ctx, node.Name)
 		if err != nil || !ready {
 			return reconcile.Result{RequeueAfter: wrapperPause}, err
 		}
-		value = v1.KubeProxyEdge
 	}
 	labels := map[string]any{v1.LabelKubeProxy: value}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})

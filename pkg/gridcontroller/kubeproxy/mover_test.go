@@ -58,9 +58,11 @@ func TestKubeProxyMoves(t *testing.T) {
 	step("its wrapper is not ready", "true", corev1.PodStatus{}, "", true)
 	step("its wrapper is ready", "true", ready, "edge", false)
 	step("it is not ready any more", "true", corev1.PodStatus{}, "edge", false)
-	step("the wrapper is a unit of systemd now", "systemd", ready, "", false)
-	step("an edge node again", "true", ready, "edge", false)
+	step("the wrapper is a unit of systemd now", "systemd", corev1.PodStatus{}, "edge", false)
+	step("it is a pod again, and not ready yet", "true", corev1.PodStatus{}, "edge", false)
 	step("no edge node any more", "", ready, "", false)
+	step("its wrapper is a unit of systemd", "systemd", corev1.PodStatus{}, "edge", false)
+	step("all is static", "static", ready, "", false)
 	gone := reconcile.Request{NamespacedName: client.ObjectKey{Name: "gone"}}
 	if _, err := r.Reconcile(t.Context(), gone); err != nil {
 		t.Error(err)

@@ -9,7 +9,7 @@ PREFIX=${PREFIX:-/usr/local}
 config=$DESTDIR${SYSCONFDIR:-/etc}/application-grid
 units=$DESTDIR$PREFIX/lib/systemd/system
 node_programs=(application-grid-wrapper statefulset-grid-daemon)
-programs=("${node_programs[@]}" application-grid-controller application-grid-hub kubectl-grid)
+programs=("${node_programs[@]}" application-grid-controller application-grid-hub kubectl-grid lite-apiserver)
 doc=$DESTDIR$PREFIX/share/doc/application-grid
 man=$DESTDIR$PREFIX/share/man/man1
 

@@ -114,9 +114,8 @@ func TestAirgapImport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range programs {
-		if want := "docker.io/library/" + program + ":" + versionMade(t); program != plugin &&
-			!strings.Contains(list, want+"\n") {
+	for _, program := range inImages {
+		if want := "docker.io/library/" + program + ":" + versionMade(t); !strings.Contains(list, want+"\n") {
 			t.Errorf("there is no %s in %s", want, list)
 		}
 	}

@@ -39,11 +39,13 @@ const (
 	plugin  = "kubectl-grid"
 )
 
-// programs are all that is built, as they are named in cmd/.
-var programs = []string{
-	"application-grid-controller", "application-grid-hub", "application-grid-wrapper", plugin,
-	"statefulset-grid-daemon",
-}
+// inImages are the programs that have an image, programs are all that is built, as they are named in cmd/.
+var (
+	inImages = []string{
+		"application-grid-controller", "application-grid-hub", "application-grid-wrapper", "statefulset-grid-daemon",
+	}
+	programs = append(slices.Clone(inImages), plugin, "lite-apiserver")
+)
 
 // makeRelease makes the files of a release.
 func makeRelease(_ context.Context, args []string) error {
@@ -234,15 +236,15 @@ func (r *release) manifests(below string) ([]entry, error) {
 			return nil, err
 		}
 		text := string(data)
-		for _, program := range programs {
+		for _, program := range inImages {
 			place := fmt.Sprintf("image: %s:latest # yours\n", program)
 			replaced += strings.Count(text, place)
 			text = strings.ReplaceAll(text, place, fmt.Sprintf("image: %s\n", r.image(program)))
 		}
 		entries[i].data, entries[i].from = []byte(text), ""
 	}
-	if replaced != len(programs)-1 {
-		return nil, fmt.Errorf("manifests/ name %d images of this product, and there are %d", replaced, len(programs)-1)
+	if replaced != len(inImages) {
+		return nil, fmt.Errorf("manifests/ name %d images of this product, and there are %d", replaced, len(inImages))
 	}
 	return append(entries, r.legal(below)[0]), nil
 }

@@ -154,10 +154,8 @@ func TestWhatIsThere(t *testing.T) {
 		chartName(version), "application-grid_" + version + "_airgap.tar",
 		"application-grid_" + version + "_manifests.tar.gz",
 	}
-	for _, program := range programs {
-		if program != plugin {
-			want = append(want, imageArchive(program, version), imageArchive(program, version)+".cdx.json")
-		}
+	for _, program := range inImages {
+		want = append(want, imageArchive(program, version), imageArchive(program, version)+".cdx.json")
 	}
 	platform := "linux_" + runtime.GOARCH
 	want = append(want, pluginArchive(version, platform), pluginArchive(version, platform)+".cdx.json")
@@ -415,8 +413,8 @@ func TestChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range programs {
-		if program != plugin && !strings.Contains(out, fmt.Sprintf("image: %q\n", program+":"+version)) {
+	for _, program := range inImages {
+		if !strings.Contains(out, fmt.Sprintf("image: %q\n", program+":"+version)) {
 			t.Errorf("the chart does not ask for %s:%s", program, version)
 		}
 	}

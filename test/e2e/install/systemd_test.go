@@ -142,7 +142,7 @@ func TestInstalledUnits(t *testing.T) {
 	want := "/package/etc/application-grid/application-grid-wrapper.env /package/etc/application-grid/statefulset-grid-daemon.env " +
 		where + "bin/application-grid-controller " + where + "bin/application-grid-hub " +
 		where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
-		where + "bin/statefulset-grid-daemon " +
+		where + "bin/lite-apiserver " + where + "bin/statefulset-grid-daemon " +
 		where + "lib/systemd/system/application-grid-wrapper.service " + where +
 		"lib/systemd/system/statefulset-grid-daemon.service " +
 		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" +

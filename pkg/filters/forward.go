@@ -74,13 +74,7 @@ func (t Target) endWithProcess(r *http.Response) error {
 // isStream reports whether a request asks for a watch, or to follow a log.
 func isStream(r *http.Request) bool {
 	query := r.URL.Query()
-	return isTrue(query, "watch") || isTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")
-}
-
-// isTrue reports whether a parameter is given and is not 0 or false. kube-apiserver reads it in the same way.
-func isTrue(query url.Values, name string) bool {
-	value := query.Get(name)
-	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
+	return serve.IsTrue(query, "watch") || serve.IsTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")
 }
 
 // endingBody is a response body that is closed when the process is about to end. To its reader that is an ordinary end.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
+	"github.com/application-grid/application-grid/pkg/serve"
 )
 
 // KeptAnswers are answers of the upstream that some clients need to start, which the wrapper gives them again while the
@@ -56,7 +57,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			query := r.URL.Query()
-			watch := isTrue(query, "watch")
+			watch := serve.IsTrue(query, "watch")
 			if !kept.concerns(r, query, watch) {
 				next.ServeHTTP(w, r)
 				return
@@ -93,7 +94,7 @@ func (k KeptAnswers) concerns(r *http.Request, query url.Values, watch bool) boo
 	info := requestInfo(r)
 	return r.Method == http.MethodGet && slices.Contains(k.Clients, client) && info.Subresource == "" &&
 		info.Resource != "secrets" && query.Get("continue") == "" && !strings.Contains(r.URL.Path, "/watch/") &&
-		(!watch || isTrue(query, "sendInitialEvents"))
+		(!watch || serve.IsTrue(query, "sendInitialEvents"))
 }
 
 // path returns the file of a request. What differs from one start of a client to the next has no part in its name, and

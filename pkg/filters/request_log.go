@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/serve"
 )
 
 // RequestObserver observes requests.
@@ -22,7 +24,7 @@ func WithRequestLog(observer RequestObserver) Filter {
 			recorder := recordStatus(w)
 			info := requestInfo(r)
 			verb := info.Verb
-			if verb == "list" && isTrue(r.URL.Query(), "watch") {
+			if verb == "list" && serve.IsTrue(r.URL.Query(), "watch") {
 				verb = "watch"
 			}
 			defer func() {

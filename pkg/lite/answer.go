@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -70,16 +68,10 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, back <-chan 
 	if !ok || err != nil || newest > version || query.Get("resourceVersionMatch") == "Exact" {
 		return unknown(r) // never older than what the client has seen
 	}
-	if !isTrue(query, "watch") && info.Verb != "watch" {
+	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
 		return as.writeList(w, version, objects)
 	}
 	return s.answerWatch(w, r, as, answered{version, objects, newest, back})
-}
-
-// isTrue reports whether a parameter is given and is not 0 or false, as kube-apiserver reads it.
-func isTrue(query url.Values, name string) bool {
-	value := query.Get(name)
-	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
 }
 
 // kindOf returns the kind that a request is for; nil if none of that is kept.
@@ -105,7 +97,7 @@ type answered struct {
 // there from the version that it has.
 func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as representation, from answered) error {
 	query := r.URL.Query()
-	initial := isTrue(query, "sendInitialEvents")
+	initial := serve.IsTrue(query, "sendInitialEvents")
 	end := time.NewTimer(24 * time.Hour)
 	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
 		end.Reset(time.Duration(seconds) * time.Second)
@@ -120,7 +112,7 @@ func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as represen
 			}
 		}
 	}
-	if initial && isTrue(query, "allowWatchBookmarks") {
+	if initial && serve.IsTrue(query, "allowWatchBookmarks") {
 		if body, err = as.appendEvent(body, watch.Bookmark, bookmark(from.version)); err != nil {
 			return err
 		}
@@ -133,7 +125,7 @@ func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as represen
 	case <-from.back:
 	case <-end.C:
 	case <-r.Context().Done():
-	case <-s.stopping:
+	case <-s.stopping.Done():
 	}
 	return nil
 }

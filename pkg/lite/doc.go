@@ -12,7 +12,7 @@
 // # Parts
 //
 //   - Store has the objects, tokens and confirmations, in memory and in a journal. Its sets are Sinks of pkg/follow.
-//   - Follower follows the sets that are wanted: some always, the others as the node's pods name them.
+//   - follower follows the sets that are wanted: some always, the others as the node's pods name them.
 //   - link knows whether kube-apiserver answers.
 //   - Server passes requests on, or answers them from the Store.
 package lite

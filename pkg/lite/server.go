@@ -59,7 +59,9 @@ type Server struct {
 	link     *link
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
-	stopping            chan struct{}
+	// stop ends stopping when the process is about to end.
+	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
+	stop     context.CancelFunc
 
 	// mu guards the journal and what follows.
 	mu      sync.Mutex
@@ -83,7 +85,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led "+
 			"here", config.Kubeconfig)
 	}
-	s := &Server{config: config, connection: connection, store: newStore(node), stopping: make(chan struct{})}
+	s := &Server{config: config, connection: connection, store: newStore(node)}
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
@@ -153,17 +156,7 @@ func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler,
 		return nil, err
 	}
 	return filters.Forward(filters.Target{URL: s.connection.Server(), Transport: watching{ordinary, s.link},
-		UpgradeTransport: watching{upgrade, s.link}, Stopping: contextOf(s.stopping)}), nil
-}
-
-// contextOf is done when a channel is closed.
-func contextOf(done <-chan struct{}) context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		<-done
-		cancel()
-	}()
-	return ctx
+		UpgradeTransport: watching{upgrade, s.link}, Stopping: s.stopping}), nil
 }
 
 // probe asks kube-apiserver anything.
@@ -314,7 +307,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	close(s.stopping)
+	s.stop()
 	grace, done := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer done()
 	if err := server.Shutdown(grace); err != nil {

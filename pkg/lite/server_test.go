@@ -366,12 +366,23 @@ func TestGoneStaysGone(t *testing.T) {
 	}
 }
 
-// TestExpiredTokens are not handed out, not even where the clock is behind.
+// TestExpiredTokens are not handed out, not even where the clock is behind what kube-apiserver was last heard at.
 func TestExpiredTokens(t *testing.T) {
+	for _, behind := range []time.Duration{0, 30 * time.Minute} {
+		expectExpired(t, time.Now().Add(behind/2-time.Minute), behind)
+	}
+}
+
+// expectExpired: a token that expires then is refused by a clock that is so much behind.
+func expectExpired(t *testing.T, expiry time.Time, behind time.Duration) {
+	t.Helper()
 	f := newFixture(t)
-	f.cloud.expiry = time.Now().Add(-time.Minute)
+	f.cloud.expiry = expiry
 	f.start()
 	f.followed()
+	f.server.store.mu.Lock()
+	f.server.store.heard = f.server.store.heard.Add(behind)
+	f.server.store.mu.Unlock()
 	f.cloud.end()
 	f.server.link.fail()
 	client, err := kubernetes.NewForConfig(f.kubelet())

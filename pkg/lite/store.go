@@ -50,7 +50,7 @@ type set struct {
 
 // token is an answer to a tokenRequest.
 type token struct {
-	// Status is the status of the TokenRequest, as JSON has it.
+	// Token is what the pod shows.
 	Token string `json:"token"`
 	// Expiration is what kube-apiserver said of the token, Until what the token says of itself, which may be much later
 	// (--service-account-extend-token-expiration of kube-apiserver).

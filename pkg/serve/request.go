@@ -2,6 +2,7 @@ package serve
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -83,4 +84,10 @@ func verb(method string, named, watch bool) string {
 	default:
 		return strings.ToLower(method)
 	}
+}
+
+// IsTrue reports whether a parameter is given and is not 0 or false. kube-apiserver reads it in the same way.
+func IsTrue(query url.Values, name string) bool {
+	value := query.Get(name)
+	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
 }

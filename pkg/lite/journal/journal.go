@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,8 +38,6 @@ type Journal struct {
 	// sizes has the sizes of keys and values in the newest file, live their sum.
 	sizes map[string]int
 	live  int64
-	// written counts the bytes that were written.
-	written int64
 	// broken is why nothing can be appended any more; nil if it can.
 	broken error
 }
@@ -139,9 +136,6 @@ func (j *Journal) Close() error {
 	}
 	return errors.Join(append(failures, j.lock.Close())...)
 }
-
-// Written returns how many bytes were written since Open.
-func (j *Journal) Written() int64 { return j.written }
 
 // name returns the path of a generation.
 func (j *Journal) name(generation uint64) string {
@@ -275,7 +269,6 @@ func (j *Journal) compact(generation uint64, state map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	j.written += int64(len(data))
 	if j.older != nil {
 		_ = j.older.Close() // it was synced after each frame
 	}
@@ -340,7 +333,6 @@ func (j *Journal) Commit(changes map[string][]byte, lasting bool) error {
 			return j.broken
 		}
 		f.size += int64(len(frame))
-		j.written += int64(len(frame))
 	}
 	for key, value := range changes {
 		j.note(key, value)
@@ -355,7 +347,7 @@ func (j *Journal) NeedsRewrite() bool {
 
 // Rewrite writes the whole state, which must be what was committed and all later changes, to a new file.
 func (j *Journal) Rewrite(state map[string][]byte) error {
-	if err := j.compact(j.newest.generation+1, maps.Clone(state)); err != nil {
+	if err := j.compact(j.newest.generation+1, state); err != nil {
 		return err
 	}
 	j.broken = nil

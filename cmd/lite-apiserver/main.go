@@ -4,14 +4,16 @@
 package main
 
 import (
-	"context"
 	"os"
 
-	"k8s.io/klog/v2"
+	"github.com/spf13/cobra"
 
 	"github.com/application-grid/application-grid/pkg/lite"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
+
+// gcPercent is the GOGC. What passes through becomes garbage at once, and a node has no memory to spare for it.
+const gcPercent = 50
 
 func main() {
 	os.Exit(newOptions().program().Main(os.Args[1:], os.Stdout, os.Stderr))
@@ -20,18 +22,9 @@ func main() {
 // program is the command line, and what it starts.
 func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Short: short, Introduction: introduction, Version: &o.version,
-		Ignored: func() []string { return nil },
-		Run: func(ctx context.Context) error {
-			config, err := o.config()
-			if err != nil {
-				return err
-			}
-			server, err := lite.New(config, klog.FromContext(ctx))
-			if err != nil {
-				return err
-			}
-			return server.Run(ctx)
-		},
+		Flags: o.flags, Short: short, Introduction: introduction,
+		Commands:  []*cobra.Command{newExplainCommand()},
+		GCPercent: gcPercent,
+		Run:       flags.Serve(o.config, lite.New),
 	}
 }

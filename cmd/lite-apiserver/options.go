@@ -5,16 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/application-grid/application-grid/pkg/lite"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 const program = "lite-apiserver"
+
+// defaultDir is where SuperEdge's lite-apiserver keeps its files.
+const defaultDir = "/data/lite-apiserver/cache"
+
+// minOfflineAge is more than the time between two bookmarks of kube-apiserver, about a minute.
+const minOfflineAge = 2 * time.Minute
 
 // What --help and the man page begin with.
 const (
@@ -26,13 +38,12 @@ const (
 
 // options are the flags. --port and --file-cache-path are those of SuperEdge's lite-apiserver.
 type options struct {
-	kubeconfig    string
-	port          int
-	healthAddress string
-	dir           string
-	sealKeyFile   string
-	unsealed      bool
-	version       bool
+	// lite has what is taken as it is given.
+	lite        lite.Config
+	port        int
+	accounts    []string
+	sealKeyFile string
+	unsealed    bool
 
 	flags *flags.Set
 }
@@ -41,61 +52,107 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "/etc/kubernetes/kubelet.conf", "The kubelet's own kubeconfig, which "+
-		"leads to kube-apiserver with the node's certificate.")
+	f.StringVar(&o.lite.Kubeconfig, "kubeconfig", "/etc/kubernetes/kubelet.conf", "The kubelet's own kubeconfig, "+
+		"which leads to kube-apiserver with the node's certificate.")
 
 	f = o.flags.Section("Serving")
 	f.IntVar(&o.port, "port", 51003, "Port of 127.0.0.1 where the kubelet is served, over TLS.")
-	f.StringVar(&o.healthAddress, "health-bind-address", "localhost:51009",
-		"host:port of /healthz, /livez and /readyz, plain HTTP for anyone; 0 for none.")
+	f.StringVar(&o.lite.HealthAddress, "health-bind-address", "localhost:51009",
+		"host:port of /healthz, /livez, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
+
+	f.StringVar(&o.lite.Further.Address, "bind-address", "", "IP address of the node where pods are served beside "+
+		"127.0.0.1, on the same port. It needs --tls-cert-file.")
+	f.StringVar(&o.lite.Further.CertFile, "tls-cert-file", "", "Certificate for --bind-address, in PEM, of a CA that "+
+		"pods trust. It is read again for new connections.")
+	f.StringVar(&o.lite.Further.KeyFile, "tls-private-key-file", "", "Key of --tls-cert-file, in PEM.")
+	f.StringSliceVar(&o.accounts, "allow-service-accounts", nil, "ServiceAccounts, comma-separated, as "+
+		"NAMESPACE/NAME (kube-flannel/flannel), whose pods on this node are answered, too, while kube-apiserver is "+
+		"away: what kube-apiserver has let them read, but no Secrets.")
 
 	f = o.flags.Section("What is kept")
-	f.StringVar(&o.dir, "file-cache-path", "/data/lite-apiserver/cache", "Directory of what is kept, and of the "+
+	f.StringVar(&o.lite.Dir, "file-cache-path", defaultDir, "Directory of what is kept, and of the "+
 		"kubeconfig for the kubelet, kubelet.conf.")
 	f.StringVar(&o.sealKeyFile, "seal-key-file", "", "File with a key of 32 bytes in base64, with which everything "+
 		"that is kept is encrypted (AES-GCM). Best a credential of systemd that the TPM seals.")
 	f.BoolVar(&o.unsealed, "unsealed", false, "Keep Secrets and tokens on the disk as they are. Without this, a key "+
 		"is needed.")
 
-	o.flags.Logging()
+	f.DurationVar(&o.lite.MaxOfflineAge, "max-offline-age", 0, "How long after kube-apiserver was last heard of the "+
+		"kubelet is still answered. For those who let pods of a node that is away start elsewhere. 0: for ever.")
 
-	f = o.flags.Section("Other")
-	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	o.flags.Logging()
 	return o
+}
+
+// readClients reads who is served beside the kubelet, and where.
+func (o *options) readClients(config *lite.Config) error {
+	for _, account := range o.accounts {
+		namespace, name, _ := strings.Cut(account, "/")
+		problems := slices.Concat(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name))
+		if len(problems) > 0 {
+			return fmt.Errorf("--allow-service-accounts: %q is not NAMESPACE/NAME: %s", account, problems[0])
+		}
+		config.Accounts = append(config.Accounts, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	further := &config.Further
+	if *further == (lite.Further{}) {
+		return nil
+	}
+	address, err := netip.ParseAddr(further.Address)
+	switch {
+	case further.Address == "" || further.CertFile == "" || further.KeyFile == "":
+		return errors.New("--bind-address, --tls-cert-file and --tls-private-key-file belong together: give all " +
+			"three, or none")
+	case err != nil || address.IsUnspecified() || address.IsLoopback():
+		return fmt.Errorf("--bind-address %q is not one of the node's IP addresses that pods reach", further.Address)
+	}
+	further.Address = net.JoinHostPort(further.Address, strconv.Itoa(o.port))
+	return nil
+}
+
+// readSealKey reads the key with which is sealed what is kept.
+func (o *options) readSealKey(config *lite.Config) error {
+	if o.sealKeyFile == "" {
+		return nil
+	}
+	content, err := os.ReadFile(o.sealKeyFile)
+	if err != nil {
+		return fmt.Errorf("--seal-key-file: %w", err)
+	}
+	config.SealKey, err = base64.StdEncoding.DecodeString(strings.TrimSpace(string(content)))
+	if err != nil || len(config.SealKey) != 32 {
+		return fmt.Errorf("--seal-key-file %s: it must have 32 bytes in base64, as openssl rand -base64 32 prints",
+			o.sealKeyFile)
+	}
+	return nil
 }
 
 // config turns the flags into the configuration of a server. The error says what to change.
 func (o *options) config() (lite.Config, error) {
-	var none lite.Config
+	config := o.lite
 	switch {
 	case o.port < 1 || o.port > 65535:
-		return none, fmt.Errorf("--port %d is no port", o.port)
-	case !filepath.IsAbs(o.dir):
-		return none, fmt.Errorf("--file-cache-path %q is not an absolute path", o.dir)
+		return config, fmt.Errorf("--port %d is no port", o.port)
+	case !filepath.IsAbs(config.Dir):
+		return config, fmt.Errorf("--file-cache-path %q is not an absolute path", config.Dir)
 	case o.sealKeyFile == "" && !o.unsealed:
-		return none, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they " +
+		return config, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they " +
 			"may be read by who has the disk")
+	case config.MaxOfflineAge != 0 && config.MaxOfflineAge < minOfflineAge:
+		return config, fmt.Errorf("--max-offline-age %s: kube-apiserver says something once a minute only, so give at "+
+			"least %s, or 0 for ever", config.MaxOfflineAge, minOfflineAge)
 	case o.sealKeyFile != "" && o.unsealed:
-		return none, errors.New("--seal-key-file and --unsealed exclude each other")
+		return config, errors.New("--seal-key-file and --unsealed exclude each other")
 	}
-	config := lite.Config{Kubeconfig: o.kubeconfig, Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)),
-		HealthAddress: o.healthAddress, Dir: filepath.Clean(o.dir)}
-	if o.healthAddress == "0" {
+	config.Dir = filepath.Clean(config.Dir)
+	config.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port))
+	if err := o.readClients(&config); err != nil {
+		return config, err
+	}
+	if config.HealthAddress == "0" {
 		config.HealthAddress = ""
-	} else if _, _, err := net.SplitHostPort(o.healthAddress); err != nil {
-		return none, fmt.Errorf("--health-bind-address %q is not host:port, nor 0: %w", o.healthAddress, err)
+	} else if _, _, err := net.SplitHostPort(config.HealthAddress); err != nil {
+		return config, fmt.Errorf("--health-bind-address %q is not host:port, nor 0: %w", config.HealthAddress, err)
 	}
-	if o.sealKeyFile != "" {
-		content, err := os.ReadFile(o.sealKeyFile)
-		if err != nil {
-			return none, fmt.Errorf("--seal-key-file: %w", err)
-		}
-		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(content)))
-		if err != nil || len(key) != 32 {
-			return none, fmt.Errorf("--seal-key-file %s: it must have 32 bytes in base64, as openssl rand -base64 32 "+
-				"prints", o.sealKeyFile)
-		}
-		config.SealKey = key
-	}
-	return config, nil
+	return config, o.readSealKey(&config)
 }

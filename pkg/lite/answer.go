@@ -27,22 +27,31 @@ func unknown(r *http.Request) error {
 		"to %s %s is", r.Method, r.URL.Path))
 }
 
-// answer answers the kubelet while kube-apiserver is away, until back is closed.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
-	if err := s.answerFrom(w, r, back); err != nil {
+// answer answers the kubelet, or the ServiceAccount of this name, while kube-apiserver is away, until back is closed.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) {
+	err := s.tooOld()
+	if err != nil {
+		err = apierrors.NewServiceUnavailable(err.Error())
+	} else {
+		err = s.answerFrom(w, r, account, back)
+	}
+	s.metrics.answered(err)
+	if err != nil {
 		serve.WriteError(w, r, err)
 	}
 }
 
-func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, back <-chan struct{}) error {
+func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) error {
 	info := serve.ParseRequest(r)
 	switch {
-	case info.Verb == "create" && info.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
+	case account == "" && info.Verb == "create" && info.Group == "" && info.Resource == "serviceaccounts" &&
+		info.Subresource == "token":
 		return s.answerToken(w, r, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
-	case r.Method != http.MethodGet || !info.IsResource || info.Subresource != "":
+	case r.Method != http.MethodGet || !info.IsResource || info.Subresource != "",
+		info.Verb == "watch" && info.Name != "":
 		return unknown(r)
 	}
-	k := kindOf(info)
+	k := s.store.kindOf(info, account, false)
 	query := r.URL.Query()
 	if k == nil || query.Get("labelSelector") != "" || query.Get("continue") != "" {
 		return unknown(r)
@@ -52,7 +61,7 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, back <-chan 
 		return err
 	}
 	if info.Name != "" && info.Verb == "get" {
-		object := s.store.find(k, types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
+		object := s.store.get(info, account)
 		if object == nil {
 			return unknown(r)
 		}
@@ -72,16 +81,6 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, back <-chan 
 		return as.writeList(w, version, objects)
 	}
 	return s.answerWatch(w, r, as, answered{version, objects, newest, back})
-}
-
-// kindOf returns the kind that a request is for; nil if none of that is kept.
-func kindOf(info serve.RequestInfo) *kind {
-	for _, k := range kinds {
-		if k.Group == info.Group && k.Version == info.Version && k.Resource == info.Resource {
-			return k
-		}
-	}
-	return nil
 }
 
 // answered is what a watch is answered from.
@@ -170,8 +169,7 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 	if err != nil {
 		return err
 	}
-	k := &kind{GroupVersionResource: authenticationv1.SchemeGroupVersion.WithResource("tokenrequests"),
-		name: "TokenRequest", newTyped: func() typed { return &authenticationv1.TokenRequest{} }}
+	k := newKind[authenticationv1.TokenRequest](authenticationv1.SchemeGroupVersion, "tokenrequests")
 	as, err := negotiate(r, k)
 	if err != nil {
 		return err

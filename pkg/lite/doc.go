@@ -7,12 +7,15 @@
 //
 // The rule: while kube-apiserver is away, the kubelet is answered what kube-apiserver said last to this node, complete,
 // with kube-apiserver's own resourceVersions, and nothing else. What was not said is 503: never 404, never an empty
-// list. A pod of which the kubelet has confirmed that it is gone is not in any answer again.
+// list. ServiceAccounts that are allowed are answered in the same way: each what this very account was let read, which
+// is then followed with a token of its own. A pod of which the kubelet has confirmed that it is gone is not in any
+// answer again.
 //
 // # Parts
 //
 //   - Store has the objects, tokens and confirmations, in memory and in a journal. Its sets are Sinks of pkg/follow.
 //   - follower follows the sets that are wanted: some always, the others as the node's pods name them.
+//   - accounts.go notes what accounts read; keys.go knows them by their tokens and the cluster's keys.
 //   - link knows whether kube-apiserver answers.
 //   - Server passes requests on, or answers them from the Store.
 package lite

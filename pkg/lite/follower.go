@@ -10,6 +10,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -24,20 +28,32 @@ const (
 	refetchInterval = 10 * time.Minute
 )
 
-// follower follows into a Store what the node needs.
+// follower follows into a Store what the node needs, and what accounts read.
 type follower struct {
 	store *Store
-	group *follow.Group
-	// client has the node's credentials, server is kube-apiserver.
+	// groups have the node's credentials, by the name "", and those of accounts.
+	groups map[string]*follow.Group
+	// asAny has the credentials of any account; nil if none is answered.
+	asAny rest.Interface
+	// client and api have the node's credentials, server is kube-apiserver.
 	client *http.Client
+	api    rest.Interface
 	server string
+	// fixed are the sources of what a node needs whatever runs on it.
+	fixed []*follow.Source
 
 	// The fields below are used by one goroutine only.
 
 	sources map[scope]*follow.Source
 	// fetched is when an object was fetched last.
 	fetched map[scope]time.Time
-	clients map[string]rest.Interface
+	clients map[clientKey]rest.Interface
+}
+
+// clientKey names a client: of a group version, with whose credentials.
+type clientKey struct {
+	version schema.GroupVersion
+	account string
 }
 
 // newFollower makes a follower. config has the node's credentials.
@@ -50,8 +66,13 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{store: store, group: group, client: client, server: config.Host,
-		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{}, clients: map[string]rest.Interface{}}
+	api, err := apiFor(config)
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, client: client, api: api,
+		server: config.Host, sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
+		clients: map[clientKey]rest.Interface{}}
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -59,13 +80,60 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 		if err := f.follow(in); err != nil {
 			return nil, err
 		}
+		f.fixed = append(f.fixed, f.sources[in])
 	}
 	return f, nil
 }
 
+// apiFor makes a client that decodes nothing but errors, and reads no more than answerLimit of an answer.
+func apiFor(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.UnversionedRESTClientFor(config)
+}
+
+// answerLimit is how many bytes an answer with a token, keys or the Node may have.
+const answerLimit = 1 << 20
+
+// bounded is a transport whose answers end with an error after answerLimit: client-go reads them whole.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	if err == nil {
+		response.Body = http.MaxBytesReader(nil, response.Body, answerLimit)
+	}
+	return response, err
+}
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
+func (t bounded) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// answerTo sends a request once, and returns the body of the answer. The error is what kube-apiserver says.
+func answerTo(ctx context.Context, request *rest.Request) ([]byte, error) {
+	result := request.MaxRetries(0).Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
+}
+
+// states are those of the fixed sources.
+func (f *follower) states() []follow.State {
+	states := make([]follow.State, 0, len(f.fixed))
+	for _, source := range f.fixed {
+		states = append(states, source.State())
+	}
+	return states
+}
+
 // follow begins to follow a scope.
 func (f *follower) follow(in scope) error {
-	source, err := f.group.Add(follow.Options{
+	source, err := f.groups[in.kind.account].Add(follow.Options{
 		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
 		FieldSelector: in.fields,
 		Verified:      in.kind == pods,
@@ -83,7 +151,9 @@ func (f *follower) follow(in scope) error {
 func (f *follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { f.group.Run(ctx) })
+	for _, group := range f.groups {
+		wg.Go(func() { group.Run(ctx) })
+	}
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
@@ -100,7 +170,7 @@ func (f *follower) Run(ctx context.Context) {
 	}
 }
 
-// update follows what the node's pods name, and nothing else.
+// update follows what the node's pods name and accounts read, and nothing else.
 func (f *follower) update(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wanted, err := f.store.needs()
@@ -111,6 +181,8 @@ func (f *follower) update(ctx context.Context) {
 	for _, in := range always(f.store.node) {
 		wanted.scopes[in] = struct{}{}
 	}
+	known := f.store.scopes() // what an account reads from now on is for the next time
+	f.addAccounts(ctx, wanted, known)
 	for in := range wanted.scopes {
 		if _, ok := f.sources[in]; ok || in.kind.getOnly {
 			continue
@@ -121,19 +193,20 @@ func (f *follower) update(ctx context.Context) {
 	}
 	for in, source := range f.sources {
 		if _, ok := wanted.scopes[in]; !ok {
-			f.group.Remove(source)
+			f.groups[in.kind.account].Remove(source)
 			delete(f.sources, in)
 		}
 	}
-	f.dropUnwanted(wanted)
-	f.fetch(ctx, wanted)
+	f.dropUnwanted(wanted, known)
 	f.renewTokens(ctx, wanted)
+	f.refreshKeys(ctx)
+	f.fetch(ctx, wanted)
 	f.store.forget()
 }
 
-// dropUnwanted forgets what no pod names any more.
-func (f *follower) dropUnwanted(wanted needs) {
-	for _, in := range f.store.scopes() {
+// dropUnwanted forgets what no pod names any more, and no account may read.
+func (f *follower) dropUnwanted(wanted needs, known []scope) {
+	for _, in := range known {
 		if _, ok := wanted.scopes[in]; !ok {
 			f.store.drop(in)
 			delete(f.fetched, in)
@@ -151,6 +224,9 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 		if err := f.get(ctx, in); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
+			if in.kind.account != "" && apierrors.IsForbidden(err) {
+				f.store.drop(in)
+			}
 			continue
 		}
 		f.fetched[in] = time.Now()
@@ -158,17 +234,17 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 }
 
 func (f *follower) get(ctx context.Context, in scope) error {
-	version := in.kind.GroupVersion()
-	client, ok := f.clients[version.String()]
+	key := clientKey{in.kind.GroupVersion(), in.kind.account}
+	client, ok := f.clients[key]
 	if !ok {
 		var err error
-		client, err = f.group.Client(version, func(r *http.Request) time.Duration {
+		client, err = f.groups[key.account].Client(key.version, func(r *http.Request) time.Duration {
 			return apiclient.SilenceIn(r, false)
 		})
 		if err != nil {
 			return err
 		}
-		f.clients[version.String()] = client
+		f.clients[key] = client
 	}
 	got, err := client.Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -31,8 +32,8 @@ const (
 	// Files of the state directory.
 	servingFile = "serving.pem"
 	trustFile   = "ca.crt"
-	// kubeletFile is the kubeconfig for the kubelet.
-	kubeletFile = "kubelet.conf"
+	// KubeletFile is the name of the kubeconfig for the kubelet, in the state directory.
+	KubeletFile = "kubelet.conf"
 )
 
 // caller is who sends a request.
@@ -52,40 +53,50 @@ func (s *Server) identify(r *http.Request) caller {
 	case r.TLS == nil:
 		return stranger
 	case len(r.TLS.VerifiedChains) > 0:
-		if subject := r.TLS.VerifiedChains[0][0].Subject; subject.CommonName == nodePrefix+s.store.node &&
-			slices.Contains(subject.Organization, nodesGroup) {
+		if nodeOf(r.TLS.VerifiedChains[0][0].Subject) == s.store.node {
 			return theKubelet
 		}
 		return stranger
-	case strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "):
+	case strings.HasPrefix(r.Header.Get("Authorization"), bearerPrefix):
 		return withToken
 	default:
 		return stranger
 	}
 }
 
-// nodeOf returns the name of the node whose certificate is in these PEM data. The error says what they are instead.
-func nodeOf(certificate []byte) (string, error) {
-	for block, rest := pem.Decode(certificate); block != nil; block, rest = pem.Decode(rest) {
+// nodeOf is the name of the node that a certificate is of; "" if it is not a kubelet's.
+func nodeOf(subject pkix.Name) string {
+	name, ok := strings.CutPrefix(subject.CommonName, nodePrefix)
+	if !ok || !slices.Contains(subject.Organization, nodesGroup) {
+		return ""
+	}
+	return name
+}
+
+// kubeletCertificate returns the client certificate of a kubelet's kubeconfig. The error says what is wrong with it.
+func kubeletCertificate(path string) (*x509.Certificate, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, err
+	}
+	for block, rest := pem.Decode(config.CertData); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		parsed, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return "", err
-		}
-		name, ok := strings.CutPrefix(parsed.Subject.CommonName, nodePrefix)
-		if !ok || !slices.Contains(parsed.Subject.Organization, nodesGroup) {
-			return "", fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", parsed.Subject,
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err == nil && nodeOf(certificate.Subject) == "" {
+			err = fmt.Errorf("its certificate is of %s, not of a kubelet (%sNAME of %s)", certificate.Subject,
 				nodePrefix, nodesGroup)
 		}
-		return name, nil
+		return certificate, err
 	}
-	return "", errors.New("it has no client certificate")
+	return nil, errors.New("it has no client certificate")
 }
 
-// tlsConfig asks for certificates of the cluster's CA. A clock
-// that is behind does not make them invalid.
+// tlsConfig asks for certificates of the cluster's CA. A clock that is behind does not make them invalid.
 func (s *Server) tlsConfig(clusterCA []byte) (*tls.Config, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(clusterCA) {
@@ -159,5 +170,5 @@ func writeKubeconfig(from, dir, address string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, kubeletFile), 0o600, content)
+	return atomicfile.Write(filepath.Join(dir, KubeletFile), 0o600, content)
 }

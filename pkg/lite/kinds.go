@@ -2,9 +2,11 @@ package lite
 
 import (
 	"fmt"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,18 +21,30 @@ type kind struct {
 	schema.GroupVersionResource
 
 	name string
+	// account is the ServiceAccount that is answered with it, as NAMESPACE/NAME; "" for the kubelet.
+	account string
 	// getOnly is set for what the Node authorizer lets a node get, but not list or watch
-	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes).
-	getOnly bool
-	// selectable reads the fields that a field selector may use, besides the name and namespace; nil for none.
-	selectable func(body []byte) (fields.Set, error)
-	newTyped   func() typed
+	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes), and for what an account gets by name.
+	getOnly  bool
+	newTyped func() typed
 }
 
 // typed is a Go type of k8s.io/api with its protobuf methods.
 type typed interface {
 	runtime.Object
 	Unmarshal(data []byte) error
+}
+
+// key names the kind in the journal.
+func (k *kind) key() string {
+	switch {
+	case k.account == "":
+		return k.String()
+	case k.getOnly:
+		return k.String() + ", get by " + k.account
+	default:
+		return k.String() + ", list by " + k.account
+	}
 }
 
 // Type returns the apiVersion and kind of an object.
@@ -43,31 +57,37 @@ func (k *kind) ListType() wire.TypeMeta {
 	return wire.TypeMeta{APIVersion: k.GroupVersion().String(), Kind: k.name + "List"}
 }
 
+// newKind returns the kind of T. The name of the Go type is that of the kind.
+func newKind[T any, P interface {
+	*T
+	typed
+}](version schema.GroupVersion, resource string) *kind {
+	return &kind{GroupVersionResource: version.WithResource(resource), name: reflect.TypeFor[T]().Name(),
+		newTyped: func() typed { return P(new(T)) }}
+}
+
+// gets sets getOnly.
+func (k *kind) gets() *kind {
+	k.getOnly = true
+	return k
+}
+
 // What the kubelet needs to start pods.
 var (
-	nodes = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"), name: "Node",
-		newTyped: func() typed { return &corev1.Node{} }}
-	pods = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods"), name: "Pod",
-		newTyped: func() typed { return &corev1.Pod{} }}
-	services = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"), name: "Service",
-		selectable: serviceFields, newTyped: func() typed { return &corev1.Service{} }}
-	secrets = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"), name: "Secret",
-		newTyped: func() typed { return &corev1.Secret{} }}
-	configMaps = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("configmaps"), name: "ConfigMap",
-		newTyped: func() typed { return &corev1.ConfigMap{} }}
-	claims = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
-		name: "PersistentVolumeClaim", getOnly: true,
-		newTyped: func() typed { return &corev1.PersistentVolumeClaim{} }}
-	volumes = &kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
-		name: "PersistentVolume", getOnly: true, newTyped: func() typed { return &corev1.PersistentVolume{} }}
-	csiNodes = &kind{GroupVersionResource: storagev1.SchemeGroupVersion.WithResource("csinodes"), name: "CSINode",
-		getOnly: true, newTyped: func() typed { return &storagev1.CSINode{} }}
-	csiDrivers = &kind{GroupVersionResource: storagev1.SchemeGroupVersion.WithResource("csidrivers"), name: "CSIDriver",
-		newTyped: func() typed { return &storagev1.CSIDriver{} }}
-	runtimeClasses = &kind{GroupVersionResource: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"),
-		name: "RuntimeClass", newTyped: func() typed { return &nodev1.RuntimeClass{} }}
+	nodes          = newKind[corev1.Node](corev1.SchemeGroupVersion, "nodes")
+	pods           = newKind[corev1.Pod](corev1.SchemeGroupVersion, "pods")
+	services       = newKind[corev1.Service](corev1.SchemeGroupVersion, "services")
+	secrets        = newKind[corev1.Secret](corev1.SchemeGroupVersion, "secrets")
+	configMaps     = newKind[corev1.ConfigMap](corev1.SchemeGroupVersion, "configmaps")
+	claims         = newKind[corev1.PersistentVolumeClaim](corev1.SchemeGroupVersion, "persistentvolumeclaims").gets()
+	volumes        = newKind[corev1.PersistentVolume](corev1.SchemeGroupVersion, "persistentvolumes").gets()
+	resourceClaims = newKind[resourcev1.ResourceClaim](resourcev1.SchemeGroupVersion, "resourceclaims").gets()
+	csiNodes       = newKind[storagev1.CSINode](storagev1.SchemeGroupVersion, "csinodes").gets()
+	csiDrivers     = newKind[storagev1.CSIDriver](storagev1.SchemeGroupVersion, "csidrivers")
+	runtimeClasses = newKind[nodev1.RuntimeClass](nodev1.SchemeGroupVersion, "runtimeclasses")
 
-	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, csiNodes, csiDrivers, runtimeClasses}
+	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, resourceClaims,
+		csiNodes, csiDrivers, runtimeClasses}
 )
 
 // serviceFields are those of Services. The kubelet asks for the Services that have a cluster IP.
@@ -111,8 +131,8 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 		return false, err
 	}
 	values := fields.Set{}
-	if s.kind.selectable != nil {
-		if values, err = s.kind.selectable(o.Body); err != nil {
+	if s.kind.GroupVersionResource == services.GroupVersionResource {
+		if values, err = serviceFields(o.Body); err != nil {
 			return false, err
 		}
 	}

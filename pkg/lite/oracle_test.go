@@ -32,10 +32,18 @@ type world struct {
 	confirmed map[string]bool
 	uids      int
 
-	store   *Store
-	journal *journal.Journal
+	// accounts are answered, too.
+	accounts []types.NamespacedName
+	store    *Store
+	journal  *journal.Journal
 	// listed is set while the node follows a watch; else its next contact is a list.
 	listed bool
+}
+
+func newWorld(t *testing.T, random *rand.Rand) *world {
+	t.Helper()
+	return &world{t: t, random: random, dir: t.TempDir(), version: 1, truth: map[uint64]map[string]string{1: {}},
+		confirmed: map[string]bool{}}
 }
 
 var oraclePods = podsOf("node0")
@@ -47,6 +55,7 @@ func (w *world) start() {
 		w.t.Fatal(err, problems)
 	}
 	w.journal, w.store, w.listed = opened, newStore("node0"), false
+	w.store.allow(w.accounts)
 	if err := w.store.load(state); err != nil {
 		w.t.Fatal(err)
 	}
@@ -161,8 +170,7 @@ func (w *world) judge(seed uint64) {
 // on the disk, without what is confirmed as gone.
 func TestOracle(t *testing.T) {
 	for seed := range uint64(*worlds) {
-		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 7)), dir: t.TempDir(), version: 1,
-			truth: map[uint64]map[string]string{1: {}}, confirmed: map[string]bool{}}
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 7)))
 		w.start()
 		for range 300 {
 			switch w.random.IntN(20) {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // tokenRequest is a request for a token of a pod, as the kubelet makes it for a volume
@@ -18,6 +19,9 @@ type tokenRequest struct {
 	ExpirationSeconds int64
 }
 
+// defaultExpiration is the ExpirationSeconds of a token for which none are given.
+const defaultExpiration = 3600
+
 // needs are what a pod names.
 type needs struct {
 	scopes map[scope]struct{}
@@ -28,7 +32,7 @@ func newNeeds() needs { return needs{map[scope]struct{}{}, map[tokenRequest]stru
 
 // add adds what a pod needs to start again. A pod that has ended does not start again.
 func (n needs) add(pod *corev1.Pod) {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if ended(pod) {
 		return
 	}
 	r := referrer{n, pod}
@@ -44,7 +48,34 @@ func (n needs) add(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
 		r.environment(&pod.Spec.Containers[i])
 	}
+	for _, claim := range pod.Spec.ResourceClaims {
+		if claim.ResourceClaimName != nil {
+			r.named(resourceClaims, *claim.ResourceClaimName)
+		}
+	}
+	for _, made := range pod.Status.ResourceClaimStatuses { // those that are made from templates
+		if made.ResourceClaimName != nil {
+			r.named(resourceClaims, *made.ResourceClaimName)
+		}
+	}
 	// Ephemeral containers are not started again.
+}
+
+// ended reports whether a pod has ended for good.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// claimOf is the name of the claim that a volume stands for; "" if it is none.
+func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name // k8s.io/component-helpers/storage/ephemeral
+	default:
+		return ""
+	}
 }
 
 // referrer adds what one pod needs.
@@ -81,56 +112,41 @@ func (r referrer) environment(c *corev1.Container) {
 		}
 		if ref := variable.ValueFrom.SecretKeyRef; ref != nil {
 			r.named(secrets, ref.Name)
-		}
-		if ref := variable.ValueFrom.ConfigMapKeyRef; ref != nil {
+		} else if ref := variable.ValueFrom.ConfigMapKeyRef; ref != nil {
 			r.named(configMaps, ref.Name)
 		}
 	}
 }
 
+// volume adds what a volume needs, which has one source.
 func (r referrer) volume(v *corev1.Volume) {
-	if v.Secret != nil {
+	r.named(claims, claimOf(r.pod, v))
+	switch {
+	case v.Secret != nil:
 		r.named(secrets, v.Secret.SecretName)
-	}
-	if v.ConfigMap != nil {
+	case v.ConfigMap != nil:
 		r.named(configMaps, v.ConfigMap.Name)
-	}
-	if v.PersistentVolumeClaim != nil {
-		r.named(claims, v.PersistentVolumeClaim.ClaimName)
-	}
-	if v.Ephemeral != nil {
-		r.named(claims, r.pod.Name+"-"+v.Name) // k8s.io/component-helpers/storage/ephemeral
-	}
-	if v.Projected != nil {
+	case v.Projected != nil:
 		for i := range v.Projected.Sources {
 			r.projection(&v.Projected.Sources[i])
 		}
-	}
-	if v.CSI != nil {
+	case v.CSI != nil:
 		r.secret(v.CSI.NodePublishSecretRef)
-	}
-	if v.AzureFile != nil {
+	case v.AzureFile != nil:
 		r.named(secrets, v.AzureFile.SecretName)
-	}
-	if v.CephFS != nil {
+	case v.CephFS != nil:
 		r.secret(v.CephFS.SecretRef)
-	}
-	if v.Cinder != nil {
+	case v.Cinder != nil:
 		r.secret(v.Cinder.SecretRef)
-	}
-	if v.FlexVolume != nil {
+	case v.FlexVolume != nil:
 		r.secret(v.FlexVolume.SecretRef)
-	}
-	if v.RBD != nil {
+	case v.RBD != nil:
 		r.secret(v.RBD.SecretRef)
-	}
-	if v.ScaleIO != nil {
+	case v.ScaleIO != nil:
 		r.secret(v.ScaleIO.SecretRef)
-	}
-	if v.ISCSI != nil {
+	case v.ISCSI != nil:
 		r.secret(v.ISCSI.SecretRef)
-	}
-	if v.StorageOS != nil {
+	case v.StorageOS != nil:
 		r.secret(v.StorageOS.SecretRef)
 	}
 }
@@ -143,13 +159,10 @@ func (r referrer) projection(p *corev1.VolumeProjection) {
 		r.named(configMaps, p.ConfigMap.Name)
 	}
 	if token := p.ServiceAccountToken; token != nil {
-		expiration := int64(3600)
-		if token.ExpirationSeconds != nil {
-			expiration = *token.ExpirationSeconds
-		}
 		r.tokens[tokenRequest{
 			Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
-			Pod: r.pod.Name, PodUID: r.pod.UID, Audience: token.Audience, ExpirationSeconds: expiration,
+			Pod: r.pod.Name, PodUID: r.pod.UID, Audience: token.Audience,
+			ExpirationSeconds: ptr.Deref(token.ExpirationSeconds, defaultExpiration),
 		}] = struct{}{}
 	}
 }

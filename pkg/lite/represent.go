@@ -6,12 +6,12 @@ import (
 	"strconv"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -39,10 +39,8 @@ func negotiate(r *http.Request, k *kind) (representation, error) {
 			return as, nil
 		}
 	}
-	return as, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure,
-		Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "kube-apiserver is away, and of " + accept + " there is nothing here: only " +
-			runtime.ContentTypeProtobuf + " and " + runtime.ContentTypeJSON}}
+	return as, serve.NotAcceptable("kube-apiserver is away, and of " + accept + " there is nothing here: only " +
+		runtime.ContentTypeProtobuf + " and " + runtime.ContentTypeJSON)
 }
 
 func (as representation) contentType(stream bool) string {

@@ -11,13 +11,15 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/filters"
@@ -39,11 +41,20 @@ type Config struct {
 	Dir string
 	// SealKey is the key of 32 bytes with which the journal is sealed; nil for none.
 	SealKey []byte
+	// MaxOfflineAge is how long after kube-apiserver was last heard of the kubelet is answered; 0 for ever.
+	MaxOfflineAge time.Duration
+	// Accounts are ServiceAccounts that are answered without kube-apiserver, too.
+	Accounts []types.NamespacedName
+	// Further is where else clients are served.
+	Further Further
 }
 
 const (
 	// commitInterval is how long a change may be in memory only.
 	commitInterval = time.Second
+	// hourlyBytes is the most bytes that are written an hour, as by the wrapper (storage/snapshot says why). What a
+	// pod's end takes counts, but never waits.
+	hourlyBytes = 32 << 20
 	// gracePeriod is how long requests under way may take when the process stops.
 	gracePeriod = 2 * time.Second
 )
@@ -57,6 +68,11 @@ type Server struct {
 	store    *Store
 	follower *follower
 	link     *link
+	metrics  *metrics
+	// asked is when the kubelet last asked anything, in seconds since 1970.
+	asked atomic.Int64
+	// saving is set while changes are written less often.
+	saving atomic.Bool
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	// stop ends stopping when the process is about to end.
@@ -77,7 +93,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, err := nodeOfKubeconfig(config.Kubeconfig)
+	certificate, err := kubeletCertificate(config.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
 	}
@@ -85,18 +101,24 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led "+
 			"here", config.Kubeconfig)
 	}
-	s := &Server{config: config, connection: connection, store: newStore(node)}
+	s := &Server{config: config, connection: connection,
+		store: newStore(nodeOf(certificate.Subject))}
+	s.store.allow(config.Accounts)
+	if config.MaxOfflineAge > 0 {
+		s.store.heardPrecision = min(keepVersion, config.MaxOfflineAge/10)
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
+	s.metrics = newMetrics(s)
 	opened, state, problems, err := journal.Open(filepath.Join(config.Dir, "journal"), config.SealKey, isLasting)
 	if err != nil {
 		return nil, fmt.Errorf("--file-cache-path %s: %w", config.Dir, err)
 	}
 	s.journal = opened
 	for _, problem := range problems {
-		logger.Error(problem, "A file of the journal is damaged")
+		logger.Error(problem, "A file of the journal is not whole")
 	}
 	if err := s.store.load(state); err != nil {
 		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
@@ -110,18 +132,6 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// nodeOfKubeconfig reads which node a kubeconfig's certificate is of.
-func nodeOfKubeconfig(path string) (string, error) {
-	loaded, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return "", err
-	}
-	if err := rest.LoadTLSFiles(loaded); err != nil {
-		return "", err
-	}
-	return nodeOf(loaded.CertData)
-}
-
 // connect makes the ways to kube-apiserver.
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
@@ -130,8 +140,12 @@ func (s *Server) connect() error {
 	if err != nil {
 		return err
 	}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watching{next, s.link} })
-	if s.follower, err = newFollower(s.store, config); err != nil {
+	ofNode := rest.CopyConfig(config)
+	ofNode.Wrap(func(next http.RoundTripper) http.RoundTripper { return watching{next, s.link} })
+	if s.follower, err = newFollower(s.store, ofNode); err != nil {
+		return err
+	}
+	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
 	if s.asKubelet, err = s.forward(own); err != nil {
@@ -180,7 +194,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"show the node's certificate, or a token"))
 		return
 	}
+	if who == theKubelet && r.URL.Path == ExplainPath {
+		s.serveExplanation(w)
+		return
+	}
 	if who == theKubelet {
+		s.asked.Store(time.Now().Unix())
 		if err := s.confirmGone(w, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
@@ -191,11 +210,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case back == nil && who == theKubelet:
 		s.asKubelet.ServeHTTP(w, r)
 	case back == nil:
-		s.asCaller.ServeHTTP(w, r)
+		s.passOn(w, r)
 	case who == theKubelet:
-		s.answer(w, r, back)
+		s.answer(w, r, "", back)
 	default:
-		serve.WriteError(w, r, unknown(r))
+		s.answerAccount(w, r, back)
 	}
 }
 
@@ -253,19 +272,35 @@ func (s *Server) commit(logger klog.Logger) {
 	}
 }
 
+// keep commits every second what has changed, and less often on a node that changes so much that flash would wear out:
+// then one commit has all changes of a while.
 func (s *Server) keep(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(commitInterval)
 	defer ticker.Stop()
-	for {
+	budget := rate.NewLimiter(hourlyBytes/rate.Limit(time.Hour/time.Second), hourlyBytes)
+	for counted := int64(0); ; {
 		select {
 		case <-ctx.Done():
 			s.commit(logger)
 			return
 		case <-ticker.C:
-			s.commit(logger)
 		}
+		if s.saving.Store(budget.Tokens() < 0); s.saving.Load() {
+			continue
+		}
+		s.commit(logger)
+		written := s.written()
+		budget.ReserveN(time.Now(), int(min(written-counted, hourlyBytes)))
+		counted = written
 	}
+}
+
+// written is how many bytes the journal has written.
+func (s *Server) written() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.journal.Written()
 }
 
 // Run serves until ctx is done. The error says why it cannot.
@@ -287,19 +322,17 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	_ = s.link.ask(ctx) // it notes the result, before the kubelet asks
+	_ = s.link.ask(ctx)          // it notes the result, before the kubelet asks
+	forPods := tlsConfig.Clone() // ServeTLS writes to its own
+	further := func(ctx context.Context) { s.serveFurther(ctx, forPods) }
 	for _, run := range []func(context.Context){
-		s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify,
+		further, s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify, s.tell,
 	} {
 		wg.Go(func() { run(background) })
 	}
-	server := &http.Server{Handler: s, TLSConfig: tlsConfig, ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"),
-		BaseContext: func(net.Listener) context.Context {
-			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
-		}}
+	server := s.httpServer(ctx, tlsConfig)
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", listener.Addr().String(),
-		"kubeconfig", filepath.Join(s.config.Dir, kubeletFile), "upstream", s.connection.Server().Redacted())
+		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
 	go func() { served <- server.ServeTLS(listener, "", "") }()
 	select {
@@ -327,32 +360,38 @@ func (s *Server) notify(ctx context.Context) {
 // report says whether the kubelet could start now without kube-apiserver.
 func (s *Server) report() health.Report {
 	var report health.Report
-	s.mu.Lock()
-	unkept := s.unkept
-	s.mu.Unlock()
-	if unkept != nil {
-		report.Fail("what kube-apiserver says cannot be kept: %v", unkept)
-	}
 	if s.link.Away() == nil {
 		report.Note("kube-apiserver answers")
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
 	}
-	missing := 0
-	for _, in := range always(s.store.node) {
-		if _, _, ok := s.store.read(in); !ok {
-			report.Fail("%s are not known yet", in.kind.Resource)
-			missing++
-		}
+	if s.saving.Load() {
+		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
+			"flash", hourlyBytes>>20)
 	}
-	if missing == 0 {
-		_, found, _ := s.store.read(podsOf(s.store.node))
-		report.Note("%d pods are kept", len(found))
+	e := s.explain()
+	report.Reasons = e.Missing
+	if len(e.Missing) == 0 {
+		report.Note("%s", e.Summary())
 	}
+	s.reportAccounts(&report)
 	return report
 }
 
-// serveHealth serves /healthz, /livez and /readyz.
+// tooOld is why the kubelet is not answered while kube-apiserver is away; nil if it is.
+func (s *Server) tooOld() error {
+	if s.config.MaxOfflineAge == 0 || s.link.Away() == nil {
+		return nil
+	}
+	age, err := s.store.silence()
+	if err == nil && age > s.config.MaxOfflineAge {
+		err = fmt.Errorf("kube-apiserver was last heard of %s ago, and after --max-offline-age=%s it may have given "+
+			"the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
+	}
+	return err
+}
+
+// serveHealth serves /healthz, /livez, /readyz and /metrics.
 func (s *Server) serveHealth(ctx context.Context) {
 	if s.config.HealthAddress == "" {
 		return
@@ -361,6 +400,7 @@ func (s *Server) serveHealth(ctx context.Context) {
 	mux.HandleFunc("GET /healthz", health.Alive)
 	mux.HandleFunc("GET /livez", health.Alive)
 	mux.Handle("GET /readyz", health.Ready(s.report))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.ListenAndServe(); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {

@@ -3,6 +3,7 @@ package lite
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,12 +15,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/go-jose/go-jose/v4"
+
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Store has what kube-apiserver said to this node. Its methods may be called by several goroutines at once.
 type Store struct {
 	node string
+	// accounts are the ServiceAccounts that are answered, as NAMESPACE/NAME. kinds has the kinds that are kept, by key.
+	accounts map[string]bool
+	kinds    map[string]*kind
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
@@ -30,9 +36,20 @@ type Store struct {
 	gone map[types.UID]time.Time
 	// pending are changes that are not in the journal yet: a key, and its value, nil if it is removed.
 	pending map[string][]byte
-	// heard is when kube-apiserver last said anything, by the clock of then.
-	heard time.Time
-	// changed has a value when the node's pods, or their claims, have changed.
+	// heard is when kube-apiserver last said anything of the node's pods, by the clock of then. It does so about every
+	// minute at least, with bookmarks. heardKept is what the journal has of it.
+	heard, heardKept time.Time
+	// heardPrecision is how much older heardKept may be.
+	heardPrecision time.Duration
+	// versionsKept is when the versions of all sets were last put into the journal.
+	versionsKept time.Time
+	// full has the accounts that read more than is kept of one.
+	full map[string]bool
+	// keys are the cluster's keys for tokens, encodedKeys as they came, and keysAt is when.
+	keys        jose.JSONWebKeySet
+	encodedKeys []byte
+	keysAt      time.Time
+	// changed has a value when the node's pods, or their claims, have changed, or an account reads something new.
 	changed chan struct{}
 }
 
@@ -41,9 +58,8 @@ type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
 	version uint64
-	// kept is the version in the journal, and at is when it was put there.
+	// kept is the version in the journal.
 	kept uint64
-	at   time.Time
 	// current is set once kube-apiserver has said all of it since the start of the process.
 	current bool
 }
@@ -64,10 +80,15 @@ type token struct {
 const keepVersion = 10 * time.Minute
 
 func newStore(node string) *Store {
-	return &Store{
-		node: node, sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]time.Time{},
-		pending: map[string][]byte{}, changed: make(chan struct{}, 1),
+	s := &Store{
+		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
+		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]time.Time{},
+		pending: map[string][]byte{}, changed: make(chan struct{}, 1), heardPrecision: keepVersion,
 	}
+	for _, k := range kinds {
+		s.kinds[k.key()] = k
+	}
+	return s
 }
 
 // Keys of the journal are a letter and fields, separated by zeros.
@@ -77,12 +98,13 @@ const (
 	keyToken  = "t" // the request as JSON: the token as JSON
 	keyGone   = "g" // UID: the time
 	keyHeard  = "h" // the time
+	keyKeys   = "k" // the cluster's keys as a JSON Web Key Set
 )
 
 func keyOf(parts ...string) string { return strings.Join(parts, "\x00") }
 
 func (s scope) key(letter string, more ...string) string {
-	return keyOf(append([]string{letter, s.kind.String(), s.namespace, s.fields}, more...)...)
+	return keyOf(append([]string{letter, s.kind.key(), s.namespace, s.fields}, more...)...)
 }
 
 func objectKey(in scope, name types.NamespacedName) string {
@@ -96,12 +118,8 @@ func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") 
 func (s *Store) load(state map[string][]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	byName := map[string]*kind{}
-	for _, k := range kinds {
-		byName[k.String()] = k
-	}
 	for _, key := range slices.Sorted(maps.Keys(state)) {
-		if err := s.loadEntry(byName, strings.Split(key, "\x00"), state[key]); err != nil {
+		if err := s.loadEntry(strings.Split(key, "\x00"), state[key]); err != nil {
 			return fmt.Errorf("the entry %q: %w", key, err)
 		}
 	}
@@ -109,12 +127,13 @@ func (s *Store) load(state map[string][]byte) error {
 	return nil
 }
 
-func (s *Store) loadEntry(kinds map[string]*kind, parts []string, value []byte) error {
+func (s *Store) loadEntry(parts []string, value []byte) error {
 	letter := parts[0]
 	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
-		k, ok := kinds[parts[1]]
-		if !ok {
-			return nil // of a later version of this program
+		k, ok := s.kinds[parts[1]]
+		if !ok { // of a later version of this program, or of an account that is not answered any more
+			s.pending[keyOf(parts...)] = nil
+			return nil
 		}
 		return s.loadObject(s.set(scope{k, parts[2], parts[3]}), letter, value)
 	}
@@ -133,6 +152,9 @@ func (s *Store) loadEntry(kinds map[string]*kind, parts []string, value []byte) 
 		s.gone[types.UID(parts[1])] = at
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
+		s.heardKept = s.heard
+	case letter == keyKeys:
+		err = s.useKeys(value)
 	}
 	return err
 }
@@ -211,13 +233,23 @@ func (s *Store) touched(in scope) {
 // reach notes the version of a set. The caller holds the lock.
 func (s *Store) reach(in scope, version uint64, changed bool) {
 	set := s.set(in)
+	if !set.current {
+		s.touched(in) // what they name is followed from now on
+	}
 	set.version, set.current = version, true
 	now := time.Now()
-	s.hear(now)
-	if changed || set.kept == 0 || now.Sub(set.at) > keepVersion {
-		set.kept, set.at = version, now
-		s.pending[in.key(keySet)] = strconv.AppendUint(nil, version, 10)
+	if in == podsOf(s.node) {
+		s.hear(now)
 	}
+	if changed || set.kept == 0 {
+		s.noteVersion(in, set)
+	}
+}
+
+// noteVersion puts the version of a set into the journal. The caller holds the lock.
+func (s *Store) noteVersion(in scope, set *set) {
+	set.kept = set.version
+	s.pending[in.key(keySet)] = strconv.AppendUint(nil, set.version, 10)
 }
 
 // isCurrent reports whether kube-apiserver has said since the start of the process what a set is.
@@ -227,15 +259,31 @@ func (s *Store) isCurrent(of scope) bool {
 	return s.set(of).current
 }
 
-// hear notes that kube-apiserver has said something. The caller holds the lock.
+// hear notes that kube-apiserver has said something of the node's pods. The caller holds the lock.
 func (s *Store) hear(now time.Time) {
-	if now.Sub(s.heard) > keepVersion || now.Before(s.heard) {
-		s.heard = now
+	s.heard = now
+	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
+		s.heardKept = now
 		text, err := now.MarshalText()
 		if err == nil { // an error means a year beyond 9999
 			s.pending[keyHeard] = text
 		}
 	}
+}
+
+// errClockBehind is the error for an age that cannot be told.
+var errClockBehind = errors.New("the clock is behind the time at which kube-apiserver was last heard of, so that how " +
+	"long it has been away is not known")
+
+// silence is how long kube-apiserver has said nothing of the node's pods. The error says that it cannot be told.
+func (s *Store) silence() (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	age := time.Since(s.heard)
+	if age < 0 {
+		return 0, errClockBehind
+	}
+	return age, nil
 }
 
 // drop removes a set that no pod names any more.
@@ -253,10 +301,19 @@ func (s *Store) drop(of scope) {
 	delete(s.sets, of)
 }
 
-// takePending returns the changes that are not in the journal yet.
+// takePending returns the changes that are not in the journal yet. Versions alone are among them now and then, all at
+// once: each commit wears the disk.
 func (s *Store) takePending() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.versionsKept) > keepVersion {
+		s.versionsKept = now
+		for in, set := range s.sets {
+			if set.kept != set.version {
+				s.noteVersion(in, set)
+			}
+		}
+	}
 	taken := s.pending
 	s.pending = map[string][]byte{}
 	return taken
@@ -289,6 +346,9 @@ func (s *Store) all() map[string][]byte {
 	if text, err := s.heard.MarshalText(); err == nil && !s.heard.IsZero() { // as in hear
 		state[keyHeard] = text
 	}
+	if s.encodedKeys != nil {
+		state[keyKeys] = s.encodedKeys
+	}
 	return state
 }
 
@@ -303,16 +363,24 @@ func (s *Store) now() time.Time {
 	return s.heard
 }
 
-// read returns the version of a scope and its objects, sorted, without pods that are gone: those of the scope's own
-// set, or of the set of all objects of the kind. ok is false if kube-apiserver has never said all of it.
+// covering returns the set that has a scope: its own, or that of all objects of the kind, in the namespace or the
+// cluster; nil if kube-apiserver has never said all of any. The caller holds the lock.
+func (s *Store) covering(of scope) *set {
+	for _, other := range []scope{of, {kind: of.kind, namespace: of.namespace}, {kind: of.kind}} {
+		if set := s.sets[other]; set != nil && set.version > 0 {
+			return set
+		}
+	}
+	return nil
+}
+
+// read returns the version of a scope and its objects, sorted, without pods that are gone. ok is false if
+// kube-apiserver has never said all of it.
 func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := s.sets[of]
+	set := s.covering(of)
 	if set == nil {
-		set = s.sets[scope{kind: of.kind}]
-	}
-	if set == nil || set.version == 0 {
 		return 0, nil, false
 	}
 	for _, o := range set.objects {
@@ -339,7 +407,7 @@ func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool)
 // isGone reports whether an object is a pod that is gone. The caller holds the lock.
 func (s *Store) isGone(k *kind, o *wire.Object) bool {
 	_, gone := s.gone[types.UID(o.UID)]
-	return gone && k == pods
+	return gone && k.GroupVersionResource == pods.GroupVersionResource
 }
 
 // find returns one object; nil if kube-apiserver has not said that it is there.
@@ -414,15 +482,9 @@ func (s *Store) forget() {
 
 // needs are what the node's pods name. The error is about a pod that cannot be decoded; the others are in the result.
 func (s *Store) needs() (needs, error) {
-	_, objects, _ := s.read(podsOf(s.node))
+	pods, failed := s.pods()
 	all := newNeeds()
-	var failed error
-	for _, o := range objects {
-		pod := &corev1.Pod{}
-		if err := pod.Unmarshal(encoded(o)); err != nil {
-			failed = fmt.Errorf("pod %s: %w", nameOf(o), err)
-			continue
-		}
+	for _, pod := range pods {
 		all.add(pod)
 	}
 	for in := range all.scopes {

@@ -1,31 +1,27 @@
 package lite
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 )
 
-// tokenTimeout is how long a request for a token may take, tokenLimit how large an answer may be.
+// tokenTimeout is how long a request for a token may take, tokenLimit how large one of the kubelet may be.
 const (
 	tokenTimeout = 10 * time.Second
 	tokenLimit   = 1 << 20
 )
 
-// renewTokens fetches the tokens that there are none of, and those of whose life half is over.
+// renewTokens fetches the tokens that there are none of, and those of whose life half is over. If nobody answers, the
+// others wait for the next time: what is done after them should not wait for each.
 func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 	for request := range wanted.tokens {
 		kept, ok := f.store.token(request)
@@ -36,6 +32,10 @@ func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 		if err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get a token for a pod, trying again",
 				"namespace", request.Namespace, "pod", request.Pod, "err", err)
+			var unanswered *url.Error
+			if errors.As(err, &unanswered) {
+				return
+			}
 			continue
 		}
 		f.store.putToken(request, fetched)
@@ -66,10 +66,7 @@ func requestOf(account types.NamespacedName, o *authenticationv1.TokenRequest) (
 		return tokenRequest{}, false
 	}
 	r = tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name, Pod: bound.Name, PodUID: bound.UID,
-		ExpirationSeconds: 3600}
-	if o.Spec.ExpirationSeconds != nil {
-		r.ExpirationSeconds = *o.Spec.ExpirationSeconds
-	}
+		ExpirationSeconds: ptr.Deref(o.Spec.ExpirationSeconds, defaultExpiration)}
 	if len(o.Spec.Audiences) == 1 {
 		r.Audience = o.Spec.Audiences[0]
 	}
@@ -84,28 +81,11 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
-	where := fmt.Sprintf("%s/api/v1/namespaces/%s/serviceaccounts/%s/token", strings.TrimSuffix(f.server, "/"),
-		url.PathEscape(request.Namespace), url.PathEscape(request.ServiceAccount))
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
-	if err != nil {
-		return token{}, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json")
 	issued := time.Now()
-	response, err := f.client.Do(r)
+	answer, err := answerTo(ctx, f.api.Post().Body(body).
+		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token"))
 	if err != nil {
 		return token{}, err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, tokenLimit))
-	if err != nil {
-		return token{}, err
-	}
-	if response.StatusCode != http.StatusCreated {
-		var status metav1.Status
-		_ = json.Unmarshal(answer, &status) // without a message the code has to do
-		return token{}, fmt.Errorf("%s: %s", response.Status, status.Message)
 	}
 	var granted authenticationv1.TokenRequest
 	if err := json.Unmarshal(answer, &granted); err != nil {
@@ -120,20 +100,10 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 var errNoToken = errors.New("the token is not a JSON web token with an expiry")
 
 // expiry reads when a token expires by itself (RFC 7519, 4.1.4). It comes from kube-apiserver, so nothing is verified.
-func expiry(jwt string) (time.Time, error) {
-	parts := strings.Split(jwt, ".")
-	if len(parts) != 3 {
+func expiry(bearer string) (time.Time, error) {
+	_, said, err := parseToken(bearer)
+	if err != nil || said.Expiry == nil {
 		return time.Time{}, errNoToken
 	}
-	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return time.Time{}, errNoToken
-	}
-	var expires struct {
-		Exp int64 `json:"exp"`
-	}
-	if err := json.Unmarshal(claims, &expires); err != nil || expires.Exp == 0 {
-		return time.Time{}, errNoToken
-	}
-	return time.Unix(expires.Exp, 0), nil
+	return said.Expiry.Time(), nil
 }

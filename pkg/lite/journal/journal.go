@@ -38,6 +38,8 @@ type Journal struct {
 	// sizes has the sizes of keys and values in the newest file, live their sum.
 	sizes map[string]int
 	live  int64
+	// written is how many bytes were written since Open.
+	written int64
 	// broken is why nothing can be appended any more; nil if it can.
 	broken error
 }
@@ -82,11 +84,14 @@ func (j *Journal) load(lasting func(key string) bool) (state map[string][]byte, 
 	}
 	for _, generation := range generations {
 		found, end, err := j.read(generation)
-		switch {
-		case errors.Is(err, ErrKey):
+		if errors.Is(err, ErrKey) {
 			return nil, nil, err
-		case err != nil:
+		}
+		if err != nil {
 			problems = append(problems, err)
+		}
+		switch {
+		case found == nil:
 		case state == nil:
 			state = found
 			if j.newest, err = j.reopen(generation, end); err != nil {
@@ -161,7 +166,8 @@ func (j *Journal) generations() ([]uint64, error) {
 	return found, nil
 }
 
-// read reads one generation, up to end. A damaged file is set aside; the error names it.
+// read reads one generation, up to end. A damaged file is set aside, and its state is nil. The error names a file
+// that is damaged, or ends in a commit that is not whole.
 func (j *Journal) read(generation uint64) (state map[string][]byte, end int64, err error) {
 	name := j.name(generation)
 	data, err := os.ReadFile(name) //nolint:gosec // in the directory
@@ -171,10 +177,13 @@ func (j *Journal) read(generation uint64) (state map[string][]byte, end int64, e
 	state, end, err = j.parse(data, generation)
 	switch {
 	case errors.Is(err, ErrKey):
-		err = fmt.Errorf("%s: %w", name, err)
+		return nil, 0, fmt.Errorf("%s: %w", name, err)
 	case err != nil:
 		err = fmt.Errorf("%s is not used, and is kept as %s: %w", name, name+damagedSuffix, err)
-		err = errors.Join(err, os.Rename(name, name+damagedSuffix))
+		return nil, 0, errors.Join(err, os.Rename(name, name+damagedSuffix))
+	case end < int64(len(data)):
+		err = fmt.Errorf("%s is used without its last %d bytes: they are no whole commit, as after a loss of power",
+			name, int64(len(data))-end)
 	}
 	return state, end, err
 }
@@ -265,6 +274,7 @@ func (j *Journal) compact(generation uint64, state map[string][]byte) error {
 	if err != nil {
 		return err
 	}
+	j.written += int64(len(data))
 	opened, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0o600) //nolint:gosec // in the directory
 	if err != nil {
 		return err
@@ -333,12 +343,16 @@ func (j *Journal) Commit(changes map[string][]byte, lasting bool) error {
 			return j.broken
 		}
 		f.size += int64(len(frame))
+		j.written += int64(len(frame))
 	}
 	for key, value := range changes {
 		j.note(key, value)
 	}
 	return nil
 }
+
+// Written is how many bytes were written to files since Open.
+func (j *Journal) Written() int64 { return j.written }
 
 // NeedsRewrite reports whether the newest file is much larger than what it holds, or cannot be appended to.
 func (j *Journal) NeedsRewrite() bool {

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/pkg/lite"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+)
+
+const explainIntroduction = `lite-apiserver explain asks the lite-apiserver of this node, for each pod of the
+node, whether it would start now without kube-apiserver, and if not, what is missing. It needs the node's certificate,
+so run it as root.
+
+It exits with 0 if there is an answer, whatever that says, with 1 if there is none (lite-apiserver does not run, or its
+kubeconfig cannot be read), and with 2 if the command line is wrong.`
+
+// explainOptions are the flags of the command explain.
+type explainOptions struct {
+	kubeconfig, output string
+	timeout            time.Duration
+}
+
+func newExplainCommand() *cobra.Command {
+	o := &explainOptions{}
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Says which of the node's pods would start now without kube-apiserver",
+		Long:  explainIntroduction,
+		Args: flags.UsageArgs(func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0:
+				return fmt.Errorf("unexpected argument %q: only flags are taken", args[0])
+			case o.output != "table" && o.output != "json":
+				return fmt.Errorf("--output %q is neither table nor json", o.output)
+			}
+			return nil
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			body, explanation, err := o.ask(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if o.output == "json" {
+				_, err := cmd.OutOrStdout().Write(body)
+				return err
+			}
+			return printExplanation(cmd.OutOrStdout(), explanation)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.kubeconfig, "kubeconfig", defaultDir+"/"+lite.KubeletFile,
+		"The kubeconfig that lite-apiserver has written for the kubelet, in its --file-cache-path.")
+	f.StringVarP(&o.output, "output", "o", "table", "table or json.")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "How long the answer may take.")
+	flags.AddHelp(f)
+	flags.CompleteWith(cmd, "output", "table", "json")
+	flags.CompleteWith(cmd, "timeout")
+	return cmd
+}
+
+// ask gets the answer, as it was written and decoded.
+func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
+	}
+	config.Timeout = o.timeout
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
+	}
+	body, err := client.Get().AbsPath(lite.ExplainPath).MaxRetries(0).DoRaw(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s; does it run, and is --kubeconfig its own? %w",
+			config.Host, err)
+	}
+	explanation := &lite.Explanation{}
+	if err := json.Unmarshal(body, explanation); err != nil || explanation.Node == "" {
+		return nil, nil, errors.New(config.Host + " did not answer like lite-apiserver")
+	}
+	return body, explanation, nil
+}
+
+func printExplanation(out io.Writer, e *lite.Explanation) error {
+	fmt.Fprintf(out, "Node %s: %s\n", e.Node, e.Summary())
+	if len(e.Pods) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAMESPACE\tPOD\tSTARTS\tWHY NOT")
+	for _, p := range e.Pods {
+		starts := "yes"
+		if len(p.Missing) > 0 || len(e.Missing) > 0 {
+			starts = "no"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Namespace, p.Name, starts, strings.Join(p.Missing, "; "))
+	}
+	return w.Flush()
+}

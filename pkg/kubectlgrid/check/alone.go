@@ -1,0 +1,48 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+)
+
+// aloneOld is how old what a node's lite-apiserver says of it may be. It says so every 10 minutes.
+const aloneOld = 30 * time.Minute
+
+// startsAlone is what a node's lite-apiserver says of it; nil if the node has none.
+func startsAlone(n *corev1.Node) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == v1.NodeStartsAlone {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// checkAlone looks at which nodes would start their pods without kube-apiserver. Those without lite-apiserver promise
+// nothing.
+func (r *report) checkAlone(c *Cluster) {
+	const check = "StartsAlone"
+	with := 0
+	for _, n := range c.nodes {
+		if n.alone == nil {
+			continue
+		}
+		with++
+		said := c.now.Sub(n.alone.LastHeartbeatTime.Time)
+		r.first(check, n.name,
+			row{n.ready && said > aloneOld, Warning, n.about(), fmt.Sprintf("its lite-apiserver has said nothing for "+
+				"%s, so whether its pods would start without kube-apiserver is not known", said.Round(time.Minute)),
+				"on the node: systemctl status lite-apiserver; if it was removed: kubectl edit node " + n.name +
+					" --subresource=status, and remove the condition " + v1.NodeStartsAlone},
+			row{n.alone.Status != corev1.ConditionTrue, Warning, n.about(), n.alone.Message,
+				"on the node: lite-apiserver explain"})
+	}
+	r.all(check, "", row{with > 0 && r.clean(check), OK, Object{Kind: kindNode},
+		fmt.Sprintf("each of %s with lite-apiserver would start its pods without kube-apiserver",
+			output.Count(with, "node")), ""})
+}

@@ -1,0 +1,300 @@
+package lite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+const (
+	// accountScopes is how many scopes of one account are kept. flannel and CoreDNS have two to four.
+	accountScopes = 64
+	// scopeLength is how long the name of a scope of an account may be.
+	scopeLength = 1024
+)
+
+// further are the kinds that an account may be given, but the kubelet does not ask for.
+var further = []*kind{
+	newKind[corev1.Namespace](corev1.SchemeGroupVersion, "namespaces"),
+	newKind[corev1.Endpoints](corev1.SchemeGroupVersion, "endpoints"),
+	newKind[discoveryv1.EndpointSlice](discoveryv1.SchemeGroupVersion, "endpointslices"),
+	newKind[networkingv1.NetworkPolicy](networkingv1.SchemeGroupVersion, "networkpolicies"),
+	newKind[networkingv1.Ingress](networkingv1.SchemeGroupVersion, "ingresses"),
+	newKind[networkingv1.IngressClass](networkingv1.SchemeGroupVersion, "ingressclasses"),
+	newKind[networkingv1.ServiceCIDR](networkingv1.SchemeGroupVersion, "servicecidrs"),
+}
+
+// allow lets ServiceAccounts be answered. It is called before load.
+//
+// Each account has kinds of its own, and so sets of its own: no scope of one reader is found for another. Objects that
+// an account may get, but not list, are of another kind than those that it lists. There are no Secrets: what reads them
+// can ask the kubelet for them, as volumes.
+func (s *Store) allow(accounts []types.NamespacedName) {
+	for _, account := range accounts {
+		s.accounts[account.String()] = true
+		for _, k := range slices.Concat(further, []*kind{nodes, pods, services, configMaps, csiDrivers}) {
+			listed := *k
+			listed.account = account.String()
+			got := listed
+			got.getOnly = true
+			s.kinds[listed.key()], s.kinds[got.key()] = &listed, &got
+		}
+	}
+}
+
+// kindOf returns the kind that a request of an account is for, "" is the kubelet; nil if none of that is kept.
+func (s *Store) kindOf(info serve.RequestInfo, account string, getOnly bool) *kind {
+	k := kind{account: account, getOnly: getOnly}
+	k.Group, k.Version, k.Resource = info.Group, info.Version, info.Resource
+	return s.kinds[k.key()]
+}
+
+// get returns the one object that a request is for; nil if kube-apiserver has not said to the account that it is there.
+func (s *Store) get(info serve.RequestInfo, account string) *wire.Object {
+	k, name := s.kindOf(info, account, false), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
+	if account == "" {
+		return s.find(k, name)
+	}
+	// A list that would have it is never behind, so it counts before what is fetched now and then.
+	if _, objects, ok := s.read(named(k, name.Namespace, name.Name)); ok {
+		if len(objects) == 0 {
+			return nil
+		}
+		return objects[0]
+	}
+	if o := s.find(k, name); o != nil {
+		return o
+	}
+	return s.find(s.kindOf(info, account, true), name)
+}
+
+// scopeOf returns the scope that an account reads with a request. ok is false if it is not kept.
+func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
+	info, query := serve.ParseRequest(r), r.URL.Query()
+	watches := serve.IsTrue(query, "watch") || info.Verb == "watch"
+	if r.Method != http.MethodGet || info.Subresource != "" || query.Get("labelSelector") != "" ||
+		(watches && info.Name != "") {
+		return scope{}, false
+	}
+	k := s.kindOf(info, account, info.Name != "")
+	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
+	if k == nil || err != nil {
+		return scope{}, false
+	}
+	in = scope{k, info.Namespace, selector.String()}
+	if info.Name != "" {
+		in = named(k, info.Namespace, info.Name)
+	}
+	return in, len(in.namespace)+len(in.fields) <= scopeLength
+}
+
+// errFull is the error for more scopes than are kept of one account.
+var errFull = fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
+
+// note begins to keep a scope of an account. The error, which comes once, says that there are too many.
+func (s *Store) note(in scope) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.sets[in]; ok {
+		return nil
+	}
+	count := 0
+	for other := range s.sets {
+		if other.kind.account == in.kind.account {
+			count++
+		}
+	}
+	switch {
+	case count < accountScopes:
+		s.set(in)
+		s.poke()
+	case !s.full[in.kind.account]:
+		s.full[in.kind.account] = true
+		return errFull
+	}
+	return nil
+}
+
+// noting notes what a caller reads, once kube-apiserver has answered with success: it has authenticated the caller and
+// authorised the request. So the token is not verified here. What is noted is then read with a token that this node has
+// of the same account, so a mistake could give nobody more than that account may read.
+type noting struct {
+	http.ResponseWriter
+
+	server *Server
+	r      *http.Request
+}
+
+// Unwrap is for http.ResponseController.
+func (n noting) Unwrap() http.ResponseWriter { return n.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (n noting) WriteHeader(code int) {
+	if code == http.StatusOK {
+		n.note()
+	}
+	n.ResponseWriter.WriteHeader(code)
+}
+
+func (n noting) note() {
+	store := n.server.store
+	parsed, said, err := parseToken(bearerOf(n.r))
+	if err != nil || !store.accounts[said.account()] {
+		return
+	}
+	if len(store.keysOf(parsed)) == 0 {
+		store.wantKeys()
+	}
+	in, ok := store.scopeOf(n.r, said.account())
+	if !ok {
+		return
+	}
+	if err := store.note(in); err != nil {
+		klog.FromContext(n.r.Context()).Error(err, "Cannot keep all that a ServiceAccount reads",
+			"serviceAccount", said.account())
+	}
+}
+
+// passOn passes on what came with a token.
+func (s *Server) passOn(w http.ResponseWriter, r *http.Request) {
+	if len(s.store.accounts) > 0 && r.Method == http.MethodGet {
+		w = noting{w, s, r}
+	}
+	s.asCaller.ServeHTTP(w, r)
+}
+
+// answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else is answered 503:
+// that a token is not known here does not mean that it is wrong, and some clients end when they are answered 401.
+func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
+	account, err := s.store.authenticate(bearerOf(r))
+	if err != nil {
+		serve.WriteError(w, r, apierrors.NewServiceUnavailable("kube-apiserver is away, and the token is not one that "+
+			"is answered without it: "+err.Error()))
+		return
+	}
+	s.answer(w, r, account, back)
+}
+
+func bearerOf(r *http.Request) string {
+	return strings.TrimPrefix(r.Header.Get("Authorization"), bearerPrefix)
+}
+
+// accountToken returns the newest token for kube-apiserver that is kept of an account; "" stands for any account.
+func (s *Store) accountToken(account string) (newest token, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for request, kept := range s.tokens {
+		if request.Audience == "" && (account == "" || account == request.account()) &&
+			(!ok || kept.Issued.After(newest.Issued)) {
+			newest, ok = kept, true
+		}
+	}
+	return newest, ok
+}
+
+func (r tokenRequest) account() string { return r.Namespace + "/" + r.ServiceAccount }
+
+// asAccount is a transport that sends requests with a kept token of an account, "" for any.
+type asAccount struct {
+	next    http.RoundTripper
+	store   *Store
+	account string
+}
+
+// errNoAccount is the error for an account without a token.
+var errNoAccount = errors.New("there is no token of the ServiceAccount for a pod of this node")
+
+// RoundTrip implements http.RoundTripper.
+func (t asAccount) RoundTrip(r *http.Request) (*http.Response, error) {
+	kept, ok := t.store.accountToken(t.account)
+	if !ok {
+		return nil, errNoAccount
+	}
+	r = utilnet.CloneRequest(r)
+	r.Header.Set("Authorization", bearerPrefix+kept.Token)
+	return t.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
+func (t asAccount) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// connectAccounts lets the follower read with the tokens of accounts. config is the node's own.
+func (s *Server) connectAccounts(config *rest.Config) error {
+	if len(s.store.accounts) == 0 {
+		return nil
+	}
+	anonymous, err := s.connection.Transport(rest.AnonymousClientConfig)
+	if err != nil {
+		return err
+	}
+	as := func(account string) *rest.Config {
+		config := rest.CopyConfig(config)
+		config.Transport = asAccount{watching{anonymous, s.link}, s.store, account}
+		return config
+	}
+	for account := range s.store.accounts {
+		if s.follower.groups[account], err = follow.NewGroup(follow.GroupOptions{Config: as(account)}); err != nil {
+			return err
+		}
+	}
+	s.follower.asAny, err = apiFor(as(""))
+	return err
+}
+
+// addAccounts adds what accounts read, as long as a pod of theirs is on the node, and kube-apiserver lets them read it.
+func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope) {
+	here := map[string]bool{}
+	for request := range wanted.tokens {
+		here[request.account()] = here[request.account()] || request.Audience == ""
+	}
+	for _, in := range known {
+		account := in.kind.account
+		if account == "" || !here[account] {
+			continue
+		}
+		if source := f.sources[in]; source != nil && source.State().Forbidden {
+			klog.FromContext(ctx).Info("A ServiceAccount may not read any more what is kept for it, forgetting it",
+				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
+			continue
+		}
+		wanted.scopes[in] = struct{}{}
+	}
+}
+
+// reportAccounts says what is kept for accounts.
+func (s *Server) reportAccounts(report *health.Report) {
+	if len(s.store.accounts) == 0 {
+		return
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	sets := 0
+	for in, set := range s.store.sets {
+		if in.kind.account != "" && set.version > 0 {
+			sets++
+		}
+	}
+	if len(s.store.keys.Keys) == 0 {
+		report.Note("the cluster's keys are not known yet, so no ServiceAccount is answered without kube-apiserver")
+		return
+	}
+	report.Note("%d lists and objects are kept for %d ServiceAccounts", sets, len(s.store.accounts))
+}

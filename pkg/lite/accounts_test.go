@@ -1,0 +1,601 @@
+package lite
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
+)
+
+// issuer signs tokens as kube-apiserver does.
+type issuer struct {
+	key *ecdsa.PrivateKey
+	id  string
+}
+
+const (
+	issuerURL = "https://kubernetes.default.svc"
+	dnsName   = "kube-system/coredns"
+)
+
+func newIssuer(t *testing.T) issuer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issuer{key, "key-1"}
+}
+
+// published are its public keys, with some that nobody may be believed with.
+func (i issuer) published() jose.JSONWebKeySet {
+	return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+		{Key: i.key.Public(), KeyID: i.id, Algorithm: string(jose.ES256), Use: "sig"},
+		{Key: []byte("a shared secret, which has no place here"), KeyID: "secret", Algorithm: string(jose.HS256)},
+	}}
+}
+
+// sign signs claims with any key.
+func sign(algorithm jose.SignatureAlgorithm, key any, id string, said any) (string, error) {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
+	if err != nil {
+		return "", err
+	}
+	return jwt.Signed(signer).Claims(said).Serialize()
+}
+
+// ofPod are the claims of a pod's token.
+func ofPod(account, pod string, uid types.UID, expiry time.Time) tokenClaims {
+	namespace, name, _ := strings.Cut(account, "/")
+	var said tokenClaims
+	said.Issuer, said.Audience, said.Subject = issuerURL, jwt.Audience{issuerURL},
+		"system:serviceaccount:"+namespace+":"+name
+	said.Expiry, said.IssuedAt = jwt.NewNumericDate(expiry), jwt.NewNumericDate(time.Now())
+	said.NotBefore = said.IssuedAt
+	said.Kubernetes.Namespace = namespace
+	said.Kubernetes.ServiceAccount = tokenObject{name, types.UID("of-" + name)}
+	said.Kubernetes.Pod = tokenObject{pod, uid}
+	said.Kubernetes.Node = &tokenObject{"node0", "n0"}
+	return said
+}
+
+// grant answers a TokenRequest.
+func (i issuer) grant(r *http.Request, expiry time.Time) (string, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "", err
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := decodeBody(body, request); err != nil {
+		return "", err
+	}
+	parts := strings.Split(r.URL.Path, "/")
+	said := ofPod(parts[4]+"/"+parts[6], request.Spec.BoundObjectRef.Name, request.Spec.BoundObjectRef.UID, expiry)
+	return sign(jose.ES256, i.key, i.id, said)
+}
+
+// podOf is a pod with a token.
+func podOf(account string, uid types.UID) corev1.Pod {
+	namespace, name, _ := strings.Cut(account, "/")
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, ResourceVersion: "3"},
+		Spec: corev1.PodSpec{NodeName: "node0", ServiceAccountName: name, Volumes: []corev1.Volume{
+			{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}}}}}}}}
+}
+
+// newAccountsFixture has pods of CoreDNS and of the till, which are allowed, and of a guest, who is not.
+func newAccountsFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	f.config.Accounts = []types.NamespacedName{{Namespace: "kube-system", Name: "coredns"},
+		{Namespace: "shop", Name: "till"}}
+	f.cloud.lists["/api/v1/pods"] = list("PodList", "v1", podOf(dnsName, "u-dns"), podOf("shop/till", "u-till"),
+		podOf("shop/guest", "u-guest"))
+	f.cloud.lists["/api/v1/namespaces"] = list("NamespaceList", "v1",
+		corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", ResourceVersion: "1"}})
+	f.cloud.lists["/api/v1/nodes/node0"] = corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "2"}}
+	f.cloud.lists["/apis/discovery.k8s.io/v1/endpointslices"] = list("EndpointSliceList", "discovery.k8s.io/v1",
+		discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till-1",
+			ResourceVersion: "4"}})
+	return f
+}
+
+// tokenOf is a token as the pod of an account has it.
+func (f *fixture) tokenOf(account string) string {
+	f.Helper()
+	_, name, _ := strings.Cut(account, "/")
+	uid := types.UID("u-" + strings.TrimPrefix(name, "core"))
+	token, err := sign(jose.ES256, f.cloud.issuer.key, f.cloud.issuer.id,
+		ofPod(account, name, uid, time.Now().Add(time.Hour)))
+	f.must(err)
+	return token
+}
+
+func (f *fixture) withToken(token string) *rest.Config {
+	f.Helper()
+	config := rest.AnonymousClientConfig(f.kubelet())
+	config.CertFile, config.KeyFile = "", ""
+	config.BearerToken = token
+	return config
+}
+
+func (f *fixture) client(token string) kubernetes.Interface {
+	f.Helper()
+	client, err := kubernetes.NewForConfig(f.withToken(token))
+	f.must(err)
+	return client
+}
+
+// ask sends a GET, and returns the code and the answer.
+func (f *fixture) ask(token, path string) (int, string) {
+	f.Helper()
+	transport, err := rest.TransportFor(f.withToken(token))
+	f.must(err)
+	r, err := http.NewRequestWithContext(f.Context(), http.MethodGet, "https://"+f.config.Address+path, nil)
+	f.must(err)
+	response, err := transport.RoundTrip(r)
+	f.must(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	f.must(err)
+	return response.StatusCode, string(body)
+}
+
+// kept waits until what accounts have read is followed, and on the disk.
+func (f *fixture) kept(scopes int) {
+	f.Helper()
+	store := f.server.store
+	patience.Until(f.T, "what accounts read is kept", func() error {
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		followed := 0
+		for in, set := range store.sets {
+			if in.kind.account != "" && set.version > 0 {
+				followed++
+			}
+		}
+		if followed != scopes || len(store.keys.Keys) != 1 {
+			return fmt.Errorf("%d scopes and %d keys are", followed, len(store.keys.Keys))
+		}
+		return nil
+	})
+	f.server.commit(klog.Background())
+}
+
+// readAll lets CoreDNS and the till read what each of them reads, while the cloud is there.
+func (f *fixture) readAll() {
+	f.Helper()
+	for account, paths := range map[string][]string{
+		dnsName: {"/api/v1/services?limit=500", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/namespaces",
+			"/api/v1/namespaces/shop/secrets"},
+		"shop/till":  {"/api/v1/nodes/node0", "/api/v1/pods?fieldSelector=metadata.namespace%3Dshop"},
+		"shop/guest": {"/api/v1/services"},
+	} {
+		for _, path := range paths {
+			if code, body := f.ask(f.tokenOf(account), path); code != http.StatusOK {
+				f.Fatalf("%s, %s: %d %s", account, path, code, body)
+			}
+		}
+	}
+	f.kept(5)
+}
+
+// TestAccounts: after a loss of power, without the cloud, accounts get what each of them read, and nothing else.
+func TestAccounts(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	f.stop()
+	f.cloud.end()
+	f.start()
+
+	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		config := f.withToken(f.tokenOf(dnsName))
+		config.ContentType = contentType
+		client, err := kubernetes.NewForConfig(config)
+		f.must(err)
+		for resource, from := range map[string]struct {
+			client  rest.Interface
+			example runtime.Object
+			want    int
+		}{
+			"services":       {client.CoreV1().RESTClient(), &corev1.Service{}, 2},
+			"namespaces":     {client.CoreV1().RESTClient(), &corev1.Namespace{}, 1},
+			"endpointslices": {client.DiscoveryV1().RESTClient(), &discoveryv1.EndpointSlice{}, 1},
+		} {
+			informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(from.client, resource, "",
+				fields.Everything()), from.example, 0, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			go informer.Run(ctx.Done())
+			if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || len(informer.GetStore().List()) != from.want {
+				t.Errorf("%s: the informer has %v", resource, informer.GetStore().List())
+			}
+			if informer.LastSyncResourceVersion() != version5 {
+				t.Errorf("%s: the version is %s", resource, informer.LastSyncResourceVersion())
+			}
+			cancel()
+		}
+	}
+	till := f.client(f.tokenOf("shop/till"))
+	if node, err := till.CoreV1().Nodes().Get(t.Context(), "node0", metav1.GetOptions{}); err != nil ||
+		node.Name != "node0" {
+		t.Errorf("got %v, %v", node, err)
+	}
+	dns, guest := f.tokenOf(dnsName), f.tokenOf("shop/guest")
+	for path, token := range map[string]string{
+		"/api/v1/services":                                           f.tokenOf("shop/till"),
+		"/api/v1/nodes":                                              f.tokenOf("shop/till"),
+		"/api/v1/nodes/node1":                                        f.tokenOf("shop/till"),
+		"/api/v1/pods":                                               f.tokenOf("shop/till"),
+		"/api/v1/nodes/node0":                                        dns,
+		"/api/v1/namespaces/shop/secrets":                            dns,
+		"/api/v1/namespaces/shop/secrets/password":                   dns,
+		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0":           dns,
+		"/api/v1/watch/services/till":                                dns,
+		"/api/v1/watch/namespaces/shop/services/till":                dns,
+		"/api/v1/namespaces/other":                                   dns,
+		"/api/v1/namespaces/shop/services/other":                     dns,
+		"/api/v1/services?labelSelector=a%3Db":                       dns,
+		"/api/v1/services?resourceVersion=6":                         dns,
+		"/apis/storage.k8s.io/v1/csidrivers":                         dns,
+		"/apis/superedge.io/v1/servicegrids":                         dns,
+		"/openid/v1/jwks":                                            dns,
+		"/api":                                                       dns,
+		"/api/v1/namespaces/shop/services":                           guest,
+		"/apis/discovery.k8s.io/v1/endpointslices":                   guest,
+		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/x": guest,
+	} {
+		if code, body := f.ask(token, path); code != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if code, body := f.ask(dns, "/api/v1/namespaces/shop/services/till"); code != http.StatusOK {
+		t.Errorf("an object of a list that was read: %d %s", code, body)
+	}
+	client := f.client(dns)
+	_, write := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{}, metav1.CreateOptions{})
+	seconds := int64(3600)
+	_, granted := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till",
+				UID: "u-till"}}}, metav1.CreateOptions{})
+	if !apierrors.IsServiceUnavailable(write) || !apierrors.IsServiceUnavailable(granted) {
+		t.Errorf("a write: %v; the kubelet's token for a pod: %v", write, granted)
+	}
+}
+
+// strangers are tokens that are not answered without the cloud, whoever shows them.
+func (f *fixture) strangers() map[string]string {
+	f.Helper()
+	own := f.cloud.issuer
+	at := func(in time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(in)) }
+	changed := func(change func(*tokenClaims)) string {
+		said := ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Hour))
+		change(&said)
+		token, err := sign(jose.ES256, own.key, own.id, said)
+		f.must(err)
+		return token
+	}
+	signed := func(algorithm jose.SignatureAlgorithm, key any, id string) string {
+		token, err := sign(algorithm, key, id, ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Hour)))
+		f.must(err)
+		return token
+	}
+	good := strings.Split(f.tokenOf(dnsName), ".")
+	till := strings.Split(f.tokenOf("shop/till"), ".")
+	header := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"` + own.id + `"}`))
+	public, err := x509.MarshalPKIXPublicKey(own.key.Public())
+	f.must(err)
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	f.must(err)
+	other := newIssuer(f.T)
+	return map[string]string{
+		"expired":             changed(func(c *tokenClaims) { c.Expiry = at(-time.Second) }),
+		"without an expiry":   changed(func(c *tokenClaims) { c.Expiry = nil }),
+		"not valid yet":       changed(func(c *tokenClaims) { c.NotBefore = at(time.Hour) }),
+		"of another issuer":   changed(func(c *tokenClaims) { c.Issuer = "https://other" }),
+		"without an issuer":   changed(func(c *tokenClaims) { c.Issuer = "" }),
+		"for another":         changed(func(c *tokenClaims) { c.Audience = jwt.Audience{"vault"} }),
+		"for nobody":          changed(func(c *tokenClaims) { c.Audience = nil }),
+		"of another subject":  changed(func(c *tokenClaims) { c.Subject = "system:serviceaccount:shop:guest" }),
+		"of a new account":    changed(func(c *tokenClaims) { c.Kubernetes.ServiceAccount.UID = "new" }),
+		"of no pod":           changed(func(c *tokenClaims) { c.Kubernetes.Pod = tokenObject{} }),
+		"of another pod":      changed(func(c *tokenClaims) { c.Kubernetes.Pod.UID = "u-till" }),
+		"of an unknown pod":   changed(func(c *tokenClaims) { c.Kubernetes.Pod = tokenObject{"coredns-2", "u-dns"} }),
+		"on another node":     changed(func(c *tokenClaims) { c.Kubernetes.Node.Name = "node1" }),
+		"of another cluster":  signed(jose.ES256, other.key, own.id),
+		"with an unknown key": signed(jose.ES256, own.key, "key-2"),
+		"without a key's id":  signed(jose.ES256, own.key, ""),
+		"HS256, public key":   signed(jose.HS256, public, own.id),
+		"HS256, shared":       signed(jose.HS256, []byte("a shared secret, which has no place here"), "secret"),
+		"of another curve":    signed(jose.ES384, p384, own.id),
+		"alg none":            header + "." + good[1] + ".",
+		"alg none, signed":    header + "." + good[1] + "." + good[2],
+		"without a signature": good[0] + "." + good[1] + ".",
+		"another's signature": good[0] + "." + good[1] + "." + till[2],
+		"a part":              good[0] + "." + good[1],
+		"a word":              "x",
+		"nothing":             "",
+		"huge":                good[0] + "." + good[1] + "." + strings.Repeat("A", tokenLength),
+		"JSON": fmt.Sprintf(`{"payload":%q,"signatures":[{"protected":%q,"signature":%q}]}`, good[1], good[0],
+			good[2]),
+		"of a guest": f.tokenOf("shop/guest"),
+	}
+}
+
+// TestStrangersWithTokens get nothing without the cloud.
+func TestStrangersWithTokens(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	strangers := f.strangers()
+	f.cloud.end()
+	f.server.link.fail()
+	paths := []string{"/api/v1/services", "/api/v1/namespaces", "/api/v1/nodes/node0",
+		"/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword",
+		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0"}
+	for what, token := range strangers {
+		for _, path := range paths {
+			code, body := f.ask(token, path)
+			if code != http.StatusServiceUnavailable && (code != http.StatusUnauthorized || token != "") {
+				t.Errorf("%s: %s: %d %s", what, path, code, body)
+			}
+		}
+	}
+	if code, _ := f.ask(f.tokenOf(dnsName), paths[0]); code != http.StatusOK {
+		t.Errorf("CoreDNS: %d", code)
+	}
+	if account, err := f.server.store.authenticate(strangers["of a guest"]); err == nil {
+		t.Errorf("a guest is taken for %s", account)
+	}
+	// A clock that is behind makes nothing invalid, and nothing valid.
+	late := f.tokenOf(dnsName)
+	soon, err := sign(jose.ES256, f.cloud.issuer.key, f.cloud.issuer.id,
+		ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Minute)))
+	f.must(err)
+	store := f.server.store
+	store.mu.Lock()
+	store.heard = time.Now().Add(2 * time.Minute)
+	store.mu.Unlock()
+	for token, want := range map[string]int{late: http.StatusOK, soon: http.StatusServiceUnavailable} {
+		if code, body := f.ask(token, paths[0]); code != want {
+			t.Errorf("with a clock that is behind: %d %s", code, body)
+		}
+	}
+	// A pod that is gone has no token any more.
+	store.noteGone("u-dns")
+	if code, body := f.ask(late, paths[0]); code != http.StatusServiceUnavailable {
+		t.Errorf("of a pod that is gone: %d %s", code, body)
+	}
+	// Nor is it in what others are answered.
+	store.noteGone("u-guest")
+	code, body := f.ask(f.tokenOf("shop/till"), "/api/v1/pods?fieldSelector=metadata.namespace%3Dshop")
+	if code != http.StatusOK || strings.Contains(body, "guest") {
+		t.Errorf("pods without those that are gone: %d %s", code, body)
+	}
+}
+
+// TestTokenBeforeTheClock: kube-apiserver has signed a token some minutes after it was last heard of.
+func TestTokenBeforeTheClock(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	said := ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Hour))
+	said.IssuedAt = jwt.NewNumericDate(time.Now().Add(keepVersion - time.Minute))
+	said.NotBefore = said.IssuedAt
+	token, err := sign(jose.ES256, f.cloud.issuer.key, f.cloud.issuer.id, said)
+	f.must(err)
+	if account, err := f.server.store.authenticate(token); err != nil || account != dnsName {
+		t.Errorf("got %q, %v", account, err)
+	}
+}
+
+// TestAccountsAreBounded: thousands of questions, and large ones, cost no more than some.
+func TestAccountsAreBounded(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	store := f.server.store
+	r := func(query string) *http.Request {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/api/v1/services?"+query, nil)
+		f.must(err)
+		return r
+	}
+	said := 0
+	for i := range 5000 {
+		in, ok := store.scopeOf(r(fmt.Sprintf("fieldSelector=metadata.name%%3Ds%d", i)), dnsName)
+		if !ok {
+			t.Fatal("it is no scope")
+		}
+		if store.note(in) != nil {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("it is said %d times that there is too much", said)
+	}
+	of := map[string]int{}
+	for _, in := range store.scopes() {
+		of[in.kind.account]++
+	}
+	if of[dnsName] != accountScopes || of["shop/till"] != 2 {
+		t.Errorf("there are %v", of)
+	}
+	if in, ok := store.scopeOf(r("fieldSelector=metadata.name%3D"+strings.Repeat("x", scopeLength)), dnsName); ok {
+		t.Errorf("a scope with a name of %d bytes is kept", len(in.fields))
+	}
+	for _, other := range []string{"labelSelector=a%3Db", "fieldSelector=a%3D%3D%3Db%2C%3D"} {
+		if in, ok := store.scopeOf(r(other), dnsName); ok {
+			t.Errorf("%s is kept as %v", other, in)
+		}
+	}
+}
+
+// TestAccountsThatMayNotReadAnyMore are answered nothing.
+func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	f.stop()
+
+	// One account is not in the flag any more; its objects are removed from the disk.
+	f.config.Accounts = f.config.Accounts[1:]
+	f.start()
+	f.server.commit(klog.Background())
+	f.stop()
+	opened, state, _, err := journal.Open(filepath.Join(f.config.Dir, "journal"), nil, isLasting)
+	f.must(err)
+	f.must(opened.Close())
+	for key := range state {
+		if strings.Contains(key, "by "+dnsName) {
+			t.Errorf("the journal has %q", key)
+		}
+	}
+	f.start()
+	f.kept(2)
+	f.cloud.mu.Lock()
+	f.cloud.forbidden["shop/till /api/v1/nodes/node0"] = true
+	f.cloud.mu.Unlock()
+	f.stop()
+	f.start()
+	f.kept(1)
+	if code, body := f.ask(f.tokenOf("shop/till"), "/api/v1/nodes/node0"); code != http.StatusForbidden {
+		t.Errorf("the account is answered %d %s", code, body)
+	}
+	// Nothing is noted of what kube-apiserver refuses.
+	f.kept(1)
+}
+
+// TestAccountsWithoutAPod of theirs on the node are forgotten.
+func TestAccountsWithoutAPod(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	f.stop()
+	f.cloud.mu.Lock()
+	f.cloud.lists["/api/v1/pods"] = list("PodList", "v1", podOf("shop/till", "u-till"))
+	f.cloud.mu.Unlock()
+	f.start()
+	f.kept(2)
+	if account, err := f.server.store.authenticate(f.tokenOf(dnsName)); err == nil {
+		t.Errorf("%s is still known", account)
+	}
+}
+
+// TestNewKeysOfTheCluster are read when a token that kube-apiserver has accepted is signed with one, and the old ones
+// do not count any more.
+func TestNewKeysOfTheCluster(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	old := f.tokenOf(dnsName)
+	next := newIssuer(t)
+	next.id = "key-2"
+	f.cloud.mu.Lock()
+	f.cloud.issuer = next
+	f.cloud.mu.Unlock()
+	token := f.tokenOf(dnsName)
+	if code, _ := f.ask(token, "/api/v1/services"); code != http.StatusOK {
+		t.Fatalf("got %d", code)
+	}
+	f.server.store.poke()
+	patience.Until(t, "the new key is known", func() error {
+		_, err := f.server.store.authenticate(token)
+		return err
+	})
+	if _, err := f.server.store.authenticate(old); err == nil {
+		t.Error("the old key counts")
+	}
+	// Keys that cannot be used do not take the place of those that can.
+	f.server.store.mu.Lock()
+	defer f.server.store.mu.Unlock()
+	for _, bad := range []string{"", "{}", `{"keys":[]}`, `{"keys":[{"kty":"oct","kid":"key-2","k":"c2VjcmV0"}]}`} {
+		if err := f.server.store.useKeys([]byte(bad)); err == nil || len(f.server.store.keys.Key("key-2")) != 1 {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// TestFurtherAddress: pods are served there once there is a certificate, which may change; the kubelet does not wait.
+func TestFurtherAddress(t *testing.T) {
+	f := newAccountsFixture(t)
+	dir := t.TempDir()
+	f.config.Further = Further{Address: strings.Replace(f.config.Address, "127.0.0.1", "127.0.0.2", 1),
+		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
+	f.start() // it waits until the kubelet is served
+	f.readAll()
+	trusting := func(ca *tlstest.Authority, token string) (int, error) {
+		config := f.withToken(token)
+		config.CAFile, config.CAData, config.ServerName = "", ca.PEM, "127.0.0.1"
+		transport, err := rest.TransportFor(config)
+		f.must(err)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"https://"+f.config.Further.Address+"/api/v1/services", nil)
+		f.must(err)
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	for range 2 {
+		ca := tlstest.NewAuthority(t)
+		certificate, key := ca.IssueFiles(t, t.TempDir(), "pods")
+		f.must(os.Rename(certificate, f.config.Further.CertFile))
+		f.must(os.Rename(key, f.config.Further.KeyFile))
+		patience.Until(t, "pods are served", func() error {
+			code, err := trusting(ca, f.tokenOf(dnsName))
+			if err == nil && code != http.StatusOK {
+				t.Errorf("got %d", code)
+			}
+			return err
+		})
+		if code, err := trusting(ca, ""); err != nil || code != http.StatusUnauthorized {
+			t.Errorf("nobody: %d, %v", code, err)
+		}
+		f.must(os.WriteFile(f.config.Further.CertFile, []byte("broken"), 0o600))
+		if code, err := trusting(ca, f.tokenOf(dnsName)); err != nil || code != http.StatusOK {
+			t.Errorf("while the file is broken: %d, %v", code, err)
+		}
+	}
+	f.cloud.end()
+	f.server.link.fail()
+	ca := tlstest.NewAuthority(t)
+	certificate, key := ca.IssueFiles(t, t.TempDir(), "pods")
+	f.must(os.Rename(certificate, f.config.Further.CertFile))
+	f.must(os.Rename(key, f.config.Further.KeyFile))
+	for account, want := range map[string]int{dnsName: http.StatusOK, "shop/guest": http.StatusServiceUnavailable} {
+		if code, err := trusting(ca, f.tokenOf(account)); err != nil || code != want {
+			t.Errorf("%s without the cloud: %d, %v", account, code, err)
+		}
+	}
+}

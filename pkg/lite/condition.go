@@ -1,0 +1,97 @@
+package lite
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const (
+	// tellInterval is how often it is looked whether the Node's condition is still right.
+	tellInterval = 30 * time.Second
+	// heartbeat is how old the condition in the cloud may be.
+	heartbeat = 10 * time.Minute
+	// askedWithin is how long ago the kubelet may have asked. It renews its Lease every 10 s.
+	askedWithin = 2 * time.Minute
+	// messageLimit is how many bytes the condition's message may have.
+	messageLimit = 1024
+)
+
+// condition is what the Node says of a start without kube-apiserver.
+func (s *Server) condition() corev1.NodeCondition {
+	e := s.explain()
+	c := corev1.NodeCondition{Type: v1.NodeStartsAlone, Status: corev1.ConditionTrue, Reason: "AllPodsWouldStart",
+		Message: e.Summary()}
+	switch {
+	case len(e.Missing) > 0:
+		c.Status, c.Reason = corev1.ConditionFalse, "NoPodWouldStart"
+	case len(e.Stuck()) > 0:
+		c.Status, c.Reason = corev1.ConditionFalse, "SomePodsWouldNotStart"
+	case time.Since(time.Unix(s.asked.Load(), 0)) > askedWithin:
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "KubeletElsewhere",
+			"the kubelet does not ask lite-apiserver: is it led there?"
+	}
+	if len(c.Message) > messageLimit {
+		c.Message = strings.ToValidUTF8(c.Message[:messageLimit-len("…")], "") + "…"
+	}
+	return c
+}
+
+// told is the condition that the cloud has; an empty one if it has none.
+func (s *Server) told() corev1.NodeCondition {
+	node := &corev1.Node{}
+	if s.store.decode(nodes, types.NamespacedName{Name: s.store.node}, node) {
+		for _, c := range node.Status.Conditions {
+			if c.Type == v1.NodeStartsAlone {
+				return c
+			}
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// tell keeps the Node's condition right until ctx is done.
+func (s *Server) tell(ctx context.Context) {
+	ticker := time.NewTicker(tellInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now, told := s.condition(), s.told()
+		if s.link.Away() != nil || (now.Status == told.Status && now.Reason == told.Reason &&
+			now.Message == told.Message && time.Since(told.LastHeartbeatTime.Time) < heartbeat) {
+			continue
+		}
+		now.LastHeartbeatTime, now.LastTransitionTime = metav1.Now(), told.LastTransitionTime
+		if now.Status != told.Status {
+			now.LastTransitionTime = now.LastHeartbeatTime
+		}
+		if err := s.follower.patchStatus(ctx, now); err != nil {
+			klog.FromContext(ctx).V(2).Info("Cannot tell the Node's condition, trying again", "err", err)
+		}
+	}
+}
+
+// patchStatus writes a condition of the Node.
+func (f *follower) patchStatus(ctx context.Context, condition corev1.NodeCondition) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	defer cancel()
+	_, err = answerTo(ctx, f.api.Patch(types.StrategicMergePatchType).Body(patch).
+		AbsPath("/api/v1/nodes", f.store.node, "status"))
+	return err
+}

@@ -1,0 +1,214 @@
+package lite
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2/textlogger"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// damagedStarts is how many times a server is started on a damaged journal.
+const damagedStarts = 500
+
+// damages are what a loss of power or a failing disk does to the files of a journal, newest first. before is how long
+// the newest file was when the last commit began.
+var damages = map[string]func(random *rand.Rand, files []string, before int){
+	"cut off in the last commit": func(random *rand.Rand, files []string, before int) {
+		rewrite(files[0], func(data []byte) []byte { return data[:before+random.IntN(len(data)-before+1)] })
+	},
+	"zeros in the last commit": func(random *rand.Rand, files []string, before int) {
+		rewrite(files[0], func(data []byte) []byte {
+			if before < len(data) {
+				clear(data[before+random.IntN(len(data)-before):])
+			}
+			return data
+		})
+	},
+	"a bit of the newest": func(random *rand.Rand, files []string, _ int) { rewrite(files[0], flip(random)) },
+	"a bit of the older": func(random *rand.Rand, files []string, _ int) {
+		rewrite(files[len(files)-1], flip(random))
+	},
+	"a bit of each of two": func(random *rand.Rand, files []string, _ int) {
+		for _, file := range files {
+			rewrite(file, flip(random))
+		}
+	},
+	"the newest is empty": func(_ *rand.Rand, files []string, _ int) {
+		rewrite(files[0], func([]byte) []byte { return nil })
+	},
+	"a new one was begun": func(random *rand.Rand, files []string, _ int) { begun(random, files[0]) },
+}
+
+func rewrite(file string, change func(data []byte) []byte) {
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, change(data), 0o600)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+func flip(random *rand.Rand) func(data []byte) []byte {
+	return func(data []byte) []byte {
+		data[random.IntN(len(data))] ^= 1 << random.IntN(8)
+		return data
+	}
+}
+
+// begun leaves part of the next file, which had not got its name yet.
+func begun(random *rand.Rand, newest string) {
+	data, err := os.ReadFile(newest)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(filepath.Dir(newest), ".journal-123"), data[:random.IntN(len(data))], 0o600)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// TestDamagedStarts starts a server on what 500 losses of power and failures of the disk leave of its journal. The
+// kubelet is answered all that was committed, or an older state and the log names a file, or nothing if no file is
+// left; never a pod that it has confirmed as gone, and never a list that kube-apiserver has not given.
+func TestDamagedStarts(t *testing.T) {
+	f := newFixture(t)
+	f.cloud.end()
+	names := slices.Sorted(maps.Keys(damages))
+	outcomes := map[string]int{}
+	for seed := range uint64(damagedStarts / 20) {
+		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 9)), dir: filepath.Join(t.TempDir(), "journal"),
+			version: 1, truth: map[uint64]map[string]string{1: {"stays": "uid-stays"}}, confirmed: map[string]bool{}}
+		w.start()
+		w.list()
+		w.commit()
+		for range 20 {
+			for range w.random.IntN(6) {
+				w.change()
+			}
+			if w.random.IntN(4) == 0 {
+				w.confirm()
+			}
+			committed := w.committed
+			before := size(t, files(t, w.dir)[0])
+			w.commit()
+			if newest := files(t, w.dir)[0]; size(t, newest) < before {
+				before = size(t, newest) // it is a new one
+			}
+			what := names[w.random.IntN(len(names))]
+			dir := t.TempDir()
+			f.must(os.CopyFS(filepath.Join(dir, "journal"), os.DirFS(w.dir)))
+			damages[what](w.random, files(t, filepath.Join(dir, "journal")), before)
+			outcomes[what+": "+w.judgeStart(f, dir, what, committed)]++
+		}
+		f.must(w.journal.Close())
+	}
+	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
+		t.Logf("%3d times %s", outcomes[outcome], outcome)
+	}
+}
+
+// files are those of a journal, the newest first.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "journal-*"))
+	if err != nil || len(found) == 0 {
+		t.Fatal(found, err)
+	}
+	slices.Reverse(found)
+	return found
+}
+
+func size(t *testing.T, file string) int {
+	t.Helper()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Size())
+}
+
+// judgeStart starts a server on a damaged journal without the cloud, and says what the kubelet is answered. committed
+// is the version that was on the disk before the last commit.
+func (w *world) judgeStart(f *fixture, dir, damage string, committed uint64) string {
+	kept := files(w.t, filepath.Join(dir, "journal"))
+	var log bytes.Buffer
+	config := f.config
+	config.Dir = dir
+	server, err := New(config, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
+	named := strings.Contains(log.String(), filepath.Join(dir, "journal", "journal-"))
+	if err != nil {
+		if !strings.Contains(err.Error(), filepath.Join(dir, "journal")) {
+			w.t.Errorf("%s: the error names no file: %v", damage, err)
+		}
+		return "refused"
+	}
+	defer server.journal.Close()
+	server.link.fail()
+	answer := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(w.t.Context(), http.MethodGet,
+		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0", nil)
+	r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
+	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{
+		CommonName: "system:node:node0", Organization: []string{nodesGroup}}}}}}
+	server.ServeHTTP(answer, r)
+	if answer.Code == http.StatusServiceUnavailable {
+		for _, file := range kept {
+			if !strings.Contains(log.String(), file) {
+				w.t.Errorf("%s: the kubelet is answered nothing, and the log has %q, but not %s", damage, &log, file)
+			}
+		}
+		return "nothing, and the log names all files"
+	}
+	var list corev1.PodList
+	if err := decodeBody(answer.Body.Bytes(), &list); err != nil || answer.Code != http.StatusOK {
+		w.t.Fatalf("%s: %d, %v", damage, answer.Code, err)
+	}
+	version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.judgeList(damage, version, list.Items)
+	switch {
+	case version == w.committed:
+		return "all that was committed"
+	case !named || version > committed:
+		w.t.Errorf("%s: version %d is answered, after %d version %d was committed, and the log has %q", damage, version,
+			committed, w.committed, &log)
+	case version < committed && strings.HasSuffix(damage, "in the last commit"):
+		w.t.Errorf("%s: version %d is answered, and %d was committed before", damage, version, committed)
+	case version < committed:
+		return "an older state, and the log names a file"
+	}
+	return "all but the last commit, and the log names a file"
+}
+
+// judgeList compares a list with what kube-apiserver has said.
+func (w *world) judgeList(damage string, version uint64, items []corev1.Pod) {
+	got := map[string]string{}
+	for _, pod := range items {
+		got[pod.Name] = string(pod.UID)
+	}
+	want := maps.Clone(w.truth[version])
+	for name, uid := range want {
+		if w.confirmed[uid] {
+			delete(want, name)
+		}
+	}
+	if !maps.Equal(got, want) {
+		w.t.Errorf("%s: at version %d there are %v, and kube-apiserver said %v", damage, version, got, want)
+	}
+}

@@ -1,0 +1,234 @@
+package lite
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// ExplainPath is where the node's own kubelet, or root with its certificate, gets an Explanation as JSON.
+const ExplainPath = "/lite-apiserver/explain"
+
+// Explanation says which of the node's pods would start now without kube-apiserver.
+type Explanation struct {
+	Node string `json:"node"`
+	// Missing is why no pod of the API would start; none if it is a matter of the pods.
+	Missing []string         `json:"missing,omitempty"`
+	Pods    []PodExplanation `json:"pods"`
+}
+
+// PodExplanation is about one pod.
+type PodExplanation struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Missing is why the pod would not start; none if it would.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// explain says which pods would start now. Static pods are left out, because the kubelet asks nobody for them, and so
+// are those that have ended.
+func (s *Server) explain() Explanation {
+	e := Explanation{Node: s.store.node, Missing: s.missing(), Pods: []PodExplanation{}}
+	pods, err := s.store.pods()
+	if err != nil {
+		e.Missing = append(e.Missing, err.Error())
+	}
+	for _, pod := range pods {
+		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || ended(pod) {
+			continue
+		}
+		missing := s.store.missing(pod)
+		slices.Sort(missing)
+		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
+	}
+	return e
+}
+
+// missing is why the kubelet could start no pod now.
+func (s *Server) missing() []string {
+	var missing []string
+	s.mu.Lock()
+	if s.unkept != nil {
+		missing = append(missing, fmt.Sprintf("what kube-apiserver says cannot be kept: %v", s.unkept))
+	}
+	s.mu.Unlock()
+	for _, in := range always(s.store.node) {
+		if _, _, ok := s.store.read(in); !ok {
+			missing = append(missing, in.kind.Resource+" are not known yet")
+		}
+	}
+	if err := s.tooOld(); err != nil {
+		missing = append(missing, err.Error())
+	}
+	certificate, err := kubeletCertificate(s.config.Kubeconfig)
+	switch {
+	case err != nil:
+		missing = append(missing, fmt.Sprintf("the kubelet's certificate cannot be read: %v", err))
+	case !s.store.now().Before(certificate.NotAfter):
+		missing = append(missing, fmt.Sprintf("the kubelet's certificate has expired at %s: it starts again only when "+
+			"kube-apiserver signs a new one", certificate.NotAfter.UTC().Format(time.RFC3339)))
+	}
+	return missing
+}
+
+// missing is why a pod would not start now.
+func (s *Store) missing(pod *corev1.Pod) []string {
+	var missing []string
+	needed := newNeeds()
+	needed.add(pod)
+	for in := range needed.scopes {
+		if _, _, ok := s.read(in); !ok {
+			missing = append(missing, fmt.Sprintf("%s %s is not known", in.kind.name, in.object()))
+		}
+	}
+	for request := range needed.tokens {
+		whose := "for the audience " + request.Audience
+		if request.Audience == "" {
+			whose = "for the API server"
+		}
+		switch kept, ok := s.token(request); {
+		case !ok:
+			missing = append(missing, "there is no token "+whose)
+		case !s.now().Before(kept.Until):
+			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
+				kept.Until.UTC().Format(time.RFC3339)))
+		}
+	}
+	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
+	if class.Name != "" && s.find(runtimeClasses, class) == nil {
+		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
+	}
+	for i := range pod.Spec.Volumes {
+		missing = append(missing, s.cloudy(pod, &pod.Spec.Volumes[i])...)
+	}
+	return append(missing, images(pod)...)
+}
+
+// images is why the images of a pod may not be on the node.
+func images(pod *corev1.Pod) []string {
+	var missing []string
+	pulled := map[string]bool{}
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		pulled[status.Name] = status.ImageID != ""
+	}
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for i := range containers {
+		switch c := &containers[i]; {
+		case c.ImagePullPolicy == corev1.PullAlways:
+			missing = append(missing, fmt.Sprintf("the image of container %s is asked for at every start "+
+				"(imagePullPolicy Always)", c.Name))
+		case !pulled[c.Name]:
+			missing = append(missing, fmt.Sprintf("container %s has never run, so its image may not be on the node",
+				c.Name))
+		}
+	}
+	return missing
+}
+
+// cloudy is why a volume cannot be there without the cloud.
+func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
+	var missing []string
+	if v.Projected != nil {
+		for i := range v.Projected.Sources {
+			if v.Projected.Sources[i].PodCertificate != nil {
+				missing = append(missing, "volume "+v.Name+" wants a new certificate (podCertificate)")
+			}
+			if v.Projected.Sources[i].ClusterTrustBundle != nil {
+				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
+			}
+		}
+	}
+	attached := v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
+		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil
+	if claim := claimOf(pod, v); claim != "" {
+		attached = s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
+	}
+	if attached {
+		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
+	}
+	return missing
+}
+
+// claimIsAttached reports whether the control plane has to attach a claim's volume to the node before a pod starts
+// (pkg/volume/util/operationexecutor of Kubernetes). What is not known, others say.
+func (s *Store) claimIsAttached(name types.NamespacedName) bool {
+	claim, volume, driver := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.CSIDriver{}
+	if !s.decode(claims, name, claim) || !s.decode(volumes, types.NamespacedName{Name: claim.Spec.VolumeName}, volume) {
+		return false
+	}
+	source := &volume.Spec.PersistentVolumeSource
+	if source.CSI != nil {
+		known := s.decode(csiDrivers, types.NamespacedName{Name: source.CSI.Driver}, driver)
+		return !known || driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired
+	}
+	return source.FC != nil || source.ISCSI != nil || source.GCEPersistentDisk != nil || source.AzureDisk != nil ||
+		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil
+}
+
+// decode reads an object. It reports whether there is one.
+func (s *Store) decode(k *kind, name types.NamespacedName, into typed) bool {
+	o := s.find(k, name)
+	return o != nil && into.Unmarshal(encoded(o)) == nil
+}
+
+// pods are the node's pods without those that are gone. The error is about one that cannot be decoded; the others are
+// in the result.
+func (s *Store) pods() ([]*corev1.Pod, error) {
+	_, objects, _ := s.read(podsOf(s.node))
+	var all []*corev1.Pod
+	var failed error
+	for _, o := range objects {
+		pod := &corev1.Pod{}
+		if err := pod.Unmarshal(encoded(o)); err != nil {
+			failed = fmt.Errorf("pod %s: %w", nameOf(o), err)
+			continue
+		}
+		all = append(all, pod)
+	}
+	return all, failed
+}
+
+// serveExplanation answers ExplainPath.
+func (s *Server) serveExplanation(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	answer, err := json.Marshal(s.explain())
+	if err != nil { // it has texts only
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write(answer) // if the client is gone, its request ends
+}
+
+// Stuck are the pods that would not start, as NAMESPACE/NAME.
+func (e *Explanation) Stuck() []PodExplanation {
+	return slices.DeleteFunc(slices.Clone(e.Pods), func(p PodExplanation) bool { return len(p.Missing) == 0 })
+}
+
+// Summary is the explanation as one line.
+func (e *Explanation) Summary() string {
+	if len(e.Missing) > 0 {
+		return "without kube-apiserver no pod would start: " + strings.Join(e.Missing, "; ")
+	}
+	stuck := e.Stuck()
+	if len(stuck) == 0 {
+		return fmt.Sprintf("without kube-apiserver all %d pods would start", len(e.Pods))
+	}
+	const named = 3
+	var lines []string
+	for _, p := range stuck[:min(named, len(stuck))] {
+		lines = append(lines, fmt.Sprintf("%s/%s: %s", p.Namespace, p.Name, strings.Join(p.Missing, ", ")))
+	}
+	if len(stuck) > named {
+		lines = append(lines, fmt.Sprintf("and %d more", len(stuck)-named))
+	}
+	return fmt.Sprintf("without kube-apiserver %d of %d pods would not start: %s", len(stuck), len(e.Pods),
+		strings.Join(lines, "; "))
+}

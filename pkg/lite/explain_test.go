@@ -1,0 +1,248 @@
+package lite
+
+import (
+	"crypto/x509/pkix"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/docs/docstest"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+)
+
+// kept is a Store with these objects, and complete sets of all that a node always needs.
+func kept(t *testing.T, objects map[scope]interface{ Marshal() ([]byte, error) }) *Store {
+	t.Helper()
+	s := newStore("node0")
+	for _, in := range always("node0") {
+		sink{s, in}.At("1", func() {})
+	}
+	for in, object := range objects {
+		data, err := object.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := wire.ParseObject(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := sink{s, in}
+		to.At("2", func() { to.Apply(parsed) })
+	}
+	return s
+}
+
+// claimed is a pod with a claim, whose volume is of a driver.
+func claimed(driver string) map[scope]interface{ Marshal() ([]byte, error) } {
+	return map[scope]interface{ Marshal() ([]byte, error) }{
+		named(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "2"},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}},
+		named(volumes, "", "volume"): &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "2"},
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driver}}}},
+		{kind: csiDrivers}: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "local.csi", ResourceVersion: "2"},
+			Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}},
+	}
+}
+
+// lacks is a table of what may keep a pod from starting alone.
+func lacks() map[string]struct {
+	change func(*corev1.Pod)
+	kept   map[scope]interface{ Marshal() ([]byte, error) }
+	want   string
+} {
+	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}} }
+	}
+	projected := func(p corev1.VolumeProjection) func(*corev1.Pod) {
+		sources := []corev1.VolumeProjection{p}
+		return volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}})
+	}
+	disk := volume(corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
+	return map[string]struct {
+		change func(*corev1.Pod)
+		kept   map[scope]interface{ Marshal() ([]byte, error) }
+		want   string
+	}{
+		"nothing": {func(*corev1.Pod) {}, nil, ""},
+		"image always pulled": {func(p *corev1.Pod) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways }, nil,
+			"Always"},
+		"never ran": {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, nil, "has never run"},
+		"its init never ran": {func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "i"}} }, nil,
+			"container i"},
+		"Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}), nil,
+			"Secret s is not"},
+		"claim":           {disk, nil, "PersistentVolumeClaim disk is not"},
+		"local volume":    {disk, claimed("local.csi"), ""},
+		"attached volume": {disk, claimed("cloud.csi"), "attached by the control plane"},
+		"inline FC": {volume(corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}), nil,
+			"attached by the control plane"},
+		"podCertificate": {projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}), nil,
+			"new certificate"},
+		"ClusterTrustBundle": {projected(corev1.VolumeProjection{
+			ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}), nil, "ClusterTrustBundle"},
+		"token": {projected(corev1.VolumeProjection{
+			ServiceAccountToken: &corev1.ServiceAccountTokenProjection{}}), nil, "no token for the API server"},
+		"runtime class": {func(p *corev1.Pod) { p.Spec.RuntimeClassName = ptr.To("kata") }, nil, "RuntimeClass kata"},
+		"resource claim": {func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{ResourceClaimName: ptr.To("gpu")}}
+		}, nil, "ResourceClaim gpu"},
+		"made resource claim": {func(p *corev1.Pod) {
+			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{ResourceClaimName: ptr.To("gpu")}}
+		}, nil, "ResourceClaim gpu"},
+		"environment's Secret": {func(p *corev1.Pod) {
+			from := &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "e"}}
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: from}}
+		}, nil, "Secret e"},
+	}
+}
+
+// TestWhatAPodLacks: each thing that would keep a pod from starting alone is named, and nothing else is.
+func TestWhatAPodLacks(t *testing.T) {
+	for name, test := range lacks() {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"},
+			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}
+		test.change(pod)
+		missing := kept(t, test.kept).missing(pod)
+		named := len(missing) == 1 && strings.Contains(missing[0], test.want)
+		if (test.want == "" && len(missing) > 0) || (test.want != "" && !named) {
+			t.Errorf("%s: %q, want %q", name, missing, test.want)
+		}
+	}
+}
+
+// TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not.
+func TestExplain(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	ask := func(config *rest.Config) (int, []byte) {
+		client, err := rest.HTTPClientFor(config)
+		f.must(err)
+		response, err := client.Get(config.Host + ExplainPath)
+		f.must(err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		f.must(err)
+		return response.StatusCode, body
+	}
+	for range 2 {
+		var e Explanation
+		code, body := ask(f.kubelet())
+		f.must(json.Unmarshal(body, &e))
+		if code != http.StatusOK || len(e.Missing) > 0 || len(e.Pods) != 1 || e.Pods[0].Name != "till" {
+			t.Errorf("got %d and %s", code, body)
+		}
+		token := rest.AnonymousClientConfig(f.kubelet())
+		token.BearerToken = "some"
+		if code, body := ask(token); code == http.StatusOK {
+			t.Errorf("a token got %s", body)
+		}
+		f.cloud.end()
+		f.server.link.fail()
+	}
+	f.writeKubeconfig(f.issueUntil(f.authority,
+		pkix.Name{CommonName: "system:node:node0", Organization: []string{nodesGroup}}, time.Now().Add(-time.Minute)))
+	if missing := f.server.missing(); len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
+		t.Errorf("got %q", missing)
+	}
+}
+
+// TestMaxOfflineAge: after it the kubelet is answered nothing, nor with a clock by which the age cannot be told.
+func TestMaxOfflineAge(t *testing.T) {
+	f := newFixture(t)
+	f.config.MaxOfflineAge = 10 * time.Minute
+	f.start()
+	f.followed()
+	client, err := kubernetes.NewForConfig(f.kubelet())
+	f.must(err)
+	list := func() error {
+		_, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	f.cloud.end()
+	f.server.link.fail()
+	for _, test := range []struct {
+		ago  time.Duration
+		want string
+	}{
+		{9 * time.Minute, ""}, {11 * time.Minute, "after --max-offline-age=10m0s"},
+		{-time.Minute, "the clock is behind"},
+	} {
+		f.server.store.mu.Lock()
+		f.server.store.heard = time.Now().Add(-test.ago)
+		f.server.store.mu.Unlock()
+		err, reasons := list(), f.server.report().Reasons
+		if test.want == "" {
+			if err != nil || len(reasons) > 0 {
+				t.Errorf("%s: %v and %q", test.ago, err, reasons)
+			}
+		} else if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), test.want) ||
+			!slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(reason, test.want) }) {
+			t.Errorf("%s: %v and %q, want %q", test.ago, err, reasons, test.want)
+		}
+	}
+}
+
+// TestAgeSurvives: what is on the disk of when kube-apiserver was last heard of is at most a tenth of
+// --max-offline-age older, and only what it says of the node's pods counts.
+func TestAgeSurvives(t *testing.T) {
+	s := newStore("node0")
+	s.heardPrecision = time.Minute
+	begin := time.Now()
+	s.hear(begin)
+	s.hear(begin.Add(59 * time.Second))
+	s.hear(begin.Add(61 * time.Second))
+	s.hear(begin.Add(100 * time.Second))
+	sink{s, scope{kind: services}}.At("7", nil)
+	next := newStore("node0")
+	if err := next.load(s.takePending()); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
+		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
+	}
+}
+
+// TestCondition: the Node says whether its pods would start, and is patched only when that changes or is old.
+func TestCondition(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	if c := f.server.condition(); c.Reason != "KubeletElsewhere" {
+		t.Errorf("no kubelet has asked, and it is %s: %s", c.Reason, c.Message)
+	}
+	f.server.asked.Store(time.Now().Unix())
+	c := f.server.condition()
+	if c.Status != corev1.ConditionTrue || c.Type != v1.NodeStartsAlone {
+		t.Errorf("got %s %s: %s", c.Status, c.Reason, c.Message)
+	}
+	f.must(f.server.follower.patchStatus(t.Context(), c))
+	f.cloud.mu.Lock()
+	defer f.cloud.mu.Unlock()
+	if len(f.cloud.patched) != 1 || !strings.Contains(f.cloud.patched[0], `"type":"superedge.io/StartsAlone"`) {
+		t.Errorf("got %q", f.cloud.patched)
+	}
+}
+
+// TestMetricsReference: docs/reference.md has the metrics as they are.
+func TestMetricsReference(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	f.followed()
+	docstest.CompareMetrics(t, "lite-apiserver", f.server.metrics.registry)
+}

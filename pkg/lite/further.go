@@ -1,0 +1,86 @@
+package lite
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// Further is an address beside the loopback's, for pods that reach kube-apiserver by the ClusterIP of
+// default/kubernetes.
+type Further struct {
+	// Address is a host:port of the node; "" for none.
+	Address string
+	// CertFile and KeyFile are the serving certificate there, of a CA that pods trust.
+	CertFile, KeyFile string
+}
+
+// listenInterval is the time between two attempts to listen on the further address, which may come after a boot.
+const listenInterval = 2 * time.Second
+
+// certificate reads the serving certificate for each connection; there are few. While it cannot be read, the last one
+// is used.
+func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	var last atomic.Pointer[tls.Certificate]
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
+		if err != nil {
+			if known := last.Load(); known != nil {
+				return known, nil
+			}
+			return nil, err
+		}
+		last.Store(&pair)
+		return &pair, nil
+	}
+}
+
+// serveFurther serves the further address until ctx is done, once the node has it. The kubelet does not wait for it.
+// It takes config for itself.
+func (s *Server) serveFurther(ctx context.Context, config *tls.Config) {
+	if s.config.Further.Address == "" {
+		return
+	}
+	logger := klog.FromContext(ctx).WithValues("address", s.config.Further.Address)
+	config.Certificates, config.GetCertificate = nil, s.config.Further.certificate()
+	server := s.httpServer(ctx, config)
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	ticker := time.NewTicker(listenInterval)
+	defer ticker.Stop()
+	for said := false; ctx.Err() == nil; said = true {
+		err := s.config.Further.serve(ctx, server)
+		if ctx.Err() == nil && !said {
+			logger.Error(err, "Cannot serve pods, trying again")
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+func (f Further) serve(ctx context.Context, server *http.Server) error {
+	if _, err := server.TLSConfig.GetCertificate(nil); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.Address)
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Serving pods", "address", f.Address)
+	return server.ServeTLS(listener, "", "")
+}
+
+// httpServer makes the server of an address.
+func (s *Server) httpServer(ctx context.Context, config *tls.Config) *http.Server {
+	return &http.Server{Handler: s, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"),
+		BaseContext: func(net.Listener) context.Context {
+			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
+		}}
+}

@@ -1,0 +1,183 @@
+package lite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	bearerPrefix = "Bearer "
+	// tokenLength is how long a token may be that is read. Those of kube-apiserver have about 1 kB.
+	tokenLength = 16 << 10
+)
+
+// algorithms are those with which kube-apiserver signs tokens (pkg/serviceaccount/jwt.go of Kubernetes).
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
+
+// tokenClaims are what a ServiceAccount's token says (pkg/serviceaccount/claims.go of Kubernetes).
+type tokenClaims struct {
+	jwt.Claims
+
+	Kubernetes struct {
+		Namespace      string       `json:"namespace"`
+		ServiceAccount tokenObject  `json:"serviceaccount"`
+		Pod            tokenObject  `json:"pod"`
+		Node           *tokenObject `json:"node"`
+	} `json:"kubernetes.io"`
+}
+
+// tokenObject is what a token says of an object.
+type tokenObject struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+}
+
+// account is the ServiceAccount as NAMESPACE/NAME.
+func (c tokenClaims) account() string {
+	return c.Kubernetes.Namespace + "/" + c.Kubernetes.ServiceAccount.Name
+}
+
+// parseToken reads a token. Nothing is verified.
+func parseToken(bearer string) (*jwt.JSONWebToken, tokenClaims, error) {
+	var said tokenClaims
+	if len(bearer) > tokenLength {
+		return nil, said, errors.New("it is too long")
+	}
+	parsed, err := jwt.ParseSigned(bearer, algorithms)
+	if err != nil {
+		return nil, said, err
+	}
+	return parsed, said, parsed.UnsafeClaimsWithoutVerification(&said)
+}
+
+// keysOf returns the cluster's keys that a token says it is signed with.
+func (s *Store) keysOf(parsed *jwt.JSONWebToken) []jose.JSONWebKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(parsed.Headers) != 1 || parsed.Headers[0].KeyID == "" {
+		return nil
+	}
+	return s.keys.Key(parsed.Headers[0].KeyID)
+}
+
+// authenticate returns the account whose token this is. The error says why it is none that is answered here.
+//
+// A token counts if a key of the cluster signed it for the API server and an allowed account, it has not expired, and
+// it is bound to a pod of this node that is not gone. Issuer, audience and the account's UID are those of the token
+// that kube-apiserver has given this node for the same account. What an account was given does not depend on which of
+// its pods asked, because rights in the cluster do not.
+func (s *Store) authenticate(bearer string) (account string, err error) {
+	parsed, _, err := parseToken(bearer)
+	if err != nil {
+		return "", err
+	}
+	var said tokenClaims
+	keys := s.keysOf(parsed)
+	if len(keys) == 0 {
+		return "", errors.New("no key of the cluster that is known here signed it")
+	}
+	if !slices.ContainsFunc(keys, func(k jose.JSONWebKey) bool { return parsed.Claims(k.Key, &said) == nil }) {
+		return "", errors.New("its signature is wrong")
+	}
+	account = said.account()
+	of := said.Kubernetes
+	if !s.accounts[account] || said.Subject != "system:serviceaccount:"+of.Namespace+":"+of.ServiceAccount.Name {
+		return "", fmt.Errorf("%s is not in --allow-service-accounts", said.Subject)
+	}
+	kept, ok := s.accountToken(account)
+	if !ok {
+		return "", errNoAccount
+	}
+	_, own, err := parseToken(kept.Token)
+	if err != nil || own.Issuer == "" || len(own.Audience) == 0 {
+		return "", errors.New("the token of this node for the same account cannot be read")
+	}
+	now := s.now()
+	// kube-apiserver has signed it, so it was valid once: a clock that is behind does not make it invalid.
+	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
+		keepVersion); err != nil {
+		return "", err
+	}
+	switch {
+	case said.Expiry == nil || !now.Before(said.Expiry.Time()):
+		return "", jwt.ErrExpired
+	case of.ServiceAccount.UID != own.Kubernetes.ServiceAccount.UID:
+		return "", errors.New("the ServiceAccount was deleted and made again since")
+	case of.Node != nil && of.Node.Name != s.node, !s.runs(of.Namespace, of.Pod):
+		return "", errors.New("it is not bound to a pod of this node")
+	}
+	return account, nil
+}
+
+// runs reports whether a pod is of this node, and not gone.
+func (s *Store) runs(namespace string, pod tokenObject) bool {
+	uid := s.podUID(types.NamespacedName{Namespace: namespace, Name: pod.Name})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, gone := s.gone[uid]
+	return uid != "" && uid == pod.UID && !gone
+}
+
+// wantKeys asks for the cluster's keys, of which one is not known.
+func (s *Store) wantKeys() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keysAt = time.Time{}
+}
+
+// useKeys takes over the cluster's keys, a JSON Web Key Set. The caller holds the lock.
+func (s *Store) useKeys(encoded []byte) error {
+	var keys jose.JSONWebKeySet
+	if err := json.Unmarshal(encoded, &keys); err != nil {
+		return err
+	}
+	keys.Keys = slices.DeleteFunc(keys.Keys, func(k jose.JSONWebKey) bool { return !k.Valid() || !k.IsPublic() })
+	if len(keys.Keys) == 0 {
+		return errors.New("there is no public key")
+	}
+	s.keys, s.encodedKeys = keys, encoded
+	return nil
+}
+
+// refreshKeys reads the cluster's keys now and then. Every ServiceAccount may (the ClusterRole
+// system:service-account-issuer-discovery), the node may not.
+func (f *follower) refreshKeys(ctx context.Context) {
+	f.store.mu.Lock()
+	fresh := time.Since(f.store.keysAt) < refetchInterval
+	f.store.mu.Unlock()
+	if fresh || f.asAny == nil {
+		return
+	}
+	if err := f.fetchKeys(ctx); err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot read the cluster's keys, trying again", "err", err)
+	}
+}
+
+func (f *follower) fetchKeys(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	defer cancel()
+	encoded, err := answerTo(ctx, f.asAny.Get().AbsPath("/openid/v1/jwks"))
+	if err != nil {
+		return err
+	}
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	before := f.store.encodedKeys
+	if err := f.store.useKeys(encoded); err != nil {
+		return err
+	}
+	f.store.keysAt = time.Now()
+	if string(before) != string(encoded) {
+		f.store.pending[keyKeys] = encoded
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package lite
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+)
+
+const namespace = "lite_apiserver"
+
+// metrics has the server's metrics.
+type metrics struct {
+	registry *prometheus.Registry
+	answers  *prometheus.CounterVec
+}
+
+func newMetrics(s *Server) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "offline_answers_total",
+			Help: "Requests while kube-apiserver was away: answered from what is kept, or refused with 503."},
+			[]string{"answer"}),
+	}
+	for _, answer := range []string{"kept", "refused"} {
+		m.answers.WithLabelValues(answer)
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, value)
+	}
+	m.registry.MustRegister(m.answers,
+		gauge("upstream_away", "1 while kube-apiserver is away, and the kubelet is answered from what is kept.",
+			func() float64 {
+				if s.link.Away() != nil {
+					return 1
+				}
+				return 0
+			}),
+		gauge("pods", "Pods of the node that would start again, or would not, without kube-apiserver.",
+			func() float64 { return float64(len(s.explain().Pods)) }),
+		gauge("stuck_pods", "Those of them that would not.", func() float64 {
+			e := s.explain()
+			if len(e.Missing) > 0 {
+				return float64(len(e.Pods))
+			}
+			return float64(len(e.Stuck()))
+		}),
+		gauge("kubelet_certificate_expiration_timestamp_seconds",
+			"When the kubelet's certificate expires, in seconds since 1970; 0 if it cannot be read.", func() float64 {
+				certificate, err := kubeletCertificate(s.config.Kubeconfig)
+				if err != nil {
+					return 0
+				}
+				return float64(certificate.NotAfter.Unix())
+			}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
+			Help: "Bytes written to the journal."}, func() float64 { return float64(s.written()) }),
+		follow.Metrics(namespace, s.follower.states),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// answered counts an answer to the kubelet while kube-apiserver is away.
+func (m *metrics) answered(refused error) {
+	answer := "kept"
+	if refused != nil {
+		answer = "refused"
+	}
+	m.answers.WithLabelValues(answer).Inc()
+}

@@ -1,0 +1,186 @@
+package lite
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+const (
+	// manyPods is how many pods a node has, each with a ConfigMap, a Secret and a token of its own.
+	manyPods = 50
+	// memoryGoal and latencyGoal are what lite-apiserver may take: resident bytes, and time added to one request in a
+	// hundred. The test fails from twice the first, and where requests take more than twice as long: other programs
+	// run beside it.
+	memoryGoal  = 30 << 20
+	latencyGoal = 500 * time.Microsecond
+	// asked is how many requests are timed on each way.
+	asked = 3000
+)
+
+// TestFigures prints what lite-apiserver costs on a node with many pods: memory, disk, and time of requests that pass
+// through it.
+func TestFigures(t *testing.T) {
+	namespace := suite.Namespace(t, shared, "figures")
+	m := newMachine(t, "figures-0", false)
+	var uids []string
+	for i := range manyPods {
+		uids = append(uids, string(m.createRichPod(namespace, strconv.Itoa(i)).UID))
+	}
+	m.start()
+	m.ready()
+	m.recorded(2, uids...) // the pod, and its token
+	t.Logf("with %d pods: resident %.1f MB, of it %.1f MB of the program's file, journal %.0f kB", manyPods,
+		float64(m.resident())/(1<<20), float64(m.processFile("status", "RssFile:"))/(1<<10), float64(m.kept())/1e3)
+
+	path := "/api/v1/namespaces/" + namespace + "/configmaps/0"
+	direct, through := m.client(m.kubeconfig, path), m.client(filepath.Join(m.dir(), "kubelet.conf"), path)
+	var directly, passed []time.Duration
+	used := m.processor()
+	for range asked {
+		directly = append(directly, m.ask(direct))
+		passed = append(passed, m.ask(through))
+	}
+	added := percentile(passed, 99) - percentile(directly, 99)
+	t.Logf("GET of a ConfigMap: directly p50 %s, p99 %s; through lite-apiserver p50 %s, p99 %s; added to p99 %s",
+		percentile(directly, 50), percentile(directly, 99), percentile(passed, 50), percentile(passed, 99), added)
+	resident := m.resident()
+	t.Logf("after %d requests: %s of processor time each, resident %.1f MB", asked, (m.processor()-used)/asked,
+		float64(resident)/(1<<20))
+	if resident > 2*memoryGoal {
+		t.Errorf("%d bytes are resident, of %d", resident, memoryGoal)
+	}
+	if added > percentile(directly, 99)+10*latencyGoal {
+		t.Errorf("%s are added, of %s", added, latencyGoal)
+	}
+
+	calm, err := time.ParseDuration(os.Getenv("CALM"))
+	if err != nil {
+		calm = 10 * time.Second
+	}
+	before, journal := m.written(), m.kept()
+	time.Sleep(calm) // nothing is to happen
+	t.Logf("in %s without a change: %d bytes written, and the journal has %d more", calm, m.written()-before,
+		m.kept()-journal)
+}
+
+// createRichPod makes a pod with a ConfigMap, a Secret and the token of a ServiceAccount.
+func (m *machine) createRichPod(namespace, name string) *corev1.Pod {
+	m.Helper()
+	client := shared.Client().CoreV1()
+	object := metav1.ObjectMeta{Name: name}
+	text := strings.Repeat("x", 1000)
+	_, err := client.ConfigMaps(namespace).Create(m.Context(), &corev1.ConfigMap{ObjectMeta: object,
+		Data: map[string]string{"text": text}}, metav1.CreateOptions{})
+	m.Must(err)
+	_, err = client.Secrets(namespace).Create(m.Context(), &corev1.Secret{ObjectMeta: object,
+		StringData: map[string]string{"text": text}}, metav1.CreateOptions{})
+	m.Must(err)
+	pod, err := client.Pods(namespace).Create(m.Context(), &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
+		NodeName: m.name, Containers: []corev1.Container{{Name: "c", Image: "i"}}, Volumes: []corev1.Volume{
+			{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}},
+			{Name: "c", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
+		}}}, metav1.CreateOptions{})
+	m.Must(err)
+	return pod
+}
+
+// client is one of a kubeconfig, with kept-alive connections of its own, and what it asks.
+type client struct {
+	*http.Client
+
+	url string
+}
+
+func (m *machine) client(kubeconfig, path string) client {
+	m.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	m.Must(err)
+	made, err := rest.HTTPClientFor(config)
+	m.Must(err)
+	return client{made, config.Host + path}
+}
+
+// ask asks once, and returns how long that took.
+func (m *machine) ask(client client) time.Duration {
+	m.Helper()
+	begin := time.Now()
+	response, err := client.Get(client.url)
+	m.Must(err)
+	_, err = io.Copy(io.Discard, response.Body)
+	m.Must(err)
+	m.Must(response.Body.Close())
+	if response.StatusCode != http.StatusOK {
+		m.Fatal(response.Status)
+	}
+	return time.Since(begin)
+}
+
+func percentile(times []time.Duration, percent int) time.Duration {
+	slices.Sort(times)
+	return times[len(times)*percent/100].Round(time.Microsecond)
+}
+
+var number = regexp.MustCompile(`\d+`)
+
+// processFile reads a number of a file of the process's below /proc.
+func (m *machine) processFile(file, line string) int {
+	m.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", m.process.Process.Pid, file))
+	m.Must(err)
+	_, rest, found := strings.Cut(string(content), line)
+	if !found {
+		m.Fatalf("%s has no %q", file, line)
+	}
+	value, err := strconv.Atoi(number.FindString(rest))
+	m.Must(err)
+	return value
+}
+
+// resident is the memory of lite-apiserver, written what it has had written to disks.
+func (m *machine) resident() int { return m.processFile("status", "VmRSS:") << 10 }
+func (m *machine) written() int  { return m.processFile("io", "\nwrite_bytes:") }
+
+// processor is the processor time that lite-apiserver has used.
+func (m *machine) processor() time.Duration {
+	m.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.process.Process.Pid))
+	m.Must(err)
+	_, rest, _ := strings.Cut(string(content), ") ") // what follows the name begins with field 3
+	ticks := 0
+	for _, field := range strings.Fields(rest)[11:13] { // utime and stime
+		value, err := strconv.Atoi(field)
+		m.Must(err)
+		ticks += value
+	}
+	return time.Duration(ticks) * (time.Second / 100)
+}
+
+// kept is how large the journal is.
+func (m *machine) kept() (sum int64) {
+	m.Helper()
+	entries, err := os.ReadDir(filepath.Join(m.dir(), "journal"))
+	m.Must(err)
+	for _, entry := range entries {
+		info, err := entry.Info()
+		m.Must(err)
+		sum += info.Size()
+	}
+	return sum
+}

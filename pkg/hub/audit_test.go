@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,11 +32,8 @@ func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
 	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
 	path := hubv1alpha1.SharesPath + "/b1?x=" + strings.Repeat("x", long)
 	for range requests {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
-		r.Header.Set("Test-Node", "a1")
-		w := httptest.NewRecorder()
-		if h.hub.api.Handler.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+		w := h.record(path, "Test-User=system:serviceaccount:edge:wrapper", "Test-Node=a1")
+		if w.Code != http.StatusForbidden {
 			t.Fatalf("got %d %s", w.Code, w.Body)
 		}
 	}

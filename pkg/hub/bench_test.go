@@ -160,7 +160,7 @@ func BenchmarkEvent(b *testing.B) {
 			fillForBench(h.hub.shares)
 			observer := &benchObserver{Observer: h.hub.metrics, all: make(chan struct{}, 1)}
 			stacksBefore, heapBefore := memoryInUse()
-			h.hub.answers.server.Observer = observer
+			h.hub.writer.Observer = observer
 			way.connect(b, h)
 			expectSoon(b, "all streams have begun", func() bool { return observer.started.Load() == benchWatchers })
 			input := h.hub.facts.Input(facts.InputEndpointSlices)

@@ -27,21 +27,24 @@ import (
 type boundsWorld struct {
 	*shares
 
-	nodes *facts.Input
+	nodes, services, slices *facts.Input
 }
 
-func newBoundsWorld() *boundsWorld {
+// newBoundsWorld has these nodes, Services with their keys, and slices.
+func newBoundsWorld(nodes []*wire.Object, services map[string]string, slices ...*wire.Object) *boundsWorld {
 	f := facts.New(facts.Options{})
-	s := newShares(f, DefaultMaxQueuedBytes)
-	return &boundsWorld{s, f.Input(facts.InputNodes)}
-}
-
-func (w *boundsWorld) services(all map[string]string) {
+	w := &boundsWorld{
+		newShares(f, DefaultMaxQueuedBytes), f.Input(facts.InputNodes), f.Input(facts.InputServices),
+		f.Input(facts.InputEndpointSlices),
+	}
 	var objects []*wire.Object
-	for name, keys := range all {
+	for name, keys := range services {
 		objects = append(objects, boundsService(name, keys))
 	}
-	w.source.Input(facts.InputServices).Replace(objects)
+	w.nodes.Replace(nodes)
+	w.services.Replace(objects)
+	w.slices.Replace(slices)
+	return w
 }
 
 func boundsService(name, keys string) *wire.Object {
@@ -70,6 +73,14 @@ func boundsNode(i, zone, beat int) *wire.Object {
 	return wiretest.Object(n)
 }
 
+// boundsNodes are so many nodes, spread over zones as zone says.
+func boundsNodes(count int, zone func(i int) int) (nodes []*wire.Object) {
+	for i := range count {
+		nodes = append(nodes, boundsNode(i, zone(i), 0))
+	}
+	return nodes
+}
+
 func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -85,6 +96,16 @@ func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
 		})
 	}
 	return wiretest.Object(slice)
+}
+
+// stream begins one. known are the digests of what its client has; nil for nothing.
+func (w *boundsWorld) stream(tb testing.TB, node int, known *hubv1alpha1.Digests) *stream {
+	tb.Helper()
+	st, err := w.follow(fmt.Sprintf("node-%d", node), known, func() {})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return st
 }
 
 // digestsOf are what a client of the stream has when it has everything.
@@ -118,34 +139,58 @@ func drain(t *testing.T, st *stream) (bytes int) {
 	return bytes
 }
 
+// frames takes what a stream is to be sent, as it was before it was compressed.
+func frames(t *testing.T, st *stream) string {
+	t.Helper()
+	data, sent, err := st.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sent(nil)
+	zip, err := gzip.NewReader(bytes.NewReader(bytes.Join(data, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(zip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+// TestLabelsGoWithTheLastClass: the labels of a node are in a share as long as a class of it names the node, and no
+// longer.
+func TestLabelsGoWithTheLastClass(t *testing.T) {
+	w := newBoundsWorld([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)},
+		map[string]string{"strict": `["zone"]`, "near": `["kubernetes.io/hostname","zone"]`},
+		boundsSlice("strict-1", "strict", 0, 2), boundsSlice("near-1", "near", 0, 2))
+	st := w.stream(t, 1, nil)
+	drain(t, st)
+	for i, slice := range []string{"strict-1", "near-1"} {
+		w.slices.Remove("ns", slice)
+		if got := frames(t, st); strings.Count(got, "DELETED") != i+1 {
+			t.Errorf("without %s: %q", slice, got)
+		}
+	}
+}
+
 // TestDaysOfReports: kubelets report, slices flap, and nothing of it stays.
 func TestDaysOfReports(t *testing.T) {
 	const nodes, zones, beats = 6, 2, 3 * 288 // three days
-	w := newBoundsWorld()
-	var objects []*wire.Object
-	for i := range nodes {
-		objects = append(objects, boundsNode(i, i%zones, 0))
-	}
-	w.nodes.Replace(objects)
-	w.services(map[string]string{"free": "[]", "strict": `["zone"]`})
-	w.source.Input(facts.InputEndpointSlices).Replace([]*wire.Object{
-		boundsSlice("free-1", "free", 0, 1, 2, 3), boundsSlice("strict-1", "strict", 0, 1, 2, 3),
-	})
+	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % zones }),
+		map[string]string{"free": "[]", "strict": `["zone"]`},
+		boundsSlice("free-1", "free", 0, 1, 2, 3), boundsSlice("strict-1", "strict", 0, 1, 2, 3))
 	var streams []*stream
 	for i := range nodes {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		streams = append(streams, st)
+		streams = append(streams, w.stream(t, i, nil))
 	}
 	day := func(from int) {
 		for beat := from; beat < from+beats/3; beat++ {
 			for i := range nodes {
 				w.nodes.Apply(boundsNode(i, i%zones, beat))
 			}
-			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("free-1", "free", beat, 1, 2, 3))
-			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("strict-1", "strict", beat, 1, 2, 3))
+			w.slices.Apply(boundsSlice("free-1", "free", beat, 1, 2, 3))
+			w.slices.Apply(boundsSlice("strict-1", "strict", beat, 1, 2, 3))
 			for _, st := range streams {
 				drain(t, st)
 			}
@@ -167,30 +212,21 @@ func TestDaysOfReports(t *testing.T) {
 // node a class of its own set and of no other, and ends no stream.
 func TestHostnameMultipliesNothing(t *testing.T) {
 	const nodes, open, perZone = 300, 1500, 20
-	w := newBoundsWorld()
-	var objects, slicesOf []*wire.Object
-	for i := range nodes {
-		objects = append(objects, boundsNode(i, i/perZone, 0))
-	}
-	w.nodes.Replace(objects)
-	w.services(map[string]string{"free": "[]", "strict": `["zone"]`})
+	slicesOf := []*wire.Object{boundsSlice("strict-1", "strict", 0, 1, 2, 3)}
 	for i := range open {
 		slicesOf = append(slicesOf, boundsSlice(fmt.Sprintf("free-%d", i), "free", 0, i%nodes))
 	}
-	slicesOf = append(slicesOf, boundsSlice("strict-1", "strict", 0, 1, 2, 3))
-	w.source.Input(facts.InputEndpointSlices).Replace(slicesOf)
+	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i / perZone }),
+		map[string]string{"free": "[]", "strict": `["zone"]`}, slicesOf...)
 	var streams []*stream
 	for i := range nodes {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := w.stream(t, i, nil)
 		drain(t, st)
 		streams = append(streams, st)
 	}
 	before := liveHeap()
-	w.source.Input(facts.InputServices).Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
-	w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
+	w.services.Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
+	w.slices.Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
 	sent := 0
 	for _, st := range streams {
 		sent = max(sent, drain(t, st))
@@ -202,7 +238,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		t.Errorf("%d classes of %d sets, %d bytes of heap, %d bytes to a node", stats.classes, stats.sets, grown, sent)
 	}
 	// And of keys that no node has there is no class.
-	w.source.Input(facts.InputServices).Apply(boundsService("nobodys", `["nobody/has-it"]`))
+	w.services.Apply(boundsService("nobodys", `["nobody/has-it"]`))
 	if got := w.stats(); got.classes != stats.classes {
 		t.Errorf("%d classes", got.classes)
 	}
@@ -211,7 +247,6 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 
 // TestManySetsOfKeys: Services beyond maxSets are matched node by node, and shown as well.
 func TestManySetsOfKeys(t *testing.T) {
-	w := newBoundsWorld()
 	labels := map[string]string{}
 	services := map[string]string{}
 	for i := range 3 * maxSets {
@@ -219,21 +254,16 @@ func TestManySetsOfKeys(t *testing.T) {
 		services[fmt.Sprint("svc-", i)] = fmt.Sprintf(`["key-%d"]`, i)
 	}
 	node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: labels}})
-	w.nodes.Replace([]*wire.Object{node})
-	w.services(map[string]string{})
-	w.source.Input(facts.InputEndpointSlices).Replace(nil)
+	w := newBoundsWorld([]*wire.Object{node}, nil)
 	follow := func() *stream {
-		st, err := w.follow("node-1", nil, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := w.stream(t, 1, nil)
 		drain(t, st)
 		return st
 	}
 	first := follow()
 	for name, keys := range services {
-		w.source.Input(facts.InputServices).Apply(boundsService(name, keys))
-		w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice(name, name, 0, 1))
+		w.services.Apply(boundsService(name, keys))
+		w.slices.Apply(boundsSlice(name, name, 0, 1))
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
@@ -243,8 +273,8 @@ func TestManySetsOfKeys(t *testing.T) {
 		t.Error("what a stream was told step by step is not what a new one is told")
 	}
 	for name := range services {
-		w.source.Input(facts.InputServices).Remove("ns", name)
-		w.source.Input(facts.InputEndpointSlices).Remove("ns", name)
+		w.services.Remove("ns", name)
+		w.slices.Remove("ns", name)
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != 0 || stats.classes != 0 {
@@ -257,21 +287,11 @@ func TestManySetsOfKeys(t *testing.T) {
 
 // TestALaggardIsEnded: what streams have not been sent is bounded, and the one that is behind is ended.
 func TestALaggardIsEnded(t *testing.T) {
-	w := newBoundsWorld()
-	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
-	w.services(map[string]string{"free": "[]"})
-	w.source.Input(facts.InputEndpointSlices).Replace(nil)
-	slow, err := w.follow("node-1", nil, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	quick, err := w.follow("node-2", nil, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := newBoundsWorld([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)}, map[string]string{"free": "[]"})
+	slow, quick := w.stream(t, 1, nil), w.stream(t, 2, nil)
 	w.maxQueued = 64 << 10
 	for i := range 200 {
-		w.source.Input(facts.InputEndpointSlices).Apply(
+		w.slices.Apply(
 			boundsSlice(fmt.Sprint("free-", i), "free", 0, 1, 2, 1, 2, 1, 2, 1, 2))
 		drain(t, quick)
 		if held := w.queued.Load(); held > w.maxQueued {
@@ -291,29 +311,20 @@ func TestALaggardIsEnded(t *testing.T) {
 // TestASwitchCostsKilobytes: a wrapper that comes to another replica is sent what differs.
 func TestASwitchCostsKilobytes(t *testing.T) {
 	const services = 20_000
-	w := newBoundsWorld()
-	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0)})
 	all := make(map[string]string, services)
 	for i := range services {
 		all[fmt.Sprintf("svc-%05d", i)] = `["zone"]`
 	}
-	w.services(all)
-	w.source.Input(facts.InputEndpointSlices).Replace([]*wire.Object{boundsSlice("svc-00001", "svc-00001", 0, 1)})
-	first, err := w.follow("node-1", nil, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := newBoundsWorld([]*wire.Object{boundsNode(1, 0, 0)}, all, boundsSlice("svc-00001", "svc-00001", 0, 1))
+	first := w.stream(t, 1, nil)
 	whole := drain(t, first)
 	known := digestsOf(w, first)
 	first.Close()
 	for _, differs := range []bool{false, true} {
 		if differs {
-			w.source.Input(facts.InputEndpointSlices).Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
+			w.slices.Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
 		}
-		again, err := w.follow("node-1", &known, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := w.stream(t, 1, &known)
 		sent := drain(t, again) + len(known.String())
 		t.Logf("differs: %t: %d bytes in place of %d", differs, sent, whole)
 		if sent > 20_000 {
@@ -330,7 +341,7 @@ func TestMembers(t *testing.T) {
 		frames := bytes.Repeat([]byte("frame"), size/5+1)[:size]
 		r, w := io.Pipe()
 		go func() {
-			_, _ = w.Write(gzipMember(frames)) // and no more
+			_, _ = w.Write(newChunk(frames).member) // and no more
 		}()
 		got := make(chan []byte, 1)
 		go func() {
@@ -360,7 +371,6 @@ func TestMarks(t *testing.T) {
 	t.Parallel()
 	mark := hubv1alpha1.Mark{
 		Ends: true, Version: hubv1alpha1.Version{1, 2, 3}, Added: map[uint8]uint64{0: 5, 255: 1 << 63},
-		Restored: true,
 	}
 	mark.Whole[7], mark.Whole[255] = true, true
 	meta := mark.ObjectMeta()
@@ -373,35 +383,14 @@ func TestMarks(t *testing.T) {
 // TestContentIsNotKeptTooLong: a stream that begins with nothing is sent what its class has now, also if another one
 // of the class began before a change.
 func TestContentIsNotKeptTooLong(t *testing.T) {
-	w := newBoundsWorld()
-	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
-	w.services(map[string]string{"strict": `["zone"]`, "free": "[]"})
-	slices := w.source.Input(facts.InputEndpointSlices)
-	slices.Replace([]*wire.Object{boundsSlice("strict-1", "strict", 0, 1), boundsSlice("free-1", "free", 0, 1)})
-	sent := func(node string) string {
-		st, err := w.follow(node, nil, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, sent, err := st.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sent(nil)
-		zip, err := gzip.NewReader(bytes.NewReader(bytes.Join(data, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		frames, err := io.ReadAll(zip)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(frames)
-	}
-	sent("node-1")
+	w := newBoundsWorld([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)},
+		map[string]string{"strict": `["zone"]`, "free": "[]"},
+		boundsSlice("strict-1", "strict", 0, 1), boundsSlice("free-1", "free", 0, 1))
+	sent := func(node int) string { return frames(t, w.stream(t, node, nil)) }
+	sent(1)
 	for _, service := range []string{"strict", "free"} {
-		slices.Apply(boundsSlice(service+"-2", service, 0, 2))
-		if !strings.Contains(sent("node-2"), service+"-2") {
+		w.slices.Apply(boundsSlice(service+"-2", service, 0, 2))
+		if !strings.Contains(sent(2), service+"-2") {
 			t.Errorf("a stream that begins is not sent the new slice of %s", service)
 		}
 	}
@@ -410,16 +399,15 @@ func TestContentIsNotKeptTooLong(t *testing.T) {
 // TestAVersionIsNotClaimedEarly: between the arrival of a version and that of what it brings, a step of another input
 // does not claim it.
 func TestAVersionIsNotClaimedEarly(t *testing.T) {
-	w := newBoundsWorld()
-	services, slices := w.source.Input(facts.InputServices), w.source.Input(facts.InputEndpointSlices)
-	services.At("7", func() {
-		slices.At("9", nil)
-		if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
+	w := newBoundsWorld(nil, nil)
+	w.services.At("7", func() {
+		w.slices.At("9", nil)
+		if got := *w.reached.Load(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
 			t.Errorf("%s is claimed", got)
 		}
-		services.Replace(nil)
+		w.services.Replace(nil)
 	})
-	if got, _ := w.reached(); got != (hubv1alpha1.Version{0, 7, 9}) {
+	if got := *w.reached.Load(); got != (hubv1alpha1.Version{0, 7, 9}) {
 		t.Errorf("%s is reached", got)
 	}
 }

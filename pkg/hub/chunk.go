@@ -2,17 +2,17 @@ package hub
 
 import (
 	"bytes"
+	"iter"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -47,6 +47,10 @@ type objectName struct {
 
 func (n objectName) bucket() uint8 { return hubv1alpha1.BucketOf(n.kind.resource, n.name) }
 
+func labelsName(node string) objectName {
+	return objectName{&kindLabels, types.NamespacedName{Name: node}}
+}
+
 // object is an object as a share has it. It is immutable.
 type object struct {
 	objectName
@@ -71,13 +75,7 @@ func newObject(k *kind, upstream *wire.Object, body []byte) *object {
 
 // labelsObject is a node with nothing but its labels.
 func labelsObject(node *wire.Object) *object {
-	message, err := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: node.Name, Labels: node.Labels,
-	}}).Marshal()
-	if err != nil {
-		panic("hub: encoding the labels of a node: " + err.Error())
-	}
-	o, err := wire.ParseObject(message)
+	o, err := wire.ParseObject(metadata(metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}))
 	if err != nil {
 		panic("hub: reading the labels of a node: " + err.Error())
 	}
@@ -90,7 +88,7 @@ func labelsObject(node *wire.Object) *object {
 // encodedObject is an object of which nothing is kept but the event that it is as it is.
 func encodedObject(k *kind, upstream *wire.Object) *object {
 	o := newObject(k, upstream, upstream.Body)
-	o.encoded = newChunk(appendFrame(nil, o), 0, time.Time{})
+	o.encoded = newChunk(appendFrame(nil, o))
 	o.upstream, o.body = nil, nil
 	return o
 }
@@ -105,10 +103,14 @@ func (o *object) digestOf() uint64 {
 
 // appendFrame appends the event that an object is as it is.
 func appendFrame(dst []byte, o *object) []byte {
-	version := number(o.upstream.ResourceVersion)
-	dst = wire.AppendWatchFrame(dst, string(watch.Modified), o.kind.TypeMeta,
-		wire.Size(o.upstream.Meta, o.body, version))
-	return wire.AppendObject(dst, o.upstream.Meta, o.body, version)
+	message := o.message(o.body)
+	return append(wire.AppendWatchFrame(dst, string(watch.Modified), o.kind.TypeMeta, len(message)), message...)
+}
+
+// message is the object in protobuf, with a body.
+func (o *object) message(body []byte) []byte {
+	version, _ := strconv.ParseUint(o.upstream.ResourceVersion, 10, 64) // 0 if there is none
+	return wire.AppendObject(nil, o.upstream.Meta, body, version)
 }
 
 // appendRemoval appends the event that an object is gone.
@@ -123,11 +125,17 @@ func appendMark(dst []byte, mark *hubv1alpha1.Mark) []byte {
 }
 
 func appendMeta(dst []byte, event watch.EventType, t wire.TypeMeta, meta metav1.ObjectMeta) []byte {
+	message := metadata(meta)
+	return append(wire.AppendWatchFrame(dst, string(event), t, len(message)), message...)
+}
+
+// metadata encodes an object that is nothing but metadata.
+func metadata(meta metav1.ObjectMeta) []byte {
 	message, err := (&metav1.PartialObjectMetadata{ObjectMeta: meta}).Marshal()
 	if err != nil {
 		panic("hub: encoding metadata: " + err.Error())
 	}
-	return append(wire.AppendWatchFrame(dst, string(event), t, len(message)), message...)
+	return message
 }
 
 // chunk is a part of a step, encoded once for all streams that it is written to.
@@ -141,39 +149,24 @@ type chunk struct {
 	queued atomic.Int32
 }
 
-func newChunk(frames []byte, events int, received time.Time) *chunk {
-	return &chunk{member: gzipMember(frames), events: events, received: received}
-}
-
-var gzipWriters = sync.Pool{New: func() any {
-	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil {
-		panic(err) // the level is a constant
-	}
-	return w
-}}
-
-// gzipMember makes a whole member of a gzip stream. It is flushed before it ends: a reader that has come to the end of
-// a member waits for the next one before it returns what it has.
-func gzipMember(frames []byte) []byte {
+func newChunk(frames []byte) *chunk {
 	var member bytes.Buffer
-	zip, ok := gzipWriters.Get().(*gzip.Writer)
-	if !ok {
-		panic("hub: the pool holds something else")
-	}
-	defer gzipWriters.Put(zip)
-	zip.Reset(&member)
-	_, _ = zip.Write(frames) // a Buffer takes everything
-	_ = zip.Flush()
-	_ = zip.Close()
-	return bytes.Clone(member.Bytes())
+	serve.Compress(&member, frames)
+	return &chunk{member: bytes.Clone(member.Bytes())}
 }
 
-// number reads a resourceVersion; 0 if it is none.
-func number(text string) uint64 {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0
+// encode encodes objects: those that are not encoded already as one chunk.
+func encode(objects iter.Seq[*object]) (content []*chunk) {
+	var frames []byte
+	for o := range objects {
+		if o.encoded != nil {
+			content = append(content, o.encoded)
+		} else {
+			frames = appendFrame(frames, o)
+		}
 	}
-	return n
+	if frames != nil {
+		content = append(content, newChunk(frames))
+	}
+	return content
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -210,7 +211,7 @@ func inFleet(
 			w.upstream, err = upstream.New(upstream.Options{
 				Config: toCluster, Facts: w.node.Facts, NodeName: name,
 				Hub: upstream.HubOptions{Mode: mode, Config: toCluster, FallbackAfter: fallback,
-					Changing: func(upstream.Way) { w.ways++ }},
+					Changing: func(upstream.Way) { w.ways++ }, Room: func() int64 { return 0 }},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -302,9 +303,8 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		next()
 		panic(http.ErrAbortHandler)
 	}
-	replica.closeWhileFailing(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		replica.answers.Serve(rw, r, w.name, true)
-	})).ServeHTTP(rw, r)
+	replica.closeWhileFailing(replica).ServeHTTP(rw, r.WithContext(request.WithRequestInfo(r.Context(),
+		&request.RequestInfo{Verb: "watch", Resource: hubv1alpha1.Shares, Name: w.name})))
 	if rw.Header().Get("Connection") == "close" {
 		next()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,13 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -73,9 +71,14 @@ type Server struct {
 	facts   *facts.Facts
 	shares  *shares
 	group   *follow.Group
+	sources sources
 	metrics *metrics
-	answers *shareServer
 	api     *genericapiserver.GenericAPIServer
+	// writer writes streams, limits counts them.
+	writer *serve.Server
+	limits callerStreams
+	// refused counts the requests for shares that were answered 429.
+	refused atomic.Int64
 	// stopping is closed when watches should end.
 	stopping chan struct{}
 }
@@ -92,13 +95,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, err
 	}
 	config.Connection.OnChange(s.group.Retry)
-	var certificate dynamiccertificates.CertKeyContentProvider
-	if config.Secret.Name != "" {
-		if certificate, err = newCertificate(upstream, config); err != nil {
-			return nil, err
-		}
-	}
-	if s.api, err = s.newAPI(certificate); err != nil {
+	if s.api, err = s.newAPI(upstream); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -106,47 +103,20 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 
 // newServer makes a Server without an API server before it. upstream leads to what is followed.
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
-	s := &Server{config: config, stopping: make(chan struct{})}
+	s := &Server{config: config, stopping: make(chan struct{}), limits: callerStreams{counts: make(map[string]int)}}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
 	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
-	group, sources, err := newGroup(upstream, s.facts)
-	if err != nil {
+	var err error
+	if s.group, s.sources, err = newGroup(upstream, s.facts); err != nil {
 		return nil, err
 	}
-	s.group = group
-	s.answers = &shareServer{
-		shares: s.shares, sources: sources, current: s.current, streams: callerStreams{counts: make(map[string]int)},
-	}
 	s.metrics = newMetrics(s)
-	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
+	s.writer = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil
 }
 
-// newCertificate keeps a serving certificate in config.Secret. The API server gets it when it begins to serve.
-func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, error) {
-	clock := &servingcert.Clock{}
-	upstream = rest.CopyConfig(upstream)
-	upstream.Wrap(clock.Wrap)
-	client, err := kubernetes.NewForConfig(upstream)
-	if err != nil {
-		return nil, fmt.Errorf("making a client for the Secret %s: %w", config.Secret, err)
-	}
-	objects, err := dynamic.NewForConfig(upstream)
-	if err != nil {
-		return nil, fmt.Errorf("making a client for the APIService: %w", err)
-	}
-	return servingcert.New(servingcert.Options{
-		Client: client, Dynamic: objects, Secret: config.Secret, FieldManager: program,
-		APIService: hubv1alpha1.APIServiceName,
-		Names:      []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
-		Clock:      clock.Now,
-	}), nil
-}
-
-// newAPI makes the API server. certificate, if not nil, is what it serves with.
-func (s *Server) newAPI(
-	certificate dynamiccertificates.CertKeyContentProvider,
-) (*genericapiserver.GenericAPIServer, error) {
+// newAPI makes the API server.
+func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServer, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, and what discovery answers
 	codecs := serializer.NewCodecFactory(scheme)
@@ -163,12 +133,17 @@ func (s *Server) newAPI(
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
 	}
-	if certificate != nil {
-		config.SecureServing.Cert = certificate
+	if s.config.Secret.Name != "" {
+		keeper, err := servingcert.New(upstream, servingcert.Options{
+			Secret: s.config.Secret, FieldManager: program, APIService: hubv1alpha1.APIServiceName,
+			Names: []string{s.config.Service.Name + "." + s.config.Service.Namespace + ".svc"},
+		})
+		if err != nil {
+			return nil, err
+		}
+		config.SecureServing.Cert = keeper
 	}
-	if err := identify(config, s.config); err != nil {
-		return nil, err
-	}
+	identify(config, s.config)
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
 		return s.current()
 	}))
@@ -179,7 +154,7 @@ func (s *Server) newAPI(
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api, codecs, s.answers); err != nil {
+	if err := install(api, codecs, s); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil
@@ -224,16 +199,19 @@ func (s *Server) work(ctx context.Context) {
 }
 
 // current says why what is shared may not be what the cluster has; nil if it is.
-func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+func (s *Server) current() error {
+	if err := notCurrent(s.group.States(), time.Now()); err != nil {
+		return errNotCurrent(err)
+	}
+	return nil
+}
 
 // endStale ends all streams when what is shared may be stale. Wrappers then ask another replica, or know that there is
 // none; a stream that is silent because nothing comes in looks like one on which nothing changes.
 func (s *Server) endStale(ctx context.Context) {
-	err := s.current()
-	if err == nil {
-		return
-	}
-	if n := s.shares.endStreams(errNotCurrent(err)); n > 0 {
-		klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale", "streams", n, "reason", err)
+	if err := s.current(); err != nil {
+		if n := s.shares.endStreams(err); n > 0 {
+			klog.FromContext(ctx).Info("Ended all streams", "streams", n, "reason", err)
+		}
 	}
 }

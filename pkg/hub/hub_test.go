@@ -93,7 +93,7 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 		h.server.CloseClientConnections()
 	})
 	if follows {
-		expectSoon(tb, "the hub is ready", func() bool { return h.hub.shares.stats().open })
+		expectSoon(tb, "the hub is ready", func() bool { return h.hub.shares.stats().open && h.hub.current() == nil })
 	}
 	return h
 }
@@ -124,17 +124,32 @@ func (h *testHub) ask(method, path string, headers ...string) *reply {
 	if err != nil {
 		h.tb.Fatal(err)
 	}
-	r.Header.Set("Test-User", "alice")
-	for _, header := range headers {
-		name, value, _ := strings.Cut(header, "=")
-		r.Header.Set(name, value)
-	}
+	setHeaders(r, headers)
 	response, err := h.server.Client().Do(r)
 	if err != nil {
 		h.tb.Fatal(err)
 	}
 	h.tb.Cleanup(func() { response.Body.Close() })
 	return &reply{response.StatusCode, response.Header, response.Body}
+}
+
+// record makes a request as somebody, without a connection, and returns what is answered once the handler has returned.
+func (h *testHub) record(path string, headers ...string) *httptest.ResponseRecorder {
+	h.tb.Helper()
+	r := httptest.NewRequestWithContext(h.tb.Context(), http.MethodGet, path, nil)
+	setHeaders(r, headers)
+	w := httptest.NewRecorder()
+	h.hub.api.Handler.ServeHTTP(w, r)
+	return w
+}
+
+// setHeaders has a request come from alice, with headers that are name=value.
+func setHeaders(r *http.Request, headers []string) {
+	r.Header.Set("Test-User", "alice")
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, "=")
+		r.Header.Set(name, value)
+	}
 }
 
 func body(t *testing.T, response *reply) string {
@@ -268,23 +283,14 @@ func TestWhatThereIsNot(t *testing.T) {
 	}
 }
 
-// TestDiscovery tells of the resource.
+// TestDiscovery tells of the resource, as kube-apiserver asks for it. The group is in what that itself answers.
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
-	version := hubv1alpha1.GroupVersion.String()
-	for path, want := range map[string]string{
-		"/apis":                          `"groupVersion":"` + version + `"`,
-		"/apis/" + hubv1alpha1.GroupName: `"preferredVersion":{"groupVersion":"` + version + `"`,
-		"/apis?aggregated":               `"resource":"shares"`,
-	} {
-		accept := "application/json"
-		if strings.Contains(path, "aggregated") {
-			accept += ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-		}
-		if got := body(t, h.ask(http.MethodGet, path, "Accept="+accept)); !strings.Contains(got, want) {
-			t.Errorf("%s: %s", path, got)
-		}
+	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	if got := body(t, h.ask(http.MethodGet, "/apis", "Accept="+aggregated)); !strings.Contains(got,
+		`"resource":"shares"`) {
+		t.Errorf("got %s", got)
 	}
 	var resources metav1.APIResourceList
 	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, hubv1alpha1.GroupVersionPath))),
@@ -402,8 +408,8 @@ func TestOneCallerHasFewStreams(t *testing.T) {
 			t.Fatalf("got %d", code)
 		}
 	}
-	if code, _ := watch("alice"); code != http.StatusTooManyRequests || h.hub.answers.refused.Load() != 1 {
-		t.Errorf("one more: %d, and %d were refused", code, h.hub.answers.refused.Load())
+	if code, _ := watch("alice"); code != http.StatusTooManyRequests || h.hub.refused.Load() != 1 {
+		t.Errorf("one more: %d, and %d were refused", code, h.hub.refused.Load())
 	}
 	if code, _ := watch("bob"); code != http.StatusOK {
 		t.Errorf("another caller: %d", code)

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -19,22 +20,25 @@ func TestUnboundTokens(t *testing.T) {
 		return &user.DefaultInfo{Name: wrapper, Extra: map[string][]string{extraNodeName: nodes}}
 	}
 	for name, test := range map[string]struct {
-		user                *user.DefaultInfo
-		allowed, unbindable bool
-		denied              string // part of the reason; empty for no opinion
+		user    *user.DefaultInfo
+		allowed bool
+		denied  string // part of the reason; empty if it is asked what RBAC permits
 	}{
-		"unbound":                {user: tokenOf(), denied: "--allow-unbound-tokens"},
-		"unbound, allowed":       {user: tokenOf(), allowed: true},
-		"bound":                  {user: tokenOf("a1")},
-		"bound to another":       {user: tokenOf("b1"), denied: `"b1"`},
-		"bound twice":            {user: tokenOf("a1", "b1"), denied: `"b1"`},
-		"allowed, another":       {user: tokenOf("b1"), allowed: true, denied: `"b1"`},
-		"a person":               {user: &user.DefaultInfo{Name: "alice"}},
-		"no extra headers":       {user: tokenOf(), unbindable: true, denied: "--requestheader-extra-headers-prefix"},
-		"no extra headers, flag": {user: tokenOf(), unbindable: true, allowed: true},
+		"unbound":          {user: tokenOf(), denied: "--allow-unbound-tokens"},
+		"unbound, allowed": {user: tokenOf(), allowed: true},
+		"bound":            {user: tokenOf("a1")},
+		"bound to another": {user: tokenOf("b1"), denied: `"b1"`},
+		"bound twice":      {user: tokenOf("a1", "b1"), denied: `"b1"`},
+		"allowed, another": {user: tokenOf("b1"), allowed: true, denied: `"b1"`},
+		"a person":         {user: &user.DefaultInfo{Name: "alice"}},
+		"no extra headers": {user: tokenOf(), denied: "--requestheader-extra-headers-prefix"},
 	} {
-		nodes := boundNodes{allowUnbound: test.allowed, bindable: func() bool { return !test.unbindable }}
-		made, reason, err := nodes.authorize(t.Context(), authorizer.AttributesRecord{
+		asked := authorizer.AuthorizerFunc(
+			func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionNoOpinion, "", nil
+			})
+		callers := &callers{next: asked, allowUnbound: test.allowed}
+		made, reason, err := callers.authorize(t.Context(), authorizer.AttributesRecord{
 			User: test.user, APIGroup: hubv1alpha1.GroupName, Resource: "shares", Name: "a1", Verb: "watch",
 			ResourceRequest: true,
 		})

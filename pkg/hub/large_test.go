@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -25,13 +24,8 @@ func BenchmarkLargeFleet(b *testing.B) {
 	const nodes, units, services, endpoints = 10_000, 1_000, 20_000, 50
 	random := rand.New(rand.NewPCG(1, 2))
 	begin := liveHeap()
-	w := newBoundsWorld()
-	all := make([]*wire.Object, nodes)
-	for i := range all {
-		all[i] = boundsNode(i, i%units, 0)
-	}
-	w.nodes.Replace(all)
-	all = make([]*wire.Object, services)
+	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % units }), nil)
+	all := make([]*wire.Object, services)
 	for i := range all {
 		name := fmt.Sprintf("svc-%05d", i)
 		all[i] = wiretest.Object(&corev1.Service{
@@ -48,7 +42,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 			},
 		})
 	}
-	w.source.Input(facts.InputServices).Replace(all)
+	w.services.Replace(all)
 	made := make([]*discoveryv1.EndpointSlice, services)
 	for i := range all {
 		name := fmt.Sprintf("svc-%05d", i)
@@ -69,7 +63,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 		}
 		all[i] = wiretest.Object(made[i])
 	}
-	w.source.Input(facts.InputEndpointSlices).Replace(all)
+	w.slices.Replace(all)
 	clear(all)
 	followed := liveHeap()
 	b.Logf("heap of what is followed: %d MB (with the load itself)", (followed-begin)>>20)
@@ -77,12 +71,8 @@ func BenchmarkLargeFleet(b *testing.B) {
 	started := time.Now()
 	first := 0
 	for i := range streams {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		streams[i] = st
-		data, sent, _ := st.Next()
+		streams[i] = w.stream(b, i, nil)
+		data, sent, _ := streams[i].Next()
 		for _, member := range data {
 			first += len(member)
 		}
@@ -99,7 +89,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 		slice.Endpoints[e].Conditions.Ready = ptr.To(!*slice.Endpoints[e].Conditions.Ready)
 		o := wiretest.Object(slice)
 		b.StartTimer()
-		w.source.Input(facts.InputEndpointSlices).Apply(o)
+		w.slices.Apply(o)
 		n++
 		for _, st := range streams {
 			st.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -41,11 +40,7 @@ func TestAStreamHoldsNoFilters(t *testing.T) {
 // longRunning is what the metric of k8s.io/apiserver says of watches of shares.
 func longRunning(t *testing.T, h *testHub) string {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-	r.Header.Set("Test-User", "alice")
-	w := httptest.NewRecorder()
-	h.hub.api.Handler.ServeHTTP(w, r)
-	for line := range strings.Lines(w.Body.String()) {
+	for line := range strings.Lines(h.record("/metrics").Body.String()) {
 		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `resource="shares"`) {
 			_, value, _ := strings.Cut(line, "} ")
 			return strings.TrimSpace(value)
@@ -62,13 +57,8 @@ func TestAWatchIsAudited(t *testing.T) {
 		"watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Da1":      `"code":200`,
 		"watch=true&fieldSelector=metadata.name%3Da1&resourceVersion=wrong": `"code":400`,
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
-			hubv1alpha1.SharesPath+"?"+query, nil)
-		r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
-		r.Header.Set("Accept-Encoding", "gzip")
-		r.Header.Set("Test-User", "alice")
-		w := httptest.NewRecorder()
-		h.hub.api.Handler.ServeHTTP(w, r)
+		w := h.record(hubv1alpha1.SharesPath+"?"+query, "Accept=application/vnd.kubernetes.protobuf",
+			"Accept-Encoding=gzip")
 		log, err := os.ReadFile(audit.LogOptions.Path)
 		if err != nil {
 			t.Fatal(err)

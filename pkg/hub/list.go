@@ -11,24 +11,21 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
-
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // list answers a GET of a node's share: a v1.List of its objects in JSON, or with ?kind=KIND a list of that kind. Nodes
 // have their labels and addresses. A labelSelector selects.
-func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) error {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error {
 	kind := r.URL.Query().Get("kind")
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if err := s.current(); err != nil {
-		return errNotCurrent(err)
+		return err
 	}
-	leave, err := s.streams.enter(caller(r), maxStreams)
+	leave, err := s.limits.enter(caller(r), maxStreams)
 	if err != nil {
 		return err
 	}
@@ -36,7 +33,7 @@ func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) 
 	objects := make(map[objectName]*object)
 	err = s.shares.read(func(s reading) {
 		visitor := &stream{node: node}
-		s.joinAll(visitor, false)
+		s.joinAll(visitor)
 		for _, c := range visitor.classes {
 			s.visit(c, func(o *object) {
 				// Of the node's own object there is nothing but its event.
@@ -94,12 +91,9 @@ func (o *object) json() ([]byte, error) {
 		body = o.addresses
 	}
 	typed := o.kind.listed.New()
-	if err := typed.Unmarshal(
-		wire.AppendObject(nil, o.upstream.Meta, body, number(o.upstream.ResourceVersion)),
-	); err != nil {
+	if err := typed.Unmarshal(o.message(body)); err != nil {
 		return nil, fmt.Errorf("reading %s %s: %w", o.kind.listed.Kind, o.name, err)
 	}
-	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(
-		o.kind.listed.Type().APIVersion, o.kind.listed.Kind))
+	typed.GetObjectKind().SetGroupVersionKind(o.kind.listed.GroupVersion().WithKind(o.kind.listed.Kind))
 	return json.Marshal(typed)
 }

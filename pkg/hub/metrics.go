@@ -41,9 +41,8 @@ func newMetrics(s *Server) *metrics {
 	ofShares := func(figure func(sharesStats) int) func() float64 {
 		return func() float64 { return float64(figure(s.shares.stats())) }
 	}
-	gauge("nodes", "Nodes whose share somebody follows.", ofShares(func(s sharesStats) int { return s.nodes }))
 	gauge("classes",
-		"Classes of these nodes: those with the same values of a set of keys that Services have together.",
+		"Classes of the nodes of streams: those with the same values of a set of keys that Services have together.",
 		ofShares(func(s sharesStats) int { return s.classes }))
 	gauge("key_sets",
 		"Sets of topology keys that Services have together. Beyond 16 of them Services are matched node by node.",
@@ -54,6 +53,6 @@ func newMetrics(s *Server) *metrics {
 		"Streams that were ended because their clients did not take what they were sent.",
 		ofShares(func(s sharesStats) int { return s.behind }))
 	counter("refused_total", "Requests for shares that were answered 429.",
-		func() float64 { return float64(s.answers.refused.Load()) })
+		func() float64 { return float64(s.refused.Load()) })
 	return m
 }

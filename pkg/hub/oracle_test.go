@@ -372,11 +372,14 @@ func (w *world) happen() {
 	case w.backup == nil:
 		w.note("a backup is taken")
 		w.backup, w.saved = w.cluster.Backup(), w.truth.newest()
-	case slices.ContainsFunc(w.wrappers, func(other *nodeWrapper) bool { return !other.upstream.Way().Hub }):
-		// Who follows the API server without a hub does not notice that it was set back.
-	default:
+	case !w.anyDirect():
 		w.restore()
 	}
+}
+
+// anyDirect reports whether a wrapper follows the API server without a hub, and so would not notice a restore.
+func (w *world) anyDirect() bool {
+	return slices.ContainsFunc(w.wrappers, func(other *nodeWrapper) bool { return !other.upstream.Way().Hub })
 }
 
 // otherServer lets a replica, and a wrapper, come to one of the two API servers at their next requests. One of them has
@@ -421,6 +424,14 @@ func (w *world) hubAway() {
 // restore sets the API server back. Nothing else changes until everybody has noticed: an API server that has gone on
 // past the version that somebody knows from before cannot be told from one that was never set back.
 func (w *world) restore() {
+	w.calm("") // a wrapper that is about to follow the API server would not notice either
+	time.Sleep(time.Second)
+	if w.anyDirect() {
+		return
+	}
+	for _, r := range w.replicas {
+		r.link.set(w.below(3) == 0, w.below(2) == 0)
+	}
 	w.note("the API server is restored from the backup")
 	w.setAside(true)
 	w.truth.mu.Lock()

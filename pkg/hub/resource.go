@@ -21,9 +21,7 @@ import (
 
 // install adds the group to an API server: to its discovery, and with answers to requests for shares, which package
 // k8s.io/apiserver would encode for each of them.
-func install(
-	server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers *shareServer,
-) error {
+func install(server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers http.Handler) error {
 	resources := []metav1.APIResource{{
 		Group: hubv1alpha1.GroupName, Version: hubv1alpha1.GroupVersion.Version, Kind: hubv1alpha1.ShareKind,
 		Name: hubv1alpha1.Shares, SingularName: "share", Verbs: metav1.Verbs{"get", "watch"},
@@ -36,15 +34,7 @@ func install(
 		Version: hubv1alpha1.GroupVersion.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 		Resources: aggregated,
 	})
-	version := metav1.GroupVersionForDiscovery{
-		GroupVersion: hubv1alpha1.GroupVersion.String(), Version: hubv1alpha1.GroupVersion.Version,
-	}
-	group := metav1.APIGroup{
-		Name: hubv1alpha1.GroupName, PreferredVersion: version, Versions: []metav1.GroupVersionForDiscovery{version},
-	}
-	server.DiscoveryGroupManager.AddGroup(group)
 	mux := server.Handler.NonGoRestfulMux
-	mux.Handle("/apis/"+hubv1alpha1.GroupName, discovery.NewAPIGroupHandler(codecs, group))
 	mux.Handle(hubv1alpha1.GroupVersionPath, discovery.NewAPIVersionHandler(codecs, hubv1alpha1.GroupVersion,
 		discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })))
 	mux.Handle(hubv1alpha1.SharesPath, answers)
@@ -54,18 +44,25 @@ func install(
 
 var sharesName = schema.GroupResource{Group: hubv1alpha1.GroupName, Resource: hubv1alpha1.Shares}
 
-// ServeHTTP implements http.Handler.
-func (s *shareServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers requests for shares that have passed the filters of the API server.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	info, ok := request.RequestInfoFrom(r.Context())
+	var err error
 	switch {
 	case !ok || info.Resource != hubv1alpha1.Shares || info.Subresource != "":
-		serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
+		err = apierrors.NewNotFound(sharesName, r.URL.Path)
 	case info.Verb == "watch":
-		s.Serve(w, later(r), info.Name, true)
+		err = s.stream(w, later(r), info.Name)
 	case info.Verb == "get":
-		s.Serve(w, r, info.Name, false)
+		err = s.list(w, r, info.Name)
 	default:
-		serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
+		err = apierrors.NewMethodNotSupported(sharesName, info.Verb)
+	}
+	if apierrors.IsTooManyRequests(err) {
+		s.refused.Add(1)
+	}
+	if err != nil {
+		serve.WriteError(w, r, err)
 	}
 }
 

@@ -6,12 +6,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -21,6 +22,8 @@ const (
 	// reachPatience is how long a request waits until the watches have brought the version that it asks for. Then the
 	// API server is asked what it has: a resource that is quiet gets a bookmark once a minute only.
 	reachPatience = 2 * time.Second
+	// reachInterval is the pause between two looks whether it has come.
+	reachInterval = 50 * time.Millisecond
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
 	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that
@@ -30,19 +33,6 @@ const (
 	maxUnknown = 256
 )
 
-// shareServer answers requests for shares.
-type shareServer struct {
-	shares  *shares
-	sources sources
-	// current says why what is shared may not be what the cluster has; nil if it is.
-	current func() error
-	// server writes streams.
-	server  *serve.Server
-	streams callerStreams
-	// refused counts the requests that were answered 429.
-	refused atomic.Int64
-}
-
 // errNotSynced is the answer of a hub that has nothing to share yet.
 var errNotSynced = serve.NotReady("the hub is not synced with the API server yet")
 
@@ -51,22 +41,8 @@ func errNotCurrent(err error) error {
 	return serve.NotReady("the hub does not know what the API server has: " + err.Error())
 }
 
-// Serve answers a WATCH of a node's share, or a GET.
-func (s *shareServer) Serve(w http.ResponseWriter, r *http.Request, node string, watch bool) {
-	answer := s.list
-	if watch {
-		answer = s.stream
-	}
-	err := answer(w, r, node)
-	if apierrors.IsTooManyRequests(err) {
-		s.refused.Add(1)
-	}
-	if err != nil {
-		serve.WriteError(w, r, err)
-	}
-}
-
-func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string) error {
+// stream answers a WATCH of a node's share.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) error {
 	query := r.URL.Query()
 	if node == "" {
 		return apierrors.NewBadRequest("a share is one node's: give fieldSelector=metadata.name=NODE")
@@ -90,20 +66,19 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	if !s.shares.source.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
-	leave, err := s.streams.enter(key, most)
+	leave, err := s.limits.enter(key, most)
 	if err != nil {
 		return err
 	}
-	restored, err := s.reach(r.Context(), version)
 	var followed *stream
-	if err == nil {
-		followed, err = s.shares.follow(node, known, restored, leave)
+	if err = s.reach(r.Context(), version); err == nil {
+		followed, err = s.shares.follow(node, known, leave)
 	}
 	if err != nil {
 		leave()
 		return err
 	}
-	s.server.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
+	s.writer.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
 	return nil
 }
 
@@ -136,52 +111,41 @@ func (c *callerStreams) enter(key string, most int) (leave func(), err error) {
 	}, nil
 }
 
-// reach waits until the shares have reached a version. restored is set if the API server itself has not: it was
-// restored from a backup.
-func (s *shareServer) reach(ctx context.Context, version hubv1alpha1.Version) (restored bool, err error) {
+// reach waits until the shares have reached a version, or what the API server has if that was restored from a backup.
+func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
 	if err := s.current(); err != nil {
-		return false, errNotCurrent(err)
+		return err
 	}
 	if s.await(ctx, reachPatience, version) {
-		return false, nil
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, relistPatience)
 	defer cancel()
-	reached, _ := s.shares.reached()
+	reached := s.shares.reached.Load()
 	for part, source := range s.sources {
 		if reached[part] >= version[part] {
 			continue
 		}
 		if err := source.Relist(ctx); err != nil {
-			return false, errNotCurrent(err)
+			return errNotCurrent(err)
 		}
-		if listed := number(source.State().ResourceVersion); listed < version[part] {
-			restored, version[part] = true, min(listed, version[part])
+		if listed := source.Version(); listed < version[part] {
+			klog.FromContext(ctx).Info("The API server was restored from a backup, going back to what it has",
+				"source", source.Name(), "version", listed, "known", version[part])
+			version[part] = listed
 		}
 	}
 	if !s.await(ctx, relistPatience, version) {
-		return false, serve.NotReady("the hub has not reached the version " + version.String())
+		return serve.NotReady("the hub has not reached the version " + version.String())
 	}
-	return restored, nil
+	return nil
 }
 
 // await waits for a version, and reports whether it came.
-func (s *shareServer) await(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for {
-		reached, progressed := s.shares.reached()
-		if reached.Reaches(version) {
-			return true
-		}
-		select {
-		case <-progressed:
-		case <-timer.C:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
+func (s *Server) await(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
+	return wait.PollUntilContextTimeout(ctx, reachInterval, patience, true, func(context.Context) (bool, error) {
+		return s.shares.reached.Load().Reaches(version), nil
+	}) == nil
 }
 
 // caller is who asks, as limits tell callers apart: everybody comes from the aggregator's few addresses.

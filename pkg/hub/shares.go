@@ -2,11 +2,11 @@ package hub
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -30,21 +30,21 @@ type shares struct {
 	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
 	maxQueued int64
 	queued    atomic.Int64
+	// reached is the version up to which nothing else has changed: that of the last changes, or a later one.
+	reached atomic.Pointer[hubv1alpha1.Version]
 
 	// mu guards what follows, and what is reachable from it. It is taken after the lock of the facts, never before.
 	mu sync.Mutex
 	// open is set once the facts are complete. Before that there is nothing to share.
 	open bool
-	// version has the resourceVersions of the last changes; progress is at least that, and goes on without changes.
-	version, progress hubv1alpha1.Version
-	// progressed is closed, and replaced, when progress changes.
-	progressed chan struct{}
+	// version has the resourceVersions of the last changes.
+	version hubv1alpha1.Version
 
 	// common is the class of all nodes, buckets have its objects. Its streams are all that there are.
 	common  class
 	buckets [hubv1alpha1.Buckets]bucket
 	sets    map[string]*keySet
-	slices  map[*facts.Object]*placed
+	slices  map[*facts.Object]placed
 	nodes   map[string]*node
 	// behind counts the streams that were ended because they were behind.
 	behind int
@@ -61,7 +61,7 @@ type class struct {
 	// names counts the objects of the class for which the labels of a node are needed.
 	names   map[string]int
 	streams map[*stream]struct{}
-	// content is what the class has, encoded, since it last changed; nil if nobody asked for it.
+	// content is what the class has, encoded; nil if nobody asked for it since it last changed.
 	content []*chunk
 }
 
@@ -74,6 +74,7 @@ const restSet = "*"
 
 // keySet is a set of topology keys that Services have together.
 type keySet struct {
+	name string
 	// keys are nil in the rest set.
 	keys topology.Keys
 	// slices counts those whose endpoints are in the shares of the set's classes.
@@ -89,16 +90,19 @@ type keyValue struct{ key, value string }
 type bucket struct {
 	objects map[objectName]*object
 	// content is all of them, encoded; nil if nobody asked since they last changed.
-	content *chunk
+	content []*chunk
 }
 
-// placed is a slice as of the last step.
+// placed is a slice as of the last step. The zero value is of a slice that is in no share.
 type placed struct {
 	upstream *wire.Object
 	keys     topology.Keys
-	// everywhere is set if the slice is in every share, set if its endpoints are in the shares of some.
-	everywhere bool
-	set        *keySet
+	// set is the one whose classes have the endpoints; nil if the slice is in every share, whole.
+	set *keySet
+
+	// parts are the endpoints of a Service with keys, labelsOf the labels of their nodes; see at.
+	parts    *wire.Parts
+	labelsOf func(node []byte) topology.Labels
 }
 
 // node is a node as of the last step.
@@ -112,10 +116,13 @@ type node struct {
 
 func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
-		source: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
-		common: newClass(nil, "", nil), sets: make(map[string]*keySet), slices: make(map[*facts.Object]*placed),
-		nodes: make(map[string]*node),
+		source: f, maxQueued: int64(maxQueued), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
+		slices: make(map[*facts.Object]placed), nodes: make(map[string]*node),
 	}
+	for i := range s.buckets {
+		s.buckets[i].objects = make(map[objectName]*object)
+	}
+	s.reached.Store(&hubv1alpha1.Version{})
 	f.Attach(s, func(facts.Reader) {})
 	return s
 }
@@ -125,13 +132,6 @@ func newClass(set *keySet, name string, here topology.Labels) class {
 		set: set, name: name, here: here, digests: make(map[uint8]uint64), names: make(map[string]int),
 		streams: make(map[*stream]struct{}),
 	}
-}
-
-// versionInputs are the inputs that bring the parts of a version.
-var versionInputs = [len(hubv1alpha1.Version{})]string{
-	hubv1alpha1.VersionNodes:    facts.InputNodes,
-	hubv1alpha1.VersionServices: facts.InputServices,
-	hubv1alpha1.VersionSlices:   facts.InputEndpointSlices,
 }
 
 // reading are the shares while the facts do not change, with the Reader of that time.
@@ -148,23 +148,13 @@ func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 	if in.Held() {
 		return
 	}
-	before := s.progress
-	for part, input := range versionInputs {
-		s.version[part], s.progress[part] = s.source.Input(input).Versions()
-	}
-	if s.progress != before {
-		close(s.progressed)
-		s.progressed = make(chan struct{})
+	reached := &hubv1alpha1.Version{}
+	for part, f := range followed {
+		s.version[part], reached[part] = s.source.Input(f.input).Versions()
 	}
 	s.open = s.open || in.State(served.EndpointSlices) == served.Ready
 	reading{s, in}.publish(c)
-}
-
-// reached returns the version that the shares have reached; progressed is closed when it changes.
-func (s *shares) reached() (version hubv1alpha1.Version, progressed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.progress, s.progressed
+	s.reached.Store(reached)
 }
 
 // node returns what is known of a node.
@@ -194,63 +184,52 @@ func (s reading) setOf(keys topology.Keys) *keySet {
 	set := s.sets[name]
 	if set == nil {
 		set = &keySet{
-			keys: keys, classes: make(map[string]*class), byValue: make(map[keyValue]map[*class]struct{}),
+			name: name, keys: keys, classes: make(map[string]*class),
+			byValue: make(map[keyValue]map[*class]struct{}),
 		}
 		s.sets[name] = set
 		for st := range s.common.streams {
-			s.join(st, set)
+			s.join(st, set) // into a class that has nothing yet
 		}
 	}
 	return set
 }
 
-// dropSets drops the sets that no slice is in any more, whose classes are empty.
-func (s *shares) dropSets() {
-	for name, set := range s.sets {
-		if set.slices > 0 {
-			continue
-		}
-		delete(s.sets, name)
-		for _, c := range set.classes {
-			for st := range c.streams {
-				st.classes = slices.DeleteFunc(st.classes, func(other *class) bool { return other == c })
-			}
-		}
+// count counts slices in a set, which may be nil. A set that no slice is in any more is dropped; its classes are empty.
+func (s *shares) count(set *keySet, more int) {
+	if set == nil {
+		return
+	}
+	if set.slices += more; set.slices > 0 {
+		return
+	}
+	delete(s.sets, set.name)
+	for st := range s.common.streams {
+		st.classes = slices.DeleteFunc(st.classes, func(c *class) bool { return c.set == set })
 	}
 }
 
-// joinAll brings a stream into the classes of its node. encode says whether it will be sent all of them.
-func (s reading) joinAll(st *stream, encode bool) {
+// joinAll brings a stream into the classes of its node.
+func (s reading) joinAll(st *stream) {
 	for _, c := range []*class{&s.common, &s.node(st.node).class} {
 		c.streams[st] = struct{}{}
 		st.classes = append(st.classes, c)
 	}
 	for _, set := range s.sets {
-		if c := s.join(st, set); c != nil && len(c.streams) == 1 {
-			s.fill(c, encode)
-		}
+		s.join(st, set)
 	}
 }
 
-// join brings a stream into the class of its node in a set, which is made if there is none; nil if the node has none.
-func (s reading) join(st *stream, set *keySet) *class {
-	n := s.facts.Node(st.node)
-	if n == nil {
-		return nil
-	}
-	name, here := n.Name, n.Labels
+// join brings a stream into the class of its node in a set, which is made if there is none.
+func (s reading) join(st *stream, set *keySet) {
+	here := maps.Clone(s.facts.LabelsOf([]byte(st.node)))
 	if set.keys != nil {
-		here = make(topology.Labels, len(set.keys))
-		for _, key := range set.keys {
-			if value, has := n.Labels[key]; has {
-				here[key] = value
-			}
-		}
-		name = fmt.Sprint(here) // in the order of the keys
+		maps.DeleteFunc(here, func(key, _ string) bool { return !slices.Contains(set.keys, key) })
 	}
 	if len(here) == 0 {
-		return nil
+		return
 	}
+	name := fmt.Sprint(here) // in the order of the keys
 	c := set.classes[name]
 	if c == nil {
 		made := newClass(set, name, here)
@@ -263,10 +242,10 @@ func (s reading) join(st *stream, set *keySet) *class {
 			}
 			set.byValue[pair][c] = struct{}{}
 		}
+		s.fill(c)
 	}
 	c.streams[st] = struct{}{}
 	st.classes = append(st.classes, c)
-	return c
 }
 
 // leave takes a stream out of its classes. A class of a set that has no streams is dropped.
@@ -288,36 +267,17 @@ func (s *shares) leave(st *stream) {
 	s.forget(s.node(st.node))
 }
 
-// fill computes what a new class has, and encodes it if a stream is about to be sent all of it.
-func (s reading) fill(c *class, encode bool) {
-	content := s.encode(c, func(o *object) bool {
-		c.digests[o.bucket()] += o.digest
-		for _, name := range o.names {
-			c.names[name]++
-		}
-		return encode
+// fill computes what a new class has.
+func (s reading) fill(c *class) {
+	c.content = encode(func(yield func(*object) bool) {
+		s.visit(c, func(o *object) {
+			c.digests[o.bucket()] += o.digest
+			for _, name := range o.names {
+				c.names[name]++
+			}
+			yield(o)
+		})
 	})
-	if encode {
-		c.content = content
-	}
-}
-
-// encode encodes the objects of a class that are wanted.
-func (s reading) encode(c *class, wants func(*object) bool) (content []*chunk) {
-	var frames []byte
-	s.visit(c, func(o *object) {
-		switch {
-		case !wants(o):
-		case o.encoded != nil:
-			content = append(content, o.encoded)
-		default:
-			frames = appendFrame(frames, o)
-		}
-	})
-	if frames != nil {
-		content = append(content, newChunk(frames, 0, time.Time{}))
-	}
-	return content
 }
 
 // visit calls visit for every object that a class has. It is called with both locks held.
@@ -346,93 +306,70 @@ func (s reading) visit(c *class, visit func(*object)) {
 
 // visitSlices calls visit for what a class of a set has of slices.
 func (s reading) visitSlices(c *class, visit func(*object)) {
-	seen := make(map[*facts.Object]struct{})
+	if c.set.slices == 0 {
+		return
+	}
+	found := make(map[*facts.Object]struct{})
 	for key, value := range c.here {
 		for n := range s.facts.NodesWith(key, value) {
 			for _, o := range n.Objects() {
-				p := s.slices[o]
-				if _, again := seen[o]; again || p.set != c.set {
-					continue
-				}
-				seen[o] = struct{}{}
-				if part := endpointsOf(p, s.facts.LabelsOf).part(c); part != nil {
-					visit(part)
-				}
+				found[o] = struct{}{}
+			}
+		}
+	}
+	for o := range found {
+		if p := s.slices[o]; p.set == c.set {
+			if part := p.at(s.facts.LabelsOf).part(c); part != nil {
+				visit(part)
 			}
 		}
 	}
 }
 
-// endpoints are those of a slice, at a time when nodes had these labels.
-type endpoints struct {
-	*placed
-
-	parts    *wire.Parts
-	labelsOf func(node []byte) topology.Labels
-}
-
-// endpointsOf takes a slice apart, which may be nil.
-func endpointsOf(p *placed, labelsOf func(node []byte) topology.Labels) endpoints {
-	if p == nil {
-		return endpoints{parts: &wire.Parts{}}
-	}
-	parts, err := wire.SplitSlice(p.upstream.Body)
-	if err != nil {
-		panic("hub: a slice that was readable is no longer: " + err.Error())
-	}
-	return endpoints{p, parts, labelsOf}
-}
-
-// part is what a class has of the endpoints: those that any of the Service's keys matches; nil for none.
-func (e endpoints) part(c *class) *object {
-	if e.placed == nil || e.set != c.set {
-		return nil
-	}
-	var here []keyValue
-	for _, key := range e.keys {
-		if value, has := c.here[key]; has {
-			here = append(here, keyValue{key, value})
+// at returns the slice, taken apart, at a time when nodes had these labels.
+func (p placed) at(labelsOf func(node []byte) topology.Labels) placed {
+	p.parts, p.labelsOf = &wire.Parts{}, labelsOf
+	if p.keys.Governed() {
+		var err error
+		if p.parts, err = wire.SplitSlice(p.upstream.Body); err != nil {
+			panic("hub: a slice that was readable is no longer: " + err.Error())
 		}
+	}
+	return p
+}
+
+// part is what a class has of the slice: the endpoints that any of the Service's keys matches, or all, if it is in
+// every share; nil for none. The labels of their nodes are needed if there are keys.
+func (p placed) part(c *class) *object {
+	switch {
+	case p.upstream == nil || p.set != c.set:
+		return nil
+	case !p.keys.Governed():
+		return newObject(&kindSlice, p.upstream, p.upstream.Body)
 	}
 	var places []int
-	for i, endpoint := range e.parts.Endpoints {
-		there := e.labelsOf(endpoint.NodeName)
-		if slices.ContainsFunc(here, func(ours keyValue) bool {
-			value, has := there[ours.key]
-			return has && value == ours.value
-		}) {
-			places = append(places, i)
+	var names []string
+	for i, endpoint := range p.parts.Endpoints {
+		if p.set == nil || p.keys.Rank(c.here, p.labelsOf(endpoint.NodeName)) != topology.NoRank {
+			places, names = append(places, i), append(names, string(endpoint.NodeName))
 		}
 	}
-	if places == nil {
-		return nil
+	body := p.upstream.Body
+	if p.set != nil {
+		if places == nil {
+			return nil
+		}
+		body = p.parts.Body(places)
 	}
-	part := newObject(&kindSlice, e.upstream, e.parts.Body(places))
-	for _, i := range places {
-		part.names = append(part.names, string(e.parts.Endpoints[i].NodeName))
-	}
+	part := newObject(&kindSlice, p.upstream, body)
+	part.names = names
 	return part
-}
-
-// whole is what the common class has of the endpoints: all, or nil. The labels of their nodes are needed if a key comes
-// before the one that matches every endpoint.
-func (e endpoints) whole() *object {
-	if e.placed == nil || !e.everywhere {
-		return nil
-	}
-	whole := newObject(&kindSlice, e.upstream, e.upstream.Body)
-	if slices.Contains(e.keys, topology.Any) {
-		for _, endpoint := range e.parts.Endpoints {
-			whole.names = append(whole.names, string(endpoint.NodeName))
-		}
-	}
-	return whole
 }
 
 // sharesStats are figures of shares.
 type sharesStats struct {
-	open                                          bool
-	streams, nodes, classes, sets, queued, behind int
+	open                                   bool
+	streams, classes, sets, queued, behind int
 }
 
 func (s *shares) stats() sharesStats {
@@ -440,11 +377,6 @@ func (s *shares) stats() sharesStats {
 	defer s.mu.Unlock()
 	stats := sharesStats{
 		open: s.open, streams: len(s.common.streams), sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind,
-	}
-	for _, n := range s.nodes {
-		if len(n.streams) > 0 {
-			stats.nodes++
-		}
 	}
 	for _, set := range s.sets {
 		stats.classes += len(set.classes)

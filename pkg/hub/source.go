@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -15,27 +14,30 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// sources are what the hub follows, by the part of the version that each has.
-type sources [len(hubv1alpha1.Version{})]*follow.Source
+// followed is what the hub follows, by the part of the version that each has.
+var followed = [len(hubv1alpha1.Version{})]struct {
+	input    string
+	resource schema.GroupVersionResource
+}{
+	hubv1alpha1.VersionNodes:    {facts.InputNodes, served.Nodes.GroupVersionResource},
+	hubv1alpha1.VersionServices: {facts.InputServices, served.Services.GroupVersionResource},
+	hubv1alpha1.VersionSlices:   {facts.InputEndpointSlices, served.EndpointSlices.GroupVersionResource},
+}
+
+// sources are those of followed.
+type sources [len(followed)]*follow.Source
 
 // newGroup makes the sources of what the hub follows, and starts them.
-func newGroup(config *rest.Config, f *facts.Facts) (*follow.Group, sources, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: config, Barrier: f})
-	if err != nil {
-		return nil, sources{}, err
+func newGroup(config *rest.Config, f *facts.Facts) (group *follow.Group, all sources, err error) {
+	if group, err = follow.NewGroup(follow.GroupOptions{Config: config, Barrier: f}); err != nil {
+		return nil, all, err
 	}
-	var all sources
-	for part, resource := range [len(all)]schema.GroupVersionResource{
-		hubv1alpha1.VersionNodes:    corev1.SchemeGroupVersion.WithResource("nodes"),
-		hubv1alpha1.VersionServices: served.Services.GroupVersionResource,
-		hubv1alpha1.VersionSlices:   served.EndpointSlices.GroupVersionResource,
-	} {
-		input := versionInputs[part]
+	for part, o := range followed {
 		all[part], err = group.Add(follow.Options{
-			Name: input, Resource: resource, Sink: f.Input(input), Verified: true,
+			Name: o.input, Resource: o.resource, Sink: f.Input(o.input), Verified: true,
 		})
 		if err != nil {
-			return nil, sources{}, err
+			return nil, all, err
 		}
 		all[part].Start()
 	}

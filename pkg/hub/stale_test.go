@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -177,12 +176,7 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 			}
 			return nil
 		})
-		path := hubv1alpha1.SharesPath + "/a1"
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
-		r.Header.Set("Test-Node", "a1")
-		w := httptest.NewRecorder()
-		h.hub.api.Handler.ServeHTTP(w, r)
+		w := h.record(hubv1alpha1.SharesPath+"/a1", "Test-User=system:serviceaccount:edge:wrapper", "Test-Node=a1")
 		closes := w.Header().Get("Connection") == "close"
 		if closes == follows || (w.Code == http.StatusOK) != follows {
 			t.Errorf("follows %v: status %d, the connection is closed: %v: %s", follows, w.Code, closes, w.Body)

@@ -3,7 +3,6 @@ package hub
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,14 +18,9 @@ type step struct {
 	reading
 
 	change *facts.Change
-	// labels has the labels that nodes had before the step, as far as they changed: nil for none.
-	labels map[string]*object
-	// named has what classes counted in names before the step, as far as it may have changed.
-	named   map[*class]map[string]int
+	// before has the labels that nodes had before the step, as far as they changed.
+	before  map[string]topology.Labels
 	classes map[*class]*classStep
-	// moved are the streams of nodes that were relabelled, with the digests that their clients have. They are in no
-	// class until the end of the step.
-	moved map[*stream]*hubv1alpha1.Digests
 }
 
 // classStep is what a step means for a class.
@@ -37,23 +31,23 @@ type classStep struct {
 	encoded []*chunk
 	// added are the differences of digests.
 	added map[uint8]uint64
-	// unnamed are the labels of nodes that the class has no more. Another class of a stream may have them.
-	unnamed []objectName
+	// labels are those of nodes, after the step; nil if the class has them no more. Another class of a stream may.
+	labels map[string]*object
 }
 
-// publish makes a change of the facts one step of the streams.
+// publish makes a change of the facts one step of the streams. Those of nodes that were relabelled are in no class
+// until its end, when they get what differs from what they had.
 func (s reading) publish(c *facts.Change) {
 	t := &step{
-		reading: s, change: c, labels: make(map[string]*object), named: make(map[*class]map[string]int),
-		classes: make(map[*class]*classStep), moved: make(map[*stream]*hubv1alpha1.Digests),
+		reading: s, change: c, before: make(map[string]topology.Labels), classes: make(map[*class]*classStep),
 	}
-	for n := range c.Relabelled {
+	moved := make(map[*stream]*hubv1alpha1.Digests)
+	for n, labels := range c.Relabelled {
+		t.before[n.Name] = labels
 		for st := range t.node(n.Name).streams {
-			t.moved[st] = st.digests()
+			moved[st] = st.digests()
+			t.leave(st)
 		}
-	}
-	for st := range t.moved {
-		t.leave(st)
 	}
 	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
@@ -62,12 +56,14 @@ func (s reading) publish(c *facts.Change) {
 	for o := range t.changedSlices() {
 		t.placeSlice(o)
 	}
-	t.placeNames()
 	t.send()
-	t.dropSets()
+	for st, known := range moved {
+		t.joinAll(st)
+		t.resync(st, known)
+	}
 }
 
-// placeNode publishes a node to its own class, or that it is gone.
+// placeNode publishes a node to its own class, or that it is gone, and its labels to the classes that need them.
 func (t *step) placeNode(name string, o *wire.Object) {
 	n := t.node(name)
 	labels, own := n.labels, n.own
@@ -75,13 +71,24 @@ func (t *step) placeNode(name string, o *wire.Object) {
 	if o != nil {
 		n.labels, n.own = labelsObject(o), encodedObject(&kindNode, o)
 	}
-	if labels.digestOf() != n.labels.digestOf() {
-		t.labels[name] = labels
+	t.put(&n.class, objectName{&kindNode, types.NamespacedName{Name: name}}, own, n.own)
+	t.putLabels(&n.class, name, labels, n.labels)
+	classes := map[*class]struct{}{&t.common: {}}
+	for key, value := range t.before[name] {
+		for _, set := range t.sets {
+			maps.Copy(classes, set.byValue[keyValue{key, value}])
+		}
 	}
-	key := types.NamespacedName{Name: name}
-	t.put(&n.class, objectName{&kindLabels, key}, labels, n.labels)
-	t.put(&n.class, objectName{&kindNode, key}, own, n.own)
+	for c := range classes {
+		if c.names[name] > 0 {
+			t.putLabels(c, name, labels, n.labels)
+		}
+	}
 	t.forget(n)
+}
+
+func (t *step) putLabels(c *class, node string, before, after *object) {
+	t.put(c, labelsName(node), before, after)
 }
 
 func (t *step) placeServices() {
@@ -101,7 +108,7 @@ func (t *step) changedSlices() map[*facts.Object]struct{} {
 	maps.Copy(changed, t.change.Objects)
 	for s := range t.change.Governed {
 		for _, o := range s.Objects(served.EndpointSlices) {
-			if known := t.slices[o]; known == nil || !slices.Equal(known.keys, s.Keys) {
+			if known := t.slices[o]; known.upstream == nil || !slices.Equal(known.keys, s.Keys) {
 				changed[o] = struct{}{}
 			}
 		}
@@ -114,88 +121,69 @@ func (t *step) changedSlices() map[*facts.Object]struct{} {
 	return changed
 }
 
-// place says where a slice is now; nil if it is nowhere. before is where it was.
-func (t *step) place(o *facts.Object, before *placed) *placed {
+// place says where a slice is now. It is in every share, whole, if no key governs it, if the key "*" matches every
+// endpoint, or if it is of default/kubernetes, whose endpoint nodes replace by their own.
+func (t *step) place(o *facts.Object) placed {
 	if o.Gone {
-		return nil
+		return placed{}
 	}
-	now := &placed{upstream: o.Upstream}
+	now := placed{upstream: o.Upstream}
 	if o.Service != nil {
 		now.keys = o.Service.Keys
 	}
 	switch {
-	case o.Service == nil || everywhere(o.Service):
-		now.everywhere = true
-	case before != nil && slices.Equal(before.keys, now.keys):
-		now.set = before.set
-	case now.keys[0] != "": // else the keys are topology.Unsatisfiable
+	case !now.keys.Governed() || slices.Contains(now.keys, topology.Any) || o.Service.Name == facts.KubernetesService:
+	case now.keys[0] == "": // they are topology.Unsatisfiable
+		return placed{}
+	default:
 		now.set = t.setOf(now.keys)
 	}
 	return now
 }
 
-// everywhere reports whether the slices of a Service are in every share, whole: because no key governs it, because the
-// key "*" matches every endpoint, or because it is default/kubernetes, whose endpoint nodes replace by their own.
-func everywhere(s *facts.Service) bool {
-	return !s.Keys.Governed() || slices.Contains(s.Keys, topology.Any) || s.Name == facts.KubernetesService
-}
-
 // placeSlice publishes what a slice was and is to the classes whose share differs.
 func (t *step) placeSlice(o *facts.Object) {
-	before := t.slices[o]
-	after := t.place(o, before)
-	if after == nil {
+	after := t.place(o)
+	was, is := t.slices[o].at(t.labelsBefore), after.at(t.facts.LabelsOf)
+	t.slices[o] = after
+	if o.Gone {
 		delete(t.slices, o)
-	} else {
-		t.slices[o] = after
 	}
-	was, is := endpointsOf(before, t.labelsBefore), endpointsOf(after, t.facts.LabelsOf)
 	name := objectName{&kindSlice, o.Name()}
-	t.put(&t.common, name, nil, is.whole())
+	t.put(&t.common, name, nil, is.part(&t.common))
 	for c := range t.affected(was, is) {
 		t.put(c, name, was.part(c), is.part(c))
 	}
-	before.count(-1)
-	after.count(1)
-}
-
-// sameShares reports whether the same endpoints would be in the same shares. Both may be nil.
-func (p *placed) sameShares(other *placed) bool {
-	return p != nil && other != nil && p.set == other.set && p.everywhere == other.everywhere &&
-		slices.Equal(p.keys, other.keys)
-}
-
-// count counts the slice, which may be nil, in its set.
-func (p *placed) count(n int) {
-	if p != nil && p.set != nil {
-		p.set.slices += n
-	}
+	t.count(is.set, 1)
+	t.count(was.set, -1)
 }
 
 // labelsBefore are the labels that a node had before the step.
 func (t *step) labelsBefore(name []byte) topology.Labels {
-	if labels, changed := t.labels[string(name)]; !changed {
-		return t.facts.LabelsOf(name)
-	} else if labels != nil {
-		return labels.upstream.Labels
+	if labels, changed := t.before[string(name)]; changed {
+		return labels
 	}
-	return nil
+	return t.facts.LabelsOf(name)
 }
 
-// affected are the classes whose share of a slice may differ: those that have one of the endpoints, before or after.
-// Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
-func (t *step) affected(was, is endpoints) map[*class]struct{} {
+// affected are the classes of sets whose share of a slice may differ: those that have one of the endpoints, before or
+// after. Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
+func (t *step) affected(was, is placed) map[*class]struct{} {
 	beginning, end := 0, 0
-	if was.sameShares(is.placed) && len(t.labels) == 0 && wire.SameMeta(was.upstream.Meta, is.upstream.Meta) &&
-		was.parts.SameOthers(is.parts) {
+	if was.set == is.set && slices.Equal(was.keys, is.keys) && was.upstream != nil && is.upstream != nil &&
+		wire.SameMeta(was.upstream.Meta, is.upstream.Meta) && was.parts.SameOthers(is.parts) {
 		beginning, end = was.parts.Differing(is.parts)
 	}
 	classes := make(map[*class]struct{})
-	for _, e := range []endpoints{was, is} {
-		if e.placed == nil || e.set == nil || len(e.set.classes) == 0 {
+	for _, e := range []placed{was, is} {
+		if e.set == nil || len(e.set.classes) == 0 {
 			continue
 		}
-		for _, endpoint := range e.parts.Endpoints[beginning : len(e.parts.Endpoints)-end] {
+		for i, endpoint := range e.parts.Endpoints {
+			_, relabelled := t.before[string(endpoint.NodeName)]
+			if !relabelled && (i < beginning || i >= len(e.parts.Endpoints)-end) {
+				continue
+			}
 			labels := e.labelsOf(endpoint.NodeName)
 			for _, key := range e.keys {
 				if value, has := labels[key]; has {
@@ -207,36 +195,23 @@ func (t *step) affected(was, is endpoints) map[*class]struct{} {
 	return classes
 }
 
-// placeNames publishes the labels of nodes to the classes that need them, or need them no more.
-func (t *step) placeNames() {
-	for c, names := range t.named {
-		for name, count := range names {
-			var was, is *object
-			n := t.nodes[name]
-			if n != nil && c.names[name] > 0 {
-				is = n.labels
-			}
-			if labels, changed := t.labels[name]; count > 0 && changed {
-				was = labels
-			} else if count > 0 && n != nil {
-				was = n.labels
-			}
-			t.put(c, objectName{&kindLabels, types.NamespacedName{Name: name}}, was, is)
-		}
+// name notes that a class needs the labels of the nodes of another object, or of one less. It publishes those that the
+// class did not need before, or needs no more.
+func (t *step) name(c *class, o *object, more int) {
+	if o == nil {
+		return
 	}
-}
-
-// name notes that a class needs the labels of nodes for another object, or for one less.
-func (t *step) name(c *class, nodes []string, more int) {
-	for _, node := range nodes {
-		if t.named[c] == nil {
-			t.named[c] = make(map[string]int)
+	for _, name := range o.names {
+		var labels *object
+		if n := t.nodes[name]; n != nil {
+			labels = n.labels
 		}
-		if _, known := t.named[c][node]; !known {
-			t.named[c][node] = c.names[node]
-		}
-		if c.names[node] += more; c.names[node] == 0 {
-			delete(c.names, node)
+		switch c.names[name] += more; {
+		case c.names[name] == 0:
+			delete(c.names, name)
+			t.putLabels(c, name, labels, nil)
+		case c.names[name] == 1 && more > 0:
+			t.putLabels(c, name, nil, labels)
 		}
 	}
 }
@@ -246,17 +221,20 @@ func (t *step) name(c *class, nodes []string, more int) {
 func (t *step) put(c *class, name objectName, before, after *object) {
 	bucket := name.bucket()
 	if c == &t.common {
-		before = t.buckets[bucket].put(name, after)
+		objects := t.buckets[bucket].objects
+		before, objects[name] = objects[name], after
+		if after == nil {
+			delete(objects, name)
+		}
 	}
-	if before != nil {
-		t.name(c, before.names, -1)
-	}
-	if after != nil {
-		t.name(c, after.names, 1)
-	}
+	t.name(c, after, 1)
+	t.name(c, before, -1)
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return
+	}
+	if c == &t.common {
+		t.buckets[bucket].content = nil
 	}
 	c.content = nil
 	if c.digests[bucket] += delta; c.digests[bucket] == 0 {
@@ -267,13 +245,13 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	}
 	said := t.classes[c]
 	if said == nil {
-		said = &classStep{added: make(map[uint8]uint64)}
+		said = &classStep{added: make(map[uint8]uint64), labels: make(map[string]*object)}
 		t.classes[c] = said
 	}
 	said.added[bucket] += delta
 	switch {
-	case after == nil && name.kind == &kindLabels:
-		said.unnamed = append(said.unnamed, name)
+	case name.kind == &kindLabels:
+		said.labels[name.name.Name] = after
 	case after == nil:
 		said.frames, said.events = appendRemoval(said.frames, name), said.events+1
 	case after.encoded != nil:
@@ -283,46 +261,33 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	}
 }
 
-// put keeps an object, or its absence, and returns what was there before.
-func (b *bucket) put(name objectName, after *object) (before *object) {
-	before = b.objects[name]
-	switch {
-	case after == nil:
-		delete(b.objects, name)
-	case b.objects == nil:
-		b.objects = map[objectName]*object{name: after}
-	default:
-		b.objects[name] = after
-	}
-	if before.digestOf() != after.digestOf() {
-		b.content = nil
-	}
-	return before
-}
-
-// send passes what the classes have to say to their streams, and gives streams that moved what differs.
+// send passes what the classes have to say to their streams.
 func (t *step) send() {
-	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}), 0, time.Time{})
+	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
 	for c, said := range t.classes {
-		said.frames = appendMark(said.frames, &hubv1alpha1.Mark{Added: said.added})
-		chunks := said.encoded
-		chunks = append(chunks, newChunk(said.frames, said.events, t.change.Received))
+		var unnamed []string
+		for name, o := range said.labels {
+			if o == nil {
+				unnamed = append(unnamed, name)
+			} else {
+				said.frames, said.events = appendFrame(said.frames, o), said.events+1
+			}
+		}
+		news := newChunk(appendMark(said.frames, &hubv1alpha1.Mark{Added: said.added}))
+		news.events, news.received = said.events, t.change.Received
+		said.encoded = append(said.encoded, news)
 		for st := range c.streams {
-			touched[st] = append(touched[st], chunks...)
-			for _, name := range said.unnamed {
-				if !st.names(name.name.Name) {
-					touched[st] = append(touched[st], newChunk(appendRemoval(nil, name), 1, t.change.Received))
+			touched[st] = append(touched[st], said.encoded...)
+			for _, name := range unnamed {
+				if !st.names(name) {
+					touched[st] = append(touched[st], newChunk(appendRemoval(nil, labelsName(name))))
 				}
 			}
 		}
 	}
 	for st, chunks := range touched {
 		st.send(append(chunks, end))
-	}
-	for st, known := range t.moved {
-		t.joinAll(st, false)
-		t.resync(st, known, false)
 	}
 }
 

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +17,7 @@ type stream struct {
 	node   string
 	// classes are those of the node; guarded by the lock of the shares.
 	classes []*class
-	// closed, if set, is called when the stream is over.
+	// closed is called when the stream is over.
 	closed func()
 
 	mu sync.Mutex
@@ -33,15 +35,13 @@ var (
 	errNoRoom = tooMany("others are being sent their shares")
 )
 
-// follow begins a stream. known are the digests of what the client has; nil for nothing. restored says so to the
-// client. closed is called when the stream is over. Errors: errNotSynced, errNoRoom.
-func (s *shares) follow(
-	node string, known *hubv1alpha1.Digests, restored bool, closed func(),
-) (st *stream, err error) {
+// follow begins a stream. known are the digests of what the client has; nil for nothing. closed is called when the
+// stream is over. Errors: errNotSynced, errNoRoom.
+func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
 	err = s.read(func(s reading) {
-		s.joinAll(st, known == nil)
-		s.resync(st, known, restored)
+		s.joinAll(st)
+		s.resync(st, known)
 	})
 	return st, err
 }
@@ -70,9 +70,7 @@ func (st *stream) Close() {
 	s.mu.Lock()
 	s.leave(st)
 	s.mu.Unlock()
-	if st.closed != nil {
-		st.closed()
-	}
+	st.closed()
 }
 
 // end ends the stream, and drops what it has not been sent.
@@ -145,7 +143,7 @@ func (st *stream) Beat() {
 	st.shares.mu.Lock()
 	defer st.shares.mu.Unlock()
 	mark := &hubv1alpha1.Mark{Ends: true, Version: st.shares.version}
-	st.send([]*chunk{newChunk(appendMark(nil, mark), 0, time.Time{})})
+	st.send([]*chunk{newChunk(appendMark(nil, mark))})
 }
 
 // send queues a step. While what is queued is beyond its bound, a stream that has more than its part of that unsent is
@@ -158,31 +156,25 @@ func (st *stream) send(step []*chunk) {
 	}
 	s := st.shares
 	for _, c := range step {
-		s.take(c)
+		if c.queued.Add(1) == 1 {
+			s.queued.Add(int64(len(c.member)))
+		}
 	}
 	st.queue = append(st.queue, step...)
-	if s.queued.Load() > s.maxQueued && st.waiting() > int(s.maxQueued)/len(s.common.streams) {
-		st.drop(errBehind)
-		s.behind++
+	if s.queued.Load() > s.maxQueued {
+		var unsent int64
+		for _, c := range st.queue {
+			unsent += int64(len(c.member))
+		}
+		if unsent > s.maxQueued/int64(len(s.common.streams)) {
+			st.drop(errBehind)
+			s.behind++
+		}
 	}
 	st.signal()
 }
 
-// waiting is how many bytes the stream has not been sent. The caller holds its lock.
-func (st *stream) waiting() (bytes int) {
-	for _, c := range st.queue {
-		bytes += len(c.member)
-	}
-	return bytes
-}
-
-// take counts a chunk in the queue of a stream, release one that was sent or is not to be sent any more.
-func (s *shares) take(c *chunk) {
-	if c.queued.Add(1) == 1 {
-		s.queued.Add(int64(len(c.member)))
-	}
-}
-
+// release counts a chunk that was sent to a stream, or is not to be sent any more.
 func (s *shares) release(c *chunk) {
 	if c.queued.Add(-1) == 0 {
 		s.queued.Add(-int64(len(c.member)))
@@ -202,52 +194,50 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 
 // resync is a step with the buckets whose digests differ from what the client has, whole; with all of them if known is
 // nil.
-func (s reading) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
-	mark := hubv1alpha1.Mark{
-		Ends: true, Version: s.version, Restored: restored, Added: make(map[uint8]uint64, hubv1alpha1.Buckets),
-	}
+func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
+	mark := hubv1alpha1.Mark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}
 	for bucket, digest := range st.digests() {
 		if known == nil || known[bucket] != digest {
 			mark.Whole[bucket], mark.Added[uint8(bucket)] = true, digest
 		}
 	}
-	chunks := make([]*chunk, 0, len(st.classes)+1)
-	for _, c := range st.classes {
-		chunks = append(chunks, s.content(c, known == nil, &mark.Whole)...)
+	var chunks []*chunk
+	if slices.Contains(mark.Whole[:], true) {
+		for _, c := range st.classes {
+			chunks = append(chunks, s.content(c, mark.Whole[:])...)
+		}
 	}
-	st.send(append(chunks, newChunk(appendMark(nil, &mark), 0, time.Time{})))
+	st.send(append(chunks, newChunk(appendMark(nil, &mark))))
 }
 
-// content is what a class has in some buckets, or in all.
-func (s reading) content(c *class, all bool, whole *[hubv1alpha1.Buckets]bool) (content []*chunk) {
+// content is what a class has in the buckets that are wanted. Of a class of a set all is kept; a class of one node has
+// one stream.
+func (s reading) content(c *class, wanted []bool) (content []*chunk) {
+	all := !slices.Contains(wanted, false)
 	switch {
-	case *whole == [hubv1alpha1.Buckets]bool{}:
-		return nil
 	case c == &s.common:
 		for i := range s.buckets {
-			if whole[i] && len(s.buckets[i].objects) > 0 {
-				content = append(content, s.buckets[i].encode())
+			b := &s.buckets[i]
+			if wanted[i] && b.content == nil {
+				b.content = encode(maps.Values(b.objects))
+			}
+			if wanted[i] {
+				content = append(content, b.content...)
 			}
 		}
 		return content
 	case all && c.content != nil:
 		return c.content
 	}
-	content = s.encode(c, func(o *object) bool { return whole[o.bucket()] })
-	if all && c.set != nil { // that of one node has one stream
+	content = encode(func(yield func(*object) bool) {
+		s.visit(c, func(o *object) {
+			if wanted[o.bucket()] {
+				yield(o)
+			}
+		})
+	})
+	if all && c.set != nil {
 		c.content = content
 	}
 	return content
-}
-
-// encode is all of a bucket of the common class.
-func (b *bucket) encode() *chunk {
-	if b.content == nil {
-		var frames []byte
-		for _, o := range b.objects {
-			frames = appendFrame(frames, o)
-		}
-		b.content = newChunk(frames, 0, time.Time{})
-	}
-	return b.content
 }

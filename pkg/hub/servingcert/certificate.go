@@ -10,9 +10,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"slices"
 	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 const (
@@ -33,8 +35,6 @@ const (
 	keyNextCertificate = "next.crt"
 	keyNextPrivate     = "next.key"
 )
-
-const blockCertificate = "CERTIFICATE"
 
 // pair is a certificate with its key, as a Secret has them.
 type pair struct {
@@ -58,12 +58,8 @@ func newPair(names []string, now time.Time) (*pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a key: %w", err)
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, fmt.Errorf("making a serial number: %w", err)
-	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
+		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(Lifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -73,12 +69,11 @@ func newPair(names []string, now time.Time) (*pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a certificate: %w", err)
 	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	private, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a key: %w", err)
 	}
-	return parsePair(pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	return parsePair(pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), private)
 }
 
 // validFor reports whether the certificate may be served under all the names.
@@ -143,8 +138,8 @@ func (s state) advance(names []string, now time.Time) (state, error) {
 	case s.next != nil && now.Sub(s.next.made()) >= settling && bytes.Contains(s.bundle, s.next.certificate):
 		s.current, s.next = s.next, nil
 	}
-	s.bundle = s.trusted(now)
-	return s, nil
+	s.bundle, err = s.trusted(now)
+	return s, err
 }
 
 // maxOthers is how many certificates besides those of the Secret are trusted: one that was replaced a moment ago may
@@ -152,25 +147,17 @@ func (s state) advance(names []string, now time.Time) (state, error) {
 const maxOthers = 2
 
 // trusted is the bundle of the certificates that are valid, the newest last.
-func (s state) trusted(now time.Time) []byte {
-	own := [][]byte{s.current.certificate}
+func (s state) trusted(now time.Time) ([]byte, error) {
+	own := []*x509.Certificate{s.current.parsed}
 	if s.next != nil {
-		own = append(own, s.next.certificate)
+		own = append(own, s.next.parsed)
 	}
-	var others [][]byte
-	for rest := s.bundle; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
+	bundle, _ := cert.ParseCertsPEM(s.bundle) // up to what cannot be read
+	var others []*x509.Certificate
+	for _, c := range bundle {
+		if now.Before(c.NotAfter) && !slices.ContainsFunc(own, c.Equal) && !slices.ContainsFunc(others, c.Equal) {
+			others = append(others, c)
 		}
-		certificate := pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: block.Bytes})
-		known := func(other []byte) bool { return bytes.Equal(other, certificate) }
-		parsed, err := x509.ParseCertificate(block.Bytes)
-		if err != nil || !now.Before(parsed.NotAfter) || slices.ContainsFunc(own, known) ||
-			slices.ContainsFunc(others, known) {
-			continue
-		}
-		others = append(others, certificate)
 	}
-	return bytes.Join(append(others[max(0, len(others)-maxOthers):], own...), nil)
+	return cert.EncodeCertificates(append(others[max(0, len(others)-maxOthers):], own...)...)
 }

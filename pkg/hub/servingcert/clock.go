@@ -6,33 +6,24 @@ import (
 	"time"
 )
 
-// Clock is that of the API server, as its answers tell it. The API server decides whether a certificate is valid, and
-// all replicas ask it, so a replica whose own clock is wrong replaces nothing that the others find valid. The zero
-// value is the own clock, until there was an answer.
-type Clock struct {
-	// Own is the own clock; time.Now if nil.
-	Own func() time.Time
-
+// clock is that of the API server, as its answers tell it. The API server decides whether a certificate is valid, and
+// all replicas ask it, so a replica whose own clock is wrong replaces nothing that the others find valid.
+type clock struct {
+	// own is the own clock, which counts until there was an answer.
+	own   func() time.Time
 	ahead atomic.Int64
 }
 
-// Now is the time of the API server, to a second.
-func (c *Clock) Now() time.Time { return c.own().Add(time.Duration(c.ahead.Load())) }
+// now is the time of the API server, to a second.
+func (c *clock) now() time.Time { return c.own().Add(time.Duration(c.ahead.Load())) }
 
-func (c *Clock) own() time.Time {
-	if c.Own != nil {
-		return c.Own()
-	}
-	return time.Now()
-}
-
-// Wrap notes the time of every answer. It is a transport.WrapperFunc.
-func (c *Clock) Wrap(next http.RoundTripper) http.RoundTripper { return dated{next, c} }
+// wrap notes the time of every answer. It is a transport.WrapperFunc.
+func (c *clock) wrap(next http.RoundTripper) http.RoundTripper { return dated{next, c} }
 
 type dated struct {
 	http.RoundTripper
 
-	clock *Clock
+	clock *clock
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -3,6 +3,7 @@ package servingcert
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
 // Options say where a certificate is kept.
 type Options struct {
-	Client  kubernetes.Interface
-	Dynamic dynamic.Interface
 	// Secret is where the replicas keep the certificate. A Keeper makes it if it is not there.
 	Secret types.NamespacedName
 	// FieldManager is the name by which the Secret is made.
@@ -35,8 +36,6 @@ type Options struct {
 	APIService string
 	// Names are those that the certificate is for.
 	Names []string
-	// Clock is time.Now if nil.
-	Clock func() time.Time
 }
 
 const (
@@ -53,6 +52,9 @@ var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", V
 // Keeper keeps a certificate. It implements dynamiccertificates.CertKeyContentProvider and ControllerRunner.
 type Keeper struct {
 	options Options
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+	now     func() time.Time
 
 	mu sync.Mutex
 	// current is what is served; nil before the first look. Guarded by mu.
@@ -61,12 +63,20 @@ type Keeper struct {
 	listeners []dynamiccertificates.Listener
 }
 
-// New makes a Keeper that has no certificate yet.
-func New(options Options) *Keeper {
-	if options.Clock == nil {
-		options.Clock = time.Now
+// New makes a Keeper that has no certificate yet, of the API server that config leads to. Time is that of its answers.
+func New(config *rest.Config, options Options) (*Keeper, error) {
+	c := &clock{own: time.Now}
+	config = rest.CopyConfig(config)
+	config.Wrap(c.wrap)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the Secret %s: %w", options.Secret, err)
 	}
-	return &Keeper{options: options}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the APIService: %w", err)
+	}
+	return &Keeper{options: options, client: client, dynamic: objects, now: c.now}, nil
 }
 
 // Name implements dynamiccertificates.CertKeyContentProvider.
@@ -98,18 +108,13 @@ func (k *Keeper) AddListener(listener dynamiccertificates.Listener) {
 // RunOnce implements dynamiccertificates.ControllerRunner: it returns when there is a certificate. The error is that of
 // ctx.
 func (k *Keeper) RunOnce(ctx context.Context) error {
-	for {
+	return wait.PollUntilContextCancel(ctx, retryInterval, true, func(ctx context.Context) (bool, error) {
 		err := k.look(ctx)
-		if err == nil {
-			return nil
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot get a serving certificate yet")
 		}
-		klog.FromContext(ctx).Error(err, "Cannot get a serving certificate yet")
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retryInterval):
-		}
-	}
+		return err == nil, nil
+	})
 }
 
 // Run implements dynamiccertificates.ControllerRunner.
@@ -136,33 +141,29 @@ func (k *Keeper) Run(ctx context.Context, _ int) {
 
 // watch tells of changes of the APIService until ctx is done: somebody may have reset its caBundle.
 func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
-	for ctx.Err() == nil {
-		w, err := k.options.Dynamic.Resource(apiServices).Watch(ctx, metav1.ListOptions{
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		w, err := k.dynamic.Resource(apiServices).Watch(ctx, metav1.ListOptions{
 			FieldSelector: "metadata.name=" + k.options.APIService,
 		})
-		if err == nil {
-			for range w.ResultChan() {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
-			}
-			w.Stop()
-		} else if ctx.Err() == nil {
+		if err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot watch the APIService", "err", err)
+			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryInterval):
+		defer w.Stop()
+		for range w.ResultChan() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
 		}
-	}
+	}, retryInterval)
 }
 
 // look brings the Secret and the APIService to the state that follows, and serves the Secret's certificate.
 func (k *Keeper) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	secrets := k.options.Client.CoreV1().Secrets(k.options.Secret.Namespace)
+	secrets := k.client.CoreV1().Secrets(k.options.Secret.Namespace)
 	secret, err := secrets.Get(ctx, k.options.Secret.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		// Applied without data, it may be made by several replicas at one time. As it is made by a name, a role may
@@ -182,7 +183,7 @@ func (k *Keeper) look(ctx context.Context) error {
 		// Whoever emptied the Secret changes nothing of what is served.
 		known.current = k.served()
 	}
-	next, err := known.advance(k.options.Names, k.options.Clock())
+	next, err := known.advance(k.options.Names, k.now())
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) 
 	}
 	secret = secret.DeepCopy()
 	secret.Data = data
-	_, err := k.options.Client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
+	_, err := k.client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("writing the Secret %s: %w", k.options.Secret, err)
 	}
@@ -214,7 +215,7 @@ func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) 
 
 // bundle is the caBundle of the APIService.
 func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
-	o, err := k.options.Dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
+	o, err := k.dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the APIService %s: %w", k.options.APIService, err)
 	}
@@ -222,19 +223,11 @@ func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
 }
 
 func bundleOf(o *unstructured.Unstructured) ([]byte, error) {
-	var typed struct {
-		Spec struct {
-			CABundle []byte `json:"caBundle"`
-		} `json:"spec"`
-	}
-	content, err := o.MarshalJSON()
-	if err == nil {
-		err = json.Unmarshal(content, &typed)
-	}
+	encoded, _, err := unstructured.NestedString(o.Object, "spec", "caBundle")
 	if err != nil {
 		return nil, fmt.Errorf("reading the caBundle of the APIService %s: %w", o.GetName(), err)
 	}
-	return typed.Spec.CABundle, nil
+	return base64.StdEncoding.DecodeString(encoded)
 }
 
 // trust writes the caBundle if it is another one.
@@ -246,7 +239,7 @@ func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
 	if err != nil {
 		return fmt.Errorf("encoding the caBundle: %w", err)
 	}
-	_, err = k.options.Dynamic.Resource(apiServices).Patch(ctx, k.options.APIService, types.MergePatchType, patch,
+	_, err = k.dynamic.Resource(apiServices).Patch(ctx, k.options.APIService, types.MergePatchType, patch,
 		metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("writing the caBundle of the APIService %s: %w", k.options.APIService, err)

@@ -3,8 +3,6 @@ package servingcert
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/pem"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -20,6 +18,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/cert"
 )
 
 const name = "hub.kube-system.svc"
@@ -51,11 +50,11 @@ func newWorld(t *testing.T, data map[string][]byte) *world {
 
 func (w *world) keeper() *Keeper { return w.keeperAt(func() time.Time { return w.now }) }
 
-func (w *world) keeperAt(clock func() time.Time) *Keeper {
-	return New(Options{
-		Client: w.client, Dynamic: w.dynamic, Secret: types.NamespacedName{Namespace: "kube-system", Name: "tls"},
-		FieldManager: "hub", APIService: "v1.hub", Names: []string{name}, Clock: clock,
-	})
+func (w *world) keeperAt(now func() time.Time) *Keeper {
+	return &Keeper{client: w.client, dynamic: w.dynamic, now: now, options: Options{
+		Secret: types.NamespacedName{Namespace: "kube-system", Name: "tls"}, FieldManager: "hub", APIService: "v1.hub",
+		Names: []string{name},
+	}}
 }
 
 func (w *world) look(k *Keeper) {
@@ -83,15 +82,11 @@ func (w *world) verify(bundle []byte, k *Keeper) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 	certificate, _ := k.CurrentCertKeyContent()
-	block, _ := pem.Decode(certificate)
-	if block == nil {
-		return fmt.Errorf("no certificate: %q", certificate)
-	}
-	parsed, err := x509.ParseCertificate(block.Bytes)
+	parsed, err := cert.ParseCertsPEM(certificate)
 	if err != nil {
 		return err
 	}
-	_, err = parsed.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: w.now})
+	_, err = parsed[0].Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: w.now})
 	return err
 }
 
@@ -143,8 +138,14 @@ func TestRotation(t *testing.T) {
 	if heard.heard != len(served) {
 		t.Errorf("a listener heard of %d certificates of %d", heard.heard, len(served))
 	}
-	if n := bytes.Count(w.bundle(), []byte("BEGIN CERTIFICATE")); n > 3 {
-		t.Errorf("%d certificates are trusted", n)
+	trusted, err := cert.ParseCertsPEM(w.bundle())
+	if err != nil || len(trusted) > 3 {
+		t.Errorf("%d certificates are trusted: %v", len(trusted), err)
+	}
+	for _, c := range trusted {
+		if w.now.After(c.NotAfter) {
+			t.Errorf("a certificate is trusted that was valid until %s", c.NotAfter)
+		}
 	}
 }
 
@@ -161,19 +162,19 @@ func TestAWrongClock(t *testing.T) {
 		t.Cleanup(server.Close)
 		var replicas []*Keeper
 		for _, off := range []time.Duration{0, 100 * 24 * time.Hour} {
-			clock := &Clock{Own: func() time.Time { return w.now.Add(off) }}
+			c := &clock{own: func() time.Time { return w.now.Add(off) }}
 			if answered {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				response, err := clock.Wrap(http.DefaultTransport).RoundTrip(r)
+				response, err := c.wrap(http.DefaultTransport).RoundTrip(r)
 				if err != nil {
 					t.Fatal(err)
 				}
 				response.Body.Close()
 			}
-			replicas = append(replicas, w.keeperAt(clock.Now))
+			replicas = append(replicas, w.keeperAt(c.now))
 		}
 		served := make(map[string]bool)
 		for range looks {

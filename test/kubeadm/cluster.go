@@ -94,18 +94,18 @@ func removeLeftovers() error {
 	if _, err := cluster.RemoveLeftovers(); err != nil {
 		return err
 	}
-	controllers, err := cgroupControllers()
+	hierarchies, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
-	for _, controller := range controllers {
-		entries, err := os.ReadDir(filepath.Join(cgroups, controller))
+	for _, hierarchy := range hierarchies {
+		entries, err := os.ReadDir(filepath.Join(cgroups, hierarchy))
 		if err != nil {
 			return err
 		}
 		for _, entry := range entries {
 			if cluster.Abandoned(entry.Name()) {
-				if err := removeCgroup(filepath.Join(cgroups, controller, entry.Name())); err != nil {
+				if err := removeCgroup(filepath.Join(cgroups, hierarchy, entry.Name())); err != nil {
 					return err
 				}
 			}

@@ -3,8 +3,10 @@ package kubeadm_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -18,6 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
 )
@@ -97,9 +101,15 @@ spec:
 
 const (
 	liteDir = "/var/lib/lite-apiserver"
+	// kubeletCertificate is the kubelet's own, with its key.
+	kubeletCertificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	// removed is how long after the end of its container a pod is certainly gone.
+	removed = 1500 * time.Millisecond
 	// startsAgain is how soon after power is back all of the node's pods are ready, without a link.
 	startsAgain = 90 * time.Second
 )
+
+var removals = flag.Int("lite.removals", 2, "how often the power is cut while a pod is removed, 20 s each")
 
 // TestNodeStartsItsPodsAlone cuts the cloud off, and a node's power. Without lite-apiserver no pod of the API starts on
 // it. With it all of them do, with their ConfigMap, Secret, local volume and tokens, and go on when the cloud is back.
@@ -107,7 +117,7 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	o := newOperator(t)
 	node := shared.Node("node1")
 	_, err := node.Run(t.Context(), "mkdir", "-p", "/var/lib/disk")
-	o.must(err)
+	o.Must(err)
 	o.shell("kubectl apply -f - <<'EOF'" + fmt.Sprintf(aloneWorkload, kubeadm.EchoImage, node.Name()) + "EOF")
 	o.podsAreReady(node, "shop", "db")
 	defer func() {
@@ -123,31 +133,20 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	t.Run("without it", func(t *testing.T) {
 		o.T = t
 		o.powerCutWithoutCloud(node)
-		time.Sleep(30 * time.Second) // nothing is to happen
+		time.Sleep(15 * time.Second) // nothing is to happen
 		if names := o.processesOn(node.Name()); slices.Contains(names, "echo") {
 			t.Errorf("a pod of the API has started: %v", names)
 		}
-		o.must(shared.ControlPlane().JoinLink())
+		o.Must(shared.ControlPlane().JoinLink())
 		o.podsAreReady(node, "shop", "db")
 	})
 
 	o.T = t
-	o.must(node.Install(filepath.Join(programs, "lite-apiserver"), kubeadm.LiteProgram))
-	o.must(node.WriteFile(kubeadm.LiteConfig,
-		"LITE_APISERVER_ARGS=\"--unsealed --file-cache-path="+liteDir+"\"\n"))
-	o.eventually("lite-apiserver is ready", func() error { return o.liteReady(node) })
-	o.must(node.WriteFile(kubeadm.KubeletArguments,
-		"KUBELET_EXTRA_ARGS=--kubeconfig="+liteDir+"/kubelet.conf\n"))
-	o.restartKubelet(node)
+	end := o.useLite(node)
 	o.podsAreReady(node, "shop", "db")
 	defer func() {
 		o.T = t
-		o.must(node.WriteFile(kubeadm.KubeletArguments, ""))
-		_, err := node.Run(t.Context(), "rm", kubeadm.LiteConfig)
-		o.must(err)
-		o.restartKubelet(node)
-		_, err = node.Run(t.Context(), "pkill", "lite-apiserver")
-		o.must(err)
+		end()
 	}()
 
 	t.Run("who may ask", func(t *testing.T) {
@@ -155,7 +154,7 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		// A certificate that names the node, of another CA.
 		o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
 			"-out stranger.crt -subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
-		o.must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
+		o.Must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
 		for what, arguments := range map[string][]string{
 			"nobody":               nil,
 			"a made-up token":      {"-H", "Authorization: Bearer x"},
@@ -177,11 +176,11 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	t.Run("with it", func(t *testing.T) {
 		o.T = t
 		pods, err := o.podsOfAlone(node)
-		o.must(err)
+		o.Must(err)
 		before := o.filesOf(node, pods["shop"])
 		time.Sleep(3 * time.Second) // the promise is for what was recorded 2 s before
 		begin := o.powerCutWithoutCloud(node)
-		o.eventually("all pods answer without the cloud", func() error { return o.answering(node, "shop", "db") })
+		o.Eventually("all pods answer without the cloud", func() error { return o.answering(node, "shop", "db") })
 		if took := time.Since(begin); took > startsAgain {
 			t.Errorf("that took %s", took)
 		} else {
@@ -198,10 +197,10 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 			t.Errorf("the containers have %v, and had %v", after, before)
 		}
 		kubelet, err := node.Run(t.Context(), "pgrep", "-x", "kubelet")
-		o.must(err)
+		o.Must(err)
 		processes := o.processesOfPods(node)
 
-		o.must(shared.ControlPlane().JoinLink())
+		o.Must(shared.ControlPlane().JoinLink())
 		begin = time.Now()
 		o.podsAreReady(node, "shop", "db")
 		t.Logf("kube-apiserver knows how they are %.1f s after the link is back", time.Since(begin).Seconds())
@@ -219,10 +218,27 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 			}
 			review, err := o.client.AuthenticationV1().TokenReviews().Create(t.Context(), review,
 				metav1.CreateOptions{})
-			o.must(err)
+			o.Must(err)
 			if !review.Status.Authenticated {
 				t.Errorf("kube-apiserver refuses the token %s: %s", name, review.Status.Error)
 			}
+		}
+	})
+
+	t.Run("the same node online", func(t *testing.T) {
+		o.T = t
+		o.Must(node.PowerCut())
+		begin := time.Now()
+		o.Must(node.PowerOn())
+		o.Eventually("all pods answer", func() error { return o.answering(node, "shop", "db") })
+		t.Logf("with the cloud all pods answer %.1f s after power is back", time.Since(begin).Seconds())
+		o.podsAreReady(node, "shop", "db")
+	})
+
+	t.Run("power cuts while a pod is removed", func(t *testing.T) {
+		o.T = t
+		for round := range *removals {
+			o.cutWhileRemoved(node, time.Duration(rand.Int64N(int64(removed))), round)
 		}
 	})
 
@@ -231,33 +247,91 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		o.shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
 			"kubectl -n alone wait --for=delete pod/db-0 --timeout=1m")
 		o.powerCutWithoutCloud(node)
-		o.eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
+		o.Eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
 		time.Sleep(10 * time.Second) // nothing else is to happen
 		if err := o.answering(node, "shop"); err != nil {
 			t.Error(err)
 		}
-		o.must(shared.ControlPlane().JoinLink())
+		o.Must(shared.ControlPlane().JoinLink())
 		o.podsAreReady(node, "shop")
 	})
+}
+
+// cutWhileRemoved removes the StatefulSet's pod, and cuts the power some time after its container has ended. Whatever
+// the kubelet had confirmed by then, it is not given the pod again where kube-apiserver has it no more.
+func (o *operator) cutWhileRemoved(node *kubeadm.Node, after time.Duration, round int) {
+	o.Helper()
+	pods, err := o.podsOfAlone(node)
+	o.Must(err)
+	db, shop := string(pods["db"].UID), string(pods["shop"].UID)
+	watcher, err := o.client.CoreV1().Pods("alone").Watch(o.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", pods["db"].Name).String()})
+	o.Must(err)
+	o.Must(o.client.CoreV1().Pods("alone").Delete(o.Context(), pods["db"].Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](1)}))
+	took := <-since(time.Now(), watcher, func(event watch.Event) bool {
+		pod, ok := event.Object.(*corev1.Pod)
+		return event.Type == watch.Deleted || ok && pod.Status.ContainerStatuses[0].State.Terminated != nil
+	})
+	time.Sleep(after)
+	o.Must(node.PowerCut())
+	o.Must(shared.ControlPlane().CutLink())
+	o.Must(node.PowerOn())
+	var given string
+	o.Eventually("the kubelet is answered", func() (err error) {
+		given, err = node.Run(o.Context(), "curl", "-sSf", "--cacert", liteDir+"/ca.crt", "--cert", kubeletCertificate,
+			"https://127.0.0.1:51003/api/v1/pods?fieldSelector=spec.nodeName%3D"+node.Name())
+		return err
+	})
+	there, err := shared.ControlPlane().Run(o.Context(), "kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", "-n", "alone",
+		"get", "pods", "-o", "jsonpath={.items[*].metadata.uid}")
+	o.Must(err)
+	known, risen := strings.Contains(there, db), strings.Contains(given, db)
+	o.Logf("round %d: the container ended after %.1f s, the power was cut %.1f s later; kube-apiserver has the pod: %v, "+
+		"the kubelet is given it: %v", round, took.Seconds(), after.Seconds(), known, risen)
+	if (risen && !known) || !strings.Contains(given, shop) {
+		o.Errorf("kube-apiserver has %s, and the kubelet is given %s", there, given)
+	}
+	o.Must(shared.ControlPlane().JoinLink())
+	o.podsAreReady(node, "shop", "db")
+}
+
+// useLite starts lite-apiserver on a node, and leads the kubelet to it, as docs/autonomy.md says. What it returns ends
+// that.
+func (o *operator) useLite(node *kubeadm.Node) (end func()) {
+	o.Helper()
+	o.Must(node.Install(filepath.Join(programs, "lite-apiserver"), kubeadm.LiteProgram))
+	o.Must(node.WriteFile(kubeadm.LiteConfig, "LITE_APISERVER_ARGS=\"--unsealed --file-cache-path="+liteDir+"\"\n"))
+	o.Eventually("lite-apiserver is ready", func() error { return o.liteReady(node) })
+	o.Must(node.WriteFile(kubeadm.KubeletArguments, "KUBELET_EXTRA_ARGS=--kubeconfig="+liteDir+"/kubelet.conf\n"))
+	o.restartKubelet(node)
+	return func() {
+		o.Must(node.WriteFile(kubeadm.KubeletArguments, ""))
+		_, err := node.Run(o.Context(), "rm", kubeadm.LiteConfig)
+		o.Must(err)
+		o.restartKubelet(node)
+		_, err = node.Run(o.Context(), "pkill", "lite-apiserver")
+		o.Must(err)
+	}
 }
 
 // powerCutWithoutCloud takes the cloud away from all nodes, and this node's power, and gives power back. It returns
 // when that was.
 func (o *operator) powerCutWithoutCloud(node *kubeadm.Node) time.Time {
 	o.Helper()
-	o.must(shared.ControlPlane().CutLink())
-	o.must(node.PowerCut())
-	o.must(node.PowerOn())
+	o.Must(shared.ControlPlane().CutLink())
+	o.Must(node.PowerCut())
+	o.Must(node.PowerOn())
 	return time.Now()
 }
 
 func (o *operator) restartKubelet(node *kubeadm.Node) {
 	o.Helper()
 	before, err := node.Run(o.Context(), "pgrep", "-x", "kubelet")
-	o.must(err)
+	o.Must(err)
 	_, err = node.Run(o.Context(), "pkill", "-x", "kubelet")
-	o.must(err)
-	o.eventually("the kubelet has restarted", func() error {
+	o.Must(err)
+	o.Eventually("the kubelet has restarted", func() error {
 		now, err := node.Run(o.Context(), "pgrep", "-x", "kubelet")
 		if err == nil && now == before {
 			err = errors.New("it has not ended")
@@ -279,8 +353,8 @@ func (o *operator) liteReady(node *kubeadm.Node) error {
 // where they answer.
 func (o *operator) podsAreReady(node *kubeadm.Node, apps ...string) {
 	o.Helper()
-	o.eventually("the pods answer", func() error { return o.answering(node, apps...) })
-	o.eventually("kube-apiserver says so", func() error {
+	o.Eventually("the pods answer", func() error { return o.answering(node, apps...) })
+	o.Eventually("kube-apiserver says so", func() error {
 		pods, err := o.podsOfAlone(node)
 		if err != nil {
 			return err
@@ -372,13 +446,13 @@ func (o *operator) filesOf(node *kubeadm.Node, shop *corev1.Pod) map[string]stri
 	} {
 		content, err := node.Run(o.Context(), "sh", "-c",
 			"cat /var/lib/kubelet/pods/"+string(shop.UID)+"/volumes/"+pattern)
-		o.must(err)
+		o.Must(err)
 		found[name] = content
 	}
 	environment, err := node.Run(o.Context(), "sh", "-c",
 		"for p in $(ps -e -o pid=,args= | awk '$2 ~ /echo$/ {print $1}'); do tr '\\0' '\\n' </proc/$p/environ; done | "+
 			"grep -E '^(COLOR|WORD|DB_|KUBERNETES_SERVICE_HOST)' | sort -u")
-	o.must(err)
+	o.Must(err)
 	if !strings.Contains(environment, "COLOR=green\n") || !strings.Contains(environment, "WORD=sesame\n") {
 		o.Errorf("the containers' environment is %q", environment)
 	}
@@ -390,6 +464,6 @@ func (o *operator) filesOf(node *kubeadm.Node, shop *corev1.Pod) map[string]stri
 func (o *operator) processesOfPods(node *kubeadm.Node) string {
 	o.Helper()
 	output, err := node.Run(o.Context(), "sh", "-c", "ps -e -o pid=,args= | awk '$2 ~ /echo$/ {print $1}'")
-	o.must(err)
+	o.Must(err)
 	return output
 }

@@ -1,13 +1,13 @@
 package kubeadm
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	cgroups = "/sys/fs/cgroup"
 	// kubeletConfig is written by kubeadm; before that there is nothing for a kubelet to do.
 	kubeletConfig = "/var/lib/kubelet/config.yaml"
 	// KubeletArguments sets KUBELET_EXTRA_ARGS, as with the packages of Kubernetes for Debian.
@@ -35,7 +34,8 @@ const (
 // starts the machine in namespaces of its own. The machine dies with it. disk is the node's, name its host name.
 func RunPowerOn(disk, name string) error {
 	runtime.LockOSThread() // the machine dies with the thread that has started it
-	if err := joinCgroups(filepath.Base(filepath.Dir(disk)) + "-" + name); err != nil {
+	cgroup := filepath.Base(filepath.Dir(disk)) + "-" + name
+	if err := joinCgroups(cgroup); err != nil {
 		return err
 	}
 	program, err := os.Executable()
@@ -48,97 +48,13 @@ func RunPowerOn(disk, name string) error {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	return machine.Run()
-}
-
-// joinCgroups puts this process into a cgroup of this name in every hierarchy.
-func joinCgroups(name string) error {
-	controllers, err := cgroupControllers()
-	if err != nil {
+	if err := machine.Start(); err != nil {
 		return err
 	}
-	for _, controller := range controllers {
-		dir := filepath.Join(cgroups, controller, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as any cgroup
-			return fmt.Errorf("creating a cgroup: %w", err)
-		}
-		if controller == "cpuset" { // it takes no process before it knows which processors there are
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				value, err := os.ReadFile(filepath.Join(cgroups, controller, file)) //nolint:gosec // of the kernel
-				if err != nil {
-					return fmt.Errorf("reading the processors: %w", err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, file), value, 0o600); err != nil { //nolint:gosec // of the kernel
-					return fmt.Errorf("setting the processors: %w", err)
-				}
-			}
-		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0o600); err != nil {
-			return fmt.Errorf("joining %s: %w", dir, err)
-		}
+	if err := leaveTo(filepath.Join(cgroups, cgroup)); err != nil {
+		return errors.Join(err, machine.Process.Kill())
 	}
-	return nil
-}
-
-// cgroupControllers are the directories of the hierarchies, version 1, below cgroups.
-func cgroupControllers() ([]string, error) {
-	mounts, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer mounts.Close()
-	var found []string
-	for lines := bufio.NewScanner(mounts); lines.Scan(); {
-		_, kind, _ := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(lines.Text()); strings.HasPrefix(kind, "cgroup ") &&
-			filepath.Dir(fields[4]) == cgroups {
-			found = append(found, filepath.Base(fields[4]))
-		}
-	}
-	if len(found) == 0 {
-		return nil, errors.New("this machine mounts no cgroup hierarchies of version 1 below " + cgroups)
-	}
-	return found, nil
-}
-
-// removeCgroups removes the cgroups of a node, which must have no process any more.
-func removeCgroups(name string) error {
-	controllers, err := cgroupControllers()
-	if err != nil {
-		return err
-	}
-	for _, controller := range controllers {
-		if err := removeCgroup(filepath.Join(cgroups, controller, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func removeCgroup(dir string) error {
-	children, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, child := range children {
-		if child.IsDir() {
-			if err := removeCgroup(filepath.Join(dir, child.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		err := unix.Rmdir(dir)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		if !errors.Is(err, unix.EBUSY) || time.Since(begin) > 10*time.Second { // its processes are ending
-			return fmt.Errorf("removing cgroup %s: %w", dir, err)
-		}
-	}
+	return machine.Wait()
 }
 
 // RunMachine is process 1 of a node. It builds the node's root of its disk, enters it, and keeps containerd running,
@@ -148,6 +64,9 @@ func RunMachine(disk, name string) error {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
 	if err := enterRoot(disk); err != nil {
+		return err
+	}
+	if err := leaveTo(cgroups); err != nil {
 		return err
 	}
 	return superviseServices()
@@ -160,38 +79,32 @@ type mount struct {
 	data                 string
 }
 
-// enterRoot makes the node's root: the host's programs with a layer of its own on top, its own /etc, /var and /opt from
-// its disk, and an empty /run and /tmp.
+// enterRoot makes the node's root: the host's programs with a layer of its own on top, its own /etc, /var, /opt and
+// /data from its disk, and an empty /run and /tmp.
 func enterRoot(disk string) error {
 	root := filepath.Join(disk, "root")
-	controllers, err := cgroupControllers()
+	hierarchies, err := cgroupMounts(root)
 	if err != nil {
 		return err
 	}
 	on := func(elements ...string) string { return filepath.Join(append([]string{root}, elements...)...) }
-	mounts := []mount{
+	mounts := slices.Concat([]mount{
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 		{"root", root, "tmpfs", 0, "mode=0755"},
 		{"usr", on("usr"), "overlay", 0, fmt.Sprintf("lowerdir=/usr,upperdir=%s/usr,workdir=%s/work", disk, disk)},
 		{filepath.Join(disk, "etc"), on("etc"), "", unix.MS_BIND, ""},
 		{filepath.Join(disk, "var"), on("var"), "", unix.MS_BIND, ""},
 		{filepath.Join(disk, "opt"), on("opt"), "", unix.MS_BIND, ""},
+		{filepath.Join(disk, "data"), on("data"), "", unix.MS_BIND, ""},
 		{"run", on("run"), "tmpfs", 0, "mode=0755"},
 		{"tmp", on("tmp"), "tmpfs", 0, "mode=1777"},
 		{"proc", on("proc"), "proc", 0, ""},
 		{"sys", on("sys"), "sysfs", 0, ""},
 		{"/dev", on("dev"), "", unix.MS_BIND | unix.MS_REC, ""},
-		{"cgroup", on(cgroups), "tmpfs", 0, "mode=0755"},
-	}
-	for _, controller := range controllers {
-		data := controller
-		if controller == "systemd" {
-			data = "none,name=systemd"
-		}
-		mounts = append(mounts, mount{"cgroup", on(cgroups, controller), "cgroup", 0, data})
-	}
-	// Its own programs, in directories of the host's.
-	mounts = append(mounts, mount{filepath.Join(disk, "..", "bin"), on("opt", "bin"), "", unix.MS_BIND, ""})
+	}, hierarchies, []mount{
+		// Its own programs, in directories of the host's.
+		{filepath.Join(disk, "..", "bin"), on("opt", "bin"), "", unix.MS_BIND, ""},
+	})
 	for _, m := range mounts {
 		if err := os.MkdirAll(m.target, 0o755); err != nil { //nolint:gosec // as in any root
 			return err

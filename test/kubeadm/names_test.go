@@ -37,11 +37,7 @@ spec:
 // pod of this unit, and then asks it so often that every CoreDNS would be met.
 func (o *operator) expectName(node, unit string) {
 	o.Helper()
-	service, err := o.client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
-	o.must(err)
-	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return shared.Node(node).DialContext(ctx, network, net.JoinHostPort(service.Spec.ClusterIP, "53"))
-	}}
+	resolver := resolver(shared.Node(node), o.dnsAddress())
 	ask := func() error {
 		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+unit+"-0",
 			metav1.GetOptions{})
@@ -55,7 +51,7 @@ func (o *operator) expectName(node, unit string) {
 		return err
 	}
 	// One right answer may be chance: until kube-proxy's rules follow the annotation, any CoreDNS may be asked.
-	o.eventually("db-0 is, from "+node+", the pod of "+unit, func() error {
+	o.Eventually("db-0 is, from "+node+", the pod of "+unit, func() error {
 		for range 10 {
 			if err := ask(); err != nil {
 				return err
@@ -68,6 +64,21 @@ func (o *operator) expectName(node, unit string) {
 			o.Errorf("from %s: %v", node, err)
 		}
 	}
+}
+
+// dnsAddress is where the cluster's DNS is asked.
+func (o *operator) dnsAddress() string {
+	o.Helper()
+	service, err := o.client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
+	o.Must(err)
+	return net.JoinHostPort(service.Spec.ClusterIP, "53")
+}
+
+// resolver asks the DNS at this address from a node, as its pods do.
+func resolver(node *kubeadm.Node, dns string) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return node.DialContext(ctx, network, dns)
+	}}
 }
 
 // checkUnitCommands runs kubectl grid logs and exec, by the real kubectl and the node's container runtime, on the pod

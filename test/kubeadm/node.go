@@ -165,7 +165,7 @@ func (n *Node) machine() (int, error) {
 // makeDisk makes the node's disk: what an installed node has before kubeadm comes.
 func (n *Node) makeDisk() error {
 	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "etc/kubernetes/manifests", "var/log", "var/tmp",
-		"opt", "usr/lib/modules", "work", "root"} {
+		"opt", "data", "usr/lib/modules", "work", "root"} {
 		if err := os.MkdirAll(filepath.Join(n.disk, dir), 0o755); err != nil { //nolint:gosec // as on any node
 			return err
 		}

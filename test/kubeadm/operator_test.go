@@ -22,7 +22,7 @@ import (
 
 // operator is who follows the pages, in a directory with the repository's manifests.
 type operator struct {
-	*testing.T
+	suite.Test
 	client    kubernetes.Interface
 	directory string
 	// name and page are the page that is open.
@@ -34,35 +34,24 @@ var patience = await.Patience{Within: 2 * time.Minute, Between: 100 * time.Milli
 
 func newOperator(t *testing.T) *operator {
 	t.Helper()
-	root, err := suite.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := (&operator{T: t, client: shared.Client(), directory: t.TempDir()}).reading("install.md")
-	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
-	o.must(os.WriteFile(filepath.Join(o.directory, "kubectl"),
+	root := suite.Repository(t)
+	o := (&operator{Test: suite.Test{T: t, Patience: patience}, client: shared.Client(), directory: t.TempDir()}).reading("install.md")
+	o.Must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
+	o.Must(os.WriteFile(filepath.Join(o.directory, "kubectl"),
 		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755))
-	o.must(os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(o.directory, "kubectl-grid")))
+	o.Must(os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(o.directory, "kubectl-grid")))
 	return o
 }
 
 // reading is the same operator with another page of docs/ open.
 func (o *operator) reading(name string) *operator {
 	o.Helper()
-	root, err := suite.Root()
-	o.must(err)
+	root := suite.Repository(o)
 	page, err := os.ReadFile(filepath.Join(root, "docs", name))
-	o.must(err)
+	o.Must(err)
 	other := *o
 	other.name, other.page = name, string(page)
 	return &other
-}
-
-func (o *operator) must(err error) {
-	o.Helper()
-	if err != nil {
-		o.Fatal(err)
-	}
 }
 
 // writeFileOf writes a file that the page shows: a block of YAML whose first line is a comment with the file's name.
@@ -74,8 +63,8 @@ func (o *operator) writeFileOf(heading, name string) {
 		o.Fatalf("%s shows no %s", heading, name)
 	}
 	file := filepath.Join(o.directory, name)
-	o.must(os.MkdirAll(filepath.Dir(file), 0o755))
-	o.must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[2], "\n"+match[1], "\n")), 0o600))
+	o.Must(os.MkdirAll(filepath.Dir(file), 0o755))
+	o.Must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[2], "\n"+match[1], "\n")), 0o600))
 }
 
 // section is the text of the page from this heading to the next of its level.
@@ -99,7 +88,7 @@ func (o *operator) follow(heading, text string) string {
 func (o *operator) commands(heading, text string) string {
 	o.Helper()
 	blocks, err := docs.BlocksOf(o.name, o.section(heading))
-	o.must(err)
+	o.Must(err)
 	for _, block := range blocks {
 		if strings.Contains(block.Script, text) {
 			return block.Script
@@ -124,12 +113,6 @@ func (o *operator) shell(script string) string {
 	return string(output)
 }
 
-// eventually waits until there is no error.
-func (o *operator) eventually(what string, ask func() error) {
-	o.Helper()
-	o.Logf("%s: %.1f s", what, patience.Until(o.T, what, ask).Seconds())
-}
-
 // kubeProxies are the uids of the kube-proxy pods by node, kubeadm's and ours, without those that are ending.
 func (o *operator) kubeProxies() (kubeadms, ours map[string]string) {
 	o.Helper()
@@ -140,7 +123,7 @@ func (o *operator) uids(selector string) map[string]string {
 	o.Helper()
 	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 		metav1.ListOptions{LabelSelector: selector})
-	o.must(err)
+	o.Must(err)
 	found := map[string]string{}
 	for _, pod := range pods.Items {
 		if pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" {
@@ -153,7 +136,7 @@ func (o *operator) uids(selector string) map[string]string {
 // expectOn waits until the pods of kube-system with this label run, ready, on exactly these nodes.
 func (o *operator) expectOn(selector string, nodes ...string) {
 	o.Helper()
-	o.eventually(fmt.Sprintf("%s on %v", selector, nodes), func() error {
+	o.Eventually(fmt.Sprintf("%s on %v", selector, nodes), func() error {
 		pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 			metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
@@ -197,7 +180,7 @@ func (o *operator) podsOn(node string) []string {
 	pods, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
-	o.must(err)
+	o.Must(err)
 	var names []string
 	for _, pod := range pods.Items {
 		names = append(names, pod.Name)

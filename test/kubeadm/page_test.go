@@ -66,7 +66,7 @@ func TestPages(t *testing.T) {
 		for _, node := range everybody {
 			for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
 				"statefulset-grid-daemon"} {
-				o.must(shared.Node(node).Import(o.Context(), filepath.Join(images, name+".tar")))
+				o.Must(shared.Node(node).Import(o.Context(), filepath.Join(images, name+".tar")))
 			}
 		}
 		o.writeFileOf("## kubeadm", "edge/kustomization.yaml")
@@ -74,9 +74,9 @@ func TestPages(t *testing.T) {
 		o.follow("## kubeadm", "kubectl apply -k edge")
 		o.shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
 		for _, name := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
-			o.eventually("no node is to have "+name, func() error { return o.wanted(name, 0) })
+			o.Eventually("no node is to have "+name, func() error { return o.wanted(name, 0) })
 		}
-		o.eventually("kubeadm's kube-proxy is to be where it was",
+		o.Eventually("kubeadm's kube-proxy is to be where it was",
 			func() error { return o.wanted("kube-proxy", len(everybody)) })
 		unchanged("installing", everybody...)
 		s.check(open)
@@ -149,8 +149,8 @@ func TestPages(t *testing.T) {
 		const version, older = "v1.37.1", "v1.36.0"
 		tag(o, cloud, "registry.k8s.io/kube-proxy:"+version, "registry.k8s.io/kube-proxy:"+older)
 		configuration, err := cloud.ReadFile("/etc/kubeadm.yaml")
-		o.must(err)
-		o.must(cloud.WriteFile("/etc/kubeadm-older.yaml",
+		o.Must(err)
+		o.Must(cloud.WriteFile("/etc/kubeadm-older.yaml",
 			strings.Replace(string(configuration), "kubernetesVersion: "+version, "kubernetesVersion: "+older, 1)))
 		for _, command := range []struct{ line, image string }{
 			{"init phase addon kube-proxy --config=/etc/kubeadm-older.yaml", older},
@@ -158,7 +158,7 @@ func TestPages(t *testing.T) {
 			{"init phase addon kube-proxy --config=/etc/kubeadm.yaml", version},
 		} {
 			o.addonPhase(strings.Fields(command.line)...)
-			o.eventually("kubeadm's DaemonSet is rolled out", o.rolledOut)
+			o.Eventually("kubeadm's DaemonSet is rolled out", o.rolledOut)
 			o.expectOn(proxies, "cloud0")
 			if image := o.imageOf("kube-proxy"); image != "registry.k8s.io/kube-proxy:"+command.image {
 				o.Errorf("kubeadm %s: kube-proxy's image is %s", command.line, image)
@@ -175,7 +175,7 @@ func TestPages(t *testing.T) {
 		o.shell("kubectl delete mutatingadmissionpolicybindings,mutatingadmissionpolicies kube-proxy.superedge.io\n" +
 			"sleep 5 # until kube-apiserver has forgotten it")
 		o.addonPhase("init", "phase", "addon", "kube-proxy", "--config=/etc/kubeadm.yaml")
-		o.eventually("kubeadm's kube-proxy waits for two nodes", func() error { return o.pending(proxies, 2) })
+		o.Eventually("kubeadm's kube-proxy waits for two nodes", func() error { return o.pending(proxies, 2) })
 		s.check(closed)
 		o.shell("kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 		o.expectOn(proxies, "cloud0")
@@ -244,9 +244,9 @@ func TestPages(t *testing.T) {
 		node := shared.Node("node1")
 		s.pause("node1")
 		s.pause("cloud0") // nobody knows yet that node1's pods are gone
-		o.must(node.PowerCut())
+		o.Must(node.PowerCut())
 		begin := time.Now()
-		o.must(node.PowerOn())
+		o.Must(node.PowerOn())
 		s.expect("node1", "node1")
 		o.Logf("node1 reaches its own unit %.1f s after power came back", time.Since(begin).Seconds())
 		s.expect("cloud0", everybody...)
@@ -257,9 +257,9 @@ func TestPages(t *testing.T) {
 		node := shared.Node("node1")
 		s.pause("node1")
 		s.pause("cloud0")
-		o.must(node.PowerCut())
-		o.must(node.PowerOn())
-		o.must(node.CutLink())
+		o.Must(node.PowerCut())
+		o.Must(node.PowerOn())
+		o.Must(node.CutLink())
 		// As long as the page says: containerd and the kubelet, which has learned of no pod.
 		patience.Until(o.T, "the kubelet runs", func() error {
 			return contains(o.processesOn("node1"), "kubelet")
@@ -273,7 +273,7 @@ func TestPages(t *testing.T) {
 		o.Logf("20 s after a reboot without a link there run %v", o.processesOn("node1"))
 		s.staticPods(node)
 		begin := time.Now()
-		o.must(node.PowerOn())
+		o.Must(node.PowerOn())
 		s.expect("node1", "node1")
 		o.Logf("node1 reaches its own unit %.1f s after power and link came back", time.Since(begin).Seconds())
 		s.expect("cloud0", everybody...)
@@ -317,6 +317,12 @@ func TestPages(t *testing.T) {
 		s.check(closed)
 	})
 
+	step("a site of ordinary pods that comes back alone", func(*testing.T) {
+		s.widen("node0", everybody...)
+		s.widen("node1", everybody...)
+		s.ordinaryPodsComeBackAlone(shared.Node("node0"), shared.Node("node1"))
+	})
+
 	step("remove", func(*testing.T) {
 		s.widen("node0", everybody...)
 		s.widen("node1", everybody...)
@@ -328,7 +334,7 @@ func TestPages(t *testing.T) {
 		}
 		set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), "kube-proxy",
 			metav1.GetOptions{})
-		o.must(err)
+		o.Must(err)
 		if set.Spec.Template.Spec.Affinity != nil {
 			o.Errorf("kubeadm's kube-proxy still has %+v", set.Spec.Template.Spec.Affinity)
 		}
@@ -350,7 +356,7 @@ func TestPages(t *testing.T) {
 func (o *operator) addonPhase(args ...string) {
 	o.Helper()
 	output, err := shared.ControlPlane().Run(o.Context(), "kubeadm", args...)
-	o.must(err)
+	o.Must(err)
 	o.Logf("kubeadm %s\n%s", strings.Join(args, " "), output)
 }
 
@@ -358,14 +364,14 @@ func (o *operator) addonPhase(args ...string) {
 func tag(o *operator, node *kubeadm.Node, image, name string) {
 	o.Helper()
 	_, err := node.Run(o.Context(), "ctr", "-n", "k8s.io", "images", "tag", image, name)
-	o.must(err)
+	o.Must(err)
 }
 
 // imageOf is the image that a DaemonSet of kube-system asks for.
 func (o *operator) imageOf(name string) string {
 	o.Helper()
 	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
-	o.must(err)
+	o.Must(err)
 	return set.Spec.Template.Spec.Containers[0].Image
 }
 

@@ -49,10 +49,10 @@ func (o *operator) checkDashboard() {
 	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"), "dashboard",
 		"--kubeconfig="+shared.Kubeconfig(), "--namespace=default")
 	stdout, err := command.StdoutPipe()
-	o.must(err)
-	o.must(command.Start())
+	o.Must(err)
+	o.Must(command.Start())
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	o.must(err)
+	o.Must(err)
 	base, token, found := strings.Cut(strings.TrimSpace(line), "#token=")
 	if !found {
 		o.Fatalf("it prints %q", line)
@@ -62,7 +62,7 @@ func (o *operator) checkDashboard() {
 		"api/units/west?key=" + unitLabel: `"state":"Ready"`,
 		"api/services/default/echo":       `"topologyKeys":["` + unitLabel + `"]`,
 	} {
-		o.eventually("the dashboard answers "+path, func() error {
+		o.Eventually("the dashboard answers "+path, func() error {
 			request, err := http.NewRequestWithContext(o.Context(), http.MethodGet, base+path, nil)
 			if err != nil {
 				return err
@@ -79,8 +79,8 @@ func (o *operator) checkDashboard() {
 			return nil
 		})
 	}
-	o.must(command.Process.Signal(os.Interrupt))
-	o.must(command.Wait())
+	o.Must(command.Process.Signal(os.Interrupt))
+	o.Must(command.Wait())
 }
 
 // checkBefore compares what kubectl grid check --pre prints to install with, with what the page shows, and proves that
@@ -90,7 +90,7 @@ func (o *operator) checkBefore() {
 	o.expectPlugin(0, "check", "--pre")
 	printed := o.expectPlugin(0, "check", "--pre", "--registry=registry.example.org", "--tag=v1", "-o", "kustomization")
 	page, err := os.ReadFile(filepath.Join(o.directory, "edge", "kustomization.yaml"))
-	o.must(err)
+	o.Must(err)
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
 	}
@@ -110,7 +110,7 @@ func (o *operator) checkBefore() {
 // checkAfter looks at the installation, and proves in pods and in the wrappers' pods that the loop is closed.
 func (o *operator) checkAfter() {
 	o.Helper()
-	o.eventually("kubectl grid check finds nothing but that names need the link", func() error {
+	o.Eventually("kubectl grid check finds nothing but that names need the link", func() error {
 		if stdout, code := o.plugin("check"); code != 0 || !strings.Contains(stdout, "WARNING  Service kube-system/kube-dns: ") ||
 			!strings.Contains(stdout, "\n0 failures, 1 warning, 0 unknown, ") {
 			return errors.New(stdout)
@@ -119,7 +119,7 @@ func (o *operator) checkAfter() {
 	})
 	o.checkDashboard()
 	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
-	o.eventually("kubectl grid preview says what closing kube-dns would change", func() error {
+	o.Eventually("kubectl grid preview says what closing kube-dns would change", func() error {
 		on, want, without := o.uids("k8s-app=kube-dns"), 0, ""
 		for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
 			if on[unit.node] == "" {
@@ -154,7 +154,7 @@ func (o *operator) noProvingPods() {
 	o.Helper()
 	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
-	o.must(err)
+	o.Must(err)
 	if len(pods.Items) != 0 {
 		o.Errorf("%d pods of kubectl grid prove are left", len(pods.Items))
 	}

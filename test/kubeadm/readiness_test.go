@@ -28,18 +28,18 @@ func (o *operator) followReadiness(ready bool, from string) {
 	node := shared.Node(from)
 	pods, err := o.client.CoreV1().Pods(pod.Namespace).Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
-	o.must(err)
+	o.Must(err)
 	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"}
 	upstream, err := o.client.DiscoveryV1().EndpointSlices(pod.Namespace).Watch(ctx, ofService)
-	o.must(err)
+	o.Must(err)
 	behind, err := kubernetes.NewForConfig(&rest.Config{Host: "http://localhost:51006", Dial: node.DialContext})
-	o.must(err)
+	o.Must(err)
 	shown, err := behind.DiscoveryV1().EndpointSlices(pod.Namespace).Watch(ctx, ofService)
-	o.must(err)
+	o.Must(err)
 	has := func(event watch.Event) bool { return sliceHas(event, pod.Status.PodIP) == ready }
 
 	begin := time.Now()
-	o.must(setProbe(ctx, pod, ready))
+	o.Must(setProbe(ctx, pod, ready))
 	type hop struct {
 		name string
 		at   <-chan time.Duration
@@ -71,7 +71,7 @@ func (o *operator) echoOn(node string) *corev1.Pod {
 		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels("echo")}),
 		FieldSelector: "spec.nodeName=" + node,
 	})
-	o.must(err)
+	o.Must(err)
 	if len(pods.Items) != 1 {
 		o.Fatalf("%d echo pods are on %s", len(pods.Items), node)
 	}

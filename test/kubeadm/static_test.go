@@ -30,10 +30,10 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
 	wrapper, proxy := s.staticWrapper(node), s.staticProxy(node)
-	s.must(node.PowerCut())
+	s.Must(node.PowerCut())
 	s.start(node, wrapper, proxy)
-	s.must(node.PowerOn())
-	s.must(node.CutLink())
+	s.Must(node.PowerOn())
+	s.Must(node.CutLink())
 	hasRules := func(table string) func() error {
 		return func() error {
 			rules, err := node.Run(s.Context(), "iptables-save", "-t", table)
@@ -43,17 +43,17 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 			return err
 		}
 	}
-	s.eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
-	s.must(node.PowerCut()) // without a link a kubelet ends no static pod
+	s.Eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
+	s.Must(node.PowerCut()) // without a link a kubelet ends no static pod
 	askContainerd(wrapper)
 	s.start(node, wrapper)
-	s.must(node.PowerOn())
-	s.must(node.CutLink())
+	s.Must(node.PowerOn())
+	s.Must(node.CutLink())
 	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
 	// Without the API server a kubelet starts no pod but static ones.
-	s.eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
+	s.Eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
 	s.end(node, wrapper, proxy)
-	s.must(node.PowerCut())
+	s.Must(node.PowerCut())
 }
 
 const (
@@ -72,13 +72,13 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	manual := s.reading("autonomy.md")
 	manual.shell(strings.TrimSuffix(manual.commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
 	keys, err := os.ReadFile(filepath.Join(s.directory, "keys"))
-	s.must(err)
+	s.Must(err)
 	names := make([]string, 0, len(nodes))
 	var running [][]*corev1.Pod
 	for _, node := range nodes {
 		names = append(names, node.Name())
-		s.must(node.WriteFile(siteKeys, string(keys)))
-		s.must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+		s.Must(node.WriteFile(siteKeys, string(keys)))
+		s.Must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 		s.widen(node.Name(), everybody...)
 		wrapper := s.staticWrapper(node)
 		askContainerd(wrapper)
@@ -90,7 +90,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 		echo.Name, echo.Labels = "site", workload.Labels("site")
 		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
 			"=alone superedge.io/application-grid=static")
-		s.eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
+		s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
 			for _, pod := range s.podsOn(node.Name()) {
 				if strings.HasPrefix(pod, "kube-proxy-") || strings.HasPrefix(pod, "application-grid-wrapper-") {
 					return fmt.Errorf("there is %s", pod)
@@ -104,7 +104,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	}
 	service, err := workload.CreateService(s.Context(), s.client, metav1.NamespaceDefault, "site",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	s.must(err)
+	s.Must(err)
 	site := &sites{operator: s.operator, streaming: s.streaming, service: service, streams: map[string]*stream{}}
 	for _, node := range nodes {
 		site.expect(node.Name(), names...)
@@ -113,23 +113,23 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	}
 	before := s.addresses(nodes)
 	for _, node := range nodes {
-		s.kept(node)
+		s.kept(node, service.Name)
 		s.pause(node.Name())
 		site.pause(node.Name())
 	}
 	s.pause(shared.ControlPlane().Name())
 	s.kubeletSays(nodes[0], service)
 
-	s.must(shared.ControlPlane().CutLink())
+	s.Must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
-		s.must(node.PowerCut())
+		s.Must(node.PowerCut())
 	}
 	for _, node := range nodes {
-		s.must(node.PowerOn())
+		s.Must(node.PowerOn())
 	}
 	begin := time.Now()
 	for _, node := range nodes {
-		s.eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
+		s.Eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
 			if err := wrapperReady(s.Context(), node); err != nil {
 				return err
 			}
@@ -154,7 +154,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	for _, name := range names {
 		site.resume(name, names)
 	}
-	s.must(shared.ControlPlane().JoinLink())
+	s.Must(shared.ControlPlane().JoinLink())
 	for _, node := range nodes {
 		s.say(node, "/readyz", "cri: ok")
 		s.say(node, "/readyz", "endpointslices: ok")
@@ -169,10 +169,10 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 		site.pause(name)
 	}
 
-	s.must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
+	s.Must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
 	for i, node := range nodes {
 		s.end(node, running[i]...)
-		s.eventually("no static pod runs on "+node.Name(), func() error {
+		s.Eventually("no static pod runs on "+node.Name(), func() error {
 			names := s.processesOn(node.Name())
 			if slices.Contains(names, "kube-proxy") || slices.Contains(names, "application-grid-wrapper") {
 				return fmt.Errorf("there run %v", names)
@@ -187,15 +187,15 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 func (s *sites) kubeletSays(node *kubeadm.Node, service *corev1.Service) {
 	s.Helper()
 	pod, err := s.client.CoreV1().Pods(service.Namespace).Get(s.Context(), "site-"+node.Name(), metav1.GetOptions{})
-	s.must(err)
+	s.Must(err)
 	wrapper, err := kubernetes.NewForConfig(&rest.Config{Host: "http://localhost:51006", Dial: node.DialContext})
-	s.must(err)
-	s.must(node.CutLink())
+	s.Must(err)
+	s.Must(node.CutLink())
 	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
 	for _, ready := range []bool{false, true} {
 		begin := time.Now()
-		s.must(setProbe(s.Context(), pod, ready))
-		s.eventually(fmt.Sprintf("without a link the pod on %s is shown with ready=%v", node.Name(), ready), func() error {
+		s.Must(setProbe(s.Context(), pod, ready))
+		s.Eventually(fmt.Sprintf("without a link the pod on %s is shown with ready=%v", node.Name(), ready), func() error {
 			slices, err := wrapper.DiscoveryV1().EndpointSlices(service.Namespace).List(s.Context(),
 				metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service.Name})
 			if err == nil && (len(slices.Items) != 1 || shownReady(&slices.Items[0], pod.Status.PodIP) != ready) {
@@ -205,7 +205,7 @@ func (s *sites) kubeletSays(node *kubeadm.Node, service *corev1.Service) {
 		})
 		s.Logf("without a link the kubelet's probe was followed %.1f s after it changed", time.Since(begin).Seconds())
 	}
-	s.must(node.JoinLink())
+	s.Must(node.JoinLink())
 	s.say(node, "/readyz", "cri: ok")
 	s.say(node, "/readyz", "endpointslices: ok")
 }
@@ -215,7 +215,7 @@ func (s *sites) addresses(nodes []*kubeadm.Node) map[string]string {
 	s.Helper()
 	found := map[string]string{}
 	for _, node := range nodes {
-		s.eventually("the kubelet of "+node.Name()+" says that its pod is ready", func() error {
+		s.Eventually("the kubelet of "+node.Name()+" says that its pod is ready", func() error {
 			pod, err := s.client.CoreV1().Pods(metav1.NamespaceDefault).Get(s.Context(), "site-"+node.Name(),
 				metav1.GetOptions{})
 			if err == nil && !isReady(pod) {
@@ -230,8 +230,9 @@ func (s *sites) addresses(nodes []*kubeadm.Node) map[string]string {
 	return found
 }
 
-// kept waits until the node's wrapper has written a snapshot that it has begun later than this.
-func (s *sites) kept(node *kubeadm.Node) {
+// kept waits until the node's wrapper has written a snapshot that it has begun later than this. A change of this
+// Service has it write.
+func (s *sites) kept(node *kubeadm.Node, service string) {
 	s.Helper()
 	const metric = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
 	written := func() (count int, err error) {
@@ -245,9 +246,9 @@ func (s *sites) kept(node *kubeadm.Node) {
 	}
 	for range 2 { // one may have been begun before
 		before, err := written()
-		s.must(err)
-		s.shell("kubectl annotate --overwrite service site written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
-		s.eventually("another snapshot is written on "+node.Name(), func() error {
+		s.Must(err)
+		s.shell("kubectl annotate --overwrite service " + service + " written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
+		s.Eventually("another snapshot is written on "+node.Name(), func() error {
 			now, err := written()
 			if err == nil && now == before {
 				err = fmt.Errorf("there are %d", now)
@@ -260,13 +261,7 @@ func (s *sites) kept(node *kubeadm.Node) {
 // say waits until a page of the node's wrapper has a part.
 func (o *operator) say(node *kubeadm.Node, path, part string) {
 	o.Helper()
-	o.eventually(node.Name()+path+" says "+part, func() error {
-		reply, err := node.Get(o.Context(), "http://127.0.0.1:51006"+path)
-		if err == nil && !strings.Contains(reply.Body, part) {
-			err = fmt.Errorf("it says %s", reply.Body)
-		}
-		return err
-	})
+	o.Answers(node, "http://127.0.0.1:51006"+path, 0, part)
 }
 
 // start gives a node static pods; end takes them away again.
@@ -274,8 +269,8 @@ func (o *operator) start(node *kubeadm.Node, pods ...*corev1.Pod) {
 	o.Helper()
 	for _, pod := range pods {
 		data, err := json.Marshal(pod)
-		o.must(err)
-		o.must(node.WriteFile(manifestsDir+pod.Name+".json", string(data)))
+		o.Must(err)
+		o.Must(node.WriteFile(manifestsDir+pod.Name+".json", string(data)))
 	}
 }
 
@@ -283,7 +278,7 @@ func (o *operator) end(node *kubeadm.Node, pods ...*corev1.Pod) {
 	o.Helper()
 	for _, pod := range pods {
 		_, err := node.Run(o.Context(), "rm", manifestsDir+pod.Name+".json")
-		o.must(err)
+		o.Must(err)
 	}
 }
 
@@ -306,8 +301,8 @@ func (o *operator) staticProxy(node *kubeadm.Node) *corev1.Pod {
 	} {
 		source, err := o.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(o.Context(), file.configMap,
 			metav1.GetOptions{})
-		o.must(err)
-		o.must(node.WriteFile(file.name, source.Data[file.key]))
+		o.Must(err)
+		o.Must(node.WriteFile(file.name, source.Data[file.key]))
 	}
 	proxy := o.podOfDaemonSet(metav1.NamespaceSystem, "kube-proxy-edge", node)
 	files(proxy, "kube-proxy", map[string]string{"config.conf": configuration, "kubeconfig.conf": kubeconfig})
@@ -336,7 +331,7 @@ func askContainerd(wrapper *corev1.Pod) {
 func (o *operator) podOfDaemonSet(namespace, name string, node *kubeadm.Node) *corev1.Pod {
 	o.Helper()
 	set, err := o.client.AppsV1().DaemonSets(namespace).Get(o.Context(), name, metav1.GetOptions{})
-	o.must(err)
+	o.Must(err)
 	spec := set.Spec.Template.Spec
 	spec.ServiceAccountName, spec.DeprecatedServiceAccount, spec.AutomountServiceAccountToken = "", "", ptr.To(false)
 	spec.NodeName, spec.NodeSelector, spec.Affinity = node.Name(), nil, nil

@@ -21,19 +21,18 @@ const (
 // directory.
 func (o *operator) installUnit(node *kubeadm.Node) {
 	o.Helper()
-	o.must(node.Install(filepath.Join(programs, "application-grid-wrapper"),
+	o.Must(node.Install(filepath.Join(programs, "application-grid-wrapper"),
 		"/opt/application-grid/application-grid-wrapper"))
-	o.must(node.Install(filepath.Join(o.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+	o.Must(node.Install(filepath.Join(o.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 }
 
 // startUnit does what systemd would do with the shipped unit, of which there is none on these nodes: it runs the
 // command line of ExecStart.
 func (o *operator) startUnit(node *kubeadm.Node) {
 	o.Helper()
-	root, err := suite.Root()
-	o.must(err)
+	root := suite.Repository(o)
 	unit, err := os.ReadFile(filepath.Join(root, "manifests", "systemd", "application-grid-wrapper.service"))
-	o.must(err)
+	o.Must(err)
 	_, line, found := strings.Cut(string(unit), "\nExecStart=")
 	if !found {
 		o.Fatal("the unit has no ExecStart")
@@ -47,8 +46,8 @@ func (o *operator) startUnit(node *kubeadm.Node) {
 	}
 	_, err = node.Run(o.Context(), "setsid", "--fork", "sh", "-c", fmt.Sprintf(
 		"exec >>/var/log/application-grid-wrapper.log 2>&1; mkdir -p /var/lib/application-grid-wrapper; echo $$ > %s; exec %s", unitProcess, line))
-	o.must(err)
-	o.eventually("the unit's wrapper is ready on "+node.Name(), func() error { return wrapperReady(o.Context(), node) })
+	o.Must(err)
+	o.Eventually("the unit's wrapper is ready on "+node.Name(), func() error { return wrapperReady(o.Context(), node) })
 }
 
 // stopUnit ends what startUnit has started.
@@ -56,7 +55,7 @@ func (o *operator) stopUnit(node *kubeadm.Node) {
 	o.Helper()
 	_, err := node.Run(o.Context(), "sh", "-c",
 		"kill $(cat "+unitProcess+") && while kill -0 $(cat "+unitProcess+") 2>/dev/null; do sleep 0.1; done")
-	o.must(err)
+	o.Must(err)
 }
 
 // wrapperReady is nil if a wrapper of the node says that it is ready.

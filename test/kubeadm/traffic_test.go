@@ -53,10 +53,10 @@ func (o *operator) startEcho() *corev1.Service {
 		},
 	}
 	_, err := o.client.AppsV1().DaemonSets(set.Namespace).Create(o.Context(), set, metav1.CreateOptions{})
-	o.must(err)
+	o.Must(err)
 	service, err := workload.CreateService(o.Context(), o.client, set.Namespace, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	o.must(err)
+	o.Must(err)
 	return service
 }
 
@@ -165,7 +165,7 @@ func (s *sites) fromPods(node string, by ...string) {
 	s.Helper()
 	output, err := shared.Node(node).Run(s.Context(), "sh", "-ec",
 		"for pod in /var/run/netns/cni-*; do for i in $(seq 20); do nsenter --net=$pod curl -sS --max-time 5 "+workload.URL(s.service)+"; done; done")
-	s.must(err)
+	s.Must(err)
 	answered := map[string]int{}
 	for line := range strings.Lines(output) {
 		from, _, _ := strings.Cut(strings.TrimPrefix(line, "node="), " ")

@@ -1,0 +1,318 @@
+package kubeadm_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	// siteKustomization adds to edge/kustomization.yaml what docs/autonomy.md has in its blocks: %s.
+	siteKustomization = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../edge]\n%s"
+	// askWrapper is the kubeconfig of a CoreDNS that asks the node's wrapper, of docs/install.md without TLS.
+	askWrapper = "apiVersion: v1\nkind: Config\ncurrent-context: wrapper\n" +
+		"contexts: [{name: wrapper, context: {cluster: wrapper}}]\n" +
+		"clusters: [{name: wrapper, cluster: {server: \"http://127.0.0.1:51006\"}}]\n"
+	// sitePatches put coredns-edge into the node's network, with that kubeconfig, and save time.
+	sitePatches = `
+  - target: {kind: DaemonSet, name: application-grid-wrapper}
+    patch: |
+      - {op: add, path: /spec/template/spec/containers/0/args/-, value: --state-write-delay=1s}
+  - target: {kind: DaemonSet, name: coredns-edge}
+    patch: |
+      - {op: add, path: /spec/template/spec/hostNetwork, value: true}
+      - {op: add, path: /spec/template/spec/volumes/0/configMap/items/-, value: {key: wrapper.kubeconfig, path: wrapper.kubeconfig}}
+`
+	// statusesAreRight is how soon after the cloud's return kube-apiserver has the pods as they are.
+	statusesAreRight = 60 * time.Second
+)
+
+// ordinarySite makes a site of the nodes, all of whose pods are the API's: the wrappers, which ask containerd and each
+// other, kube-proxy, a CoreDNS that asks the wrapper, a Service's pods and a StatefulSetGrid's. Each kubelet asks
+// lite-apiserver, until what it returns is called.
+func (s *sites) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
+	s.Helper()
+	s.shell("cd manifests/coredns-edge\n" +
+		"sed -i 's|ip6.arpa {|&\\n       kubeconfig /etc/coredns/wrapper.kubeconfig|' Corefile\n" +
+		"sed -i 's|\\[Corefile\\]|[Corefile, wrapper.kubeconfig]|' kustomization.yaml\n" +
+		"cat >wrapper.kubeconfig <<'END'\n" + askWrapper + "END")
+	manual := s.reading("autonomy.md")
+	site := manual.yaml("### Turning it on", "site-exchange") +
+		strings.TrimPrefix(manual.yaml("## This node's pods", "--cri="), "patches:\n") + sitePatches[1:]
+	s.Must(os.MkdirAll(filepath.Join(s.directory, "site"), 0o755))
+	s.Must(os.WriteFile(filepath.Join(s.directory, "site", "kustomization.yaml"),
+		fmt.Appendf(nil, siteKustomization, site), 0o600))
+	ends := make([]func(), 0, len(nodes))
+	for _, node := range nodes {
+		ends = append(ends, s.useLite(node))
+		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel + "=site")
+	}
+	s.shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
+		"do kubectl -n kube-system rollout status daemonset $i --timeout=2m\ndone")
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// yaml is the block of YAML below the heading that has this text in it.
+func (o *operator) yaml(heading, text string) string {
+	o.Helper()
+	for _, match := range regexp.MustCompile("(?s)\n( *)```yaml\n(.*?)\n *```").FindAllStringSubmatch(
+		o.section(heading), -1) {
+		if strings.Contains(match[2], text) {
+			return strings.ReplaceAll("\n"+match[2], "\n"+match[1], "\n")[1:] + "\n"
+		}
+	}
+	o.Fatalf("%s: %s has no YAML with %q", o.name, heading, text)
+	return ""
+}
+
+// ordinaryPodsComeBackAlone makes a site as ordinarySite does, which loses its link and all its power. When power is
+// back, all of its pods get ready by themselves; its Services and names answer from each node. When the link is back,
+// nothing restarts, and kube-apiserver learns how the pods are.
+func (s *sites) ordinaryPodsComeBackAlone(nodes ...*kubeadm.Node) {
+	s.Helper()
+	defer s.ordinarySite(nodes...)()
+	names := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		names = append(names, node.Name())
+	}
+	dns := s.dnsAddress()
+	for _, node := range nodes {
+		s.expect(node.Name(), names...)
+		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
+		s.namesAnswer(node, dns)
+	}
+	before := map[string]map[string]string{}
+	pods := map[string]map[string]string{}
+	for _, node := range nodes {
+		s.pause(node.Name())
+		s.kept(node, s.service.Name)
+		pods[node.Name()] = s.readyPods(node)
+		before[node.Name()] = map[string]string{"files": s.volumesOf(node)}
+	}
+	s.pause(shared.ControlPlane().Name())
+
+	s.Must(shared.ControlPlane().CutLink())
+	for _, node := range nodes {
+		s.Must(node.PowerCut())
+	}
+	for _, node := range nodes {
+		s.Must(node.PowerOn())
+	}
+	begin := time.Now()
+	for _, node := range nodes {
+		s.Eventually("all pods of "+node.Name()+" are ready without the cloud, as its kubelet says", func() error {
+			return s.kubeletHas(node, pods[node.Name()])
+		})
+	}
+	if took := time.Since(begin); took > startsAgain {
+		s.Errorf("all pods were ready %s after power came back", took)
+	} else {
+		s.Logf("all pods are ready %.1f s after power came back: %v", took.Seconds(), pods)
+	}
+	report, err := workload.SiteRecovers(s.Context(), nodes, workload.URL(s.service), answersAgain, observed)
+	s.Logf("all pods are ready:\n%s", report)
+	if err != nil {
+		s.Error(err)
+	}
+	for _, node := range nodes {
+		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
+			len(nodes)-1))
+		s.namesAnswer(node, dns)
+		if now := s.volumesOf(node); now != before[node.Name()]["files"] {
+			s.Errorf("the files of the pods of %s are\n%s, and were\n%s", node.Name(), now, before[node.Name()]["files"])
+		}
+		before[node.Name()]["processes"] = s.processesOfContainers(node)
+	}
+	s.cloudReturns(nodes, before, dns)
+}
+
+// cloudReturns joins the link. No connection fails, no process of a node but those that the kubelet starts for a moment
+// ends, and kube-apiserver says in time how the pods are.
+func (s *sites) cloudReturns(nodes []*kubeadm.Node, before map[string]map[string]string, dns string) {
+	s.Helper()
+	names := slices.Sorted(maps.Keys(before))
+	for _, name := range names {
+		s.resume(name, names)
+	}
+	s.Must(shared.ControlPlane().JoinLink())
+	begin := time.Now()
+	for _, node := range nodes {
+		s.Eventually("kube-apiserver knows how the pods of "+node.Name()+" are", func() error {
+			alone, err := s.podsOfKubelet(node)
+			if err != nil {
+				return err
+			}
+			return s.cloudHas(node, alone)
+		})
+	}
+	if took := time.Since(begin); took > statusesAreRight {
+		s.Errorf("kube-apiserver knew how the pods are %s after the link was back", took)
+	} else {
+		s.Logf("kube-apiserver knows how the pods are %.1f s after the link is back", took.Seconds())
+	}
+	for _, node := range nodes {
+		s.say(node, "/readyz", "endpointslices: ok")
+		s.namesAnswer(node, dns)
+		s.pause(node.Name())
+		if now := s.processesOfContainers(node); now != before[node.Name()]["processes"] {
+			s.Errorf("with the return of the cloud something has restarted on %s:\n%s\nand before\n%s", node.Name(), now,
+				before[node.Name()]["processes"])
+		}
+	}
+}
+
+// namesAnswer waits until the CoreDNS of the site, at this address, answers, from the node, the name of the Service,
+// and that of the StatefulSetGrid's pod with an address where this pod answers.
+func (s *sites) namesAnswer(node *kubeadm.Node, dns string) {
+	s.Helper()
+	resolver := resolver(node, dns)
+	s.Eventually("names of the site are answered on "+node.Name(), func() error {
+		ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+		defer cancel()
+		service, err := resolver.LookupHost(ctx, "echo.default.svc.cluster.local.")
+		if err == nil && !slices.Equal(service, []string{s.service.Spec.ClusterIP}) {
+			err = fmt.Errorf("the Service is %v", service)
+		}
+		if err != nil {
+			return err
+		}
+		pod, err := resolver.LookupHost(ctx, "db-0.db-svc.default.svc.cluster.local.")
+		if err != nil {
+			return err
+		}
+		reply, err := node.Get(ctx, "http://"+net.JoinHostPort(pod[0], "8080")+"/hostname")
+		if err == nil && reply.Body != "db-site-0" {
+			err = fmt.Errorf("at %s answers %q", pod[0], reply.Body)
+		}
+		return err
+	})
+}
+
+// readyPods are the pods that kube-apiserver has of a node, their names by UIDs, when all of them are ready.
+func (s *sites) readyPods(node *kubeadm.Node) map[string]string {
+	s.Helper()
+	found := map[string]string{}
+	s.Eventually("all pods of "+node.Name()+" are ready", func() error {
+		list, err := s.client.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
+		if err != nil {
+			return err
+		}
+		clear(found)
+		for _, pod := range list.Items {
+			if !isReady(&pod) {
+				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
+			}
+			found[string(pod.UID)] = pod.Name
+		}
+		return nil
+	})
+	return found
+}
+
+// podsOfKubelet are the pods that the node's kubelet says it runs (its PodsAPI), by UID.
+func (o *operator) podsOfKubelet(node *kubeadm.Node) (map[string]*corev1.Pod, error) {
+	connection, err := grpc.NewClient("unix://"+filepath.Join(shared.Dir(), node.Name(),
+		"var/lib/kubelet/pods-api/pods-api.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer connection.Close()
+	list, err := v1alpha1.NewPodsClient(connection).ListPods(o.Context(), &v1alpha1.ListPodsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*corev1.Pod{}
+	for _, encoded := range list.GetPods() {
+		pod := &corev1.Pod{}
+		if err := pod.Unmarshal(encoded); err != nil {
+			return nil, err
+		}
+		found[string(pod.UID)] = pod
+	}
+	return found, nil
+}
+
+// kubeletHas is nil if the node's kubelet says that exactly these pods are there, and ready.
+func (o *operator) kubeletHas(node *kubeadm.Node, want map[string]string) error {
+	pods, err := o.podsOfKubelet(node)
+	if err != nil {
+		return err
+	}
+	got := map[string]string{}
+	for uid, pod := range pods {
+		if isReady(pod) {
+			got[uid] = pod.Name
+		}
+	}
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("of %v there are ready %v", slices.Sorted(maps.Values(want)), slices.Sorted(maps.Values(got)))
+	}
+	return nil
+}
+
+// cloudHas is nil if kube-apiserver has these pods of a ready node as they are here.
+func (o *operator) cloudHas(node *kubeadm.Node, alone map[string]*corev1.Pod) error {
+	found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range found.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			return fmt.Errorf("the node: %s", condition.Message)
+		}
+	}
+	list, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
+	if err != nil {
+		return err
+	}
+	for _, pod := range list.Items {
+		here := alone[string(pod.UID)]
+		if here == nil || !isReady(&pod) || pod.Status.PodIP != here.Status.PodIP ||
+			pod.Status.ContainerStatuses[0].ContainerID != here.Status.ContainerStatuses[0].ContainerID {
+			return fmt.Errorf("%s is said to be %s at %s", pod.Name, pod.Status.Phase, pod.Status.PodIP)
+		}
+	}
+	return nil
+}
+
+// volumesOf are the checksums of what pods on the node are given of ConfigMaps and Secrets.
+func (o *operator) volumesOf(node *kubeadm.Node) string {
+	o.Helper()
+	output, err := node.Run(o.Context(), "sh", "-ec", "cd /var/lib/kubelet/pods; find -L . -type f "+
+		"-regex '.*/volumes/kubernetes.io~\\(configmap\\|secret\\|projected\\)/.*' -not -path '*/..*' -not -name token "+
+		"-exec sha256sum {} + | sort -k2")
+	o.Must(err)
+	return output
+}
+
+// processesOfContainers are the numbers of the processes of the node's containers, by the container, and the kubelet's.
+func (o *operator) processesOfContainers(node *kubeadm.Node) string {
+	o.Helper()
+	output, err := node.Run(o.Context(), "sh", "-ec",
+		"ctr -n k8s.io tasks ls 2>/dev/null | awk '{print $1, $2}' | sort; pgrep -x kubelet; pgrep -x lite-apiserver")
+	o.Must(err)
+	return output
+}

@@ -56,8 +56,6 @@ type options struct {
 	syncPeriod   int
 	resourceLock string
 
-	version bool
-
 	flags *flags.Set
 
 	// connection is made by config, and looked after while the controller runs.
@@ -116,9 +114,6 @@ func newOptions() *options {
 	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
 	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
 	f.StringVar(&o.resourceLock, "leader-elect-resource-lock", "leases", "Ignored: the lock is always a Lease.")
-
-	f = o.flags.Section("Other")
-	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
 
@@ -150,9 +145,8 @@ func (o *options) config() (gridcontroller.Config, error) {
 	}
 	switch o.manageCRDs {
 	case "auto", "true": // true and false are from before there was anything else
-		config.CRDs = gridcontroller.CRDsAuto
+		config.ManageCRDs = true
 	case "off", "false":
-		config.CRDs = gridcontroller.CRDsOff
 	default:
 		return none, fmt.Errorf("--manage-crds: %q is neither auto nor off", o.manageCRDs)
 	}

@@ -3,10 +3,7 @@
 package main
 
 import (
-	"context"
 	"os"
-
-	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/hub"
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -19,18 +16,7 @@ func main() {
 // program is the command line, and what it starts.
 func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Short: short, Introduction: introduction, Version: &o.version,
-		Ignored: func() []string { return nil },
-		Run: func(ctx context.Context) error {
-			config, err := o.config()
-			if err != nil {
-				return err
-			}
-			server, err := hub.New(config, klog.FromContext(ctx))
-			if err != nil {
-				return err
-			}
-			return server.Run(ctx)
-		},
+		Flags: o.flags, Short: short, Introduction: introduction,
+		Run: flags.Serve(o.config, hub.New),
 	}
 }

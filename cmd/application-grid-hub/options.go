@@ -49,8 +49,6 @@ type options struct {
 	authorization  *genericoptions.DelegatingAuthorizationOptions
 	audit          *genericoptions.AuditOptions
 
-	version bool
-
 	flags *flags.Set
 }
 
@@ -101,9 +99,6 @@ func newOptions() *options {
 	o.audit.AddFlags(o.flags.Section("Audit"))
 
 	o.flags.Logging()
-
-	f = o.flags.Section("Other")
-	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
 

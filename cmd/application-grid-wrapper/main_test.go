@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags/flagstest"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
@@ -67,117 +69,90 @@ func TestHelpAndVersion(t *testing.T) {
 
 // TestBadCommandLine: a clear error, a code that is not 0, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
-	good := kubeconfig(t, "http://127.0.0.1:1")
 	absent := filepath.Join(t.TempDir(), "absent")
 	garbage := filepath.Join(t.TempDir(), "garbage")
 	if err := os.WriteFile(garbage, []byte("\t{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	tests := []struct {
-		args []string
-		code int
-		// says are parts of the message.
-		says []string
-	}{
-		{[]string{"--no-such-flag"}, flags.ExitUsage, []string{"--no-such-flag", "--help"}},
-		{[]string{"--kube-qps=fast"}, flags.ExitUsage, []string{"kube-qps", "fast"}},
-		{[]string{"--debug=maybe"}, flags.ExitUsage, []string{"debug", "maybe"}},
-		{[]string{"--kubeconfig"}, flags.ExitUsage, []string{"kubeconfig"}},
-		{[]string{"start"}, flags.ExitUsage, []string{"application-grid-wrapper: unexpected argument \"start\": only " +
-			"flags are taken\nRun application-grid-wrapper --help for all flags.\n"}},
-		{[]string{"-bind-address=x"}, flags.ExitUsage, []string{"unknown shorthand flag: 'b'"}}, // also of SuperEdge's
-		{[]string{"--debug", "--version", "start"}, flags.ExitUsage, []string{`"start"`}},
-		{[]string{"--version", "--logging-format=xml"}, flags.ExitUsage, []string{"--logging-format"}},
-		// A value that is the name of a command is no command.
-		{[]string{"--hostname", "explain", "start"}, flags.ExitUsage,
-			[]string{`application-grid-wrapper: unexpected argument "start"`}},
-		{nil, flags.ExitFailure, []string{"--kubeconfig"}},
-		{[]string{"--kubeconfig=" + absent}, flags.ExitFailure, []string{"--kubeconfig", absent}},
-		{[]string{"--kubeconfig=" + garbage}, flags.ExitFailure, []string{"--kubeconfig", garbage}},
-		{[]string{"--kubeconfig=" + t.TempDir()}, flags.ExitFailure, []string{"--kubeconfig"}},
-		{[]string{"--kubeconfig=" + kubeconfig(t, "'http://%zz'")}, flags.ExitFailure, []string{"%zz"}},
-		{[]string{"--kubeconfig=" + good, "--kube-qps=0"}, flags.ExitFailure, []string{"--kube-qps"}},
-		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, flags.ExitFailure, []string{"--kube-burst"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, flags.ExitFailure,
-			[]string{"--bind-address", "loopback"}},
-		{[]string{"--kubeconfig=" + good, "--keep-answers-for=agent", "--state-dir="}, flags.ExitFailure,
-			[]string{"--keep-answers-for", "--state-dir"}},
-		{[]string{"--kubeconfig=" + good, "--keep-answers-for=agent", "--insecure=false",
-			"--bind-address=0.0.0.0:51006"}, flags.ExitFailure, []string{"--keep-answers-for", "--ca-file"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure,
-			[]string{"--bind-address", "nonsense"}},
-		{
-			[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-dir="}, flags.ExitFailure,
-			[]string{"--cert-file", "--key-file", "--cert-dir"},
-		},
-		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent},
-			flags.ExitFailure, []string{"--cert-file", absent}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, flags.ExitFailure,
-			[]string{"--local-endpoint", "nowhere"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, flags.ExitFailure, []string{"--local-port"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure,
-			[]string{"70000"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1",
-			"--wrapper-in-cluster=false"},
-			flags.ExitFailure, []string{"--wrapper-in-cluster"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=localhost:51005"},
-			flags.ExitFailure, []string{"--service-autonomy-enhancement", "localhost:51005", "http"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=ftp://localhost/"},
-			flags.ExitFailure, []string{"--service-autonomy-enhancement", "ftp://localhost/", "http"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http:///localinfo"},
-			flags.ExitFailure, []string{"--service-autonomy-enhancement", "host"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address="}, flags.ExitFailure,
-			[]string{"--service-autonomy-enhancement", "address"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http://%zz"},
-			flags.ExitFailure, []string{"--service-autonomy-enhancement", "%zz"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"},
-			flags.ExitFailure,
-			[]string{"interval", "30s", "seconds"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"},
-			flags.ExitFailure,
-			[]string{"interval", "86400"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"},
-			flags.ExitFailure,
-			[]string{"interval"}},
-		{
-			[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure,
-			[]string{"name=value"},
-		},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure,
-			[]string{"name=value"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure,
-			[]string{"perhaps"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, flags.ExitFailure,
-			[]string{"interval"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, flags.ExitFailure,
-			[]string{"colour"}},
-		{[]string{"--kubeconfig=" + good, "--cri=/run/containerd/containerd.sock"}, flags.ExitFailure,
-			[]string{"--cri", "/run/containerd/containerd.sock", "unix://", "auto"}},
-		{[]string{"--kubeconfig=" + good, "--cri=auto", "--return-grace=-1s"}, flags.ExitFailure,
-			[]string{"--return-grace"}},
-		{[]string{"--kubeconfig=" + good, "--site-exchange=auto"}, flags.ExitFailure,
-			[]string{"--site-exchange", "auto", "off", "on"}},
-		{[]string{"--kubeconfig=" + good, "--site-exchange=on"}, flags.ExitFailure,
-			[]string{"--site-exchange-key-file", "plain text"}},
-		{[]string{"--kubeconfig=" + good, "--site-exchange=on", "--site-exchange-key-file=k", "--site-exchange-port=0"},
-			flags.ExitFailure, []string{"--site-exchange-port"}},
+	// says are parts of the message.
+	check := func(line string, code int, says ...string) {
+		t.Helper()
+		o := call(t, strings.Fields(line)...)
+		if o.code != code || o.stdout != "" {
+			t.Errorf("%s: got code %d, stdout %q, want %d", line, o.code, o.stdout, code)
+		}
+		for _, want := range says {
+			if !strings.Contains(o.stderr, want) {
+				t.Errorf("%s: the message does not say %q: %s", line, want, o.stderr)
+			}
+		}
+		if strings.Contains(o.stderr, "goroutine ") {
+			t.Errorf("%s: that is no sentence: %s", line, o.stderr)
+		}
 	}
-	for _, test := range tests {
-		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
-			o := call(t, test.args...)
-			if o.code != test.code || o.stdout != "" {
-				t.Errorf("got code %d, stdout %q, want %d", o.code, o.stdout, test.code)
-			}
-			for _, want := range test.says {
-				if !strings.Contains(o.stderr, want) {
-					t.Errorf("the message does not say %q: %s", want, o.stderr)
-				}
-			}
-			if strings.Contains(o.stderr, "goroutine ") {
-				t.Errorf("that is no sentence: %s", o.stderr)
-			}
-		})
+	for line, says := range map[string][]string{
+		"--no-such-flag":  {"--no-such-flag", "--help"},
+		"--kube-qps=fast": {"kube-qps", "fast"},
+		"--debug=maybe":   {"debug", "maybe"},
+		"--kubeconfig":    {"kubeconfig"},
+		"start": {"application-grid-wrapper: unexpected argument \"start\": only flags are taken\n" +
+			"Run application-grid-wrapper --help for all flags.\n"},
+		"-bind-address=x":                {"unknown shorthand flag: 'b'"}, // also of SuperEdge's
+		"--debug --version start":        {`"start"`},
+		"--version --logging-format=xml": {"--logging-format"},
+		// A value that is the name of a command is no command.
+		"--hostname explain start": {`application-grid-wrapper: unexpected argument "start"`},
+	} {
+		check(line, flags.ExitUsage, says...)
+	}
+	for line, says := range map[string][]string{
+		"":                            {"--kubeconfig"},
+		"--kubeconfig=" + absent:      {"--kubeconfig", absent},
+		"--kubeconfig=" + garbage:     {"--kubeconfig", garbage},
+		"--kubeconfig=" + t.TempDir(): {"--kubeconfig"},
+		"--kubeconfig=" + kubeconfig(t, "'http://%zz'"): {"%zz"},
+	} {
+		check(line, flags.ExitFailure, says...)
+	}
+	const autonomy = "--service-autonomy-enhancement"
+	for line, says := range map[string][]string{
+		"--kube-qps=0":                          {"--kube-qps"},
+		"--kube-burst=-1":                       {"--kube-burst"},
+		"--bind-address=0.0.0.0:51006":          {"--bind-address", "loopback"},
+		"--keep-answers-for=agent --state-dir=": {"--keep-answers-for", "--state-dir"},
+		"--keep-answers-for=agent --insecure=false --bind-address=0.0.0.0:51006": {
+			"--keep-answers-for", "--ca-file",
+		},
+		"--bind-address=nonsense":                                          {"--bind-address", "nonsense"},
+		"--insecure=false --cert-dir=":                                     {"--cert-file", "--key-file", "--cert-dir"},
+		"--insecure=false --cert-file=" + absent + " --key-file=" + absent: {"--cert-file", absent},
+		"--local-endpoint=nowhere --local-port=1":                          {"--local-endpoint", "nowhere"},
+		"--local-endpoint=169.254.0.1":                                     {"--local-port"},
+		"--local-endpoint=169.254.0.1 --local-port=70000":                  {"70000"},
+		"--local-endpoint=169.254.0.1 --local-port=1 --wrapper-in-cluster=false": {
+			"--wrapper-in-cluster",
+		},
+		autonomy + "=enabled=true,address=localhost:51005":   {autonomy, "localhost:51005", "http"},
+		autonomy + "=enabled=true,address=ftp://localhost/":  {autonomy, "ftp://localhost/", "http"},
+		autonomy + "=enabled=true,address=http:///localinfo": {autonomy, "host"},
+		autonomy + "=enabled=true,address=":                  {autonomy, "address"},
+		autonomy + "=enabled=true,address=http://%zz":        {autonomy, "%zz"},
+		autonomy + "=enabled=true,interval=30s":              {"interval", "30s", "seconds"},
+		autonomy + "=enabled=true,interval=90000":            {"interval", "86400"},
+		autonomy + "=interval=99999999999999999999":          {"interval"},
+		autonomy + "=":                          {"name=value"},
+		autonomy + "=enabled":                   {"name=value"},
+		autonomy + "=enabled=perhaps":           {"perhaps"},
+		autonomy + "=interval=0":                {"interval"},
+		autonomy + "=colour=red":                {"colour"},
+		"--cri=/run/containerd/containerd.sock": {"--cri", "/run/containerd/containerd.sock", "unix://", "auto"},
+		"--cri=auto --return-grace=-1s":         {"--return-grace"},
+		"--site-exchange=auto":                  {"--site-exchange", "auto", "off", "on"},
+		"--site-exchange=on":                    {"--site-exchange-key-file", "plain text"},
+		"--site-exchange=on --site-exchange-key-file=k --site-exchange-port=0": {"--site-exchange-port"},
+	} {
+		check("--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1")+" "+line, flags.ExitFailure, says...)
 	}
 }
 
@@ -211,37 +186,31 @@ func TestDefaults(t *testing.T) {
 
 // TestIgnoredFlagsAreSaid: flags without a meaning are accepted, and the log says that they have no effect.
 func TestIgnoredFlagsAreSaid(t *testing.T) {
-	tests := []struct {
-		args []string
-		want []string
-	}{
-		{[]string{"--notify-channel-size=5"}, []string{"--notify-channel-size"}},
-		{[]string{"--support-endpointslice"}, []string{"--support-endpointslice"}},
-		{[]string{"--support-endpointslice=false", "--notify-channel-size=100"},
-			[]string{"--notify-channel-size", "--support-endpointslice"}},
-		{[]string{"--cert-file=x", "--key-file=y", "--ca-file=z"}, []string{"--cert-file", "--key-file", "--ca-file"}},
-		{[]string{"--cert-dir=x"}, []string{"--cert-dir"}},
-		{[]string{"--cert-file=x", "--insecure=false"}, nil},
-		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
-		{[]string{"--return-grace=1m"}, []string{"--return-grace"}},
-		{[]string{"--return-grace=1m", "--cri=auto"}, nil},
-		{[]string{"--return-grace=1m", "--site-exchange=on"}, nil},
-		{[]string{"--site-exchange-port=1", "--site-exchange-key-file=k"},
-			[]string{"--site-exchange-port", "--site-exchange-key-file"}},
-	}
-	for _, test := range tests {
-		o := newOptions()
-		if err := o.flags.Parse(test.args); err != nil {
+	for line, wanted := range map[string]string{
+		"--notify-channel-size=5":                                 "--notify-channel-size",
+		"--support-endpointslice":                                 "--support-endpointslice",
+		"--support-endpointslice=false --notify-channel-size=100": "--notify-channel-size --support-endpointslice",
+		"--cert-file=x --key-file=y --ca-file=z":                  "--cert-file --key-file --ca-file",
+		"--cert-dir=x":                                            "--cert-dir",
+		"--cert-file=x --insecure=false":                          "",
+		"--hostname=n --debug --v=3":                              "",
+		"--return-grace=1m":                                       "--return-grace",
+		"--return-grace=1m --cri=auto":                            "",
+		"--return-grace=1m --site-exchange=on":                    "",
+		"--site-exchange-port=1 --site-exchange-key-file=k":       "--site-exchange-port --site-exchange-key-file",
+	} {
+		o, want := newOptions(), strings.Fields(wanted)
+		if err := o.flags.Parse(strings.Fields(line)); err != nil {
 			t.Fatal(err)
 		}
 		notices := o.ignored()
-		if len(notices) != len(test.want) {
-			t.Errorf("%v: got %q", test.args, notices)
+		if len(notices) != len(want) {
+			t.Errorf("%s: got %q", line, notices)
 			continue
 		}
-		for i, want := range test.want {
-			if !strings.Contains(notices[i], want+":") {
-				t.Errorf("%v: %q does not name %s", test.args, notices[i], want)
+		for i, name := range want {
+			if !strings.Contains(notices[i], name+":") {
+				t.Errorf("%s: %q does not name %s", line, notices[i], name)
 			}
 		}
 	}
@@ -347,4 +316,15 @@ func TestHostname(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
 		}
 	}
+}
+
+// TestFlagsReference: docs/reference.md has the flags as they are. Those of explain and probe are left to --help.
+func TestFlagsReference(t *testing.T) { docstest.CompareFlags(t, program, newOptions().flags) }
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) { docstest.CompareManual(t, program, newOptions().program().Command()) }
+
+// TestFlagsOfSuperEdge: docs/migrate.md says which flags were kept.
+func TestFlagsOfSuperEdge(t *testing.T) {
+	flagstest.CompareWithSuperEdge(t, program, newOptions().flags)
 }

@@ -28,6 +28,8 @@ import (
 // apiServer is an API server with some objects, by their names below /api or /apis. It answers gets, lists and plain
 // watches, on which nothing happens, and ends a pod of prove with connections that stayed in their site.
 type apiServer struct {
+	*testing.T
+
 	mu      sync.Mutex // guards objects
 	objects map[string]*unstructured.Unstructured
 }
@@ -57,15 +59,15 @@ func path(kind schema.GroupVersionKind, namespace, name string) string {
 	return strings.TrimSuffix(strings.Join(append(parts, resource, name), "/"), "/")
 }
 
-func (s *apiServer) add(t *testing.T, manifests string) {
-	t.Helper()
+func (s *apiServer) add(manifests string) {
+	s.Helper()
 	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
 	for {
 		o := &unstructured.Unstructured{}
 		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil {
-			t.Fatal(err)
+			s.Fatal(err)
 		}
 		if len(o.Object) > 0 {
 			o.SetUID("u")
@@ -186,37 +188,39 @@ spec: {clusterIP: 10.96.0.10, ports: [{port: 53, protocol: UDP}]}
 // agreement is a cluster on which all is well, to be broken.
 func agreement(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{objects: map[string]*unstructured.Unstructured{}}
+	s := &apiServer{T: t, objects: map[string]*unstructured.Unstructured{}}
 	edge, err := os.ReadFile("../../pkg/kubectlgrid/check/testdata/edge.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.add(t, string(edge))
+	s.add(string(edge))
 	delete(s.objects, "/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo")
-	s.add(t, service)
+	s.add(service)
 	for _, grids := range []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"} {
-		s.add(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.superedge.io}}`, grids))
+		s.add(fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+ metadata: {name: %s.superedge.io}}`, grids))
 	}
 	for _, node := range []string{"edge0", "edge1"} {
-		s.add(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: dns-%s, namespace: kube-system, labels: {k8s-app: kube-dns}}, `+
-			`spec: {nodeName: %s}, status: {conditions: [{type: Ready, status: "True"}]}}`, node, node))
+		s.add(fmt.Sprintf(`{apiVersion: v1, kind: Pod,
+ metadata: {name: dns-%s, namespace: kube-system, labels: {k8s-app: kube-dns}},
+ spec: {nodeName: %s}, status: {conditions: [{type: Ready, status: "True"}]}}`, node, node))
 		for _, set := range []string{"application-grid-wrapper", "kube-proxy-edge", "statefulset-grid-daemon"} {
-			s.run(t, set, node)
+			s.run(set, node)
 		}
 	}
-	s.run(t, "kube-proxy", "cloud0")
+	s.run("kube-proxy", "cloud0")
 	return s
 }
 
 const system = "/api/v1/namespaces/kube-system/"
 
 // run makes a ready pod of a DaemonSet on a node.
-func (s *apiServer) run(t *testing.T, set, node string) {
-	t.Helper()
+func (s *apiServer) run(set, node string) {
+	s.Helper()
 	owner := s.objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+set].DeepCopy()
 	spec, _, err := unstructured.NestedMap(owner.Object, "spec", "template", "spec")
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 	spec["nodeName"] = node
 	s.objects[system+"pods/"+set+"-"+node] = &unstructured.Unstructured{Object: map[string]any{
@@ -229,13 +233,13 @@ func (s *apiServer) run(t *testing.T, set, node string) {
 }
 
 // set changes a field of an object.
-func (s *apiServer) set(t *testing.T, object string, value any, fields ...string) {
-	t.Helper()
+func (s *apiServer) set(object string, value any, fields ...string) {
+	s.Helper()
 	if s.objects[object] == nil {
-		t.Fatalf("there is no %s", object)
+		s.Fatalf("there is no %s", object)
 	}
 	if err := unstructured.SetNestedField(s.objects[object].Object, value, fields...); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 }
 
@@ -247,84 +251,73 @@ func (s *apiServer) remove(texts ...string) {
 }
 
 // notPulled makes a pod one whose image cannot be pulled.
-func (s *apiServer) notPulled(t *testing.T, pod string) {
-	t.Helper()
+func (s *apiServer) notPulled(pod string) {
+	s.Helper()
 	waiting := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff", "message": "no such image"}}
 	statuses := []any{map[string]any{"name": "c", "state": waiting}}
-	s.set(t, pod, map[string]any{"phase": "Pending", "containerStatuses": statuses}, "status")
+	s.set(pod, map[string]any{"phase": "Pending", "containerStatuses": statuses}, "status")
 }
 
 // brokenClusters are clusters with one defect each, and the finding that every command has to have of it. grids is that
 // it concerns grids, and no Service.
 var brokenClusters = []struct {
 	name  string
-	spoil func(t *testing.T, s *apiServer)
+	spoil func(s *apiServer)
 	want  string
 	grids bool
 }{
-	{"all is well", func(*testing.T, *apiServer) {}, "", false},
-	{"a node of a site is no edge node", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.set(t, "/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
+	{"all is well", func(*apiServer) {}, "", false},
+	{"a node of a site is no edge node", func(s *apiServer) {
+		s.set("/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
 	}, "failure Site Node cloud0", false},
-	{"an edge node is in no site", func(_ *testing.T, s *apiServer) {
+	{"an edge node is in no site", func(s *apiServer) {
 		unstructured.RemoveNestedField(s.objects["/api/v1/nodes/edge1"].Object, "metadata", "labels", "zone1")
 	}, "failure Site Node edge1", false},
-	{"a wrapper's image cannot be pulled", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
+	{"a wrapper's image cannot be pulled", func(s *apiServer) {
+		s.notPulled(system + "pods/application-grid-wrapper-edge0")
 	}, "failure Wrapper Pod kube-system/application-grid-wrapper-edge0", false},
-	{"a labelled node keeps kubeadm's kube-proxy", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
+	{"a labelled node keeps kubeadm's kube-proxy", func(s *apiServer) {
+		s.notPulled(system + "pods/application-grid-wrapper-edge0")
 		s.remove("pods/kube-proxy-edge-edge0")
-		s.run(t, "kube-proxy", "edge0")
+		s.run("kube-proxy", "edge0")
 	}, "failure KubeProxy Pod kube-system/kube-proxy-edge0", false},
-	{"no kube-proxy runs", func(_ *testing.T, s *apiServer) { s.remove("pods/kube-proxy-edge-edge0") },
+	{"no kube-proxy runs", func(s *apiServer) { s.remove("pods/kube-proxy-edge-edge0") },
 		"failure KubeProxy Node edge0", false},
-	{"kube-proxy asks past the wrapper", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.set(t, system+"configmaps/kube-proxy-edge", `{clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}], `+
-			`contexts: [{name: a, context: {cluster: a}}], current-context: a}`, "data", "kubeconfig.conf")
+	{"kube-proxy asks past the wrapper", func(s *apiServer) {
+		s.set(system+"configmaps/kube-proxy-edge",
+			`{clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}],
+ contexts: [{name: a, context: {cluster: a}}], current-context: a}`, "data", "kubeconfig.conf")
 	}, "failure KubeProxy Pod kube-system/kube-proxy-edge-edge0", false},
-	{"two kube-proxies", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.run(t, "kube-proxy", "edge0")
-	},
-		"failure KubeProxy Node edge0", false},
-	{"a site without CoreDNS", func(_ *testing.T, s *apiServer) { s.remove("pods/dns-edge1") },
+	{"two kube-proxies", func(s *apiServer) { s.run("kube-proxy", "edge0") }, "failure KubeProxy Node edge0", false},
+	{"a site without CoreDNS", func(s *apiServer) { s.remove("pods/dns-edge1") },
 		"warning Names Service kube-system/kube-dns", false},
-	{"a half-removed installation", func(_ *testing.T, s *apiServer) {
-		s.remove("application-grid-wrapper", "kube-proxy-edge")
-	}, "failure Removal Node", false},
-	{"a hub that nobody asks", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system}, spec: `+
-			`{replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "x:v1"}]}}}, status: {availableReplicas: 1}}`)
+	{"a half-removed installation", func(s *apiServer) { s.remove("application-grid-wrapper", "kube-proxy-edge") },
+		"failure Removal Node", false},
+	{"a hub that nobody asks", func(s *apiServer) {
+		s.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
+ spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "x:v1"}]}}},
+ status: {availableReplicas: 1}}`)
 	}, "warning Hub Deployment kube-system/application-grid-hub", false},
-	{"a hub that is asked and not there", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.set(t, "/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
+	{"a hub that is asked and not there", func(s *apiServer) {
+		s.set("/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
 			"name": "application-grid-wrapper", "image": "registry.example.org/application-grid-wrapper:v1",
 			"args": []any{"--hub=require"}}}, "spec", "template", "spec", "containers")
 	}, "failure Hub Deployment kube-system/application-grid-hub", false},
-	{"Cilium", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.add(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system}, spec: {template: {spec: `+
-			`{containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
+	{"Cilium", func(s *apiServer) {
+		s.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system},
+ spec: {template: {spec: {containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
 	}, "failure KubeProxyReplacement Node edge0", false},
-	{"an ingress controller that reads endpoints", func(t *testing.T, s *apiServer) {
-		t.Helper()
-		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system}, spec: {template: {spec: `+
-			`{containers: [{name: traefik, image: "rancher/mirrored-library-traefik:3.3"}]}}}}`)
+	{"an ingress controller that reads endpoints", func(s *apiServer) {
+		s.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system},
+ spec: {template: {spec: {containers: [{name: traefik, image: "rancher/mirrored-library-traefik:3.3"}]}}}}`)
 	}, "warning Bypass Deployment kube-system/traefik", false},
-	{"a controller whose image cannot be pulled", func(t *testing.T, s *apiServer) {
-		t.Helper()
+	{"a controller whose image cannot be pulled", func(s *apiServer) {
 		const controller = "/apis/apps/v1/namespaces/kube-system/deployments/application-grid-controller"
-		s.set(t, controller, int64(0), "status", "availableReplicas")
-		s.set(t, controller, map[string]any{"matchLabels": map[string]any{"app": "c"}}, "spec", "selector")
-		s.add(t, `{apiVersion: v1, kind: Pod, metadata: {name: controller-0, namespace: kube-system, labels: {app: c}}, spec: {}}`)
-		s.notPulled(t, system+"pods/controller-0")
+		s.set(controller, int64(0), "status", "availableReplicas")
+		s.set(controller, map[string]any{"matchLabels": map[string]any{"app": "c"}}, "spec", "selector")
+		s.add(`{apiVersion: v1, kind: Pod, metadata: {name: controller-0, namespace: kube-system, labels: {app: c}},
+ spec: {}}`)
+		s.notPulled(system + "pods/controller-0")
 	}, "failure Controller Deployment kube-system/application-grid-controller", true},
 }
 
@@ -334,7 +327,7 @@ func TestAgreement(t *testing.T) {
 	for _, test := range brokenClusters {
 		t.Run(test.name, func(t *testing.T) {
 			s := agreement(t)
-			test.spoil(t, s)
+			test.spoil(s)
 			api := httptest.NewServer(s)
 			defer api.CloseClientConnections()
 			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
@@ -417,29 +410,17 @@ func overviewFindings(t *testing.T) []gridview.Finding {
 		t.Fatal(err)
 	}
 	base, token, _ := strings.Cut(strings.TrimSpace(line), "/#token=")
-	var last string
 	for range 100 {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/overview", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer "+token)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, _ := io.ReadAll(response.Body)
-		_ = response.Body.Close()
 		var overview struct {
 			Findings  []gridview.Finding
 			Diagnosed bool
 		}
-		if last = string(data); response.StatusCode == http.StatusOK && json.Unmarshal(data, &overview) == nil &&
-			overview.Diagnosed {
+		if code, body := get(t, base+"/api/overview", token); code == http.StatusOK &&
+			json.Unmarshal([]byte(body), &overview) == nil && overview.Diagnosed {
 			return overview.Findings
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatalf("the page is not complete: %.600s", last)
+	t.Fatal("the page is not complete")
 	return nil
 }

@@ -90,12 +90,11 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 	if file {
 		findings = c.stderr // the file is for a pipe
 	}
-	switch {
-	case o.output.Encoded():
+	if o.output.Encoded() {
 		if err := output.Encode(findings, report, o.output); err != nil {
 			return err
 		}
-	default:
+	} else {
 		report.Print(findings, o.output)
 	}
 	if o.output == output.Table || o.output == output.Wide {

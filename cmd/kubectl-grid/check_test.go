@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -32,21 +31,12 @@ func (s versioned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.server.ServeHTTP(w, r)
 }
 
-// callServer is call with any API server.
-func callServer(t *testing.T, s http.Handler, args ...string) result {
-	t.Helper()
-	api := httptest.NewServer(s)
-	defer api.Close()
-	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
-	return callBare(t, args...)
-}
-
 // TestCheck: findings as a table, as JSON and as YAML, and the exit codes.
 func TestCheck(t *testing.T) {
 	// Hardly anything may be read, and nothing is known to be wrong.
 	few := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &corev1.NodeList{}},
 		forbidden: "/customresourcedefinitions"}, "v1.37.1"}
-	o := callServer(t, few, "check")
+	o := call(t, few, "check")
 	if o.code != flags.ExitFailure || o.stderr != "" || !strings.Contains(o.stdout,
 		"UNKNOWN  DaemonSet: it could not be read") ||
 		!strings.Contains(o.stdout, "         → ask again as somebody who may read it") ||
@@ -58,20 +48,20 @@ func TestCheck(t *testing.T) {
 		Summary          map[string]int
 		Findings         []map[string]any
 	}
-	o = callServer(t, few, "check", "--pre", "-o", "json")
+	o = call(t, few, "check", "--pre", "-o", "json")
 	if err := json.Unmarshal([]byte(o.stdout), &report); err != nil ||
 		report.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || report.Kind != "Preflight" ||
 		len(report.Findings) == 0 || len(report.Summary) != 4 || report.Findings[0]["severity"] != "unknown" {
 		t.Errorf("got %+v, %v", o, err)
 	}
-	if err := yaml.Unmarshal([]byte(callServer(t, few, "check", "-o", "yaml").stdout), &report); err != nil ||
+	if err := yaml.Unmarshal([]byte(call(t, few, "check", "-o", "yaml").stdout), &report); err != nil ||
 		report.Kind != "Check" {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	// A failure counts more than what could not be read.
 	old := few
 	old.version = "v1.19.0"
-	if o := callServer(t, old, "check"); o.code != exitProblems || !strings.Contains(o.stdout,
+	if o := call(t, old, "check"); o.code != exitProblems || !strings.Contains(o.stdout,
 		"FAILURE  API server: it is v1.19.0") {
 		t.Errorf("got %+v", o)
 	}
@@ -82,7 +72,7 @@ func TestCheck(t *testing.T) {
 		"check -o xml":             {flags.ExitUsage, "", "must be table, wide, json, yaml, kustomization or values"},
 		"check --kubeconfig=/none": {flags.ExitFailure, "", "/none"},
 	} {
-		if o := callServer(t, server{}, strings.Fields(args)...); o.code != want.code || o.stdout != want.stdout ||
+		if o := call(t, server{}, strings.Fields(args)...); o.code != want.code || o.stdout != want.stdout ||
 			!strings.Contains(o.stderr, want.stderr) {
 			t.Errorf("%s: got %+v", args, o)
 		}
@@ -104,13 +94,13 @@ func TestCheckInstall(t *testing.T) {
 	}}, "v1.37.1"}
 	for format, want := range map[string]string{"kustomization": "# edge/kustomization.yaml\n",
 		"values": "image:\n  registry: example.org\n  tag: \"v7\"\ndistribution: k3s\n"} {
-		o := callServer(t, s, "check", "--pre", "--registry=example.org", "--tag=v7", "-o", format)
+		o := call(t, s, "check", "--pre", "--registry=example.org", "--tag=v7", "-o", format)
 		if !strings.HasPrefix(o.stdout, want) || strings.Contains(o.stdout, "ok ") ||
 			!strings.Contains(o.stderr, "the cluster is k3s's") {
 			t.Errorf("%s: got %+v", format, o)
 		}
 	}
-	if o := callServer(t, s, "check", "--pre"); !strings.Contains(o.stdout, "resources: [../manifests/k3s]") ||
+	if o := call(t, s, "check", "--pre"); !strings.Contains(o.stdout, "resources: [../manifests/k3s]") ||
 		!strings.Contains(o.stdout, "- On each edge node, in /etc/rancher/k3s/config.yaml") {
 		t.Errorf("got %+v", o)
 	}
@@ -126,7 +116,7 @@ func TestManyFindings(t *testing.T) {
 	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes,
 		"/api/v1/pods": &corev1.PodList{}}},
 		"v1.37.1"}
-	narrow, wide := callServer(t, s, "check"), callServer(t, s, "check", "-o", "wide")
+	narrow, wide := call(t, s, "check"), call(t, s, "check", "-o", "wide")
 	if n := strings.Count(narrow.stdout, "no application-grid-wrapper runs there"); n != 10 ||
 		!strings.Contains(narrow.stdout, "40 more findings like the ones above") {
 		t.Errorf("%d, in\n%s", n, narrow.stdout)
@@ -137,15 +127,20 @@ func TestManyFindings(t *testing.T) {
 	}
 }
 
-// TestProveFailures: what cannot be proved is said before anything is made.
-func TestProveFailures(t *testing.T) {
+// withAddress is shop with a Service that can be asked.
+func withAddress() server {
 	s := shop()
-	service := &corev1.Service{
+	s.objects["/api/v1/namespaces/shop/services/echo-svc"] = &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc",
 			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	s.objects["/api/v1/namespaces/shop/services/echo-svc"] = service
+	return s
+}
+
+// TestProveFailures: what cannot be proved is said before anything is made.
+func TestProveFailures(t *testing.T) {
+	s := withAddress()
 	s.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n0",
 		Labels: map[string]string{"zone1": "east"}}}}}
 	s.objects["/api/v1/pods"] = &corev1.PodList{}
@@ -167,13 +162,13 @@ func TestProveFailures(t *testing.T) {
 		{"pods may not be read", "prove echo-svc", noPods, flags.ExitFailure, "asking for the wrappers' pods"},
 		{"no such port", "prove echo-svc --port=81", s, flags.ExitFailure, "has no port 81 of TCP"},
 	} {
-		if o := callServer(t, test.server, strings.Fields(test.args)...); o.code != test.code ||
+		if o := call(t, test.server, strings.Fields(test.args)...); o.code != test.code ||
 			!strings.Contains(o.stderr, test.says) || o.stdout != "" {
 			t.Errorf("%s: got %+v", test.name, o)
 		}
 	}
 	// No node is ready: there is a row that says so, and no pod is made.
-	o := callServer(t, s, "prove", "echo-svc", "--image=x")
+	o := call(t, s, "prove", "echo-svc", "--image=x")
 	if o.code != flags.ExitFailure || !strings.Contains(squeeze(o.stdout),
 		"from east nobody\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "is not proved") {
 		t.Errorf("got %+v", o)
@@ -210,12 +205,7 @@ func (s *proving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestProve: the table, the conclusion and the exit code, and that the pod is removed.
 func TestProve(t *testing.T) {
-	base := shop()
-	base.objects["/api/v1/namespaces/shop/services/echo-svc"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc",
-			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
-	}
+	base := withAddress()
 	ready := corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}
@@ -253,7 +243,7 @@ func TestProve(t *testing.T) {
 			"east (n0) 13 7 · LEAK: reached pod echo-n1 on node n1, of west, 7 times"},
 	} {
 		s := &proving{server: base, message: test.message}
-		o := callServer(t, s, "prove", "echo-svc")
+		o := call(t, s, "prove", "echo-svc")
 		if o.code != test.code || !strings.Contains(squeeze(o.stdout), test.says) || s.removed != 1 {
 			t.Errorf("removed %d; got %d\n%s%s", s.removed, o.code, o.stdout, o.stderr)
 		}

@@ -31,11 +31,15 @@ const exitCodes = `
 Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong; 3 the answer names a
 problem.`
 
-// errProblems ends a command with exitProblems. What the problem is has been printed.
-var errProblems = errors.New("there are problems")
+// exitError ends a command with this exit code. Why has been printed.
+type exitError int
 
-// errUnanswered ends a command with flags.ExitFailure. Why there is no answer has been printed.
-var errUnanswered = errors.New("there is no full answer")
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+const (
+	errProblems   exitError = exitProblems
+	errUnanswered exitError = flags.ExitFailure
+)
 
 // command is what all subcommands use.
 type command struct {
@@ -51,18 +55,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage flags.UsageError
-	var kubectl kubectlError
+	var exit exitError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &kubectl):
-		return int(kubectl)
-	case errors.Is(err, errProblems):
-		return exitProblems
-	case errors.Is(err, errDifferences):
-		return exitDifferences
-	case errors.Is(err, errUnanswered):
-		return flags.ExitFailure
+	case errors.As(err, &exit):
+		return int(exit)
 	case errors.Is(err, rollout.ErrPerson):
 		fmt.Fprintf(stderr, "error: %v\n", err)
 		return exitPerson

@@ -90,7 +90,7 @@ type result struct {
 }
 
 // call runs a command line against an API server.
-func call(t *testing.T, s server, args ...string) result {
+func call(t *testing.T, s http.Handler, args ...string) result {
 	t.Helper()
 	api := httptest.NewServer(s)
 	defer api.Close()
@@ -271,41 +271,26 @@ The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west
 			t.Errorf("%s: got %+v", name, o)
 		}
 	}
-	bad := shop()
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "plain", Annotations: map[string]string{"topologyKeys": "zone1"},
-		},
-	}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
-		"ERROR: annotation topologyKeys=zone1 is not a JSON array") {
-		t.Errorf("got %+v", o)
-	}
-	const openYurt = "openyurt.io/topologyKeys"
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"},
-		},
-	}
-	if o := call(t, bad, "view", "plain"); o.code != 0 || !strings.Contains(o.stdout,
-		`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`) {
-		t.Errorf("got %+v", o)
-	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"},
-		},
-	}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
-		"ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of") {
-		t.Errorf("got %+v", o)
-	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"},
-	}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "is not governed") ||
-		!strings.Contains(o.stdout, "No endpoint is ready.") {
-		t.Errorf("got %+v", o)
+	for _, test := range []struct {
+		annotation, value string
+		code              int
+		says              string
+	}{
+		{"topologyKeys", "zone1", exitProblems, "ERROR: annotation topologyKeys=zone1 is not a JSON array"},
+		{"openyurt.io/topologyKeys", "openyurt.io/nodepool", 0,
+			`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`},
+		{"openyurt.io/topologyKeys", "zone1", exitProblems,
+			"ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of"},
+		{"else", "", exitProblems, "is not governed"},
+		{"else", "", exitProblems, "No endpoint is ready."},
+	} {
+		s := shop()
+		s.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{test.annotation: test.value},
+		}}
+		if o := call(t, s, "view", "plain"); o.code != test.code || !strings.Contains(o.stdout, test.says) {
+			t.Errorf("%+v: got %+v", test, o)
+		}
 	}
 }
 

@@ -44,18 +44,9 @@ func TestDashboard(t *testing.T) {
 	if err != nil || !strings.HasPrefix(origin, "http://127.0.0.1:") || !ok || len(token) < 20 {
 		t.Fatalf("it prints %q, %v", url, err)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, origin+"/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := io.ReadAll(response.Body)
-	response.Body.Close()
-	if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(page), "<title>application-grid</title>") {
-		t.Errorf("got %d %s, %v", response.StatusCode, page, err)
+	if code, page := get(t, origin+"/", ""); code != http.StatusOK ||
+		!strings.Contains(page, "<title>application-grid</title>") {
+		t.Errorf("got %d %s", code, page)
 	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		got, err := os.ReadFile(opened)
@@ -70,6 +61,26 @@ func TestDashboard(t *testing.T) {
 	if got := <-code; got != 0 || !strings.Contains(stderr.String(), "Ctrl-C ends it") {
 		t.Errorf("exit code %d: %s", got, stderr.String())
 	}
+}
+
+// get asks the dashboard for something, with its token.
+func get(t *testing.T, url, token string) (code int, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(data)
 }
 
 func TestDashboardFailures(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -23,9 +22,6 @@ import (
 
 // exitDifferences is the exit code of diff where something would change, as kubectl diff has it.
 const exitDifferences = 1
-
-// errDifferences ends a command with exitDifferences. What differs has been printed.
-var errDifferences = errors.New("there are differences")
 
 // unanswered is why diff has no answer. Its exit code is not 1, which says that there are differences.
 type unanswered struct{ error }
@@ -59,12 +55,11 @@ func newDiffCommand(c *command) *cobra.Command {
 		Example: "  kubectl grid diff -f grids.yaml\n" +
 			"  kustomize build | kubectl grid diff -f -\n" +
 			"  kubectl grid diff dg/echo --unit lyon",
-		ValidArgsFunction: c.completeGrids,
+		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(o.parse),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := o.run(cmd.Context(), c, cmd.InOrStdin())
-			var usage flags.UsageError
-			if err == nil || errors.Is(err, errDifferences) || errors.Is(err, errProblems) || errors.As(err, &usage) {
+			if err == nil || errors.As(err, new(exitError)) {
 				return err
 			}
 			return unanswered{err}
@@ -143,7 +138,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	if err != nil {
 		return err
 	}
-	source := griddiff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Unit: o.unit}
+	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Unit: o.unit}
 	printer := diff.Printer{Out: c.stdout, Err: c.stderr, Program: strings.Fields(os.Getenv(externalDiff))}
 	differ, refused := false, false
 	for _, grid := range grids {
@@ -170,7 +165,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	case refused:
 		return errProblems
 	case differ:
-		return errDifferences
+		return exitError(exitDifferences)
 	}
 	return nil
 }

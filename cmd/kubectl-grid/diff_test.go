@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +80,14 @@ func failure(code int32, reason metav1.StatusReason, message, name string) *meta
 const echoGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: echo}, spec: {gridUniqKey: zone1,
  templates: {west: small}, templatePool: {small: {selector: {}}}, template: {selector: {matchLabels: {app: x}}}}}`
 
+// noGrids is an API server with the nodes of shop, and without grids and workloads.
+func noGrids(refused string) *dryRuns {
+	return &dryRuns{refused: refused, server: server{objects: map[string]runtime.Object{
+		"/api/v1/nodes": shop().objects["/api/v1/nodes"],
+		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
+	}}}
+}
+
 // TestDiff: every request that could change something is a dry run; the exit codes are as documented.
 func TestDiff(t *testing.T) {
 	for _, test := range []struct {
@@ -115,14 +122,8 @@ func TestDiff(t *testing.T) {
 		if err := os.WriteFile(file, []byte(test.manifests), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := &dryRuns{refused: test.refused, server: server{objects: map[string]runtime.Object{
-			"/api/v1/nodes": shop().objects["/api/v1/nodes"],
-			"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
-		}}}
-		api := httptest.NewServer(s)
-		t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
-		o := callBare(t, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
-		api.Close()
+		s := noGrids(test.refused)
+		o := call(t, s, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
 		for _, says := range test.says {
 			if !strings.Contains(o.stdout+o.stderr, says) {
 				t.Errorf("%s: it does not say %q", test.name, says)
@@ -143,21 +144,14 @@ func TestDiffProgram(t *testing.T) {
 	if err := os.WriteFile(file, []byte(echoGrid), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &dryRuns{server: server{objects: map[string]runtime.Object{
-		"/api/v1/nodes": shop().objects["/api/v1/nodes"],
-		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
-	}}}
-	api := httptest.NewServer(s)
-	defer api.Close()
-	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	t.Setenv(externalDiff, "echo compare")
-	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences ||
+	if o := call(t, noGrids(""), "diff", "-f", file); o.code != exitDifferences ||
 		!strings.Contains(o.stdout,
 			"compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)
 	}
 	t.Setenv(externalDiff, "/nonexistent")
-	if o := callBare(t, "diff", "-f", file); o.code != flags.ExitUsage ||
+	if o := call(t, noGrids(""), "diff", "-f", file); o.code != flags.ExitUsage ||
 		!strings.Contains(o.stderr, "comparing with /nonexistent") {
 		t.Errorf("got %+v", o)
 	}

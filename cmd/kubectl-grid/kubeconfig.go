@@ -35,12 +35,12 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 		Example: "  kubectl grid kubeconfig application-grid-wrapper > application-grid-wrapper.kubeconfig\n" +
 			"  kubectl grid kubeconfig statefulset-grid-daemon --address=https://127.0.0.1:6444 --duration=720h",
 		Args: flags.UsageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: complete(func(_ *cobra.Command, args []string, _ string) []string {
 			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return nil
 			}
-			return kubeconfig.Programs, cobra.ShellCompDirectiveNoFileComp
-		},
+			return kubeconfig.Programs
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
 	}
 	cmd.Flags().StringVar(&o.address, "address", "",

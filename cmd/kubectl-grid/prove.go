@@ -20,6 +20,7 @@ import (
 
 // proveOptions are the flags of `kubectl grid prove`.
 type proveOptions struct {
+	service      cluster.ServiceName
 	probe        prove.Probe
 	image        string
 	exec         bool
@@ -50,15 +51,11 @@ func newProveCommand(c *command) *cobra.Command {
 			"a connection left its site, or kubectl grid check finds why one could.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
-		ValidArgsFunction: c.completeServices,
+		ValidArgsFunction: complete(c.serviceArgument),
 		Args: flags.UsageArgs(func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
-			}
-			_, err := cluster.ParseServiceName(args[0])
-			return errors.Join(err, o.check())
+			return errors.Join(parseService(args, &o.service), o.check())
 		}),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.probe.Requests, "requests", 20, "How many connections from each node, one after the other")
@@ -95,16 +92,12 @@ func (o *proveOptions) check() error {
 	return nil
 }
 
-func (o *proveOptions) run(ctx context.Context, c *command, argument string) error {
-	name, err := cluster.ParseServiceName(argument)
-	if err != nil {
-		return flags.Usage(err)
-	}
+func (o *proveOptions) run(ctx context.Context, c *command) error {
 	connected, namespace, err := c.connect()
 	if err != nil {
 		return err
 	}
-	service, err := cluster.Service(ctx, connected.API, namespace, name)
+	service, err := cluster.Service(ctx, connected.API, namespace, o.service)
 	if err != nil {
 		return err
 	}
@@ -129,7 +122,7 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
 	}
-	name = cluster.ServiceName{Kind: "Service", Name: service.Name}
+	name := cluster.ServiceName{Kind: "Service", Name: service.Name}
 	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}

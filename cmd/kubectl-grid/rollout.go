@@ -117,7 +117,7 @@ func (c *command) done(g *rollout.Grid, what string, err error) error {
 func (c *command) rolloutCommand(verb rolloutVerb) *cobra.Command {
 	return &cobra.Command{
 		Use: verb.use, Short: verb.short, Long: verb.long, Example: verb.example,
-		ValidArgsFunction: c.completeGrids,
+		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(cobra.RangeArgs(1, 2+verb.more)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, more, err := rollout.ParseName(args)

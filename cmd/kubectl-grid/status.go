@@ -46,7 +46,7 @@ func newStatusCommand(c *command) *cobra.Command {
 			"  kubectl grid status -A --problems   # what is wrong anywhere\n" +
 			"  kubectl grid status dg/echo -o wide\n" +
 			"  kubectl grid status -w              # and what changes from now on",
-		ValidArgsFunction: c.completeGrids,
+		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(o.parse),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), c)
@@ -112,7 +112,7 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 			return err
 		})
 	}
-	reader := &status.Reader{Objects: connected.API, Pods: connected.API, Now: time.Now(), Warn: connected.Warn}
+	reader := &status.Reader{API: connected.API, Now: time.Now(), Warn: connected.Warn}
 	grids, err := reader.Read(ctx, query)
 	if err != nil {
 		return err

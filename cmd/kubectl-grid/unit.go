@@ -19,11 +19,6 @@ import (
 // kubectlGrace is how long kubectl may take to end when it is interrupted.
 const kubectlGrace = 10 * time.Second
 
-// kubectlError ends a command with the exit code of the kubectl that it ran. kubectl has said why.
-type kubectlError int
-
-func (e kubectlError) Error() string { return fmt.Sprintf("kubectl has ended with code %d", int(e)) }
-
 func newLogsCommand(c *command) *cobra.Command {
 	check := false
 	cmd := newUnitCommand(c, &cobra.Command{
@@ -107,7 +102,7 @@ func newUnitCommand(
 	unit := ""
 	var name rollout.Name
 	var after []string
-	cmd.ValidArgsFunction = c.completeGrids
+	cmd.ValidArgsFunction = complete(c.gridArguments)
 	cmd.Args = flags.UsageArgs(func(cmd *cobra.Command, args []string) error {
 		if at := cmd.ArgsLenAtDash(); at >= 0 {
 			args, after = args[:at], args[at:]
@@ -154,7 +149,7 @@ func (c *command) kubectl(cmd *cobra.Command, arguments []string) error {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.Exited():
-		return kubectlError(exit.ExitCode())
+		return exitError(exit.ExitCode()) // kubectl has said why
 	case err != nil:
 		return fmt.Errorf("running kubectl: %w", err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,7 +178,7 @@ func TestDiffOfUnit(t *testing.T) {
 		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
 		grid.Spec.Rollout = &v1.Rollout{}
 	})}
-	o := callDryRuns(t, s, "diff", "dg/echo", "--unit", "west")
+	o := call(t, s, "diff", "dg/echo", "--unit", "west")
 	if o.code != exitDifferences || !strings.Contains(o.stdout, "unit west\n") || strings.Contains(o.stdout, "east") ||
 		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
 		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
@@ -193,16 +192,8 @@ func TestDiffOfUnit(t *testing.T) {
 		"diff dg/echo --unit north":      `has no unit "north"`,
 		"diff deployment/x --unit north": "is no kind of grid",
 	} {
-		if o := callDryRuns(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
+		if o := call(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
 			t.Errorf("%s: got %+v", args, o)
 		}
 	}
-}
-
-func callDryRuns(t *testing.T, s *dryRuns, args ...string) result {
-	t.Helper()
-	api := httptest.NewServer(s)
-	defer api.Close()
-	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
-	return callBare(t, args...)
 }

@@ -13,6 +13,7 @@ import (
 
 func newViewCommand(c *command) *cobra.Command {
 	var format output.Format
+	var name cluster.ServiceName
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
 		Short: "Show what the nodes of every site see of a Service",
@@ -24,19 +25,11 @@ func newViewCommand(c *command) *cobra.Command {
 			"and why.\n" +
 			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
 		Example:           "  kubectl grid view echo-svc\n  kubectl grid view sg/echo -o json",
-		ValidArgsFunction: c.completeServices,
+		ValidArgsFunction: complete(c.serviceArgument),
 		Args: flags.UsageArgs(func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
-			}
-			_, err := cluster.ParseServiceName(args[0])
-			return err
+			return parseService(args, &name)
 		}),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := cluster.ParseServiceName(args[0])
-			if err != nil {
-				return flags.Usage(err)
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			connected, namespace, err := c.connect()
 			if err != nil {
 				return err
@@ -57,4 +50,13 @@ func newViewCommand(c *command) *cobra.Command {
 	}
 	bindOutput(cmd, &format, output.Table, output.JSON, output.YAML)
 	return cmd
+}
+
+// parseService reads the arguments of a command about one Service.
+func parseService(args []string, to *cluster.ServiceName) (err error) {
+	if len(args) != 1 {
+		return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
+	}
+	*to, err = cluster.ParseServiceName(args[0])
+	return err
 }

@@ -3,11 +3,7 @@
 package main
 
 import (
-	"context"
 	"os"
-	"runtime/debug"
-
-	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/dnshosts"
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -20,20 +16,8 @@ func main() {
 // program is the command line, and what it starts.
 func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Short: short, Introduction: introduction, Version: &o.version, Ignored: o.ignored,
-		Run: func(ctx context.Context) error {
-			config, err := o.config()
-			if err != nil {
-				return err
-			}
-			daemon, err := dnshosts.New(config, klog.FromContext(ctx))
-			if err != nil {
-				return err
-			}
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(dnshosts.GCPercent)
-			}
-			return daemon.Run(ctx)
-		},
+		Flags: o.flags, Short: short, Introduction: introduction, Ignored: o.ignored,
+		GCPercent: dnshosts.GCPercent,
+		Run:       flags.Serve(o.config, dnshosts.New),
 	}
 }

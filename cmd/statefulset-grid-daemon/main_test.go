@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/flags/flagstest"
 )
 
 // parsed are the options of a command line that is all right.
@@ -140,4 +142,15 @@ func TestHelpAndVersion(t *testing.T) {
 			t.Errorf("%s: got code %d\n%s%s", line, code, stdout.String(), stderr.String())
 		}
 	}
+}
+
+// TestFlagsReference: docs/reference.md has the flags as they are.
+func TestFlagsReference(t *testing.T) { docstest.CompareFlags(t, program, newOptions().flags) }
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) { docstest.CompareManual(t, program, newOptions().program().Command()) }
+
+// TestFlagsOfSuperEdge: docs/migrate.md says which flags were kept.
+func TestFlagsOfSuperEdge(t *testing.T) {
+	flagstest.CompareWithSuperEdge(t, program, newOptions().flags)
 }

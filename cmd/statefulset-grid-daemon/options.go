@@ -21,15 +21,14 @@ import (
 
 const program = "statefulset-grid-daemon"
 
-// What --help and the man page begin with.
 // wrapper is where the node's wrapper listens by default. It needs no credentials.
 const wrapper = "http://127.0.0.1:51006"
 
+// What --help and the man page begin with.
 const (
 	short        = "Keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids"
 	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
-		"CoreDNS " +
-		"answers\n" +
+		"CoreDNS answers\n" +
 		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own site, for every\n" +
 		"StatefulSetGrid. docs/install.md says how CoreDNS reads the file."
 )
@@ -41,12 +40,9 @@ type options struct {
 	kubeQPS    float32
 	kubeBurst  int
 
-	hostname      string
-	hostPath      string
-	clusterDomain string
-	wholeSync     seconds
-
-	bindAddress string
+	hostname string
+	// daemon has what is taken as it is given.
+	daemon dnshosts.Config
 
 	worker       int
 	syncPeriod   int
@@ -56,8 +52,6 @@ type options struct {
 		leaseDuration, renewDeadline, retryPeriod time.Duration
 		lock, name, namespace                     string
 	}
-
-	version bool
 
 	flags *flags.Set
 }
@@ -92,13 +86,12 @@ func (s *seconds) Set(text string) error {
 // ignoredFlags have no meaning any more.
 var ignoredFlags = []string{
 	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration",
-	"leader-elect-renew-deadline",
-	"leader-elect-retry-period", "leader-elect-resource-lock", "leader-elect-resource-name",
-	"leader-elect-resource-namespace",
+	"leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-lock",
+	"leader-elect-resource-name", "leader-elect-resource-namespace",
 }
 
 func newOptions() *options {
-	o := &options{flags: flags.New(program), wholeSync: seconds(30 * time.Second)}
+	o := &options{flags: flags.New(program), daemon: dnshosts.Config{WholeSync: 30 * time.Second}}
 
 	f := o.flags.Section("API server")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to an API server, for a daemon that does not "+
@@ -111,16 +104,16 @@ func newOptions() *options {
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
 		"It is read in lower case. Empty: the host's own name.")
-	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist. Mount the "+
-		"directory, never the file alone, because the daemon replaces the file. Lines outside of the marked block "+
+	f.StringVar(&o.daemon.Path, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist. Mount "+
+		"the directory, never the file alone, because the daemon replaces the file. Lines outside of the marked block "+
 		"are kept.")
-	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local",
+	f.StringVar(&o.daemon.Domain, "cluster-domain", "cluster.local",
 		"The cluster's DNS domain, as the kubelet's clusterDomain has it.")
-	f.Var(&o.wholeSync, "sync-period-as-whole", "How often the daemon compares the whole file, in seconds, besides "+
-		"following changes as they happen.")
+	f.Var((*seconds)(&o.daemon.WholeSync), "sync-period-as-whole", "How often the daemon compares the whole "+
+		"file, in seconds, besides following changes as they happen.")
 
 	f = o.flags.Section("Serving")
-	f.StringVar(&o.bindAddress, "bind-address", "localhost:51007",
+	f.StringVar(&o.daemon.BindAddress, "bind-address", "localhost:51007",
 		"host:port of /healthz, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
 
 	o.flags.Logging()
@@ -137,9 +130,6 @@ func newOptions() *options {
 	f.StringVar(&o.election.lock, "leader-elect-resource-lock", "leases", noLeader)
 	f.StringVar(&o.election.name, "leader-elect-resource-name", program, noLeader)
 	f.StringVar(&o.election.namespace, "leader-elect-resource-namespace", "kube-system", noLeader)
-
-	f = o.flags.Section("Other")
-	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
 
@@ -147,32 +137,25 @@ func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }
 
 // config turns the flags into the configuration of a daemon. The error says what to change.
 func (o *options) config() (dnshosts.Config, error) {
-	var none dnshosts.Config
-	node, err := nodename.Of(o.hostname)
-	if err != nil {
-		return none, fmt.Errorf("--hostname: %w", err)
+	config := o.daemon
+	var err error
+	if config.NodeName, err = nodename.Of(o.hostname); err != nil {
+		return config, fmt.Errorf("--hostname: %w", err)
 	}
-	if !filepath.IsAbs(o.hostPath) {
-		return none, fmt.Errorf("--hostpath %q is not an absolute path", o.hostPath)
+	if config.Path = filepath.Clean(config.Path); !filepath.IsAbs(config.Path) {
+		return config, fmt.Errorf("--hostpath %q is not an absolute path", o.daemon.Path)
 	}
-	domain := strings.ToLower(strings.Trim(o.clusterDomain, "."))
-	if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
-		return none, fmt.Errorf("--cluster-domain %q is not a domain name: %s", o.clusterDomain, problems[0])
+	config.Domain = strings.ToLower(strings.Trim(config.Domain, "."))
+	if problems := validation.IsDNS1123Subdomain(config.Domain); len(problems) > 0 {
+		return config, fmt.Errorf("--cluster-domain %q is not a domain name: %s", o.daemon.Domain, problems[0])
 	}
-	if o.wholeSync <= 0 {
-		return none, errors.New("--sync-period-as-whole must be greater than 0")
+	if config.WholeSync <= 0 {
+		return config, errors.New("--sync-period-as-whole must be greater than 0")
 	}
-	config := dnshosts.Config{
-		NodeName:    node,
-		Path:        filepath.Clean(o.hostPath),
-		Domain:      domain,
-		WholeSync:   time.Duration(o.wholeSync),
-		BindAddress: o.bindAddress,
-	}
-	if o.bindAddress == "0" {
+	if config.BindAddress == "0" {
 		config.BindAddress = ""
-	} else if _, _, err := net.SplitHostPort(o.bindAddress); err != nil {
-		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
+	} else if _, _, err := net.SplitHostPort(config.BindAddress); err != nil {
+		return config, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", config.BindAddress, err)
 	}
 	master := o.master
 	if master == "" && o.kubeconfig == "" {
@@ -181,8 +164,5 @@ func (o *options) config() (dnshosts.Config, error) {
 	config.Connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, Master: master, QPS: o.kubeQPS, Burst: o.kubeBurst,
 	}.Connect()
-	if err != nil {
-		return none, err
-	}
-	return config, nil
+	return config, err
 }

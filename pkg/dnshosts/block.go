@@ -1,8 +1,8 @@
 package dnshosts
 
 import (
-	"bytes"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -38,59 +38,41 @@ func Parse(data []byte, domain string) Content {
 	var c Content
 	inside := false
 	ended := true // false in a block without an end
-	rest := data
-	for len(rest) > 0 {
-		line, width := cutLine(rest)
+	lines := slices.Collect(strings.Lines(string(data)))
+	for i, whole := range lines {
+		line := strings.TrimSuffix(whole, "\n")
 		switch {
 		case isBegin(line):
-			ended = hasEnd(rest[width:])
+			ended = hasEnd(lines[i+1:])
 			inside, c.Marked = true, true
 		case inside && ended && line == endMark:
 			inside = false
 		case inside && (ended || isOurs(line, "")):
 			c.Block = append(c.Block, line)
-		default:
+		case c.Marked:
 			inside = false
-			c.foreign(rest[:width])
+			c.After = append(c.After, whole...)
+		default:
+			c.Before = append(c.Before, whole...)
 		}
-		rest = rest[width:]
 	}
 	if !c.Marked {
-		c.takeOver(data, domain)
+		c.takeOver(lines, domain)
 	}
 	return c
 }
 
-// foreign appends to Before or After.
-func (c *Content) foreign(data []byte) {
-	if c.Marked {
-		c.After = append(c.After, data...)
-	} else {
-		c.Before = append(c.Before, data...)
-	}
-}
-
 // takeOver moves the lines that SuperEdge's daemon wrote from the foreign bytes of a file without a block to a block.
-func (c *Content) takeOver(data []byte, domain string) {
-	c.Before, c.After = nil, nil
-	for rest := data; len(rest) > 0; {
-		line, width := cutLine(rest)
-		if isOurs(line, domain) {
+func (c *Content) takeOver(lines []string, domain string) {
+	c.Before = nil
+	for _, whole := range lines {
+		if line := strings.TrimSuffix(whole, "\n"); isOurs(line, domain) {
 			c.Block = append(c.Block, line)
 		} else {
 			// Foreign lines go after the block, because the last of them may lack a newline.
-			c.After = append(c.After, rest[:width]...)
+			c.After = append(c.After, whole...)
 		}
-		rest = rest[width:]
 	}
-}
-
-// cutLine returns the first line without its newline, and its length with it.
-func cutLine(data []byte) (string, int) {
-	if i := bytes.IndexByte(data, '\n'); i >= 0 {
-		return string(data[:i]), i + 1
-	}
-	return string(data), len(data)
 }
 
 func isBegin(line string) bool {
@@ -98,17 +80,15 @@ func isBegin(line string) bool {
 	return found && (rest == "" || rest[0] == ' ')
 }
 
-// hasEnd reports whether the block that begins before rest has an end mark before another block begins.
-func hasEnd(rest []byte) bool {
-	for len(rest) > 0 {
-		line, width := cutLine(rest)
-		switch {
+// hasEnd reports whether the block that begins before these lines has an end mark before another block begins.
+func hasEnd(lines []string) bool {
+	for _, whole := range lines {
+		switch line := strings.TrimSuffix(whole, "\n"); {
 		case line == endMark:
 			return true
 		case isBegin(line):
 			return false
 		}
-		rest = rest[width:]
 	}
 	return false
 }
@@ -122,25 +102,11 @@ func isOurs(line, domain string) bool {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return false
 	}
-	ok := isRecordName(name, domain)
-	return ok
+	return isRecordName(name, domain)
 }
 
 // Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.
 func (c *Content) Render(lines []string) []byte {
-	var b bytes.Buffer
-	size := len(c.Before) + len(c.After) + len(beginMark) + len(endMark) + 2
-	for _, line := range lines {
-		size += len(line) + 1
-	}
-	b.Grow(size)
-	b.Write(c.Before)
-	b.WriteString(beginMark + "\n")
-	for _, line := range lines {
-		b.WriteString(line)
-		b.WriteByte('\n')
-	}
-	b.WriteString(endMark + "\n")
-	b.Write(c.After)
-	return b.Bytes()
+	block := strings.Join(slices.Concat([]string{beginMark}, lines, []string{endMark, ""}), "\n")
+	return slices.Concat(c.Before, []byte(block), c.After)
 }

@@ -42,6 +42,9 @@ func TestParse(t *testing.T) {
 		"begin twice, end once": {
 			file: begin + ours + begin + ours6 + end + theirs, after: theirs, block: ours + ours6,
 		},
+		"a block without an end before another": {
+			file: begin + ours + theirs + begin + ours6 + end, after: theirs, block: ours + ours6,
+		},
 		"two blocks": {
 			file: begin + ours + end + theirs + begin + ours6 + end, after: theirs, block: ours + ours6,
 		},
@@ -121,18 +124,18 @@ func FuzzParse(f *testing.F) {
 		c := Parse(data, testDomain)
 		var foreign []byte
 		block := c.Block
-		for rest := data; len(rest) > 0; {
-			line, width := cutLine(rest)
+		at := 0
+		for whole := range strings.Lines(string(data)) {
+			line := strings.TrimSuffix(whole, "\n")
 			switch {
 			case isBegin(line):
-			case len(block) > 0 && line == block[0] &&
-				(c.Marked && insideBlock(data, len(data)-len(rest)) || !c.Marked):
+			case len(block) > 0 && line == block[0] && (!c.Marked || insideBlock(data, at)):
 				block = block[1:]
-			case line == endMark && endsBlock(data, len(data)-len(rest)):
+			case line == endMark && endsBlock(data, at):
 			default:
-				foreign = append(foreign, rest[:width]...)
+				foreign = append(foreign, whole...)
 			}
-			rest = rest[width:]
+			at += len(whole)
 		}
 		if got := append(slices.Clone(c.Before), c.After...); !bytes.Equal(got, foreign) {
 			t.Errorf("of %q\nforeign is %q\nbut kept   %q", data, foreign, got)
@@ -158,7 +161,7 @@ func insideBlock(data []byte, offset int) bool {
 			return false
 		}
 	}
-	if hasEnd(data[offset:]) {
+	if hasEnd(slices.Collect(strings.Lines(string(data[offset:])))) {
 		return true
 	}
 	for _, line := range lines[begin+1:] {

@@ -65,7 +65,6 @@ type Daemon struct {
 	node     *table[Node]
 	services *table[Service]
 	slices   *table[*Slice]
-	sources  []*follow.Source // of the three tables
 
 	// wake has room for one: it says that something has changed since the last sync began.
 	wake chan struct{}
@@ -130,7 +129,6 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 			return nil, err
 		}
 		s.Start()
-		d.sources = append(d.sources, s)
 	}
 	d.metrics = newMetrics(d)
 	return d, nil
@@ -225,7 +223,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.running.Go(func() {
 		systemd.Notify(ctx, systemd.Program{
 			Alive: func(ctx context.Context) error {
-				d.state() // takes the lock
+				d.report() // takes the lock
 				return answers(ctx)
 			},
 			Status: func() string {
@@ -290,35 +288,31 @@ func (d *Daemon) loop(ctx context.Context) {
 	}
 }
 
+// update changes the status.
+func (d *Daemon) update(change func(*status)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.status)
+}
+
 // sync writes what is known to the file. It returns after what time to try again; 0 if that is not necessary.
 func (d *Daemon) sync() time.Duration {
-	d.mu.Lock()
-	now, retryAt := time.Now(), d.status.retryAt
-	d.mu.Unlock()
-	if now.Before(retryAt) {
-		return retryAt.Sub(now)
+	if wait := time.Until(d.status.retryAt); wait > 0 { // nobody else changes the status
+		return wait
 	}
 	blocked := d.blocked()
-	d.mu.Lock()
-	d.status.blocked = blocked
-	failed := d.status.err
-	d.mu.Unlock()
+	d.update(func(s *status) { s.blocked = blocked })
 	if blocked != "" {
-		if failed == nil {
-			return 0
+		if d.status.err != nil {
+			if err := d.prepare(); err != nil {
+				return d.fail(err)
+			}
+			d.update(func(s *status) { s.err, s.retryIn = nil, 0 })
 		}
-		if err := d.prepare(); err != nil {
-			return d.fail(err)
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.status.err, d.status.retryIn = nil, 0
 		return 0
 	}
-	d.mu.Lock()
-	woken := d.woken
-	d.woken = time.Time{}
-	d.mu.Unlock()
+	var woken time.Time
+	d.update(func(*status) { woken, d.woken = d.woken, time.Time{} })
 
 	view := d.view()
 	lines, sets := view.Records(d.config.Domain)
@@ -364,9 +358,9 @@ func (d *Daemon) blocked() string {
 
 // unlisted says which list is missing, and why; "" if none is.
 func (d *Daemon) unlisted() string {
-	for _, s := range d.sources {
-		switch state := s.State(); {
-		case state.Synced, state.Optional:
+	for _, state := range d.group.States() {
+		switch {
+		case state.Synced:
 		case state.Err != nil:
 			return fmt.Sprintf("%s: not listed yet: %v", state.Name, state.Err)
 		default:
@@ -408,10 +402,8 @@ func (d *Daemon) fail(err error) time.Duration {
 }
 
 func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
-	d.mu.Lock()
 	before := d.status
-	d.status = now
-	d.mu.Unlock()
+	d.update(func(s *status) { *s = now })
 	if before.err != nil {
 		d.logger.Info("Updating the hosts file works again", "path", d.config.Path)
 	}

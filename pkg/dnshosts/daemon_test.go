@@ -3,6 +3,7 @@ package dnshosts
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -38,7 +39,6 @@ type api struct {
 
 	mu      sync.Mutex
 	objects map[string][]metav1.Object // guarded by mu; by resource
-	broken  map[string]int             // guarded by mu; status codes, by resource
 	treat   map[string]behaviour       // guarded by mu; by resource, or "" for all
 	treated map[string]int             // guarded by mu; how many requests, by resource
 	queries []string                   // guarded by mu; of lists
@@ -49,7 +49,7 @@ type api struct {
 func newAPI(t *testing.T) *api {
 	t.Helper()
 	a := &api{
-		objects: map[string][]metav1.Object{}, broken: map[string]int{}, treat: map[string]behaviour{},
+		objects: map[string][]metav1.Object{}, treat: map[string]behaviour{},
 		treated: map[string]int{}, changed: make(chan struct{}), version: 1,
 	}
 	a.Server = httptest.NewServer(a)
@@ -91,19 +91,13 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		treat(a, w, r.WithContext(context.WithValue(r.Context(), treatedKey{}, true)))
 		return
 	}
-	status, changed, version := a.broken[resource], a.changed, a.version
+	changed, version := a.changed, a.version
 	objects := slices.Clone(a.objects[resource])
 	if query.Get("watch") == "" {
 		a.queries = append(a.queries, r.URL.Path+"?"+query.Get("labelSelector")+query.Get("fieldSelector"))
 	}
 	a.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	if status != 0 {
-		w.WriteHeader(status)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken on purpose","code":%d}`,
-			status)
-		return
-	}
 	if query.Get("watch") != "" {
 		if query.Get("resourceVersion") != strconv.Itoa(version) {
 			fmt.Fprint(w,
@@ -216,18 +210,20 @@ func fixed(config *rest.Config) *apiclient.Connection {
 	return c
 }
 
+func newDaemon(url, path string) *Daemon {
+	d, err := New(Config{
+		Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
+		WholeSync: 30 * time.Second,
+	}, klog.Background())
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
 func startDaemon(t *testing.T, url, path string) *Daemon {
 	t.Helper()
-	d, err := New(
-		Config{
-			Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
-			WholeSync: 30 * time.Second,
-		},
-		klog.Background(),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDaemon(url, path)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -239,9 +235,51 @@ func startDaemon(t *testing.T, url, path string) *Daemon {
 	return d
 }
 
+// following starts a daemon on two units with two pods each, and waits until the file has the lines of its own.
+func following(t *testing.T) (a *api, d *Daemon, path string) {
+	t.Helper()
+	a, path = newAPI(t), filepath.Join(t.TempDir(), "hosts")
+	a.populate(2, 2)
+	d = startDaemon(t, a.URL, path)
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	d.says(t) // the file counts as written only when its directory is on the disk
+	return a, d, path
+}
+
+// says waits until these are the reasons why the daemon is not ready; none if it is.
+func (d *Daemon) says(t *testing.T, wanted ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the daemon says %q", wanted), func() error {
+		reasons := d.report().Reasons
+		if !slices.EqualFunc(reasons, wanted, strings.Contains) {
+			return fmt.Errorf("it says %q", reasons)
+		}
+		return nil
+	})
+}
+
+// notes waits until a text is so often among what is worth knowing.
+func (d *Daemon) notes(t *testing.T, text string, times int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the daemon says %q %d times", text, times), func() error {
+		details := strings.Join(d.report().Details, "\n")
+		if strings.Count(details, text) != times {
+			return errors.New("it says " + details)
+		}
+		return nil
+	})
+}
+
 func eventually(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	await.Patience{Within: 20 * time.Second, Between: 5 * time.Millisecond}.Until(t, what, ask)
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func fileIs(path, want string) func() error {
@@ -262,77 +300,6 @@ const (
 	east1 = "10.0.0.2 demo-1.demo-svc.default.svc.cluster.local"
 )
 
-// TestErrorsClearNothing: whatever the API server refuses, the lines stay; and what comes after it is followed.
-func TestErrorsClearNothing(t *testing.T) {
-	for resource := range kinds {
-		for _, status := range []int{
-			http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests,
-		} {
-			t.Run(fmt.Sprintf("%s %d", resource, status), func(t *testing.T) {
-				t.Parallel()
-				a := newAPI(t)
-				a.populate(2, 2)
-				path := filepath.Join(t.TempDir(), "hosts")
-				d := startDaemon(t, a.URL, path)
-				eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
-				// The test reads a file before its directory is on the disk, and only then does it count as written.
-				eventually(t, "the daemon is ready", func() error {
-					if reasons, _ := d.state(); len(reasons) > 0 {
-						return fmt.Errorf("%q", reasons)
-					}
-					return nil
-				})
-				a.change(func() {
-					a.broken[resource] = status
-					a.objects[resource] = nil // to be believed only once a list says so
-				})
-				for range 20 {
-					time.Sleep(10 * time.Millisecond)
-					if err := fileIs(path, block(east0, east1))(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if reasons, _ := d.state(); len(reasons) > 0 {
-					t.Errorf("not ready: %q", reasons)
-				}
-			})
-		}
-	}
-}
-
-// TestStartKeepsTheFile: before everything is known, a daemon changes nothing of what it finds; then, exactly
-// what is wrong.
-func TestStartKeepsTheFile(t *testing.T) {
-	for resource := range kinds {
-		t.Run(resource, func(t *testing.T) {
-			t.Parallel()
-			a := newAPI(t)
-			a.populate(2, 2)
-			a.broken[resource] = http.StatusInternalServerError
-			path := filepath.Join(t.TempDir(), "hosts")
-			// One line that is right, one that is outdated.
-			present := block(strings.Replace(east0, "10.0.0.1", "10.9.9.9", 1), east1)
-			if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			d := startDaemon(t, a.URL, path)
-			eventually(t, "the daemon says why", func() error {
-				reasons, _ := d.state()
-				if len(reasons) == 0 || !strings.Contains(strings.Join(reasons, " "), "listed yet") {
-					return fmt.Errorf("it says %q", reasons)
-				}
-				return nil
-			})
-			time.Sleep(100 * time.Millisecond)
-			if err := fileIs(path, present)(); err != nil {
-				t.Fatal(err)
-			}
-			a.change(func() { delete(a.broken, resource) })
-			eventually(t, "the lines are right", fileIs(path, block(east0, east1)))
-		})
-	}
-}
-
 // TestNodeUnknown: a node that was never there leaves the file, one that goes keeps its unit, one without the
 // label has no names.
 func TestNodeUnknown(t *testing.T) {
@@ -341,16 +308,9 @@ func TestNodeUnknown(t *testing.T) {
 	nodes := a.objects["nodes"]
 	a.objects["nodes"] = nil
 	path := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(path, []byte(block(east1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, block(east1))
 	d := startDaemon(t, a.URL, path)
-	eventually(t, "the daemon says why", func() error {
-		if reasons, _ := d.state(); len(reasons) != 1 || !strings.Contains(reasons[0], "no node node0") {
-			return fmt.Errorf("it says %q", reasons)
-		}
-		return nil
-	})
+	d.says(t, "no node node0")
 	if err := fileIs(path, block(east1))(); err != nil {
 		t.Error(err)
 	}
@@ -372,31 +332,17 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
 	path := filepath.Join(dir, "hosts")
 	d := startDaemon(t, a.URL, path)
-	eventually(t, "the daemon says why", func() error {
-		if reasons, _ := d.state(); len(reasons) != 1 || !strings.Contains(reasons[0], "no such file or directory") {
-			return fmt.Errorf("it says %q", reasons)
-		}
-		return nil
-	})
+	d.says(t, "no such file or directory")
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the file is written", fileIs(path, block(east0, east1)))
-	eventually(t, "the daemon is ready", func() error {
-		if reasons, _ := d.state(); len(reasons) > 0 {
-			return fmt.Errorf("it says %q", reasons)
-		}
-		return nil
-	})
+	d.says(t)
 }
 
 // TestWhatIsAskedFor: of nodes the own one, and of Services and their EndpointSlices those of ServiceGrids.
 func TestWhatIsAskedFor(t *testing.T) {
-	a := newAPI(t)
-	a.populate(5, 2)
-	path := filepath.Join(t.TempDir(), "hosts")
-	startDaemon(t, a.URL, path)
-	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	a, _, _ := following(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wanted := map[string]bool{
@@ -470,15 +416,5 @@ func TestMemory(t *testing.T) {
 // runDaemon is a daemon for a process of its own.
 func runDaemon(url, path string) {
 	debug.SetGCPercent(GCPercent)
-	d, err := New(
-		Config{
-			Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
-			WholeSync: 30 * time.Second,
-		},
-		klog.Background(),
-	)
-	if err != nil {
-		panic(err)
-	}
-	panic(d.Run(context.Background()))
+	panic(newDaemon(url, path).Run(context.Background()))
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -74,7 +73,7 @@ func (f *File) target() (string, error) {
 		return path, err
 	}
 	// The file does not exist yet, or is a link to a file that does not exist.
-	info, err := os.Lstat(f.Path)
+	info, err := os.Lstat(f.Path) //nolint:gosec // the path is what the user configured
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
 		return f.Path, nil
 	}
@@ -280,7 +279,7 @@ func (f *File) unchanged(path string) error {
 
 // Changed reports whether the file changed since it was last read or written. It costs one stat.
 func (f *File) Changed() bool {
-	info, err := os.Stat(f.Path)
+	info, err := os.Stat(f.Path) //nolint:gosec // the path is what the user configured
 	if err != nil {
 		return f.seen != nil
 	}
@@ -299,7 +298,7 @@ func (f *File) Prepare() error {
 		return fmt.Errorf("looking for temporary files next to the hosts file: %w", err)
 	}
 	for _, leftover := range leftovers {
-		if err := os.Remove(leftover); err != nil {
+		if err := os.Remove(leftover); err != nil { //nolint:gosec // beside what the user configured
 			return fmt.Errorf("removing a temporary file next to the hosts file: %w", err)
 		}
 	}
@@ -321,31 +320,12 @@ func (f *File) isMountPoint(path string) bool {
 	if path, err = filepath.Abs(path); err != nil {
 		return false
 	}
+	// See proc_pid_mountinfo(5): the fifth field is the mount point, with spaces and the like in octal.
+	path = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
 	for line := range strings.SplitSeq(string(mounts), "\n") {
-		// See proc_pid_mountinfo(5): the fifth field is the mount point, with spaces and the like in octal.
-		fields := strings.Fields(line)
-		if len(fields) > 4 && unescape(fields[4]) == path {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
 			return true
 		}
 	}
 	return false
-}
-
-// unescape replaces the escapes \ooo of mountinfo.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

@@ -103,9 +103,7 @@ func TestForeignLinesStay(t *testing.T) {
 	f := newFile(t)
 	const before, after = "127.0.0.1 localhost\n# mine\n", "10.1.1.1 printer\t# no newline at the end"
 	for _, present := range []string{before + block("gone") + after, before + block() + after} {
-		if err := os.WriteFile(f.Path, []byte(present), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, f.Path, present)
 		f.mustWrite(t, true, line1)
 		if got := f.read(t); got != before+block(line1)+after {
 			t.Errorf("got %q", got)
@@ -287,9 +285,7 @@ func TestFailuresKeepTheFile(t *testing.T) {
 		f := newFile(t)
 		f.mustWrite(t, true, line1)
 		source := filepath.Join(t.TempDir(), "source")
-		if err := os.WriteFile(source, []byte(block(line1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, source, block(line1))
 		mount(t, source, f.Path, "", syscall.MS_BIND, "")
 		var alone *MountedAloneError
 		if err := f.Prepare(); !errors.As(err, &alone) {
@@ -333,9 +329,7 @@ func TestMountPoint(t *testing.T) {
 	for content, want := range map[string]bool{
 		line: true, strings.ReplaceAll(line, "hosts", "host"): false, "": false, "garbage\n\n": false,
 	} {
-		if err := os.WriteFile(f.mountinfo, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, f.mountinfo, content)
 		if err := f.Prepare(); (err != nil) != want {
 			t.Errorf("of %q: %v", content, err)
 		}
@@ -382,9 +376,7 @@ func versionOf(data string) (int, error) {
 func TestReadersSeeWholeFiles(t *testing.T) {
 	const versions = 2000
 	f := newFile(t)
-	if err := os.WriteFile(f.Path, []byte(foreignHead+block(version(0)...)+foreignTail), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, f.Path, foreignHead+block(version(0)...)+foreignTail)
 	done := make(chan struct{})
 	var readers sync.WaitGroup
 	var mu sync.Mutex
@@ -459,9 +451,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFile(t)
-	if err := os.WriteFile(f.Path, []byte(foreignHead+block(version(0)...)+foreignTail), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, f.Path, foreignHead+block(version(0)...)+foreignTail)
 	latest, interrupted := 0, 0
 	for range kills {
 		process := exec.Command(self)

@@ -3,7 +3,6 @@ package dnshosts
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,6 +107,13 @@ func (a *api) settle(change func()) {
 	a.CloseClientConnections()
 }
 
+// get asks the daemon.
+func (d *Daemon) get(path string) (code int, body string) {
+	response := httptest.NewRecorder()
+	d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, path, nil))
+	return response.Code, response.Body.String()
+}
+
 // treatedOften waits until a resource has been asked for so often since the behaviour began.
 func (a *api) treatedOften(t *testing.T, resource string, times int) {
 	t.Helper()
@@ -147,43 +154,50 @@ func mustStat(t *testing.T, path string) fs.FileInfo {
 	return info
 }
 
-// TestStartedWhileAway: a daemon that starts, as after a reboot, and gets no list, leaves the file byte by byte as
-// it is, does not write it anew, and says why; when the lists come, it converges.
+// TestStartedWhileAway: a daemon that starts, as after a reboot, and does not get all lists, leaves the file byte by
+// byte as it is, does not write it anew, and says why; when the lists come, it converges.
 func TestStartedWhileAway(t *testing.T) {
-	for name, treat := range behaviours {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := newAPI(t)
-			a.populate(2, 2)
-			a.treat[""] = treat
-			path := filepath.Join(t.TempDir(), "hosts")
-			const head, tail = "127.0.0.1 localhost\n", "\n10.1.1.1\tprinter # no newline at the end"
-			outdated := strings.Replace(east0, "10.0.0.1", "10.9.9.9", 1)
-			present := head + block(east1, outdated) + tail // not in order, either
-			if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			before := mustStat(t, path)
-			d := startDaemon(t, a.URL, path)
-			for _, resource := range slices.Sorted(maps.Keys(kinds)) {
-				a.treatedOften(t, resource, 1)
-			}
-			eventually(t, "the daemon says why", func() error {
-				response := httptest.NewRecorder()
-				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-				body := response.Body.String()
-				silent := strings.Contains(body, "[-] node: not listed yet: waiting for the API server")
-				if response.Code != http.StatusServiceUnavailable ||
-					!strings.Contains(body, "[-] node: not listed yet: ") || silent != isQuiet(name) {
-					return fmt.Errorf("status %d: %s", response.Code, body)
-				}
-				return nil
-			})
-			untouched(t, path, before, present)
-			a.settle(func() {})
-			eventually(t, "the lines are right", fileIs(path, head+block(east0, east1)+tail))
-		})
+	for name := range behaviours {
+		t.Run(name, func(t *testing.T) { startWhileAway(t, name, "node", "nodes", "services", "endpointslices") })
 	}
+	for source, resource := range map[string]string{
+		"node": "nodes", "services": "services", "endpointslices": "endpointslices",
+	} {
+		t.Run("500 of "+resource, func(t *testing.T) { startWhileAway(t, "500", source, resource) })
+	}
+}
+
+// startWhileAway has these resources treated so. source is the first that is missed.
+func startWhileAway(t *testing.T, name, source string, resources ...string) {
+	t.Helper()
+	t.Parallel()
+	a := newAPI(t)
+	a.populate(2, 2)
+	for _, resource := range resources {
+		a.treat[resource] = behaviours[name]
+	}
+	path := filepath.Join(t.TempDir(), "hosts")
+	const head, tail = "127.0.0.1 localhost\n", "\n10.1.1.1\tprinter # no newline at the end"
+	outdated := strings.Replace(east0, "10.0.0.1", "10.9.9.9", 1)
+	present := head + block(east1, outdated) + tail // not in order, either
+	writeFile(t, path, present)
+	before := mustStat(t, path)
+	d := startDaemon(t, a.URL, path)
+	for _, resource := range resources {
+		a.treatedOften(t, resource, 1)
+	}
+	eventually(t, "the daemon says why", func() error {
+		code, body := d.get("/readyz")
+		says := "[-] " + source + ": not listed yet: "
+		silent := strings.Contains(body, says+"waiting for the API server")
+		if code != http.StatusServiceUnavailable || !strings.Contains(body, says) || silent != isQuiet(name) {
+			return fmt.Errorf("status %d: %s", code, body)
+		}
+		return nil
+	})
+	untouched(t, path, before, present)
+	a.settle(func() {})
+	eventually(t, "the lines are right", fileIs(path, head+block(east0, east1)+tail))
 }
 
 // TestNobodyListens is the same for connections that are refused.
@@ -193,18 +207,10 @@ func TestNobodyListens(t *testing.T) {
 	a.Close()
 	path := filepath.Join(t.TempDir(), "hosts")
 	present := "127.0.0.1 localhost\n" + block(east0)
-	if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, present)
 	before := mustStat(t, path)
 	d := startDaemon(t, url, path)
-	eventually(t, "the daemon says why", func() error {
-		reasons, _ := d.state()
-		if len(reasons) != 1 || !strings.Contains(reasons[0], "connection refused") {
-			return fmt.Errorf("it says %q", reasons)
-		}
-		return nil
-	})
+	d.says(t, "connection refused")
 	untouched(t, path, before, present)
 }
 
@@ -212,36 +218,24 @@ func TestNobodyListens(t *testing.T) {
 // and nothing is taken away, nor even written.
 func TestRelistFailsHalfWay(t *testing.T) {
 	resources := slices.Sorted(maps.Keys(kinds))
-	for i, name := range slices.Sorted(maps.Keys(behaviours)) {
-		treat := behaviours[name]
-		resource := resources[i%len(resources)] // each with three or more; TestErrorsClearNothing has the rest
+	test := func(name, resource string) {
 		t.Run(name+" "+resource, func(t *testing.T) {
 			t.Parallel()
-			a := newAPI(t)
-			a.populate(2, 2)
-			path := filepath.Join(t.TempDir(), "hosts")
-			d := startDaemon(t, a.URL, path)
-			eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+			a, d, path := following(t)
 			before := mustStat(t, path)
 			var lost []metav1.Object
 			a.change(func() {
-				a.treat[resource] = treat
+				a.treat[resource] = behaviours[name]
 				if !strings.HasPrefix(name, "truncated") {
 					lost, a.objects[resource] = a.objects[resource], nil // to be believed only once a list says so
 				}
 			})
 			a.treatedOften(t, resource, 1)
 			if !isQuiet(name) {
-				eventually(t, "it says that it goes by what was last known", func() error {
-					if _, details := d.state(); !strings.Contains(strings.Join(details, " "),
-						"using what was last known") {
-						return fmt.Errorf("it says %q", details)
-					}
-					return nil
-				})
+				d.notes(t, "using what was last known", 1)
 			}
 			untouched(t, path, before, block(east0, east1))
-			if reasons, _ := d.state(); len(reasons) > 0 {
+			if reasons := d.report().Reasons; len(reasons) > 0 {
 				t.Errorf("not ready: %q", reasons)
 			}
 			// The others are followed meanwhile.
@@ -258,45 +252,32 @@ func TestRelistFailsHalfWay(t *testing.T) {
 					a.objects[resource] = lost
 				}
 			})
-			eventually(t, "all is well", func() error {
-				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "using what was last known") {
-					return fmt.Errorf("it says %q", details)
-				}
-				return nil
-			})
+			d.notes(t, "using what was last known", 0)
 			if err := fileIs(path, moved)(); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+	for i, name := range slices.Sorted(maps.Keys(behaviours)) {
+		test(name, resources[i%len(resources)]) // each with three or more
+		if code, err := strconv.Atoi(name); err == nil && code != http.StatusGone {
+			test(name, resources[(i+1)%len(resources)])
+			test(name, resources[(i+2)%len(resources)])
+		}
 	}
 }
 
 // TestStrangerIsNotBelieved: an API server that knows nothing any more, not even this node, takes nothing away, in
 // whatever order it is asked; one that knows the node does.
 func TestStrangerIsNotBelieved(t *testing.T) {
-	a := newAPI(t)
-	a.populate(2, 2)
-	path := filepath.Join(t.TempDir(), "hosts")
-	d := startDaemon(t, a.URL, path)
-	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	a, d, path := following(t)
 	before := mustStat(t, path)
 	objects := maps.Clone(a.objects)
 	a.change(func() { clear(a.objects) })
-	eventually(t, "it is not believed, which is said", func() error {
-		_, details := d.state()
-		if n := strings.Count(strings.Join(details, "\n"), "does not know node node0 either"); n != 2 {
-			return fmt.Errorf("it says %q", details)
-		}
-		return nil
-	})
+	d.notes(t, "does not know node node0 either", 2)
 	untouched(t, path, before, block(east0, east1))
 	a.change(func() { maps.Copy(a.objects, objects) })
-	eventually(t, "all is well", func() error {
-		if _, details := d.state(); len(details) != 1 {
-			return fmt.Errorf("it says %q", details)
-		}
-		return nil
-	})
+	d.notes(t, "using what was last known", 0)
 	untouched(t, path, before, block(east0, east1))
 	a.change(func() { a.objects["endpointslices"] = nil })
 	eventually(t, "the truth is believed", fileIs(path, block()))
@@ -325,19 +306,15 @@ func TestDiskFails(t *testing.T) {
 				a.changeSlice(func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = slice.Endpoints[:1] })
 			})
 			eventually(t, "it is said", func() error {
-				response := httptest.NewRecorder()
-				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-				if body := response.Body.String(); response.Code != http.StatusServiceUnavailable ||
+				if code, body := d.get("/readyz"); code != http.StatusServiceUnavailable ||
 					!strings.Contains(body, says) || !strings.Contains(body, "trying again") {
-					return fmt.Errorf("status %d: %s", response.Code, body)
+					return fmt.Errorf("status %d: %s", code, body)
 				}
-				response = httptest.NewRecorder()
-				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				_, metrics := d.get("/metrics")
 				for _, line := range []string{
 					"statefulset_grid_daemon_in_sync 0\n", "statefulset_grid_daemon_write_failures_total ",
 				} {
-					if !strings.Contains(response.Body.String(), line) ||
-						strings.Contains(response.Body.String(), line+"0\n") {
+					if !strings.Contains(metrics, line) || strings.Contains(metrics, line+"0\n") {
 						return fmt.Errorf("the metrics do not say %q", line)
 					}
 				}
@@ -354,12 +331,7 @@ func TestDiskFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "the file is written", fileIs(path, block(east0)))
-			eventually(t, "the daemon is ready", func() error {
-				if reasons, _ := d.state(); len(reasons) > 0 {
-					return fmt.Errorf("it says %q", reasons)
-				}
-				return nil
-			})
+			d.says(t)
 		})
 	}
 }
@@ -377,18 +349,7 @@ func TestDirectoryComesLate(t *testing.T) {
 	}
 	path := filepath.Join(dir, "hosts")
 	d := startDaemon(t, a.URL, path)
-	says := func(wanted ...string) func() error {
-		return func() error {
-			reasons, _ := d.state()
-			for i, want := range wanted {
-				if len(reasons) != len(wanted) || !strings.Contains(reasons[i], want) {
-					return fmt.Errorf("it says %q", reasons)
-				}
-			}
-			return nil
-		}
-	}
-	eventually(t, "both are said", says("not a directory", "not listed yet"))
+	d.says(t, "not a directory", "not listed yet")
 	if err := os.Mkdir(target, 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -398,7 +359,7 @@ func TestDirectoryComesLate(t *testing.T) {
 	if err := os.Symlink(target, dir); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "one is said", says("not listed yet"))
+	d.says(t, "not listed yet")
 	a.settle(func() {})
 	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
 }
@@ -410,18 +371,7 @@ func TestRestored(t *testing.T) {
 	a.populate(1, 2)
 	path := newFile(t).Path
 	d := startDaemon(t, a.URL, path)
-	eventually(t, "the file is written", func() error {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !d.status.synced {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d.says(t)
 	marked := func(a *api, w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(serve.RestoredHeader) != serve.RestoredMarked {
 			refuse(http.StatusServiceUnavailable)(a, w, r)
@@ -451,7 +401,7 @@ func TestRestored(t *testing.T) {
 			s.Endpoints = append(s.Endpoints[:1], added) // the other one is not there yet
 		})
 	})
-	corrected := strings.Replace(string(before), moved+" ", "10.99.0.1 ", 1)
+	corrected := strings.Replace(block(east0, east1), moved+" ", "10.99.0.1 ", 1)
 	eventually(t, "the address is the new one", fileIs(path, corrected))
 	a.settle(func() {})
 	eventually(t, "everything is as the upstream says", func() error {

@@ -282,9 +282,9 @@ func TestUpdate(t *testing.T) {
 		"10.0.0.4 db-3.s.ns.svc.cluster.local",
 	}
 	v := &View{Slices: []*Slice{{Endpoints: []Endpoint{
-		{"db-0", []netip.Addr{netip.MustParseAddr("10.0.0.4")}},
-		{"db-9", []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
-		{"db-2", []netip.Addr{netip.MustParseAddr("10.0.0.8"), netip.MustParseAddr("fd00::8")}},
+		{"db-0", []netip.Addr{addr("10.0.0.4")}},
+		{"db-9", []netip.Addr{addr("10.0.0.9")}},
+		{"db-2", []netip.Addr{addr("10.0.0.8"), addr("fd00::8")}},
 	}}}}
 	got := v.update(block, []string{
 		"10.0.0.4 db-0.s.ns.svc.cluster.local", "10.0.0.8 db-2.s.ns.svc.cluster.local",

@@ -1,7 +1,7 @@
 package dnshosts
 
 import (
-	"fmt"
+	"cmp"
 	"net/http"
 	"time"
 
@@ -25,69 +25,47 @@ func (d *Daemon) handler() http.Handler {
 	return mux
 }
 
-// report returns the daemon's current health: it is ready while the file has the right content, as far as is known.
+// report returns the daemon's current health: it is ready while the file has the right content, as far as is known. The
+// details are what else is worth knowing.
 func (d *Daemon) report() health.Report {
-	reasons, details := d.state()
-	return health.Report{Reasons: reasons, Details: details}
-}
-
-// state returns why the file does not have the right content, and what else is worth knowing.
-func (d *Daemon) state() (reasons, details []string) {
-	d.mu.Lock()
-	now := d.status
-	d.mu.Unlock()
+	var report health.Report
+	var now status
+	d.update(func(s *status) { now = *s })
 	if now.err != nil {
-		reasons = append(reasons, fmt.Sprintf("%v; trying again every %s at most", now.err, lastRetry))
+		report.Fail("%v; trying again every %s at most", now.err, lastRetry)
 	}
 	switch {
 	case now.blocked != "":
 		// The reason may have changed since the last sync.
-		if unlisted := d.unlisted(); unlisted != "" {
-			now.blocked = unlisted
-		}
-		reasons = append(reasons, now.blocked)
+		report.Fail("%s", cmp.Or(d.unlisted(), now.blocked))
 	case !now.synced && now.err == nil:
-		reasons = append(reasons, "starting: waiting for the API server")
+		report.Fail("starting: waiting for the API server")
 	}
 	if err := d.config.Connection.Problem(); err != nil {
-		details = append(details, fmt.Sprintf(
-			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
+		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
 	}
-	for _, s := range d.states() {
+	for _, s := range d.group.States() {
 		switch {
-		case s.Forbidden && !s.Optional:
-			reasons = append(reasons, fmt.Sprintf(
-				"%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name,
-				d.config.Connection.Credentials(), s.Err))
+		case s.Forbidden:
+			report.Fail("%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name,
+				d.config.Connection.Credentials(), s.Err)
 		case s.Err != nil && s.Synced && s.LastContact.IsZero():
-			details = append(details, fmt.Sprintf(
-				"%s: using what was last known, which came from a cache: %v", s.Name, s.Err))
+			report.Note("%s: using what was last known, which came from a cache: %v", s.Name, s.Err)
 		case s.Err != nil && s.Synced:
-			details = append(details, fmt.Sprintf(
-				"%s: using what was last known, %s "+
-					"ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
+			report.Note("%s: using what was last known, %s ago: %v", s.Name,
+				time.Since(s.LastContact).Round(time.Second), s.Err)
 		case s.Err != nil:
-			details = append(details, fmt.Sprintf("%s: %v", s.Name, s.Err))
+			report.Note("%s: %v", s.Name, s.Err)
 		}
 	}
 	if now.synced && now.restored {
-		details = append(details, "the API server has not answered since the wrapper started: names that are in the "+
-			"file get the addresses that the wrapper's snapshot and its site know; none is added")
+		report.Note("the API server has not answered since the wrapper started: names that are in the file get the " +
+			"addresses that the wrapper's snapshot and its site know; none is added")
 	}
 	if now.synced {
-		details = append(details, fmt.Sprintf(
-			"%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
+		report.Note("%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path)
 	}
-	return reasons, details
-}
-
-// states returns the states of the daemon's sources.
-func (d *Daemon) states() []follow.State {
-	states := make([]follow.State, 0, len(d.sources))
-	for _, s := range d.sources {
-		states = append(states, s.State())
-	}
-	return states
+	return report
 }
 
 // metrics has the daemon's metrics.
@@ -117,10 +95,9 @@ func newMetrics(d *Daemon) *metrics {
 	}
 	gauge := func(name, help string, value func(status) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help},
-			func() float64 {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				return value(d.status)
+			func() (v float64) {
+				d.update(func(s *status) { v = value(*s) })
+				return v
 			})
 	}
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
@@ -132,7 +109,7 @@ func newMetrics(d *Daemon) *metrics {
 			}
 			return 0
 		}),
-		follow.Metrics(namespace, d.states),
+		follow.Metrics(namespace, d.group.States),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

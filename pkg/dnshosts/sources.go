@@ -1,12 +1,10 @@
 package dnshosts
 
 import (
-	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -14,25 +12,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// The names of the sources.
-const (
-	sourceNode     = "node"
-	sourceServices = "services"
-	sourceSlices   = "endpointslices"
-)
-
 // followed returns the sources that the daemon follows: the metadata of this node and of the Services of ServiceGrids,
 // and the EndpointSlices of these Services, to which the EndpointSlice controller copies their labels. Except for the
 // node, an empty list is used only if it comes from an API server that knows this node.
 func (d *Daemon) followed() []follow.Options {
 	return []follow.Options{{
-		Name: sourceNode, Resource: corev1.SchemeGroupVersion.WithResource("nodes"), MetadataOnly: true,
+		Name: "node", Resource: corev1.SchemeGroupVersion.WithResource("nodes"), MetadataOnly: true,
 		FieldSelector: "metadata.name=" + d.config.NodeName, Sink: d.node,
 	}, {
-		Name: sourceServices, Resource: corev1.SchemeGroupVersion.WithResource("services"), MetadataOnly: true,
+		Name: "services", Resource: corev1.SchemeGroupVersion.WithResource("services"), MetadataOnly: true,
 		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.services,
 	}, {
-		Name: sourceSlices, Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		Name: "endpointslices", Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.slices,
 	}}
 }
@@ -141,21 +132,4 @@ func (t *table[T]) all() []T {
 		objects = append(objects, object)
 	}
 	return objects
-}
-
-// metaOf decodes an object's metadata.
-func metaOf(o *wire.Object) (*metav1.ObjectMeta, error) {
-	var m metav1.ObjectMeta
-	if err := m.Unmarshal(o.Meta); err != nil {
-		return nil, fmt.Errorf("decoding the metadata: %w", err)
-	}
-	return &m, nil
-}
-
-// decode decodes a whole object.
-func decode(o *wire.Object, into interface{ Unmarshal([]byte) error }) error {
-	if err := into.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
-		return fmt.Errorf("decoding a %T: %w", into, err)
-	}
-	return nil
 }

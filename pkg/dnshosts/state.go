@@ -1,10 +1,12 @@
 package dnshosts
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -41,9 +43,9 @@ func nodeOf(o *wire.Object) (Node, error) { return Node{Labels: o.Labels}, nil }
 
 // serviceOf keeps what is needed of a Service.
 func serviceOf(o *wire.Object) (Service, error) {
-	m, err := metaOf(o)
-	if err != nil {
-		return Service{}, err
+	var m metav1.ObjectMeta
+	if err := m.Unmarshal(o.Meta); err != nil {
+		return Service{}, fmt.Errorf("decoding the metadata: %w", err)
 	}
 	return Service{
 		KeyLabel: o.Labels[v1.LabelGridUniqKey], Key: m.Annotations[v1.AnnotationGridUniqKey],
@@ -56,8 +58,8 @@ func serviceOf(o *wire.Object) (Service, error) {
 // members of a set must find each other before they are ready.
 func sliceOf(o *wire.Object) (*Slice, error) {
 	var object discoveryv1.EndpointSlice
-	if err := decode(o, &object); err != nil {
-		return nil, err
+	if err := object.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+		return nil, fmt.Errorf("decoding an EndpointSlice: %w", err)
 	}
 	slice := &Slice{Namespace: object.Namespace, Service: object.Labels[discoveryv1.LabelServiceName]}
 	for i := range object.Endpoints {

@@ -89,12 +89,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 }
 
 func bodyTooSlow() error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusRequestTimeout,
-		Reason:  metav1.StatusReasonTimeout,
-		Message: errSlowBody.Error(),
-	}}
+	return serve.Failure(http.StatusRequestTimeout, metav1.StatusReasonTimeout, errSlowBody.Error())
 }
 
 func bodyTooLarge() error {

@@ -51,6 +51,7 @@ func Forward(target Target) http.Handler {
 			}
 		},
 		Transport:      roundTripper{target},
+		BufferPool:     &bufferPool{},
 		FlushInterval:  -1,
 		ErrorHandler:   forwardError,
 		ModifyResponse: target.endWithProcess,
@@ -59,6 +60,24 @@ func Forward(target Target) http.Handler {
 	}
 	return proxy
 }
+
+// bufferPool implements httputil.BufferPool. Without one each answer takes a buffer of 32 kB, and a small process
+// collects its garbage after a hundred of them.
+type bufferPool struct{ sync.Pool }
+
+// bufferSize is the size of a buffer in bytes, as in package httputil.
+const bufferSize = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (b *bufferPool) Get() []byte {
+	if buffer, ok := b.Pool.Get().(*[bufferSize]byte); ok {
+		return buffer[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements httputil.BufferPool.
+func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)) }
 
 // endWithProcess makes a stream, such as a watch, end when the process is about to end.
 func (t Target) endWithProcess(r *http.Response) error {

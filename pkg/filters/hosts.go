@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
@@ -126,12 +125,7 @@ func refuse(w http.ResponseWriter, r *http.Request, with string) {
 
 // forbidden returns a 403 with a message of the wrapper's own.
 func forbidden(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusForbidden,
-		Reason:  metav1.StatusReasonForbidden,
-		Message: message,
-	}}
+	return serve.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
 // short shortens a text of a client for a message that quotes it.

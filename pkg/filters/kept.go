@@ -74,7 +74,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
-			recorder := &answerRecorder{ResponseWriter: w, watch: watch}
+			recorder := &answerRecorder{statusRecorder: recordStatus(w), watch: watch}
 			recorder.complete = func() {
 				if err := kept.keep(path, r, recorder); err != nil {
 					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
@@ -166,29 +166,19 @@ func (k KeptAnswers) keep(path string, r *http.Request, answer *answerRecorder) 
 
 // answerRecorder passes an answer on, and records it.
 type answerRecorder struct {
-	http.ResponseWriter
+	*statusRecorder
 
 	watch bool
 	// complete is called when a watch has shown what there is at its beginning.
 	complete func()
-	code     int
 	body     bytes.Buffer
 	// parsed is how many bytes of the body are whole events. over is set when nothing more is recorded.
 	parsed int
 	over   bool
 }
 
-// Unwrap is for http.ResponseController.
-func (a *answerRecorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (a *answerRecorder) WriteHeader(code int) {
-	a.code = code
-	a.ResponseWriter.WriteHeader(code)
-}
-
 // keeping reports whether the answer may be kept.
-func (a *answerRecorder) keeping() bool { return (a.code == 0 || a.code == http.StatusOK) && !a.over }
+func (a *answerRecorder) keeping() bool { return a.status() == http.StatusOK && !a.over }
 
 // Write implements http.ResponseWriter.
 func (a *answerRecorder) Write(data []byte) (int, error) {
@@ -204,7 +194,7 @@ func (a *answerRecorder) Write(data []byte) (int, error) {
 			a.body = bytes.Buffer{}
 		}
 	}
-	return a.ResponseWriter.Write(data)
+	return a.statusRecorder.Write(data)
 }
 
 // nextEvent goes past the next whole event of a watch, if there is one. The bookmark after the first objects ends the

@@ -151,7 +151,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	kept := KeptAnswers{Dir: t.TempDir()}
 	keep := func(name, body string) error {
-		answer := &answerRecorder{ResponseWriter: httptest.NewRecorder()}
+		answer := &answerRecorder{statusRecorder: recordStatus(httptest.NewRecorder())}
 		answer.body.WriteString(body)
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
 		return kept.keep(filepath.Join(kept.Dir, name), r, answer)

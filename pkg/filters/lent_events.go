@@ -292,10 +292,6 @@ func noEvent(info serve.RequestInfo) error {
 }
 
 func unsupportedMediaType(supported ...string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusUnsupportedMediaType,
-		Reason:  metav1.StatusReasonUnsupportedMediaType,
-		Message: "the wrapper lends its identity for events in " + strings.Join(supported, " or "),
-	}}
+	return serve.Failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the wrapper lends its identity for events in "+strings.Join(supported, " or "))
 }

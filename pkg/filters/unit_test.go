@@ -9,9 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -35,7 +32,7 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 		"/superedge-ingress":                              `"" false /superedge-ingress `,
 		"/superedge-ingress/a/superedge-ingress/b/api/v1": `"a" true /superedge-ingress/b/api/v1 `,
 	} {
-		if w := answer(handler, request(t, "GET", path)); w.Body.String() != want {
+		if w := get(t, handler, path); w.Body.String() != want {
 			t.Errorf("%s: got %s, want %s", path, w.Body, want)
 		}
 	}
@@ -44,11 +41,16 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 		"/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api",
 		"/superedge-ingress/apis/discovery.k8s.io/v1/endpointslices", "/superedge-ingress/api/v1/services",
 	} {
-		if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusBadRequest ||
+		if w := get(t, handler, path); w.Code != http.StatusBadRequest ||
 			statusOf(t, w).Message == "" {
 			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
 		}
 	}
+}
+
+func get(t *testing.T, handler http.Handler, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	return answer(handler, request(t, "GET", path))
 }
 
 // unitServer serves the units of a cluster with that many nodes, each in a unit of its own: u0, u1 and so on.
@@ -57,14 +59,10 @@ func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	store := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
 	var all []*wire.Object
 	for i := range nodes {
-		all = append(all, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprint("node", i), Labels: map[string]string{"zone": fmt.Sprint("u", i)},
-		}}))
+		all = append(all, wiretest.Node(fmt.Sprint("node", i), fmt.Sprint("u", i)))
 	}
 	store.NodeLabels().Replace(all)
-	store.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`},
-	}})})
+	store.Services().Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	store.EndpointSlices().Replace(nil)
 	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Units: store.Units}.History}
 	return store, WithUnit()(WithRequestInfo()(WithServed(server, "node0")(mark("upstream"))))
@@ -80,7 +78,7 @@ func TestTooManyUnits(t *testing.T) {
 	defer cancel()
 	for i := range 100 {
 		path := fmt.Sprintf("/superedge-ingress/u%d/api/v1/services", i)
-		w := answer(handler, request(t, "GET", path))
+		w := get(t, handler, path)
 		if w.Code == http.StatusServiceUnavailable {
 			if i == 0 || w.Header().Get("Retry-After") == "" || statusOf(t, w).Message == "" {
 				t.Errorf("unit %d: %s", i, w.Body)
@@ -89,16 +87,15 @@ func TestTooManyUnits(t *testing.T) {
 				t.Errorf("%d units, and %d Views", i, store.Units.Len())
 			}
 			// A unit that is served already, this node's view, and units without nodes once there is room.
-			if w := answer(handler,
-				request(t, "GET", "/superedge-ingress/u0/api/v1/services")); w.Code != http.StatusOK {
+			if w := get(t, handler, "/superedge-ingress/u0/api/v1/services"); w.Code != http.StatusOK {
 				t.Errorf("a unit that is served: %d %s", w.Code, w.Body)
 			}
-			if w := answer(handler, request(t, "GET", "/api/v1/services")); w.Code != http.StatusOK {
+			if w := get(t, handler, "/api/v1/services"); w.Code != http.StatusOK {
 				t.Errorf("this node's view: %d %s", w.Code, w.Body)
 			}
 			cancel()
 			watches.Wait()
-			if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusOK || store.Units.Len() != i {
+			if w := get(t, handler, path); w.Code != http.StatusOK || store.Units.Len() != i {
 				t.Errorf("when the others are not asked for any more: %d %s, %d Views",
 					w.Code, w.Body, store.Units.Len())
 			}
@@ -134,9 +131,8 @@ func (w *startedWriter) WriteHeader(code int) {
 func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
 	store, handler := unitServer(t, 1)
 	for i := range 100 {
-		if w := answer(handler,
-			request(t, "GET",
-				fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))); w.Code != http.StatusOK {
+		w := get(t, handler, fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))
+		if w.Code != http.StatusOK {
 			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
 		}
 	}
@@ -149,14 +145,12 @@ func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
 func TestARequestThatIsWrongCostsNoView(t *testing.T) {
 	store, handler := unitServer(t, 3)
 	for _, query := range []string{"?resourceVersion=x", "?watch=x", "?fieldSelector=no.such=field", "?limit=-1"} {
-		if w := answer(handler,
-			request(t, "GET", "/superedge-ingress/u1/api/v1/services"+query)); w.Code != http.StatusBadRequest {
+		if w := get(t, handler, "/superedge-ingress/u1/api/v1/services"+query); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
 	}
-	if w := answer(handler,
-		request(t, "GET",
-			"/superedge-ingress/u1/apis/discovery.k8s.io/v1beta1/endpointslices")); w.Code != http.StatusNotFound {
+	w := get(t, handler, "/superedge-ingress/u1/apis/discovery.k8s.io/v1beta1/endpointslices")
+	if w.Code != http.StatusNotFound {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 	if n := store.Units.Len(); n != 0 {

@@ -2,31 +2,21 @@ package filters
 
 import (
 	"net/http"
-	"strings"
+
+	"github.com/application-grid/application-grid/pkg/serve"
 )
 
 // isUpgrade reports whether a request asks to upgrade its connection, as exec, attach and port-forward do: with both
 // headers, as a GET or POST, and without a body. The data after such a request is passed on only once the upstream has
 // answered 101.
 func isUpgrade(r *http.Request) bool {
-	return asksForUpgrade(r) && r.ContentLength == 0 && (r.Method == http.MethodGet || r.Method == http.MethodPost)
-}
-
-// asksForUpgrade reports whether a request has both headers of an upgrade.
-func asksForUpgrade(r *http.Request) bool {
-	return r.Header.Get("Upgrade") != "" && connectionHas(r, "upgrade")
+	return r.Header.Get("Upgrade") != "" && connectionHas(r, "upgrade") && r.ContentLength == 0 &&
+		(r.Method == http.MethodGet || r.Method == http.MethodPost)
 }
 
 // connectionHas reports whether a request's Connection header contains a token.
 func connectionHas(r *http.Request, token string) bool {
-	for _, value := range r.Header.Values("Connection") {
-		for found := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(found), token) {
-				return true
-			}
-		}
-	}
-	return false
+	return serve.HeaderHas(r, "Connection", token)
 }
 
 // WithUpgrades removes the Upgrade header from requests for which isUpgrade is false. A server that does not want to

@@ -46,7 +46,17 @@ func (o object) DeepCopyObject() runtime.Object { return o }
 type objectList struct {
 	wire.ListMeta
 
+	kind  string
 	items []*wire.Object
+}
+
+// DecodedList returns the objects in wire form of a list that the client of a Group has decoded, the kind of the list,
+// and the token of its next page. The kind is "" for anything else.
+func DecodedList(decoded runtime.Object) (kind string, items []*wire.Object, next string) {
+	if is, ok := decoded.(*objectList); ok {
+		return is.kind, is.items, is.Continue
+	}
+	return "", nil, ""
 }
 
 // GetObjectKind implements runtime.Object.
@@ -167,7 +177,7 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 		}
 		return object{o, typeMeta.Kind}, nil
 	}
-	list := &objectList{}
+	list := &objectList{kind: typeMeta.Kind}
 	listMeta, err := wire.ParseList(message, list.add)
 	if err != nil {
 		return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
@@ -176,38 +186,51 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 	return list, nil
 }
 
-// decodeJSONList brings a list that came as JSON into wire form. It does so item by item, because all items as Go
-// values need several times the memory.
+// decodeJSONList brings a list that came as JSON into wire form.
 func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
-	list := &objectList{}
-	kind := gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List"))
-	d := json.NewDecoder(bytes.NewReader(data))
-	err := eachField(d, func(name string) error {
-		switch name {
-		case "metadata":
-			var m metav1.ListMeta
-			if err := d.Decode(&m); err != nil {
-				return err
-			}
-			list.ResourceVersion, list.Continue = m.ResourceVersion, m.Continue
-			return nil
-		case "items":
-			return eachItem(d, func(item json.RawMessage) error {
-				message, err := itemInWireForm(item, kind)
-				if err != nil {
-					return err
-				}
-				return list.add(message)
-			})
-		default:
-			var skipped json.RawMessage
-			return d.Decode(&skipped)
-		}
-	})
-	if err != nil {
+	list := &objectList{kind: gvk.Kind}
+	read := struct {
+		Metadata metav1.ListMeta `json:"metadata"`
+		Items    jsonItems       `json:"items"`
+	}{Items: jsonItems{gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List")), list}}
+	if err := decodeJSON(data, &read); err != nil {
 		return nil, fmt.Errorf("decoding %s: %w", gvk.Kind, err)
 	}
+	list.ResourceVersion, list.Continue = read.Metadata.ResourceVersion, read.Metadata.Continue
 	return list, nil
+}
+
+// jsonItems brings the items of a list into wire form, one by one, because all of them as Go values need several times
+// the memory.
+type jsonItems struct {
+	kind schema.GroupVersionKind
+	list *objectList
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (i jsonItems) UnmarshalJSON(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	switch begin, err := d.Token(); {
+	case err != nil:
+		return err
+	case begin != nil && begin != json.Delim('['):
+		return fmt.Errorf("%v in place of items", begin)
+	}
+	var item json.RawMessage
+	for d.More() {
+		item = item[:0]
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		message, err := itemInWireForm(item, i.kind)
+		if err == nil {
+			err = i.list.add(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // itemInWireForm encodes an item of a list.
@@ -226,62 +249,8 @@ func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
 	return marshal(typed)
 }
 
-// eachField calls visit for every field of the JSON object that comes next, with the decoder before its value.
-func eachField(d *json.Decoder, visit func(name string) error) error {
-	if err := expect(d, '{'); err != nil {
-		return err
-	}
-	for d.More() {
-		token, err := d.Token()
-		if err != nil {
-			return err
-		}
-		name, ok := token.(string)
-		if !ok {
-			return fmt.Errorf("%v is not the name of a field", token)
-		}
-		if err := visit(name); err != nil {
-			return err
-		}
-	}
-	return expect(d, '}')
-}
-
-// eachItem calls visit for every item of the JSON array that comes next, which may be null. visit must not keep the
-// item.
-func eachItem(d *json.Decoder, visit func(json.RawMessage) error) error {
-	token, err := d.Token()
-	switch {
-	case err != nil:
-		return err
-	case token == nil:
-		return nil
-	case token != json.Delim('['):
-		return fmt.Errorf("%v in place of items", token)
-	}
-	var item json.RawMessage
-	for d.More() {
-		item = item[:0]
-		if err := d.Decode(&item); err != nil {
-			return err
-		}
-		if err := visit(item); err != nil {
-			return err
-		}
-	}
-	return expect(d, ']')
-}
-
-func expect(d *json.Decoder, delimiter json.Delim) error {
-	token, err := d.Token()
-	if err == nil && token != delimiter {
-		err = fmt.Errorf("%v in place of %v", token, delimiter)
-	}
-	return err
-}
-
 // decodeJSON decodes as API servers do: names are case-sensitive.
-func decodeJSON(data []byte, into runtime.Object) error { return utiljson.Unmarshal(data, into) }
+func decodeJSON(data []byte, into any) error { return utiljson.Unmarshal(data, into) }
 
 func marshal(item runtime.Object) ([]byte, error) {
 	typed, ok := item.(interface{ Marshal() ([]byte, error) })

@@ -48,6 +48,27 @@ func status(code int, reason metav1.StatusReason) hand {
 	}
 }
 
+// watches answers watches, and has all else answered by the API; lists is the other way round.
+func watches(h hand) hand {
+	return func(w http.ResponseWriter, r *http.Request, api http.Handler) {
+		if isWatch(r) {
+			h(w, r, api)
+		} else {
+			api.ServeHTTP(w, r)
+		}
+	}
+}
+
+func lists(h hand) hand {
+	return func(w http.ResponseWriter, r *http.Request, api http.Handler) {
+		if isWatch(r) {
+			api.ServeHTTP(w, r)
+		} else {
+			h(w, r, api)
+		}
+	}
+}
+
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
 
 // world is a Group in a bubble, on an API whose answers a test changes.
@@ -66,9 +87,10 @@ type world struct {
 	cut      chan struct{}              // closed to break all watches; guarded by mu
 }
 
-// inWorld runs a test in a bubble.
+// inWorld runs a test in a bubble, at the same time as others.
 func inWorld(t *testing.T, test func(*world)) {
 	t.Helper()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, api: upstreamtest.New(), began: time.Now(), done: make(chan struct{}),
@@ -237,6 +259,16 @@ func (w *world) add(resource string, change func(*Options)) *Source {
 		w.t.Fatal(err)
 	}
 	s.Start()
+	return s
+}
+
+// followed adds a source, and lets it be followed for a while.
+func (w *world) followed(resource string) *Source {
+	w.t.Helper()
+	s := w.add(resource, nil)
+	w.run()
+	w.sleep(10 * time.Second)
+	w.heard()
 	return s
 }
 

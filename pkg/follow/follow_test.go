@@ -19,7 +19,6 @@ import (
 
 // TestStartAndStop: both may be called at any time and any number of times, and nothing is heard after a stop.
 func TestStartAndStop(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		services := w.add("services", nil)
 		slices := w.add("endpointslices", nil)
@@ -54,7 +53,6 @@ func TestStartAndStop(t *testing.T) {
 
 // TestStartedAfterTheEnd: a source that is started when Run has returned does nothing.
 func TestStartedAfterTheEnd(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		w.run()
@@ -70,7 +68,6 @@ func TestStartedAfterTheEnd(t *testing.T) {
 // TestAttemptsAreMadeTogether: in an outage all sources ask at the same moments, and when one is answered the others
 // ask at once.
 func TestAttemptsAreMadeTogether(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("nodes", nil)
 		w.add("services", nil)
@@ -125,17 +122,10 @@ func TestAttemptsAreMadeTogether(t *testing.T) {
 
 // TestAnswersListsAndFailsWatches: such an upstream is not asked all the time, although every list is a success.
 func TestAnswersListsAndFailsWatches(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("nodes", nil)
 		w.add("services", nil)
-		fails := func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
-			if isWatch(r) {
-				status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)(rw, r, api)
-				return
-			}
-			api.ServeHTTP(rw, r)
-		}
+		fails := watches(status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable))
 		w.answer(fails, "nodes", "services")
 		w.run()
 		w.sleep(10 * time.Minute)
@@ -151,25 +141,15 @@ func TestAnswersListsAndFailsWatches(t *testing.T) {
 // TestExpiry: a watch that is refused as too old is followed by a list at once; one that is refused right after the
 // list is not repeated without a pause.
 func TestExpiry(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
-		w.add("services", nil)
-		w.run()
-		w.sleep(10 * time.Second)
-		w.heard()
+		w.followed("services")
 		w.api.Put(service("t"))
 		w.api.Forget()
 		synctest.Wait()
 		w.expect("services=2")
 
 		began := w.now()
-		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
-			if isWatch(r) {
-				status(http.StatusGone, metav1.StatusReasonExpired)(rw, r, api)
-				return
-			}
-			api.ServeHTTP(rw, r)
-		}, "services")
+		w.answer(watches(status(http.StatusGone, metav1.StatusReasonExpired)), "services")
 		w.breakWatches()
 		w.sleep(time.Minute)
 		// A list and a watch each time; with the shortest pauses, which begin anew once, there are 19 times.
@@ -189,7 +169,6 @@ func TestExpiry(t *testing.T) {
 
 // TestRetryAfter: what an upstream asks for is heeded.
 func TestRetryAfter(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("services", nil)
 		w.answer(func(rw http.ResponseWriter, _ *http.Request, _ http.Handler) {
@@ -223,7 +202,6 @@ func TestUnbelievable(t *testing.T) {
 		}
 	}
 	t.Run("had objects", func(t *testing.T) {
-		t.Parallel()
 		inWorld(t, func(w *world) {
 			s := w.add("services", nil)
 			w.run()
@@ -244,7 +222,6 @@ func TestUnbelievable(t *testing.T) {
 		})
 	})
 	t.Run("the sink knows some", func(t *testing.T) {
-		t.Parallel()
 		inWorld(t, func(w *world) {
 			s := w.add("services", func(o *Options) { o.Sink = restored{sink{w, "services"}} })
 			w.answer(empty(""), "services")
@@ -257,7 +234,6 @@ func TestUnbelievable(t *testing.T) {
 		})
 	})
 	t.Run("nothing was known", func(t *testing.T) {
-		t.Parallel()
 		inWorld(t, func(w *world) {
 			s := w.add("services", nil)
 			w.answer(empty(""), "services")
@@ -268,7 +244,6 @@ func TestUnbelievable(t *testing.T) {
 		})
 	})
 	t.Run("the witness decides", func(t *testing.T) {
-		t.Parallel()
 		inWorld(t, func(w *world) {
 			witness, err := w.group.KnowsNode("node0")
 			if err != nil {
@@ -325,7 +300,6 @@ func TestRefusedAndAbsent(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inWorld(t, func(w *world) {
 				s := w.add("endpoints", optional)
 				w.answer(test.hand, "endpoints")
@@ -349,12 +323,8 @@ func TestRefusedAndAbsent(t *testing.T) {
 			})
 		})
 		t.Run(name+" of a needed source", func(t *testing.T) {
-			t.Parallel()
 			inWorld(t, func(w *world) {
-				s := w.add("endpoints", nil)
-				w.run()
-				w.sleep(10 * time.Second)
-				w.heard()
+				s := w.followed("endpoints")
 				w.answer(test.hand, "endpoints")
 				w.breakWatches()
 				w.sleep(10 * time.Second)
@@ -373,7 +343,6 @@ func TestRefusedAndAbsent(t *testing.T) {
 
 // TestOptionalSourcesComeBackWithTheRest: their long pauses are not for outages.
 func TestOptionalSourcesComeBackWithTheRest(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("services", nil)
 		s := w.add("endpoints", optional)
@@ -390,12 +359,8 @@ func TestOptionalSourcesComeBackWithTheRest(t *testing.T) {
 
 // TestAnsweredFromACache: an upstream that is there, and whose API server is not.
 func TestAnsweredFromACache(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
-		s := w.add("services", nil)
-		w.run()
-		w.sleep(10 * time.Second)
-		w.heard()
+		s := w.followed("services")
 
 		// An event comes just before the cloud leaves.
 		w.api.Put(service("t"))
@@ -450,7 +415,6 @@ func TestAnsweredFromACache(t *testing.T) {
 
 // TestACacheAtTheStart: what only a cache ever said is no contact at all.
 func TestACacheAtTheStart(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
@@ -468,7 +432,6 @@ func TestACacheAtTheStart(t *testing.T) {
 
 // TestListWithoutAVersionIsNotOlder: what a list without a resourceVersion has may be of any age.
 func TestListWithoutAVersionIsNotOlder(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.api.Behave(upstreamtest.Behaviour{NoListRevision: true})
 		s := w.add("services", nil)
@@ -489,12 +452,8 @@ func TestListWithoutAVersionIsNotOlder(t *testing.T) {
 
 // TestListThatFailsBehindACache: the watch is tried all the same.
 func TestListThatFailsBehindACache(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
-		s := w.add("services", nil)
-		w.run()
-		w.sleep(10 * time.Second)
-		w.heard()
+		s := w.followed("services")
 		notFound := status(http.StatusNotFound, metav1.StatusReasonNotFound)
 		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
 			if !isWatch(r) {
@@ -507,13 +466,7 @@ func TestListThatFailsBehindACache(t *testing.T) {
 		if state := s.State(); !state.FromCache || state.Absent {
 			t.Errorf("%+v", state)
 		}
-		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
-			if !isWatch(r) {
-				notFound(rw, r, api)
-				return
-			}
-			api.ServeHTTP(rw, r)
-		}, "services")
+		w.answer(lists(notFound), "services")
 		w.sleep(time.Minute)
 		if state := s.State(); state.FromCache || state.Err != nil || state.Lists != 1 {
 			t.Errorf("when watches work again: %+v", state)
@@ -523,7 +476,6 @@ func TestListThatFailsBehindACache(t *testing.T) {
 
 // TestServerThatStops: two watches that end at once are no cache, and no error.
 func TestServerThatStops(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		w.run()
@@ -546,7 +498,6 @@ func TestServerThatStops(t *testing.T) {
 // TestHangingWatch: one that says nothing from its start on is given up within 150 s, also where no bookmark ever came;
 // and one that is merely quiet is no error.
 func TestHangingWatch(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		var opened []time.Duration
@@ -602,7 +553,6 @@ func TestWatchesAreShortUntilABookmark(t *testing.T) {
 
 // TestUserAgents: every source has its own, in the part before the first space, and watches are not compressed.
 func TestUserAgents(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("nodes", func(o *Options) { o.MetadataOnly = true })
 		own := w.add("nodes", func(o *Options) { o.Name, o.FieldSelector = "node", "metadata.name=node0" })
@@ -642,7 +592,6 @@ func TestOddUpstreams(t *testing.T) {
 		"pages in JSON without resourceVersion": {PageSize: 1, JSONOnly: true, NoListRevision: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inWorld(t, func(w *world) {
 				w.api.Put(service("t"))
 				w.api.Behave(behaviour)
@@ -661,7 +610,6 @@ func TestOddUpstreams(t *testing.T) {
 
 // TestRetry: new credentials are tried at once.
 func TestRetry(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		e := w.add("endpoints", optional)

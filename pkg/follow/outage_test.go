@@ -29,7 +29,6 @@ func (w *world) outageOf(all ...string) {
 
 // TestOneChangeAfterAnOutage: what the first source says is held back until the last has caught up.
 func TestOneChangeAfterAnOutage(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.outageOf("nodes", "services", "endpointslices")
 		w.api.Put(service("t"))
@@ -50,7 +49,6 @@ func TestOneChangeAfterAnOutage(t *testing.T) {
 
 // TestCatchingUpWithoutAList: watches that are resumed, and stay open for a second without an event, have caught up.
 func TestCatchingUpWithoutAList(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.outageOf("nodes", "services")
 		w.answer(nil, "nodes", "services")
@@ -65,7 +63,6 @@ func TestCatchingUpWithoutAList(t *testing.T) {
 
 // TestCatchingUpOnABusyCluster: where there are events all the time, there is never a second without one.
 func TestCatchingUpOnABusyCluster(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.outageOf("nodes", "services")
 		w.answer(nil, "nodes", "services")
@@ -89,7 +86,6 @@ func TestCatchingUpOnABusyCluster(t *testing.T) {
 
 // TestHoldingHasAnEnd: after 30 s without the last one, and then not again before all were well.
 func TestHoldingHasAnEnd(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.outageOf("nodes", "services", "endpointslices")
 		w.answer(nil, "nodes", "services")
@@ -134,7 +130,6 @@ func TestWhatHoldsNothing(t *testing.T) {
 		"an optional one and another": func(w *world) { w.answer(refuseConnection, "endpoints", "services") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inWorld(t, func(w *world) {
 				w.add("nodes", nil)
 				w.add("services", nil)
@@ -157,7 +152,6 @@ func TestWhatHoldsNothing(t *testing.T) {
 
 // TestRefusedSourceIsNotWaitedFor: an outage ends although one source is refused since before it.
 func TestRefusedSourceIsNotWaitedFor(t *testing.T) {
-	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.add("nodes", nil)
 		w.add("services", nil)
@@ -184,7 +178,6 @@ func TestReleaseAtTheEnd(t *testing.T) {
 		"the source is stopped": func(_ *world, missing *Source) { missing.Stop() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inWorld(t, func(w *world) {
 				w.add("services", nil)
 				missing := w.add("nodes", nil)

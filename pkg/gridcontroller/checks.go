@@ -50,10 +50,11 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 	check := p.spec.Rollout.Waves[p.waves.Of(unit)].Check
 	job := &batchv1.Job{}
 	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(unit, attempt)}
+	runs := &rollout.CheckResult{Message: "Job " + key.Name + " runs"}
 	err := p.live.Get(ctx, key, job)
 	switch {
 	case apierrors.IsNotFound(err):
-		return p.startCheck(ctx, unit, key.Name, check)
+		return runs, p.startCheck(ctx, unit, key.Name, check)
 	case err != nil:
 		return nil, err
 	case !metav1.IsControlledBy(job, p.grid):
@@ -67,10 +68,7 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			if p.memory.rollout.passed == nil {
-				p.memory.rollout.passed = map[string]*batchv1.Job{}
-			}
-			p.memory.rollout.passed[unit] = job
+			p.of(unit).passed = job
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
@@ -84,42 +82,44 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 		default:
 		}
 	}
-	return &rollout.CheckResult{Message: "Job " + job.Name + " runs"}, nil
+	return runs, nil
 }
 
 // removePassed removes the Jobs of checks that have succeeded, once the status says so. Forgotten ones go in a day.
 func (p *pass) removePassed(ctx context.Context) {
-	for unit, job := range p.memory.rollout.passed {
-		if p.before == nil || slices.ContainsFunc(p.before.Units, func(u v1.RolloutUnit) bool {
-			return u.Name == unit && !u.Checked
-		}) {
-			continue
+	for unit, memory := range p.memory.units {
+		unchecked := func(u v1.RolloutUnit) bool { return u.Name == unit && !u.Checked }
+		switch job := memory.passed; {
+		case job == nil:
+		case p.before == nil, slices.ContainsFunc(p.before.Units, unchecked):
+			p.lookAgain(p.clock.Now().Add(askPause))
+		default:
+			if err := p.remove(ctx, job); err != nil {
+				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
+			}
+			memory.passed = nil
 		}
-		if err := p.remove(ctx, job); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
-		}
-		delete(p.memory.rollout.passed, unit)
 	}
 }
 
 // startCheck makes the Job of a unit's check.
-func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Check) (*rollout.CheckResult, error) {
+func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Check) error {
 	var spec batchv1.JobSpec
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
-		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
+		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
 	}
 	pod := &spec.Template
 	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit})
 	template, err := p.current.Of(unit)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	selector, tolerations, err := readPods(template)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
-		return nil, err
+		return err
 	}
 	if pod.Spec.Tolerations == nil { // it has to run where the unit's pods do
 		pod.Spec.Tolerations = tolerations
@@ -143,12 +143,12 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 	err = p.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
+		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
 			gridchild.Shorten(err.Error()))
-	case err != nil && !apierrors.IsAlreadyExists(err):
-		return nil, err // a quota, or a right that is missing: it waits
+	case apierrors.IsAlreadyExists(err):
+		return nil
 	}
-	return &rollout.CheckResult{Message: "Job " + name + " runs"}, nil
+	return err // a quota, or a right that is missing: it waits
 }
 
 // checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,7 +139,7 @@ type result struct {
 
 // sync makes the live child as desired, if it is not. The caller has called settled before.
 func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
-	r := c.attempt(ctx, k, o, d, m)
+	r := attempt{c, k, o, d, m}.run(ctx)
 	now := c.clock.Now()
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
@@ -160,7 +161,6 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 // settled returns the result as cache and memory have it. live is the child in the cache; nil if there is none. It
 // returns false if sync must be called.
 func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
-	known := m.applied.at.Add(cacheLag) // when the cache shows what was applied
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
 		m.failure, m.retries = nil, 0
@@ -169,79 +169,100 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 		return result{child: live, err: m.failure, again: m.retryAt}, true
 	case live != nil && live.deleting: // the end of the deletion will be an event
 		return result{child: live}, true
-	case m.applied.digest == d.digest && now.Before(known) &&
-		(live == nil || older(live.resourceVersion, m.applied.resourceVersion)):
-		return result{child: live, again: known}, true
+	case m.applied.digest == d.digest && m.isAhead(live, now):
+		return result{child: live, again: m.applied.at.Add(cacheLag)}, true
 	}
 	return result{}, false
 }
 
-// attempt compares the child with the API server's, and applies it if that is necessary.
-func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
-	namespace, name := d.namespace, d.name
-	live, err := c.get(ctx, c.cache, k, namespace, name)
-	if err == nil && (live == nil || !live.ownedBy(o)) {
+// isAhead reports whether a child was applied that the cache does not show yet. live is the child in the cache; nil if
+// there is none.
+func (m *childMemory) isAhead(live *child, now time.Time) bool {
+	return m.applied.resourceVersion != "" && now.Before(m.applied.at.Add(cacheLag)) &&
+		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
+}
+
+// attempt is one to make a live child as desired.
+type attempt struct {
+	*cluster
+	k kind
+	o *gridchild.Owner
+	d *desired
+	m *childMemory
+}
+
+// run compares the child with the API server's, and applies it if that is necessary.
+func (a attempt) run(ctx context.Context) result {
+	live, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
+	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked whose name it is.
-		live, err = c.get(ctx, c.live, k, namespace, name)
+		live, err = a.get(ctx, a.live, a.k, a.d.namespace, a.d.name)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return result{err: err}
-	}
-	var adopted bool
-	if live != nil {
-		if err := c.mayTake(ctx, k, o, live); errors.Is(err, gridchild.ErrLeftOver) {
-			// The end of its deletion causes an event, unless its label named another grid.
-			return result{again: c.clock.Now().Add(cacheLag)}
-		} else if err != nil {
-			return result{err: err}
+	case live != nil:
+		before, r := a.take(ctx, live)
+		if r != nil {
+			return *r
 		}
-		adopted = !live.ownedBy(o)
-		if live.deleting || live.held { // the cache does not know yet
-			return result{child: live, again: c.clock.Now().Add(cacheLag)}
-		}
-		if live.selectsUnit != d.selectsUnit {
-			m.selectsUnit = ptr.To(live.selectsUnit)
-			return result{again: c.clock.Now()}
-		}
-		if m.sameAs(live, d) {
-			return result{child: live}
-		}
-		if live.legacy || adopted {
-			if taken, err := c.takeOver(ctx, k, namespace, name, adopted); err != nil {
-				return result{child: live, err: fmt.Errorf("taking over: %w", err)}
-			} else if taken != nil {
-				live = taken
-			}
-		}
-	}
-	if live == nil && m.selectsUnit != nil { // the workload to adopt was deleted
-		m.selectsUnit = nil
-		return result{again: c.clock.Now()}
+		live = before
+	case a.m.selectsUnit != nil: // the workload to adopt was deleted
+		a.m.selectsUnit = nil
+		return result{again: a.clock.Now()}
 	}
 	handedOver := ""
-	if live != nil && live.ownsReplicas && !d.hasReplicas() {
-		if handedOver, err = c.handOver(ctx, k, namespace, live); err != nil {
+	if live != nil && live.ownsReplicas && !a.d.hasReplicas() {
+		if handedOver, err = a.handOver(ctx, a.k, a.d.namespace, live); err != nil {
 			return result{child: live, err: err}
 		}
 	}
-	applied, err := c.apply(ctx, k, d, live)
+	applied, err := a.apply(ctx, a.k, a.d, live)
 	if err != nil {
-		if live != nil && !live.ownedBy(o) {
+		if live != nil && !live.ownedBy(a.o) {
 			live = nil
 		}
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
-	d.shape.learn(applied)
-	m.same.desired, m.same.owned = d.digest, applied.owned
-	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
-	m.applied.revision = applied.revision
+	a.d.shape.learn(applied)
+	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
+	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
+	a.m.applied.at, a.m.applied.revision = a.clock.Now(), applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
+			"child", klog.KRef(a.d.namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
+}
+
+// take makes the grid the owner of a live child's fields, and returns the child as it is then; or the result of the
+// attempt, if the child is not to be applied now.
+func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
+	switch err := a.mayTake(ctx, a.k, a.o, live); {
+	case errors.Is(err, gridchild.ErrLeftOver):
+		// The end of its deletion causes an event, unless its label named another grid.
+		return nil, &result{again: a.clock.Now().Add(cacheLag)}
+	case err != nil:
+		return nil, &result{err: err}
+	case live.deleting || live.held: // the cache does not know yet
+		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
+	case live.selectsUnit != a.d.selectsUnit:
+		a.m.selectsUnit = ptr.To(live.selectsUnit)
+		return nil, &result{again: a.clock.Now()}
+	case a.m.sameAs(live, a.d):
+		return nil, &result{child: live}
+	}
+	adopted := !live.ownedBy(a.o)
+	if !live.legacy && !adopted {
+		return live, nil
+	}
+	taken, err := a.takeOver(ctx, a.k, a.d.namespace, a.d.name, adopted)
+	if err != nil {
+		return nil, &result{child: live, err: fmt.Errorf("taking over: %w", err)}
+	}
+	return cmp.Or(taken, live), nil
 }
 
 // get returns nil if there is no such child.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -50,8 +49,9 @@ type Config struct {
 	UnitRemovalGrace time.Duration
 	// Limits restrict what grids may ask for.
 	Limits Limits
-	// CRDs says whether to install and update the grids' CRDs at the start.
-	CRDs CRDPolicy
+	// ManageCRDs is set to install missing CRDs of grids at the start, and to replace older ones, unless another tool
+	// manages them. Otherwise it waits until somebody else has installed them.
+	ManageCRDs bool
 	// HealthAddress is the host:port of /healthz and /readyz, MetricsAddress that of /metrics; "0" serves none.
 	HealthAddress, MetricsAddress string
 	// Also adds further controllers.
@@ -77,13 +77,10 @@ const stopLimit = 10 * time.Second
 func Run(ctx context.Context, c Config) error {
 	logger := klog.FromContext(ctx)
 	ctrllog.SetLogger(logger)
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("building the scheme: %w", err)
-		}
+	scheme, kinds := runtime.NewScheme(), runtime.NewSchemeBuilder(corev1.AddToScheme, appsv1.AddToScheme,
+		batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("building the scheme: %w", err)
 	}
 	// The caches can start only when the API server serves the grids, so the CRDs come first.
 	mapper, err := staticMapper(nil, nil)
@@ -94,7 +91,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if err := ensureCRDs(ctx, api, c.CRDs, append(c.Namespaces, "")[0]); err != nil {
+	if err := ensureCRDs(ctx, api, c); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}
@@ -237,11 +234,7 @@ func addReconciler(
 	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, nodes *nodes,
 ) error {
 	index := func(o client.Object) []string {
-		grid, ok := o.(v1.Object)
-		if !ok {
-			return nil
-		}
-		return []string{gridchild.OwnerOf(k.GridKind, grid).Key}
+		return []string{gridchild.OwnerOf(k.GridKind, o).Key}
 	}
 	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
 		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
@@ -249,26 +242,11 @@ func addReconciler(
 	if err := m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf); err != nil {
 		return fmt.Errorf("indexing %ss: %w", k.Child.Kind, err)
 	}
-	gridsWith := func(ctx context.Context, key string) ([]types.NamespacedName, error) {
-		grids := k.NewList()
-		err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return nil, err
-		}
-		var names []types.NamespacedName
-		err = meta.EachListItem(grids, func(o runtime.Object) error {
-			if grid, ok := o.(client.Object); ok {
-				names = append(names, client.ObjectKeyFromObject(grid))
-			}
-			return nil
-		})
-		return names, err
-	}
 	err := ctrl.NewControllerManagedBy(m).
 		Named(k.Kind).
 		For(k.New(), builder.WithPredicates(gridChanged())).
 		Watches(childObject(k), ofChild(k.Kind)).
-		Watches(&corev1.Node{}, ofNode(nodes, gridsWith)).
+		Watches(&corev1.Node{}, ofNode(nodes, m.GetCache(), k)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)

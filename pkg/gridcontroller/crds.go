@@ -27,21 +27,12 @@ import (
 // crdPause is the pause between two checks of a CRD that is not ready yet.
 const crdPause = time.Second
 
-// CRDPolicy says what the controller does about the grids' CRDs.
-type CRDPolicy int
-
-const (
-	// CRDsOff waits until someone else has installed the CRDs.
-	CRDsOff CRDPolicy = iota
-	// CRDsAuto installs missing CRDs, and replaces older ones, unless another tool manages them.
-	CRDsAuto
-)
-
-// ensureCRDs waits until the API server serves the grids of a namespace; empty for all. With CRDsAuto it installs and
-// replaces CRDs before that, because writes would lose fields that an older CRD does not have. Replicas of two versions
-// do not undo each other's work, because the version of a CRD never goes down. It tries again until it succeeds, and
-// returns an error if the API server refuses a CRD for good.
-func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namespace string) error {
+// ensureCRDs waits until the API server serves the grids. If the controller manages CRDs, it installs and replaces them
+// before that, because writes would lose fields that an older CRD does not have. Replicas of two versions do not undo
+// each other's work, because the version of a CRD never goes down. It tries again until it succeeds, and returns an
+// error if the API server refuses a CRD for good.
+func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
+	namespace := append(c.Namespaces, "")[0] // of a role that allows only some of them
 	crds, err := readCRDs()
 	if err != nil {
 		return err
@@ -53,7 +44,7 @@ func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namesp
 		logged := ""
 		err := wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
 			var err error
-			if policy == CRDsAuto {
+			if c.ManageCRDs {
 				err = installCRD(ctx, api, crd)
 			}
 			if err == nil {

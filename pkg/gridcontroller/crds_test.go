@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"slices"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -36,63 +35,45 @@ func TestCRDVersion(t *testing.T) {
 }
 
 func TestKeeperOf(t *testing.T) {
-	entry := func(manager string, operation metav1.ManagedFieldsOperationType, sub string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, Subresource: sub}
-	}
 	for name, test := range map[string]struct {
-		meta  metav1.ObjectMeta
-		keeps bool
+		// fields are the managers of fields, each with its operation and subresource. mark is a label and annotation.
+		fields []metav1.ManagedFieldsEntry
+		mark   string
+		keeps  bool
 	}{
-		"SuperEdge's controller": {
-			metav1.ObjectMeta{
-				ManagedFields: []metav1.ManagedFieldsEntry{entry("application-grid-controller", "Update", "")},
-			},
-			false,
-		},
-		"ours": {
-			metav1.ObjectMeta{
-				ManagedFields: []metav1.ManagedFieldsEntry{
-					entry("application-grid-controller", "Apply", ""), entry("kube-apiserver", "Update", "status"),
-				},
-			},
-			false,
-		},
-		"kubectl apply": {
-			metav1.ObjectMeta{
-				ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl-client-side-apply", "Update", "")},
-			},
-			false,
-		},
+		"SuperEdge's controller": {[]metav1.ManagedFieldsEntry{
+			{Manager: "application-grid-controller", Operation: "Update"},
+		}, "", false},
+		"ours": {[]metav1.ManagedFieldsEntry{
+			{Manager: "application-grid-controller", Operation: "Apply"},
+			{Manager: "kube-apiserver", Operation: "Update", Subresource: "status"},
+		}, "", false},
+		"kubectl apply": {[]metav1.ManagedFieldsEntry{
+			{Manager: "kubectl-client-side-apply", Operation: "Update"},
+		}, "", false},
 		"kubectl apply --server-side": {
-			metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", "")}}, false,
+			[]metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply"}}, "", false,
 		},
 		"Argo CD, server-side": {
-			metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("argocd-controller", "Apply", "")}},
-			true,
+			[]metav1.ManagedFieldsEntry{{Manager: "argocd-controller", Operation: "Apply"}}, "", true,
 		},
-		"Argo CD": {
-			metav1.ObjectMeta{Annotations: map[string]string{"argocd.argoproj.io/tracking-id": "x"}}, true,
-		},
-		"Helm": {
-			metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}, true,
-		},
-		"Flux": {
-			metav1.ObjectMeta{Labels: map[string]string{"kustomize.toolkit.fluxcd.io/name": "x"}}, true,
-		},
+		"Argo CD": {nil, "argocd.argoproj.io/tracking-id", true},
+		"Helm":    {nil, "app.kubernetes.io/managed-by", true},
+		"Flux":    {nil, "kustomize.toolkit.fluxcd.io/name", true},
+		"a label": {nil, "team", false},
 	} {
-		if got := keeperOf(&apiextensionsv1.CustomResourceDefinition{
-			ObjectMeta: test.meta,
-		}); (got != "") != test.keeps {
-			t.Errorf("%s: got %q", name, got)
+		marks := map[string]string{test.mark: "x"}
+		for _, meta := range []metav1.ObjectMeta{{Labels: marks}, {Annotations: marks}} {
+			meta.ManagedFields = test.fields
+			got := keeperOf(&apiextensionsv1.CustomResourceDefinition{ObjectMeta: meta})
+			if (got != "") != test.keeps {
+				t.Errorf("%s: got %q", name, got)
+			}
 		}
 	}
-	if slices.Contains(
-		[]int{
-			crdVersion(&metav1.ObjectMeta{}),
-			crdVersion(&metav1.ObjectMeta{Annotations: map[string]string{"superedge.io/crd-version": "x"}}),
-		},
-		1,
-	) {
-		t.Error("what has no version is older than all")
+	for _, annotations := range []map[string]string{nil, {"superedge.io/crd-version": "x"}} {
+		if got := crdVersion(&metav1.ObjectMeta{Annotations: annotations}); got != 0 {
+			t.Errorf("what has no version is older than all: got %d", got)
+		}
 	}
 }

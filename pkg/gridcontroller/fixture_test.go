@@ -34,6 +34,9 @@ import (
 // raw is a template.
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
+// with is the plain template with further fields.
+func with(fields string) string { return "{" + fields + "," + plain[1:] }
+
 const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
 	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
@@ -70,92 +73,134 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	all := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
-		if err := add(all); err != nil {
-			t.Fatal(err)
-		}
+	kinds := runtime.NewSchemeBuilder(scheme.AddToScheme, v1.AddToScheme)
+	if err := kinds.AddToScheme(all); err != nil {
+		t.Fatal(err)
 	}
 	f := &fixture{
 		T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
 		applied: map[string]string{},
 	}
-	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
-		WithIndex(&appsv1.Deployment{}, ownerIndex, ownerOf).WithIndex(&appsv1.StatefulSet{}, ownerIndex,
-		ownerOf).WithIndex(&appsv1.DaemonSet{}, ownerIndex, ownerOf).
+	builder := fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration,
 				options ...client.ApplyOption) error {
-				u, ok := o.(appliedObject)
-				if !ok {
-					return fmt.Errorf("%T is applied", o)
-				}
-				name := u.GetName()
-				config := f.mark(u)
-				if f.unchanged(u, config) {
-					return nil
-				}
-				if err := f.call("apply " + name); err != nil {
-					return err
-				}
-				if f.applying != nil {
-					f.applying(name, o)
-				}
-				if err := c.Apply(ctx, o, options...); err != nil {
-					return err
-				}
-				f.mu.Lock()
-				f.applied[name] = config + f.mark(u)
-				f.mu.Unlock()
-				return f.lostAnswer("apply " + name)
+				return f.apply(o, func() error { return c.Apply(ctx, o, options...) })
 			},
 			Create: func(ctx context.Context, c client.WithWatch, o client.Object,
 				options ...client.CreateOption) error {
-				if _, ok := o.(*corev1.Pod); ok {
-					return c.Create(ctx, o, options...)
-				}
-				if err := f.failure("create " + o.GetName()); err != nil {
-					return err
-				}
-				if err := c.Create(ctx, o, options...); err != nil {
-					return err
-				}
-				return f.lostAnswer("create " + o.GetName())
+				return f.write("create ", o, func() error { return c.Create(ctx, o, options...) })
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 				options ...client.PatchOption) error {
-				if _, ok := o.(*appsv1.ControllerRevision); ok {
-					return c.Patch(ctx, o, patch, options...)
-				}
-				if err := f.call("patch " + o.GetName()); err != nil {
-					return err
-				}
-				return c.Patch(ctx, o, patch, options...)
+				return f.write("patch ", o, func() error { return c.Patch(ctx, o, patch, options...) })
 			},
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object,
 				options ...client.DeleteOption) error {
-				if _, ok := o.(*corev1.Pod); ok {
-					return c.Delete(ctx, o, options...)
-				}
-				if err := f.call("delete " + o.GetName()); err != nil {
-					return err
-				}
-				return c.Delete(ctx, o, options...)
+				return f.write("delete ", o, func() error { return c.Delete(ctx, o, options...) })
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object,
 				patch client.Patch, options ...client.SubResourcePatchOption) error {
-				if err := f.call(sub + " " + o.GetName()); err != nil {
-					return err
-				}
-				if err := c.SubResource(sub).Patch(ctx, o, patch, options...); err != nil {
-					return err
-				}
-				return f.lostAnswer(sub + " " + o.GetName())
+				return f.write(sub+" ", o, func() error { return c.SubResource(sub).Patch(ctx, o, patch, options...) })
 			},
+		})
+	for _, owned := range []client.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}} {
+		builder.WithIndex(owned, ownerIndex, ownerOf)
+	}
+	f.client = builder.
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+			return []string{o.(*corev1.Pod).Spec.NodeName}
+		}).
+		WithIndex(&corev1.Pod{}, "status.phase", func(o client.Object) []string {
+			return []string{string(o.(*corev1.Pod).Status.Phase)}
 		}).Build()
 	f.restart()
 	return f
+}
+
+// demo makes a fixture with the DeploymentGrid demo, and a node in each of the units.
+func demo(t *testing.T, units []string, changes ...func(*v1.DeploymentGrid)) (*fixture, *v1.DeploymentGrid) {
+	t.Helper()
+	grid := deploymentGrid("demo", plain)
+	for _, change := range changes {
+		change(grid)
+	}
+	f := newFixture(t, grid)
+	f.nodesIn(units...)
+	return f, grid
+}
+
+// in names units.
+func in(units string) []string { return strings.Fields(units) }
+
+// numbered names as many units: u000, u001 and so on.
+func numbered(units int) []string {
+	all := make([]string, units)
+	for i := range all {
+		all[i] = fmt.Sprintf("u%03d", i)
+	}
+	return all
+}
+
+// write is a write. It may fail before it has had its effect, or after it. What kubelets do does not fail.
+func (f *fixture) write(verb string, o client.Object, do func() error) error {
+	call := verb + o.GetName()
+	switch o.(type) {
+	case *corev1.Pod:
+		return do()
+	case *appsv1.ControllerRevision:
+		if verb == "patch " {
+			return do()
+		}
+	}
+	return f.call(call, verb != "create ", do)
+}
+
+// call is a call to the API server, which is counted or not.
+func (f *fixture) call(call string, counts bool, do func() error) error {
+	if counts {
+		f.mu.Lock()
+		f.calls = append(f.calls, call)
+		f.mu.Unlock()
+	}
+	if err := f.failure(call); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.after != nil {
+		return f.after(call)
+	}
+	return nil
+}
+
+// apply applies an object, unless that changes nothing.
+func (f *fixture) apply(o runtime.ApplyConfiguration, do func() error) error {
+	u, ok := o.(appliedObject)
+	if !ok {
+		return fmt.Errorf("%T is applied", o)
+	}
+	name, config := u.GetName(), f.mark(u)
+	if f.unchanged(u, config) {
+		return nil
+	}
+	return f.call("apply "+name, true, func() error {
+		if f.applying != nil {
+			f.applying(name, o)
+		}
+		if err := do(); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.applied[name] = config + f.mark(u)
+		return nil
+	})
 }
 
 // appliedObject is an object that is applied.
@@ -247,93 +292,58 @@ type condensedCache struct{ client.Client }
 func (c condensedCache) Get(
 	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
 ) error {
-	if err := c.Client.Get(ctx, key, o, options...); err != nil {
-		return err
-	}
-	if u, ok := o.(*unstructured.Unstructured); ok {
+	err := c.Client.Get(ctx, key, o, options...)
+	if u, ok := o.(*unstructured.Unstructured); ok && err == nil {
 		return condense(u)
 	}
-	return nil
+	return err
 }
 
 // List implements client.Reader.
 func (c condensedCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if err := c.Client.List(ctx, list, options...); err != nil {
-		return err
-	}
+	err := c.Client.List(ctx, list, options...)
 	if u, ok := list.(*unstructured.UnstructuredList); ok {
 		for i := range u.Items {
-			if err := condense(&u.Items[i]); err != nil {
-				return err
-			}
+			err = errors.Join(err, condense(&u.Items[i]))
 		}
 	}
-	return nil
+	return err
 }
 
 func condense(u *unstructured.Unstructured) error {
 	for _, k := range workloads {
-		if k.Child != u.GroupVersionKind() {
-			continue
-		}
-		small, err := k.transform(u)
-		if err != nil {
+		if k.Child == u.GroupVersionKind() {
+			small, err := k.transform(u)
+			if err == nil {
+				u.Object = small.(*unstructured.Unstructured).Object
+			}
 			return err
 		}
-		object, ok := small.(*unstructured.Unstructured)
-		if !ok {
-			return fmt.Errorf("%T came out of the transform", small)
-		}
-		u.Object = object.Object
 	}
 	return nil
 }
 
-// List implements client.Reader. It is for nodes and pods only.
+// List implements client.Reader. It has the nodes from the fixture.
 func (r liveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if pods, ok := list.(*corev1.PodList); ok {
-		asked := (&client.ListOptions{}).ApplyOptions(options)
-		err := r.client.List(ctx, pods, &client.ListOptions{
-			Namespace: asked.Namespace, LabelSelector: asked.LabelSelector,
-		})
-		node, ok := "", false
-		if asked.FieldSelector != nil {
-			node, ok = asked.FieldSelector.RequiresExactMatch("spec.nodeName")
-		}
-		pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return ok && pod.Spec.NodeName != node })
-		return err
-	}
-	if services, ok := list.(*corev1.ServiceList); ok {
-		return r.client.List(ctx, services, options...)
-	}
-	if revisions, ok := list.(*appsv1.ControllerRevisionList); ok {
+	switch of := list.(type) {
+	case *appsv1.ControllerRevisionList:
 		if err := r.failure("list revisions"); err != nil {
 			return err
 		}
-		return r.client.List(ctx, revisions, options...)
-	}
-	nodes, ok := list.(*metav1.PartialObjectMetadataList)
-	if !ok || nodes.Kind != "NodeList" {
-		return fmt.Errorf("a list of %T", list)
-	}
-	asked := (&client.ListOptions{}).ApplyOptions(options)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, of := range r.nodes {
-		if asked.LabelSelector == nil || asked.LabelSelector.Matches(labels.Set(of)) {
-			nodes.Items = append(nodes.Items, metav1.PartialObjectMetadata{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of},
-			})
+	case *metav1.PartialObjectMetadataList:
+		asked := (&client.ListOptions{}).ApplyOptions(options)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for name, labelled := range r.nodes {
+			if asked.LabelSelector == nil || asked.LabelSelector.Matches(labels.Set(labelled)) {
+				of.Items = append(of.Items, metav1.PartialObjectMetadata{
+					ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labelled},
+				})
+			}
 		}
+		return r.failLists
 	}
-	return r.failLists
-}
-
-func (f *fixture) call(call string) error {
-	f.mu.Lock()
-	f.calls = append(f.calls, call)
-	f.mu.Unlock()
-	return f.failure(call)
+	return r.client.List(ctx, list, options...)
 }
 
 // failure is the error with which a call fails.
@@ -346,16 +356,6 @@ func (f *fixture) failure(call string) error {
 	return nil
 }
 
-// lostAnswer is the error of a call that has had its effect.
-func (f *fixture) lostAnswer(call string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.after != nil {
-		return f.after(call)
-	}
-	return nil
-}
-
 // took returns the writes since it was last asked, without those of statuses, in order of their text.
 func (f *fixture) took() []string {
 	f.mu.Lock()
@@ -364,6 +364,16 @@ func (f *fixture) took() []string {
 	f.calls = nil
 	slices.Sort(calls)
 	return calls
+}
+
+// failOn makes the calls that begin with a text fail with an error.
+func (f *fixture) failOn(calls string, err error) {
+	f.failing(func(call string) error {
+		if strings.HasPrefix(call, calls) {
+			return err
+		}
+		return nil
+	})
 }
 
 func (f *fixture) failing(fail func(call string) error) {
@@ -389,21 +399,16 @@ func (f *fixture) node(name, unit string) {
 	f.mu.Lock()
 	f.nodes[name] = labels
 	f.mu.Unlock()
-	f.hear(name, labels)
-}
-
-// hear tells the reconcilers of a node's labels, or with nil that it is gone, whether or not it is so.
-func (f *fixture) hear(name string, labels map[string]string) {
-	if labels == nil {
-		f.note(name, nil)
-		return
-	}
 	f.note(name, &nodeState{name: name, labels: labels})
 }
 
-// lose tells the reconcilers that the node of a unit has fallen silent.
-func (f *fixture) lose(name, unit string) {
-	f.note(name, &nodeState{name: name, labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now()})
+// lose tells the reconcilers that the nodes of units have fallen silent.
+func (f *fixture) lose(units ...string) {
+	for _, unit := range units {
+		f.note("node-"+unit, &nodeState{
+			name: "node-" + unit, labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now(),
+		})
+	}
 }
 
 func (f *fixture) note(name string, state *nodeState) {
@@ -416,24 +421,41 @@ func (f *fixture) note(name string, state *nodeState) {
 // reconcile reconciles a grid and returns when it asks to be called again, 0 for never.
 func (f *fixture) reconcile(grid client.Object) time.Duration {
 	f.Helper()
-	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: grid.GetName()}}
+	again, err := f.try(grid)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return again
+}
+
+// try reconciles a grid. The queue tries again after an error.
+func (f *fixture) try(grid client.Object) (again time.Duration, err error) {
 	var r reconcile.Reconciler = f.services
 	if _, ok := grid.(*v1.ServiceGrid); !ok {
 		r = f.workloads[f.kind(grid)]
 	}
-	result, err := r.Reconcile(f.Context(), request)
-	if err != nil {
-		f.Fatal(err)
+	result, err := r.Reconcile(f.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)})
+	return result.RequeueAfter, err
+}
+
+// tries reconciles a few times, and reads the grid again.
+func (f *fixture) tries(grid client.Object) {
+	f.Helper()
+	for range 4 {
+		f.step(time.Second)
+		if _, err := f.try(grid); err != nil {
+			f.Logf("reconciling: %v", err)
+		}
 	}
-	return result.RequeueAfter
+	f.get(grid)
 }
 
 func (f *fixture) kind(object client.Object) string {
-	gvks, _, err := f.client.Scheme().ObjectKinds(object)
+	gvk, err := f.client.GroupVersionKindFor(object)
 	if err != nil {
 		f.Fatal(err)
 	}
-	return gvks[0].Kind
+	return gvk.Kind
 }
 
 // pass is a step of a second and a reconciliation, with the grid read again afterwards.
@@ -463,6 +485,33 @@ func (f *fixture) update(object client.Object, change func()) {
 	}
 }
 
+// annotate gives a grid one annotation, which is none of its spec.
+func (f *fixture) annotate(grid client.Object, key, value string) {
+	f.Helper()
+	f.update(grid, func() {
+		grid.SetGeneration(grid.GetGeneration() - 1)
+		grid.SetAnnotations(map[string]string{key: value})
+	})
+}
+
+// edit changes a Deployment, as somebody else does.
+func (f *fixture) edit(name string, change func(d *appsv1.Deployment)) {
+	f.Helper()
+	d := f.deployment(name)
+	change(d)
+	if err := f.client.Update(f.Context(), d, client.FieldOwner("someone")); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// delete deletes an object.
+func (f *fixture) delete(object client.Object) {
+	f.Helper()
+	if err := f.client.Delete(f.Context(), object); err != nil {
+		f.Fatal(err)
+	}
+}
+
 func (f *fixture) deployment(name string) *appsv1.Deployment {
 	f.Helper()
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -484,20 +533,51 @@ func (f *fixture) names() string {
 	return strings.Join(names, " ")
 }
 
-// expectCondition checks status and reason, and that the message contains all of says.
-func (f *fixture) expectCondition(
-	conditions []metav1.Condition, kind string, status metav1.ConditionStatus, reason string, says ...string,
-) {
+// expect checks a condition of a grid, such as "Ready=True NoUnits", and that its message contains all of says.
+func (f *fixture) expect(grid client.Object, condition string, says ...string) {
 	f.Helper()
-	c := meta.FindStatusCondition(conditions, kind)
-	if c == nil || c.Status != status || c.Reason != reason {
-		f.Errorf("condition %s: want %s, %s, got %+v", kind, status, reason, c)
+	var all []metav1.Condition
+	switch of := grid.(type) {
+	case *v1.ServiceGrid:
+		all = of.Status.Conditions
+	case v1.Object:
+		_, status := v1.Workload(of)
+		all = status.Conditions
+	}
+	kind, _, _ := strings.Cut(condition, "=")
+	c := meta.FindStatusCondition(all, kind)
+	if c == nil || fmt.Sprintf("%s=%s %s", kind, c.Status, c.Reason) != condition {
+		f.Errorf("want the condition %s, got %+v", condition, c)
 		return
 	}
 	for _, want := range says {
 		if !strings.Contains(c.Message, want) {
 			f.Errorf("condition %s does not say %q: %s", kind, want, c.Message)
 		}
+	}
+}
+
+// expectWell checks that nothing is wrong with a grid.
+func (f *fixture) expectWell(grid client.Object) {
+	f.Helper()
+	f.expect(grid, "Degraded=False AsDesired")
+}
+
+// expectUnit returns the state of a unit, which has to be in a phase.
+func (f *fixture) expectUnit(grid *v1.DeploymentGrid, unit string, phase v1.UnitPhase) v1.UnitState {
+	f.Helper()
+	state := grid.Status.States[unit]
+	if state.Phase != phase {
+		f.Errorf("unit %s: want the phase %s, got %+v", unit, phase, state)
+	}
+	return state
+}
+
+// expectNames compares the names of all Deployments.
+func (f *fixture) expectNames(want string) {
+	f.Helper()
+	if got := f.names(); got != want {
+		f.Errorf("there are %s, want %s", got, want)
 	}
 }
 
@@ -535,21 +615,21 @@ func (f *fixture) expectTook(want ...string) {
 	}
 }
 
+func objectMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1,
+	}
+}
+
 func deploymentGrid(name, template string) *v1.DeploymentGrid {
 	return &v1.DeploymentGrid{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1,
-		},
-		Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+		ObjectMeta: objectMeta(name), Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
 	}
 }
 
 func serviceGrid(name, template string) *v1.ServiceGrid {
 	return &v1.ServiceGrid{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1,
-		},
-		Spec: v1.ServiceGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+		ObjectMeta: objectMeta(name), Spec: v1.ServiceGridSpec{GridUniqKey: "zone1", Template: raw(template)},
 	}
 }
 

@@ -66,8 +66,6 @@ type pass struct {
 	results map[string]result
 
 	states map[string]v1.UnitState
-	// serving has the units that have enough available pods.
-	serving map[string]bool
 	// keepSelector has the units whose workload's selector lacks the unit, although spec.unitLabel is set.
 	keepSelector []string
 	// applied and removed have the units whose child was written or deleted. vanished and returned have the units that
@@ -90,12 +88,11 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
 		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.UnitState{},
-		serving: map[string]bool{}, templates: map[string]*gridchild.Templates{},
-		budget: perPass,
+		templates: map[string]*gridchild.Templates{}, budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
 	p.units = r.nodes.unitsOf(p.spec.GridUniqKey, p.selectsNodes())
-	p.names = p.units.names()
+	p.names = slices.Sorted(maps.Keys(p.units))
 	return p
 }
 
@@ -119,12 +116,12 @@ func (p *pass) orphan(unit string) *child {
 	return p.orphans[p.assigned.ByUnit[unit]]
 }
 
-// of returns what is remembered of the child of a unit.
-func (p *pass) of(unit string) *childMemory {
-	if p.memory.children[unit] == nil {
-		p.memory.children[unit] = &childMemory{}
+// of returns what is remembered of a unit.
+func (p *pass) of(unit string) *unitMemory {
+	if p.memory.units[unit] == nil {
+		p.memory.units[unit] = &unitMemory{}
 	}
-	return p.memory.children[unit]
+	return p.memory.units[unit]
 }
 
 func (p *pass) run(ctx context.Context) (err error) {
@@ -134,7 +131,10 @@ func (p *pass) run(ctx context.Context) (err error) {
 	}
 	if m.generation != p.grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
 		m.generation, m.labels = p.grid.GetGeneration(), p.owner.Labels
-		m.desired, m.templates = map[string]identity{}, map[string]*templateMemory{}
+		m.templates = map[string]*templateMemory{}
+		for _, unit := range m.units {
+			unit.desired = identity{}
+		}
 	}
 	if p.holdKey(); p.heldKey {
 		return nil
@@ -160,12 +160,10 @@ func (p *pass) run(ctx context.Context) (err error) {
 	p.explainStalled(ctx)
 	p.conclude(ctx)
 	p.removeVanished(ctx, held)
-	for unit := range m.children {
-		if _, ok := p.states[unit]; !ok {
-			delete(m.children, unit)
-			delete(m.desired, unit)
-		}
-	}
+	maps.DeleteFunc(m.units, func(unit string, _ *unitMemory) bool {
+		_, exists := p.states[unit]
+		return !exists
+	})
 	return nil
 }
 
@@ -185,11 +183,8 @@ func (p *pass) look(unit string) {
 	p.followProgress(unit, &state, live)
 	p.states[unit] = state
 	p.lookAgain(result.again)
-	if live != nil {
-		p.serving[unit] = live.progress.serves
-		if p.spec.UnitLabel && !live.selectsUnit {
-			p.keepSelector = append(p.keepSelector, unit)
-		}
+	if live != nil && p.spec.UnitLabel && !live.selectsUnit {
+		p.keepSelector = append(p.keepSelector, unit)
 	}
 	if result.applied {
 		p.applied = append(p.applied, unit)
@@ -242,7 +237,7 @@ func (p *pass) sync(ctx context.Context) {
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, p.of(unit)); done {
+		if result, done := settled(p.clock.Now(), live, d, &p.of(unit).childMemory); done {
 			p.results[unit] = result
 			continue
 		}
@@ -285,7 +280,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		// The probe has taught the template's shape, by which children in the cache are recognised as settled. After a
 		// restart that is all of them.
 		all = slices.DeleteFunc(all, func(d due) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.unit), d.desired, p.of(d.unit))
+			outcome, done := settled(p.clock.Now(), p.child(d.unit), d.desired, &p.of(d.unit).childMemory)
 			if done {
 				p.results[d.unit] = outcome
 			}
@@ -331,7 +326,7 @@ func (p *pass) refuse(t *templateMemory, some []due) {
 
 // syncOne syncs a child. If another grid has taken its name, it gets its alternative name in the next pass.
 func (p *pass) syncOne(ctx context.Context, d due) result {
-	memory := p.memory.children[d.unit]
+	memory := &p.memory.units[d.unit].childMemory
 	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, memory)
 	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.unit) {
 		memory.taken = true
@@ -352,7 +347,7 @@ func (p *pass) desire(unit string) (*desired, error) {
 		selects = live.selectsUnit
 	}
 	o := p.owner.OfChild(selects, to.revision, to.mark)
-	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
+	d := &desired{identity: p.of(unit).desired, namespace: o.Namespace, render: func() (*gridchild.Child, error) {
 		template, err := to.template(unit)
 		if err != nil {
 			return nil, err
@@ -364,7 +359,7 @@ func (p *pass) desire(unit string) (*desired, error) {
 			return nil, err
 		}
 		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
-		m.desired[unit] = d.identity
+		p.of(unit).desired = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	if m.templates[to.variant] == nil {

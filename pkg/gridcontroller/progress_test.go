@@ -32,18 +32,18 @@ var running = appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyRepl
 
 // TestStalledByCondition: the child's controller says that it cannot go on, while the old pod serves.
 func TestStalledByCondition(t *testing.T) {
-	for reason, condition := range map[string]appsv1.DeploymentCondition{
-		"ProgressDeadlineExceeded": {
+	for _, condition := range []appsv1.DeploymentCondition{
+		{
 			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 			Message: "timed out progressing",
 		},
-		"FailedCreate": {
+		{
 			Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
 			Message: "exceeded quota",
 		},
 	} {
-		grid := deploymentGrid("demo", plain)
-		f := newFixture(t, grid, &corev1.Pod{
+		f, grid := demo(t, in("east west"))
+		if err := f.client.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: namespace, Name: "demo-east-1", Labels: map[string]string{"app": "x"},
 			},
@@ -54,9 +54,9 @@ func TestStalledByCondition(t *testing.T) {
 					Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
 				},
 			}}},
-		})
-		f.node("n1", "east")
-		f.node("n2", "west")
+		}); err != nil {
+			t.Fatal(err)
+		}
 		f.pass(grid)
 		f.report("demo-west", running)
 		f.report("demo-east", appsv1.DeploymentStatus{
@@ -68,227 +68,224 @@ func TestStalledByCondition(t *testing.T) {
 		f.told()
 		f.pass(grid)
 		says := []string{
-			"1 of 2 units make no progress", "east: " + reason, condition.Message,
+			"1 of 2 units make no progress", "east: " + condition.Reason, condition.Message,
 			"pod demo-east-1: container c: ImagePullBackOff: no such image",
 		}
-		f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
-			says...)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled,
-			says...)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
-			"1 of 2", "east")
-		f.expectCondition(grid.Status.Conditions, v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired)
-		f.expectEvent(f.told(), "Warning", reason, "east")
+		f.expect(grid, "Stalled=True UnitsStalled", says...)
+		f.expect(grid, "Degraded=True UnitsStalled", says...)
+		f.expect(grid, "Ready=False UnitsNotReady", "1 of 2", "east")
+		f.expect(grid, "Available=True Ready")
+		f.expect(grid, "Progressing=False AsDesired")
+		f.expectEvent(f.told(), "Warning", condition.Reason, "east")
 		if grid.Status.FailedUnits != 1 {
 			t.Errorf("got %d failed units", grid.Status.FailedUnits)
 		}
 		f.report("demo-east", running)
 		f.pass(grid)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionFalse, v1.ReasonAsDesired)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady)
+		f.expect(grid, "Stalled=False AsDesired")
+		f.expect(grid, "Ready=True Ready")
 	}
 }
 
 // TestStalledByTime: no change for the grid's deadline, also across a restart of the controller; progress begins it
 // anew.
 func TestStalledByTime(t *testing.T) {
-	grid := deploymentGrid("demo", strings.Replace(plain, `{"selector"`, `{"replicas":3,"selector"`, 1))
-	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](100)
-	f := newFixture(t, grid)
-	f.node("n1", "east")
-	f.pass(grid)
-	f.report("demo-east", appsv1.DeploymentStatus{
-		Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1,
+	f, grid := demo(t, in("east"), func(grid *v1.DeploymentGrid) {
+		grid.Spec.Template = raw(with(`"replicas":3`))
+		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](100)
 	})
 	f.pass(grid)
-	f.step(90 * time.Second)
-	f.report("demo-east", appsv1.DeploymentStatus{
-		Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 2, AvailableReplicas: 2,
-	})
-	f.pass(grid)
-	f.step(90 * time.Second)
+	for ready := range int32(2) {
+		f.report("demo-east", appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: ready + 1, AvailableReplicas: ready + 1,
+		})
+		f.pass(grid)
+		f.step(90 * time.Second)
+	}
 	f.restart()
 	f.pass(grid)
-	if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
-		t.Errorf("it is %s", phase)
-	}
+	f.expectUnit(grid, "east", v1.UnitProgressing)
 	if again := f.reconcile(grid); again <= 0 || again > 10*time.Second {
 		t.Errorf("asks to be called again after %s", again)
 	}
 	f.step(10 * time.Second)
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
-		"no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
-	f.update(grid, func() {
-		grid.Spec.Template = raw(strings.Replace(plain, `{"selector"`, `{"replicas":2,"selector"`, 1))
-	})
+	f.expect(grid, "Stalled=True UnitsStalled", "no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
+	f.update(grid, func() { grid.Spec.Template = raw(with(`"replicas":2`)) })
 	f.pass(grid)
-	if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
-		t.Errorf("it is %s after a change of the template", phase)
-	}
+	f.expectUnit(grid, "east", v1.UnitProgressing)
 }
 
 // TestUnreachable: a unit whose nodes have all fallen silent is counted apart, and fails nothing.
 func TestUnreachable(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
-	f := newFixture(t, grid)
-	for _, unit := range []string{"east", "west", "north"} {
-		f.node(unit, unit)
-	}
+	f, grid := demo(t, in("east west north"))
 	f.pass(grid)
 	f.report("demo-west", running)
 	f.report("demo-north", running)
-	f.lose("east", "east")
+	f.lose("east")
 	for range 3 {
 		f.step(time.Hour)
 		f.pass(grid)
 	}
-	if state := grid.Status.States["east"]; state.Phase != v1.UnitUnreachable || grid.Status.UnreachableUnits != 1 ||
-		grid.Status.ReadyUnits != 2 || grid.Status.Units != 3 || grid.Status.FailedUnits != 0 {
-		t.Errorf("got %+v", grid.Status)
+	f.expectUnit(grid, "east", v1.UnitUnreachable)
+	if s := grid.Status; s.UnreachableUnits != 1 || s.ReadyUnits != 2 || s.Units != 3 || s.FailedUnits != 0 {
+		t.Errorf("got %+v", s)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
-		"all 2 units are ready", "1 more cannot be reached: east")
-	f.expectCondition(grid.Status.Conditions, v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expect(grid, "Ready=True Ready", "all 2 units are ready", "1 more cannot be reached: east")
+	f.expect(grid, "Available=True Ready")
+	f.expectWell(grid)
+	f.expect(grid, "Progressing=False AsDesired")
 
-	f.lose("west", "west")
-	f.lose("north", "north")
+	f.lose("west", "north")
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
-		"none of 3 units")
+	f.expect(grid, "Ready=Unknown UnitsUnreachable", "none of 3 units")
 
 	// Back again, it has the whole deadline.
-	f.node("east", "east")
+	f.nodesIn("east")
 	f.pass(grid)
-	if state := grid.Status.States["east"]; state.Phase != v1.UnitProgressing ||
-		!state.ProgressTime.Time.Equal(f.clock.Now()) {
+	if state := f.expectUnit(grid, "east", v1.UnitProgressing); !state.ProgressTime.Time.Equal(f.clock.Now()) {
 		t.Errorf("got the state %+v", state)
 	}
 }
 
 // TestLargeStatus: what is ready is counted and not listed, and what does not fit is left out, and said to be.
 func TestLargeStatus(t *testing.T) {
-	for name, test := range map[string]struct {
-		state                  v1.UnitState
-		listed, ready, omitted int
-	}{
-		"ready": {
-			v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
-			1, 9999, 0,
-		},
-		"failing": {
-			v1.UnitState{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)}, 0, 0, 0,
-		},
+	for _, state := range []v1.UnitState{
+		{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
+		{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)},
 	} {
 		states := map[string]v1.UnitState{}
 		for i := range 10_000 {
-			states[fmt.Sprintf("unit-%05d", i)] = test.state
+			states[fmt.Sprintf("unit-%05d", i)] = state
 		}
 		states["unit-00000"] = v1.UnitState{Phase: v1.UnitStalled, Reason: "x", Message: "y"}
-		var status v1.WorkloadGridStatus
-		passOf(1, states).summarize(&status)
-		fit(&status, largestStates)
+		status := &summaryOf(states).Status
+		fit(status, largestStates)
 		data, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("10,000 units, %s: %d listed, %d ready ones and %d others not; %d bytes",
-			name, len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits, len(data))
-		if len(data) > largestStates+(64<<10) ||
-			len(status.States)+int(status.UnlistedReadyUnits)+int(status.UnlistedUnits) != 10_000 {
-			t.Errorf("%s: %d bytes, %d+%d+%d units",
-				name, len(data), len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits)
+		listed, ready, omitted := len(status.States), int(status.UnlistedReadyUnits), int(status.UnlistedUnits)
+		if len(data) > largestStates+(64<<10) || listed+ready+omitted != 10_000 {
+			t.Errorf("%s: %d bytes, %d+%d+%d units", state.Phase, len(data), listed, ready, omitted)
 		}
-		if test.listed > 0 && (len(status.States) != test.listed || int(status.UnlistedReadyUnits) != test.ready) {
-			t.Errorf("%s: %d listed, %d ready and unlisted", name, len(status.States), status.UnlistedReadyUnits)
+		if state.Phase == v1.UnitReady && (listed != 1 || ready != 9999) {
+			t.Errorf("%d listed, %d ready and unlisted", listed, ready)
 		}
 		if status.States["unit-00000"].Phase != v1.UnitStalled {
-			t.Errorf("%s: the unit that is stalled is left out", name)
+			t.Errorf("%s: the unit that is stalled is left out", state.Phase)
 		}
 	}
 }
 
-// TestStrandedPods: those that an undo leaves in a StatefulSet, by the status that kube-controller-manager writes.
-func TestStrandedPods(t *testing.T) {
-	for _, c := range []struct {
+// TestProgress: what is read of a workload's spec and status, as the controllers of Kubernetes write them.
+func TestProgress(t *testing.T) {
+	deployment, set, daemon := deploymentProgress, statefulSetProgress, daemonSetProgress
+	onDelete := `{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`
+	for _, test := range []struct {
 		name, spec, status string
-		stranded           int64
+		of                 func(name string, spec, status map[string]any) progress
+		complete           bool
+		// stranded are the pods that an undo leaves in a StatefulSet, waits names those that wait for a person.
+		stranded int64
+		waits    string
 	}{
 		{
-			"a change is on its way", `{}`,
-			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"currentRevision":"a","updateRevision":"b"}`, 0,
+			"replicas left out", `{}`, `{"replicas":1,"updatedReplicas":1,"availableReplicas":1}`, deployment, true, 0,
+			"",
 		},
 		{
-			"it was given up", `{}`,
-			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, 1,
+			"old pods left", `{"replicas":1}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":1}`, deployment,
+			false, 0, "",
+		},
+		{"scaled to none", `{"replicas":0}`, `{}`, deployment, true, 0, ""},
+		{"set", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":2,"availableReplicas":2}`, set, true, 0, ""},
+		{
+			"set updating", `{"replicas":2}`,
+			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`, set,
+			false, 0, "",
 		},
 		{
-			"another change came instead", `{}`,
-			`{"replicas":3,"currentReplicas":2,"currentRevision":"a","updateRevision":"c"}`, 1,
+			"canary", `{"replicas":2,"updateStrategy":{"rollingUpdate":{"partition":1}}}`,
+			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`, set,
+			true, 0, "updateStrategy.rollingUpdate.partition is 1, and keeps web-0 as before",
 		},
 		{
-			"they are replaced all at once", `{"podManagementPolicy":"Parallel"}`,
-			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, 0,
+			"canary of others",
+			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
+			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"updateRevision":"b"}`, set, false, 0,
+			"updateStrategy.rollingUpdate.partition is 2, and keeps web-4, web-5 as before",
 		},
-	} {
-		var spec, status map[string]any
-		for text, into := range map[string]*map[string]any{c.spec: &spec, c.status: &status} {
-			if err := utiljson.Unmarshal([]byte(text), into); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if p := statefulSetProgress("web", spec, status); p.stranded != c.stranded {
-			t.Errorf("%s: %d pods are stranded, want %d", c.name, p.stranded, c.stranded)
-		}
-	}
-}
-
-// TestWaitingPods: the status names the pods that wait for a person.
-func TestWaitingPods(t *testing.T) {
-	for _, c := range []struct{ spec, status, want string }{
 		{
-			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":5}`,
+			"on delete", onDelete,
+			`{"replicas":5,"currentReplicas":5,"availableReplicas":5,"updateRevision":"b"}`, set, true, 0,
 			"5 of 5 pods wait until somebody deletes them (OnDelete): web-0, web-1, web-2 and 2 more",
 		},
 		{
-			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`,
-			`{"replicas":5,"updatedReplicas":1,"updateRevision":"b"}`,
-			"4 of 5 pods wait until somebody deletes them (OnDelete): those with controller-revision-hash!=b",
+			"some are deleted", onDelete,
+			`{"replicas":5,"updatedReplicas":1,"currentReplicas":4,"availableReplicas":5,"updateRevision":"b"}`, set,
+			true, 0, "4 of 5 pods wait until somebody deletes them (OnDelete): those with controller-revision-hash!=b",
 		},
-		{`{"replicas":1,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":1,"updatedReplicas":1}`, ""},
 		{
-			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
-			`{"replicas":3,"updatedReplicas":1}`,
-			"updateStrategy.rollingUpdate.partition is 2, and keeps web-4, web-5 as before",
+			"all are deleted", onDelete, `{"replicas":5,"updatedReplicas":5,"availableReplicas":5}`, set, true, 0, "",
+		},
+		{
+			"a change is on its way", `{}`,
+			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"currentRevision":"a","updateRevision":"b"}`, set,
+			false, 0, "",
+		},
+		{
+			"it was given up", `{}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, set,
+			false, 1, "",
+		},
+		{
+			"another change came instead", `{}`,
+			`{"replicas":3,"currentReplicas":2,"currentRevision":"a","updateRevision":"c"}`, set, false, 1, "",
+		},
+		{
+			"they are replaced all at once", `{"podManagementPolicy":"Parallel"}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, set,
+			false, 0, "",
+		},
+		{
+			"daemon", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":2}`, daemon,
+			true, 0, "",
+		},
+		{
+			"daemon unavailable", `{}`,
+			`{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, daemon, false, 0, "",
 		},
 	} {
-		if p := statefulSetProgress("web", parse(t, c.spec), parse(t, c.status)); p.waits != c.want {
-			t.Errorf("got %q, want %q", p.waits, c.want)
+		got := test.of("web", parse(t, test.spec), parse(t, test.status))
+		if got.complete != test.complete || got.stranded != test.stranded || got.waits != test.waits {
+			t.Errorf("%s: got %+v", test.name, got)
 		}
 	}
+}
+
+func parse(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var value map[string]any
+	if err := utiljson.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // TestCheckToleratesTaints: the Job of a check runs where its unit's pods do, unless its template has tolerations.
 func TestCheckToleratesTaints(t *testing.T) {
 	const containers = `"containers":[{"name":"c","image":"i"}]`
 	for own, want := range map[string]string{"": "edge", `"tolerations":[],`: ""} {
-		template := strings.Replace(plain, `"spec":{`, `"spec":{"tolerations":[{"key":"edge","operator":"Exists"}],`, 1)
-		grid := deploymentGrid("demo", template)
+		tolerating := strings.NewReplacer(`"spec":{`, `"spec":{"tolerations":[{"key":"edge","operator":"Exists"}],`)
 		wave := named("lab", "lab")
 		wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{` + own + containers + `}}}`)}
-		grid.Spec.Rollout = inWaves(wave)
-		f := newFixture(t, grid)
-		f.node("node-lab", "lab")
-		f.passes(grid)
-		f.ready("demo", "lab")
-		f.passes(grid)
-		f.update(grid, func() { grid.Spec.Template = raw(strings.Replace(template, `"i"`, `"j"`, 1)) })
-		f.passes(grid)
-		f.ready("demo", "lab")
-		f.passes(grid)
+		f, grid := demo(t, in("lab"), func(grid *v1.DeploymentGrid) {
+			grid.Spec.Template, grid.Spec.Rollout = raw(tolerating.Replace(plain)), inWaves(wave)
+		})
+		f.rolls(grid, "lab")
+		f.update(grid, func() { grid.Spec.Template = raw(tolerating.Replace(other)) })
+		f.rolls(grid, "lab")
 		jobs := &batchv1.JobList{}
 		if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
 			t.Fatalf("%d Jobs, %v", len(jobs.Items), err)

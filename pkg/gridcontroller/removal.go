@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
 const (
@@ -31,15 +32,12 @@ const (
 type removal struct {
 	retain bool
 	grace  time.Duration
-	max    intstr.IntOrString
+	max    *intstr.IntOrString
 }
 
 func (p *pass) removal() removal {
 	spec := ptr.Deref(p.spec.Removal, v1.Removal{})
-	r := removal{
-		retain: spec.Policy == v1.RemovalRetain, grace: p.grace,
-		max: ptr.Deref(spec.MaxUnits, intstr.FromString(defaultMaxUnits)),
-	}
+	r := removal{retain: spec.Policy == v1.RemovalRetain, grace: p.grace, max: spec.MaxUnits}
 	if seconds := spec.GraceSeconds; seconds != nil {
 		r.grace = time.Duration(*seconds) * time.Second
 	}
@@ -48,11 +46,7 @@ func (p *pass) removal() removal {
 
 // limit returns how many of so many units may be removed without an approval.
 func (r removal) limit(units int) int {
-	limit, err := intstr.GetScaledValueFromIntOrPercent(&r.max, units, false)
-	if err != nil { // the value is not valid, and someone else's CRD has accepted it
-		limit = 0
-	}
-	return max(limit, 1)
+	return max(rollout.Share(r.max, defaultMaxUnits, units), 1)
 }
 
 // token returns the value that approves the removal of these units. It has their number and a hash of their names, so
@@ -64,7 +58,6 @@ func token(units []string, more ...string) string {
 
 // vanished is a child of a unit that has no node any more.
 type vanished struct {
-	unit string
 	live *child
 	// at is when the child is deleted. known is set if that was told before.
 	at    time.Time
@@ -84,7 +77,7 @@ func (p *pass) findVanished(ctx context.Context) {
 				"unit", live.unit, "child", name, "kept", p.assigned.ByUnit[live.unit])
 			continue
 		}
-		p.gone = append(p.gone, vanished{unit: live.unit, live: live})
+		p.gone = append(p.gone, vanished{live: live})
 	}
 }
 
@@ -109,11 +102,11 @@ func (p *pass) losses() []loss {
 	var all []loss
 	for i := range p.gone {
 		v := &p.gone[i]
-		told := p.status.States[v.unit]
+		told := p.status.States[v.live.unit]
 		if told.RemovalApproved {
-			m.approved[v.unit] = true
+			m.approved[v.live.unit] = true
 		}
-		v.at, v.known = m.removals[v.unit]
+		v.at, v.known = m.removals[v.live.unit]
 		if !v.known { // an earlier controller may have set the time already
 			v.at = p.clock.Now().Add(rules.grace).Truncate(time.Second)
 			if told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
@@ -121,7 +114,7 @@ func (p *pass) losses() []loss {
 			}
 		}
 		if !v.live.deleting && !rules.retain && !v.live.held {
-			all = append(all, loss{v.unit, v.at.UTC().Format(time.RFC3339), vanishes})
+			all = append(all, loss{v.live.unit, v.at.UTC().Format(time.RFC3339), vanishes})
 		}
 	}
 	for _, unit := range p.names {
@@ -207,10 +200,10 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 		state := liveState(v.live, v1.UnitRemoving)
 		state.Reason = v1.ReasonUnitVanished
 		if going := !rules.retain && !v.live.held; going {
-			removals[v.unit] = v.at
-			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.unit]
+			removals[v.live.unit] = v.at
+			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.live.unit]
 			if !v.known {
-				p.vanished = append(p.vanished, v.unit)
+				p.vanished = append(p.vanished, v.live.unit)
 			}
 		}
 		switch {
@@ -219,7 +212,7 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 		case v.live.held:
 			state = heldState(v.live)
 		case v.live.deleting: // the end of the deletion will be an event
-		case held[v.unit]:
+		case held[v.live.unit]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many units at once waits for an approval"
 		case now.Before(v.at):
@@ -231,13 +224,13 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
-				p.removed = append(p.removed, v.unit)
-				if !m.approved[v.unit] {
-					m.losses[v.unit] = now
+				p.removed = append(p.removed, v.live.unit)
+				if !m.approved[v.live.unit] {
+					m.losses[v.live.unit] = now
 				}
 			}
 		}
-		p.states[v.unit] = state
+		p.states[v.live.unit] = state
 	}
 	m.removals = removals
 }
@@ -256,8 +249,8 @@ func (p *pass) lossesLeft() []v1.UnitLoss {
 // watch may have fallen silent, or come from a server that had lost its data. So the API server is asked before a site
 // is taken down.
 func (p *pass) removeUnit(ctx context.Context, v vanished) error {
-	units := []string{v.unit}
-	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.unit {
+	units := []string{v.live.unit}
+	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.live.unit {
 		units = append(units, named) // the label that names the unit may have been changed
 	}
 	for _, unit := range units {

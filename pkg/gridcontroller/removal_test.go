@@ -1,14 +1,13 @@
 package gridcontroller
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -18,14 +17,8 @@ import (
 // sites makes a grid with this many units, and a node in each and one in none.
 func sites(t *testing.T, count int, removal *v1.Removal) (*fixture, *v1.DeploymentGrid) {
 	t.Helper()
-	grid := deploymentGrid("demo", plain)
-	grid.Spec.Removal = removal
-	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](1e6) // nobody makes pods
-	f := newFixture(t, grid)
+	f, grid := demo(t, numbered(count), longDeadline, func(grid *v1.DeploymentGrid) { grid.Spec.Removal = removal })
 	f.node("other", "")
-	for i := range count {
-		f.node(fmt.Sprint("n", i), fmt.Sprint("u", i))
-	}
 	f.pass(grid)
 	f.pass(grid)
 	if took := f.took(); len(took) != count {
@@ -34,9 +27,34 @@ func sites(t *testing.T, count int, removal *v1.Removal) (*fixture, *v1.Deployme
 	return f, grid
 }
 
+// anyNumber lets any number of units vanish.
+func anyNumber() *v1.Removal { return &v1.Removal{MaxUnits: ptr.To(intstr.FromString("100%"))} }
+
+// vanish takes the nodes of units out of all units.
+func (f *fixture) vanish(units ...string) {
+	for _, unit := range units {
+		f.node("node-"+unit, "")
+	}
+}
+
+// hide tells the reconcilers that the nodes of units are gone, which is not so.
+func (f *fixture) hide(units ...string) {
+	for _, unit := range units {
+		f.note("node-"+unit, nil)
+	}
+}
+
+// waits are three passes, an hour before each.
+func (f *fixture) waits(grid *v1.DeploymentGrid) {
+	f.Helper()
+	for range 3 {
+		f.step(time.Hour)
+		f.pass(grid)
+	}
+}
+
 // approval is what condition Degraded asks for.
 func (f *fixture) approval(grid *v1.DeploymentGrid) string {
-	f.Helper()
 	for _, c := range grid.Status.Conditions {
 		if c.Type == v1.ConditionDegraded {
 			_, after, _ := strings.Cut(c.Message, v1.AnnotationApproveRemoval+"=")
@@ -49,167 +67,168 @@ func (f *fixture) approval(grid *v1.DeploymentGrid) string {
 
 func (f *fixture) approve(grid *v1.DeploymentGrid, token string) {
 	f.Helper()
-	f.update(grid, func() {
-		grid.Annotations = map[string]string{v1.AnnotationApproveRemoval: token}
-		grid.Generation-- // annotations are none of the spec
-	})
+	f.annotate(grid, v1.AnnotationApproveRemoval, token)
 }
 
 // TestMassRemovalWaits: someone takes the label from all nodes. Nothing goes until it is approved, in the words that
 // are told, for the units that are told.
 func TestMassRemovalWaits(t *testing.T) {
 	f, grid := sites(t, 20, nil)
-	for i := range 15 {
-		f.node(fmt.Sprint("n", i), "")
-	}
-	for range 3 {
-		f.step(time.Hour)
-		f.pass(grid)
-	}
+	units := numbered(20)
+	f.vanish(units[:15]...)
+	f.waits(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval,
-		"15 units have no node", "u0, u1, u10, u11, u12 and 10 more", "only 2 of 20",
-		v1.AnnotationApproveRemoval+"=15-")
+	f.expect(grid, "Degraded=True MassRemoval", "15 units have no node", "u000, u001, u002, u003, u004 and 10 more",
+		"only 2 of 20", v1.AnnotationApproveRemoval+"=15-")
 	f.expectEvent(f.told(), "Warning", v1.ReasonMassRemoval)
-	if state := grid.Status.States["u3"]; state.Phase != v1.UnitRemoving || state.Reason != v1.ReasonMassRemoval {
+	if state := f.expectUnit(grid, "u003", v1.UnitRemoving); state.Reason != v1.ReasonMassRemoval {
 		t.Errorf("got the state %+v", state)
 	}
 	// A wrong approval, and one that was good for fewer units, are none. Nor does a restart forget.
 	before := f.approval(grid)
 	f.approve(grid, "15")
 	f.pass(grid)
-	f.node("n15", "")
+	f.vanish(units[15])
 	f.approve(grid, before)
 	f.restart()
 	f.step(time.Hour)
 	f.pass(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval, "=16-")
+	f.expect(grid, "Degraded=True MassRemoval", "=16-")
 
 	f.approve(grid, f.approval(grid))
-	f.failing(func(call string) error { // half of it goes wrong, and another controller goes on
-		if strings.HasPrefix(call, "delete demo-u1") {
-			return errBroken
-		}
-		return nil
-	})
+	f.failOn("delete demo-u01", errBroken) // half of it goes wrong, and another controller goes on
 	f.pass(grid)
 	f.restart()
 	f.failing(nil)
 	f.step(10 * time.Minute)
 	f.pass(grid)
 	f.pass(grid)
-	if names := strings.Fields(f.names()); len(names) != 4 {
-		t.Errorf("left: %s", names)
-	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectNames("demo-u016 demo-u017 demo-u018 demo-u019")
+	f.expectWell(grid)
 
 	// The approval is not good for another time.
-	for i := 16; i < 19; i++ {
-		f.node(fmt.Sprint("n", i), "")
-	}
+	f.vanish(units[16:19]...)
 	f.pass(grid)
 	f.step(time.Hour)
 	f.pass(grid)
-	if names := strings.Fields(f.names()); len(names) != 4 {
-		t.Errorf("left: %s", names)
-	}
+	f.expectNames("demo-u016 demo-u017 demo-u018 demo-u019")
 }
 
-// TestMassRemovalIsUndone: nodes that come back need no approval.
-func TestMassRemovalIsUndone(t *testing.T) {
-	f, grid := sites(t, 5, nil)
-	for i := range 5 {
-		f.node(fmt.Sprint("n", i), "")
-	}
+// TestRemovalIsApprovedOnce: nodes that come back need no approval, and the same units that vanish again ask again.
+func TestRemovalIsApprovedOnce(t *testing.T) {
+	f, grid := sites(t, 6, nil)
+	units := numbered(6)
+	f.vanish(units...)
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval)
-	for i := range 5 {
-		f.node(fmt.Sprint("n", i), fmt.Sprint("u", i))
-	}
+	f.expect(grid, "Degraded=True MassRemoval")
+	f.nodesIn(units...)
 	f.step(time.Hour)
 	f.pass(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectWell(grid)
+
+	f.vanish(units[:3]...)
+	f.pass(grid)
+	f.approve(grid, f.approval(grid))
+	f.pass(grid)
+	f.step(6 * time.Minute)
+	f.pass(grid)
+	f.expectNames("demo-u003 demo-u004 demo-u005")
+	f.nodesIn(units...) // the sites are opened again
+	f.pass(grid)
+	f.step(90 * 24 * time.Hour)
+	f.pass(grid)
+	f.restart()
+	f.pass(grid)
+	f.vanish(units[:3]...) // half a year later nodes register again without their labels
+	f.pass(grid)
+	f.step(6 * time.Minute)
+	f.pass(grid)
+	f.expectNames("demo-u000 demo-u001 demo-u002 demo-u003 demo-u004 demo-u005")
 }
 
 // TestFewUnitsGo without an approval: a tenth of them a day, however slowly, and whether or not the controller
 // restarts.
 func TestFewUnitsGo(t *testing.T) {
 	f, grid := sites(t, 60, nil)
+	units := numbered(6)
 	for i := range 3 {
-		f.node(fmt.Sprint("n", 2*i), "")
-		f.node(fmt.Sprint("n", 2*i+1), "")
+		f.vanish(units[2*i], units[2*i+1])
 		f.pass(grid)
 		f.step(6 * time.Minute)
 		f.pass(grid)
 		if i == 2 {
 			f.expectTook()
-			f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval)
+			f.expect(grid, "Degraded=True MassRemoval")
 			break
 		}
-		f.expectTook(fmt.Sprint("delete demo-u", 2*i), fmt.Sprint("delete demo-u", 2*i+1))
+		f.expectTook("delete demo-"+units[2*i], "delete demo-"+units[2*i+1])
 		f.restart()
 	}
 	f.step(24 * time.Hour)
 	f.pass(grid)
-	f.expectTook("delete demo-u4", "delete demo-u5")
+	f.expectTook("delete demo-u004", "delete demo-u005")
 }
 
 // TestNoGrace: without a grace time units that vanish one after the other are counted together all the same.
 func TestNoGrace(t *testing.T) {
 	f, grid := sites(t, 30, &v1.Removal{GraceSeconds: ptr.To[int32](0), MaxUnits: ptr.To(intstr.FromInt32(4))})
-	for i := range 10 {
-		f.node(fmt.Sprint("n", i), "")
+	for _, unit := range numbered(10) {
+		f.vanish(unit)
 		f.pass(grid)
 	}
 	if took := f.took(); len(took) != 4 {
 		t.Errorf("got the writes %q", took)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval)
+	f.expect(grid, "Degraded=True MassRemoval")
 }
 
 func TestRetain(t *testing.T) {
 	f, grid := sites(t, 3, &v1.Removal{Policy: v1.RemovalRetain})
-	for i := range 3 {
-		f.node(fmt.Sprint("n", i), "")
-	}
-	for range 3 {
-		f.step(time.Hour)
-		f.pass(grid)
-	}
+	f.vanish(numbered(3)...)
+	f.waits(grid)
 	f.expectTook()
-	if state := grid.Status.States["u1"]; state.Phase != v1.UnitRetained || grid.Status.Units != 0 {
-		t.Errorf("got the state %+v of %d units", state, grid.Status.Units)
+	f.expectUnit(grid, "u001", v1.UnitRetained)
+	if grid.Status.Units != 0 {
+		t.Errorf("got %d units", grid.Status.Units)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectWell(grid)
 }
 
-// TestChangedKey: a typing error in gridUniqKey that is a legal key takes no site down, and moves none.
+// TestChangedKey: a typing error in gridUniqKey that is a legal key takes no site down, and moves none, also where the
+// status was lost.
 func TestChangedKey(t *testing.T) {
 	f, grid := sites(t, 10, nil)
-	// of the same name under both keys
-	f.note("n0", &nodeState{labels: map[string]string{"zone1": "u0", "zone2": "u0"}})
+	both := map[string]string{"zone1": "u000", "zone2": "u000"} // a unit of the same name under both keys
+	f.note("node-u000", &nodeState{labels: both})
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone2" })
-	for range 3 {
-		f.step(time.Hour)
-		f.pass(grid)
+	expectHeld := func() {
+		t.Helper()
+		f.expectTook()
+		f.expect(grid, "Degraded=True MassRemoval", "from zone1 to zone2", "10 units", "=10-")
 	}
+	f.waits(grid)
 	f.restart()
 	f.pass(grid)
-	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval,
-		"from zone1 to zone2", "10 units", "=10-")
+	expectHeld()
 	if grid.Status.GridUniqKey != "zone1" || grid.Status.Units != 10 {
 		t.Errorf("got %d units of %s", grid.Status.Units, grid.Status.GridUniqKey)
 	}
+	grid.Status = v1.WorkloadGridStatus{}
+	if err := f.client.Status().Update(f.Context(), grid); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	f.pass(grid)
+	expectHeld()
 	approval := f.approval(grid)
 
 	// It is mended.
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone1" })
 	f.pass(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectWell(grid)
 
 	// It is meant. What was approved of was another edit.
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone2" })
@@ -218,23 +237,19 @@ func TestChangedKey(t *testing.T) {
 	f.expectTook()
 	f.approve(grid, f.approval(grid))
 	f.mu.Lock()
-	clear(f.nodes)
-	f.nodes["n0"] = map[string]string{"zone1": "u0", "zone2": "u0"}
+	f.nodes = map[string]map[string]string{"node-u000": both}
 	f.mu.Unlock()
 	f.pass(grid)
-	f.expectTook("apply demo-u0")
-	if selector := f.deployment("demo-u0").Spec.Template.Spec.NodeSelector; !maps.Equal(selector, map[string]string{
-		"zone2": "u0",
-	}) {
+	f.expectTook("apply demo-u000")
+	selector := f.deployment("demo-u000").Spec.Template.Spec.NodeSelector
+	if !maps.Equal(selector, map[string]string{"zone2": "u000"}) {
 		t.Errorf("got the node selector %v", selector)
 	}
 	f.restart() // what was approved is in the status
 	f.step(time.Hour)
 	f.pass(grid)
 	f.pass(grid)
-	if f.names() != "demo-u0" {
-		t.Errorf("left: %s", f.names())
-	}
+	f.expectNames("demo-u000")
 }
 
 func TestRemovalLimit(t *testing.T) {
@@ -247,12 +262,105 @@ func TestRemovalLimit(t *testing.T) {
 		{intstr.FromInt32(0), 9, 1}, {intstr.FromInt32(7), 5, 7}, {intstr.FromString("nonsense"), 1000, 1},
 		{intstr.FromString("100%"), 12, 12},
 	} {
-		if got := (removal{max: test.max}).limit(test.units); got != test.want {
+		if got := (removal{max: &test.max}).limit(test.units); got != test.want {
 			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.units, got, test.want)
 		}
 	}
 	if a, b := token([]string{"a", "b"}), token([]string{"b", "a"}); a != b ||
 		slices.Contains([]string{token([]string{"a", "c"}), token([]string{"a"})}, a) {
 		t.Error("an approval is for the units that it was given for, in whatever order")
+	}
+}
+
+// TestHold: a workload that somebody holds stays as it is, also when its unit vanishes, and is told of; it is synced
+// again when it is not held.
+func TestHold(t *testing.T) {
+	f, grid := demo(t, in("east west"))
+	f.rolls(grid, "east", "west")
+	for reason, says := range map[string]string{"hotfix": "hotfix", "": "no reason is given"} {
+		f.edit("demo-east", func(d *appsv1.Deployment) {
+			d.Annotations[v1.AnnotationHold] = reason
+			d.Spec.Template.Spec.Containers[0].Image = "hotfix"
+		})
+		f.passes(grid)
+		if state := f.expectUnit(grid, "east", v1.UnitHeld); state.Message != says {
+			t.Errorf("got %+v", state)
+		}
+		f.vanish("east")
+		f.passes(grid)
+		f.step(6 * time.Minute)
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"east": "hotfix"})
+		f.nodesIn("east")
+		f.edit("demo-east", func(d *appsv1.Deployment) { delete(d.Annotations, v1.AnnotationHold) })
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"east": "i"})
+	}
+}
+
+// TestListWithoutNodes: a list of nodes that comes back empty, or without most, deletes nothing within the grace
+// time, and is forgotten when the nodes return.
+func TestListWithoutNodes(t *testing.T) {
+	for name, keeps := range map[string]int{"none": 0, "few": 1} {
+		t.Run(name, func(t *testing.T) {
+			f, grid := sites(t, 6, anyNumber())
+			units := numbered(6)
+			f.hide(units[keeps:]...)
+			f.pass(grid)
+			if int(grid.Status.Units) != keeps {
+				t.Errorf("%d units, want %d", grid.Status.Units, keeps)
+			}
+			for range 4 {
+				f.step(time.Minute)
+				f.pass(grid)
+			}
+			f.expectTook()
+			f.nodesIn(units...)
+			f.waits(grid)
+			f.expectTook()
+			if grid.Status.Units != 6 {
+				t.Errorf("%d units, want 6", grid.Status.Units)
+			}
+			for unit, state := range grid.Status.States {
+				if state.Phase == v1.UnitRemoving || state.RemovalTime != nil {
+					t.Errorf("unit %s: %+v", unit, state)
+				}
+			}
+		})
+	}
+}
+
+// TestGraceTimeOfALie: nodes that have been missing for longer than the grace time are asked for before anything is
+// deleted, and so nothing is; that cannot be asked, either; and what is gone in truth goes.
+func TestGraceTimeOfALie(t *testing.T) {
+	f, grid := sites(t, 6, anyNumber())
+	f.hide(numbered(6)...)
+	f.pass(grid)
+	f.step(time.Hour)
+	f.pass(grid)
+	f.expectTook()
+	state := f.expectUnit(grid, "u004", v1.UnitRemoving)
+	if state.Reason != v1.ReasonSyncFailed || state.Message != "Deployment demo-u004 is not removed: node node-u004 "+
+		"is in the unit, which the watch of nodes has not shown yet" {
+		t.Errorf("got the state %+v", state)
+	}
+	// An API server that does not answer, and one that knows no node at all.
+	for _, change := range []func(){func() { f.failLists = errBroken }, func() { f.failLists = nil; clear(f.nodes) }} {
+		f.mu.Lock()
+		change()
+		f.mu.Unlock()
+		f.step(time.Hour)
+		f.pass(grid)
+		f.expectTook()
+	}
+	// One that knows another one.
+	f.node("other", "")
+	if again := f.reconcile(grid); again <= 0 || again > 10*time.Second {
+		t.Errorf("asks to be called again after %s", again)
+	}
+	f.step(10 * time.Second)
+	f.pass(grid)
+	if took := f.took(); len(took) != 6 {
+		t.Errorf("got the writes %q", took)
 	}
 }

@@ -145,7 +145,7 @@ func (p *pass) collect(ctx context.Context) {
 	for _, live := range p.children {
 		inUse[live.revision] = true
 	}
-	for _, memory := range p.memory.children {
+	for _, memory := range p.memory.units {
 		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -61,18 +59,12 @@ type rolloutMemory struct {
 	update string
 	// written is the grid with the newest status that is known to be written; nil if that is not known.
 	written v1.Object
-	// failures has the units that have failed.
-	failures map[string]failedUnit
-	// asked has what the pods of units said, by unit.
-	asked map[string]answer
-	// passed has the Jobs of checks that have succeeded, by unit, until the status says so.
-	passed map[string]*batchv1.Job
 	// mark identifies the last state of the rollout for which there was an event.
 	mark string
 }
 
-// failedUnit is a unit that has failed with a revision.
-type failedUnit struct{ revision, why string }
+// brokenUnit is why a unit has failed, and with which revision.
+type brokenUnit struct{ revision, why string }
 
 // answer is what the pods of a unit said, at a time, about a time.
 type answer struct {
@@ -221,12 +213,8 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 		u.SilentSince = since
 	}
 	live, memory := p.child(unit), p.of(unit)
-	if failure, ok := p.memory.rollout.failures[unit]; ok {
-		u.Broken, u.Tried = failure.why, failure.revision
-	}
-	u.Progress = memory.progressAt
-	if memory.applied.resourceVersion != "" && p.clock.Now().Before(memory.applied.at.Add(cacheLag)) &&
-		(live == nil || older(live.resourceVersion, memory.applied.resourceVersion)) { // the cache is behind
+	u.Broken, u.Tried, u.Progress = memory.broken.why, memory.broken.revision, memory.progressAt
+	if memory.isAhead(live, p.clock.Now()) {
 		u.Exists, u.Revision = true, memory.applied.revision
 		return u
 	}
@@ -244,12 +232,7 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 		u.Revision = ""
 	}
 	u.Idle = live.observed && live.progress.replicas == 0
-	done := live.progress.complete && live.observed && !live.deleting
-	if p.partlySilent(unit) && live.observed && !done {
-		heard := live.progress.replicas - silent
-		done = heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
-	}
-	u.Ready = done && live.progress.waits == "" && !u.Silent
+	u.Ready = p.isDone(unit, live, silent) && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits
 	}
@@ -257,6 +240,17 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 		u.Broken = ""
 	}
 	return u
+}
+
+// isDone reports whether all pods of a unit's workload are as its spec says; of a DaemonSet with silent nodes, those on
+// the others.
+func (p *pass) isDone(unit string, live *child, silent int64) bool {
+	done := live.progress.complete && live.observed && !live.deleting
+	if done || !p.partlySilent(unit) || !live.observed {
+		return done
+	}
+	heard := live.progress.replicas - silent
+	return heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
 }
 
 // partlySilent reports whether the control plane has lost contact with a node of a unit, which keeps a DaemonSet's
@@ -269,27 +263,22 @@ func (p *pass) partlySilent(unit string) bool {
 // ask has the pods of units tell what the plan wants to know, and runs checks. The next pass asks what there is no time
 // for.
 func (p *pass) ask(ctx context.Context, units []rollout.Unit) {
-	m := &p.memory.rollout
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	if m.asked == nil {
-		m.asked = map[string]answer{}
-	}
 	unit := func(name string) *rollout.Unit {
 		i, _ := slices.BinarySearch(p.names, name)
 		return &units[i]
 	}
 	for _, of := range p.planned.Ask {
 		since, ready := of.Since.Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
-		known, ok := m.asked[of.Name]
-		if !ok || p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
+		known := &p.of(of.Name).asked
+		if p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
 			pods, nodes, err := p.podsOf(ctx, of.Name)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit", "unit", of.Name, "reason", err)
 				continue
 			}
-			known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
-			m.asked[of.Name] = known
+			*known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
 		}
 		unit(of.Name).Pods = &known.Pods
 	}
@@ -322,26 +311,25 @@ func (p *pass) conclude(ctx context.Context) {
 		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no unit", name))
 	}
 	defer p.collect(ctx)
-	m := &p.memory.rollout
-	if p.spec.Rollout == nil {
-		m.written, m.failures = nil, nil
-		return
-	}
-	failures := map[string]failedUnit{}
-	for _, unit := range p.names {
-		state, result := p.states[unit], p.results[unit]
-		switch {
-		case result.untried:
+	for unit, memory := range p.memory.units {
+		var broken brokenUnit
+		switch state, result := p.states[unit], p.results[unit]; {
+		case p.spec.Rollout == nil, result.untried:
 		case state.Phase == v1.UnitFailed && state.Reason != v1.ReasonSyncFailed:
-			failures[unit] = failedUnit{p.targets[unit].revision, state.Reason + ": " + state.Message}
+			broken = brokenUnit{p.targets[unit].revision, state.Reason + ": " + state.Message}
 		case state.Phase == v1.UnitStalled && result.child != nil:
-			failures[unit] = failedUnit{result.child.revision, state.Message}
+			broken = brokenUnit{result.child.revision, state.Message}
+		}
+		if memory.broken != broken {
+			memory.broken = broken
+			p.lookAgain(p.clock.Now())
 		}
 	}
-	if !maps.Equal(failures, m.failures) {
-		p.lookAgain(p.clock.Now())
+	m := &p.memory.rollout
+	if p.spec.Rollout == nil {
+		m.written = nil
+		return
 	}
-	m.failures = failures
 	p.lookAgain(p.planned.Again)
 	for i, wave := range p.planned.Status.Waves {
 		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Units != nil && wave.Units == 0 {
@@ -352,9 +340,7 @@ func (p *pass) conclude(ctx context.Context) {
 		p.noEffect = append(p.noEffect, fmt.Sprintf(
 			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(units)))
 	}
-	if p.removePassed(ctx); len(m.passed) > 0 {
-		p.lookAgain(p.clock.Now().Add(askPause))
-	}
+	p.removePassed(ctx)
 	_, written := v1.Workload(m.written)
 	if p.before != nil && p.before.Phase == v1.RolloutComplete && written.CurrentRevision == p.update {
 		p.markCompleted(ctx)

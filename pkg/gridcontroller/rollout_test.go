@@ -19,21 +19,15 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-const other = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
-	`"spec":{"containers":[{"name":"c","image":"two"}]}}}`
+var other = strings.ReplaceAll(plain, `"i"`, `"two"`)
 
 // ready makes the Deployments of units ready, as their controller does.
 func (f *fixture) ready(grid string, units ...string) {
 	f.Helper()
 	for _, unit := range units {
-		d := f.deployment(grid + "-" + unit)
-		d.Status = appsv1.DeploymentStatus{
-			ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
-		}
-		if err := f.client.Status().Update(f.Context(), d); err != nil {
-			f.Fatal(err)
-		}
-		f.runs(d, "node-"+unit)
+		name := grid + "-" + unit
+		f.report(name, running)
+		f.runs(f.deployment(name), "node-"+unit)
 	}
 }
 
@@ -162,16 +156,43 @@ func (f *fixture) passes(grid client.Object) {
 	}
 }
 
+// rolls has the Deployments of units get ready with what is due.
+func (f *fixture) rolls(grid client.Object, units ...string) {
+	f.Helper()
+	f.passes(grid)
+	f.ready(grid.GetName(), units...)
+	f.passes(grid)
+}
+
 // completes has the Deployments of units get ready until the rollout is complete.
 func (f *fixture) completes(grid *v1.DeploymentGrid, units ...string) {
 	f.Helper()
-	f.passes(grid)
 	for i := 0; i < 6 && (i == 0 || grid.Status.Rollout.Phase != v1.RolloutComplete); i++ {
-		f.ready(grid.Name, units...)
-		f.passes(grid)
+		f.rolls(grid, units...)
 	}
 	f.expectPhase(grid, v1.RolloutComplete, "")
 }
+
+// template changes the template of a grid, and lets the change begin.
+func (f *fixture) template(grid *v1.DeploymentGrid, template string) {
+	f.Helper()
+	f.update(grid, func() { grid.Spec.Template = raw(template) })
+	f.passes(grid)
+}
+
+// resume lets a halted rollout go on.
+func (f *fixture) resume(grid *v1.DeploymentGrid) {
+	f.Helper()
+	f.annotate(grid, v1.AnnotationResumed, grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339))
+}
+
+// rollingIn gives a grid a rollout in waves.
+func rollingIn(waves ...v1.Wave) func(*v1.DeploymentGrid) {
+	return func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = inWaves(waves...) }
+}
+
+// stallsSoon gives units half a minute for a change.
+func stallsSoon(grid *v1.DeploymentGrid) { grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30) }
 
 func inWaves(waves ...v1.Wave) *v1.Rollout { return &v1.Rollout{Waves: waves} }
 
@@ -186,19 +207,16 @@ func named(name string, units ...string) v1.Wave {
 // TestRolloutInWaves: each wave begins when the one before is done; units that are not due are kept, and what somebody
 // changes there is reverted to their own revision.
 func TestRolloutInWaves(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
 	canary := named("canary", "lab")
 	canary.Soak, canary.Approval = &metav1.Duration{Duration: time.Minute}, v1.ApprovalManual
-	grid.Spec.Rollout = inWaves(canary, named("rest"))
-	f := newFixture(t, grid)
-	f.nodesIn("lab", "east", "west")
-	f.completes(grid, "lab", "east", "west")
+	units := in("lab east west")
+	f, grid := demo(t, units, rollingIn(canary, named("rest")))
+	f.completes(grid, units...)
 	f.renewing()
 	first := grid.Status.CurrentRevision
 	f.took()
 
-	f.update(grid, func() { grid.Spec.Template = raw(other) })
-	f.passes(grid)
+	f.template(grid, other)
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
 	f.expectTook("apply demo-lab")
 	f.expectPhase(grid, v1.RolloutProgressing, "waits for lab")
@@ -206,11 +224,7 @@ func TestRolloutInWaves(t *testing.T) {
 		"canary suspects 0, canary updated 1, rest all 2, rest deferred 0, rest failed 0, rest proven 0, " +
 		"rest ready 0, rest suspects 0, rest updated 0")
 
-	d := f.deployment("demo-east")
-	d.Spec.Template.Spec.Containers[0].Image = "theirs"
-	if err := f.client.Update(f.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	f.edit("demo-east", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "theirs" })
 	f.passes(grid)
 	f.expectImages("demo", map[string]string{"east": "i"})
 
@@ -225,10 +239,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutAwaitingApproval, v1.AnnotationApproved)
 	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
 	f.took()
-	f.update(grid, func() {
-		grid.Generation--
-		grid.Annotations = map[string]string{v1.AnnotationApproved: grid.Status.Rollout.Awaits}
-	})
+	f.annotate(grid, v1.AnnotationApproved, grid.Status.Rollout.Awaits)
 	f.passes(grid)
 	f.expectTook("apply demo-east")
 	f.ready("demo", "east")
@@ -241,8 +252,7 @@ func TestRolloutInWaves(t *testing.T) {
 	}
 
 	// Back to what was before: its revision is the newest again.
-	f.update(grid, func() { grid.Spec.Template = raw(plain) })
-	f.passes(grid)
+	f.template(grid, plain)
 	if got := f.revisions(); len(got) != 2 || !strings.HasPrefix(got[1], "3 "+first) {
 		t.Errorf("got the revisions %q, first %s", got, first)
 	}
@@ -250,13 +260,8 @@ func TestRolloutInWaves(t *testing.T) {
 
 // TestRolloutIsAdopted without a change of what runs.
 func TestRolloutIsAdopted(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
-	f := newFixture(t, grid)
-	f.node("n1", "east")
-	f.node("n2", "west")
-	f.passes(grid)
-	f.ready("demo", "east", "west")
-	f.passes(grid)
+	f, grid := demo(t, in("east west"))
+	f.rolls(grid, "east", "west")
 	before := f.deployment("demo-east")
 	f.took()
 	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("east", "east"), named("rest")) })
@@ -281,25 +286,15 @@ func TestRolloutIsAdopted(t *testing.T) {
 // TestRolloutHalts where the API server refuses the template, rolls back where a workload makes no progress, and the
 // history is kept within its limit.
 func TestRolloutHalts(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
-	grid.Spec.Rollout = inWaves(named("all"))
-	grid.Spec.RevisionHistoryLimit = ptr.To[int32](1)
-	f := newFixture(t, grid)
-	units := []string{"a", "b", "c"}
-	f.nodesIn(units...)
-	f.passes(grid)
-	f.ready("demo", units...)
-	f.passes(grid)
-	f.failing(func(call string) error {
-		if strings.HasPrefix(call, "apply ") {
-			return invalid(call)
-		}
-		return nil
+	units := in("a b c")
+	f, grid := demo(t, units, rollingIn(named("all")), func(grid *v1.DeploymentGrid) {
+		grid.Spec.RevisionHistoryLimit = ptr.To[int32](1)
 	})
-	f.update(grid, func() { grid.Spec.Template = raw(other) })
-	f.passes(grid)
+	f.rolls(grid, units...)
+	f.failOn("apply ", invalid("spec.selector"))
+	f.template(grid, other)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: a: Rejected")
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted)
+	f.expect(grid, "Degraded=True RolloutHalted")
 	f.expectEvent(f.told(), v1.ReasonRolloutHalted, "wave all")
 	f.renewing()
 	f.restart()
@@ -307,17 +302,12 @@ func TestRolloutHalts(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutHalted, "")
 	f.expectImages("demo", map[string]string{"a": "i", "b": "i", "c": "i"})
 
-	f.update(grid, func() {
-		grid.Generation--
-		grid.Annotations = map[string]string{
-			v1.AnnotationResumed: grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339),
-		}
-	})
+	f.resume(grid)
 	f.passes(grid)
 	f.expectImages("demo", map[string]string{"a": "two", "b": "two", "c": "i"}) // a is accepted, and holds nobody
 	f.update(grid, func() {
 		grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
-		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+		stallsSoon(grid)
 	})
 	f.step(40 * time.Second)
 	f.passes(grid)
@@ -328,72 +318,47 @@ func TestRolloutHalts(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed")
 
 	for i := range 4 {
-		f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(other, "two", fmt.Sprint("image", i))) })
-		f.passes(grid)
+		f.template(grid, strings.ReplaceAll(other, "two", fmt.Sprint("image", i)))
 	}
 	if got := f.revisions(); len(got) > 4 { // current, update, a's, and one more
 		t.Errorf("got the revisions %q", got)
 	}
 }
 
-// TestHold: a workload that is held stays as it is, and is told of; it is synced again when it is not.
-func TestHold(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
-	f := newFixture(t, grid)
-	f.node("n1", "east")
-	f.passes(grid)
-	f.ready("demo", "east")
-	f.passes(grid)
-	d := f.deployment("demo-east")
-	d.Annotations[v1.AnnotationHold] = "hotfix"
-	d.Spec.Template.Spec.Containers[0].Image = "hotfix"
-	if err := f.client.Update(f.Context(), d); err != nil {
-		t.Fatal(err)
-	}
-	f.passes(grid)
-	state := grid.Status.States["east"]
-	if state.Phase != v1.UnitHeld || state.Message != "hotfix" || f.image("demo-east") != "hotfix" {
-		t.Errorf("got %+v, image %s", state, f.image("demo-east"))
-	}
-	d = f.deployment("demo-east")
-	delete(d.Annotations, v1.AnnotationHold)
-	if err := f.client.Update(f.Context(), d); err != nil {
-		t.Fatal(err)
-	}
-	f.passes(grid)
-	f.expectImages("demo", map[string]string{"east": "i"})
-}
-
 // TestOverrides: replicas and images of the units that names or labels of nodes select; a container that there is not
 // is an error of these units alone.
 func TestOverrides(t *testing.T) {
-	grid := deploymentGrid("demo", plain)
-	grid.Spec.Overrides = []v1.Override{
-		{Name: "big", Units: v1.UnitSelector{
-			Names:        []string{"hz-*"},
-			NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
-		}, Replicas: ptr.To[int32](5)},
-		{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
-		{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
-	}
-	f := newFixture(t, grid)
-	f.nodesIn("hz-1", "hz-2", "lab", "odd")
+	f, grid := demo(t, in("hz-1 hz-2 lab odd"), func(grid *v1.DeploymentGrid) {
+		grid.Spec.Overrides = []v1.Override{
+			{Name: "big", Units: v1.UnitSelector{
+				Names:        []string{"hz-*"},
+				NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
+			}, Replicas: ptr.To[int32](5)},
+			{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
+			{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
+		}
+	})
 	f.passes(grid)
-	replicas := func(unit string) int32 { return ptr.Deref(f.deployment("demo-"+unit).Spec.Replicas, 1) }
-	if replicas("hz-1") != 5 || replicas("hz-2") != 5 || replicas("lab") != 1 {
-		t.Errorf("got the replicas %d, %d and %d", replicas("hz-1"), replicas("hz-2"), replicas("lab"))
+	replicas := func() (all [3]int32) {
+		for i, unit := range in("hz-1 hz-2 lab") {
+			all[i] = ptr.Deref(f.deployment("demo-"+unit).Spec.Replicas, 1)
+		}
+		return all
+	}
+	if got := replicas(); got != [...]int32{5, 5, 1} {
+		t.Errorf("got the replicas %d", got)
 	}
 	f.expectImages("demo", map[string]string{"hz-1": "new", "hz-2": "i", "lab": "i"})
 	says := `spec.overrides[wrong].images: the template has no container "none"; it has c`
-	state := grid.Status.States["odd"]
+	state := f.expectUnit(grid, "odd", v1.UnitFailed)
 	if state.Reason != v1.ReasonInvalidTemplate || !strings.Contains(state.Message, says) {
 		t.Errorf("got %+v", state)
 	}
 	f.took()
-	f.hear("node-lab", map[string]string{"zone1": "lab", "size": "big"})
+	f.note("node-lab", &nodeState{name: "node-lab", labels: map[string]string{"zone1": "lab", "size": "big"}})
 	f.passes(grid)
 	f.expectTook("apply demo-lab")
-	if replicas("lab") != 5 {
-		t.Errorf("after a label: %d replicas", replicas("lab"))
+	if got := replicas(); got != [...]int32{5, 5, 5} {
+		t.Errorf("after a label: got the replicas %d", got)
 	}
 }

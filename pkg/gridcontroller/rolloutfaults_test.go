@@ -16,11 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -46,28 +43,15 @@ type faulty struct {
 
 func newFaulty(t *testing.T, seed uint64) *faulty {
 	t.Helper()
-	grid := deploymentGrid("demo", plain)
 	f := &faulty{
-		fixture: newFixture(t, grid), grid: grid, rand: rand.New(rand.NewPCG(seed, 0)), limit: 1,
-		ran:   map[string]string{},
+		rand: rand.New(rand.NewPCG(seed, 0)), limit: 1, ran: map[string]string{},
 		waves: [][]string{{"lab"}, {"eu-1", "eu-2"}, {"us-1", "us-2"}},
 	}
+	units := slices.Concat(f.waves...)
+	f.fixture, f.grid = demo(t, units, rollingIn(named("canary", "lab"), named("eu", "eu-*"), named("rest")))
 	f.applying = f.renew
-	f.update(grid, func() {
-		grid.Spec.Rollout = inWaves(named("canary", "lab"), named("eu", "eu-*"), named("rest"))
-		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
-	})
-	for _, units := range f.waves {
-		f.nodesIn(units...)
-	}
-	for range 10 {
-		f.pass(grid)
-	}
-	for _, units := range f.waves {
-		f.ready("demo", units...)
-	}
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.update(f.grid, func() { f.grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60) })
+	f.completes(f.grid, units...)
 	f.took()
 	return f
 }
@@ -149,9 +133,7 @@ func (f *faulty) happen() {
 
 // look reconciles once. Errors are retried by the queue.
 func (f *faulty) look() {
-	name := types.NamespacedName{Namespace: namespace, Name: "demo"}
-	request := reconcile.Request{NamespacedName: name}
-	if _, err := f.workloads["DeploymentGrid"].Reconcile(f.Context(), request); err != nil {
+	if _, err := f.try(f.grid); err != nil {
 		f.log = append(f.log, "error: "+err.Error())
 	}
 	f.get(f.grid)
@@ -275,105 +257,62 @@ func TestRolloutWithFaults(t *testing.T) {
 // grid's, as its workloads are; what somebody else owns is a conflict.
 func TestRevisionsOfADeletedGrid(t *testing.T) {
 	t.Parallel()
-	grid := deploymentGrid("demo", plain)
-	grid.Spec.Rollout = inWaves(named("all"))
-	f := newFixture(t, grid)
-	f.node("n1", "east")
+	f, grid := demo(t, in("east"), rollingIn(named("all")))
 	f.passes(grid)
 	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: grid.Status.UpdateRevision,
 	}}
-	f.get(revision)
-	own := revision.OwnerReferences
-	revision.OwnerReferences = nil // as the garbage collector does for --cascade=orphan
-	if err := f.client.Update(f.Context(), revision); err != nil {
-		t.Fatal(err)
+	own := func(owners ...metav1.OwnerReference) {
+		f.get(revision)
+		revision.OwnerReferences = owners
+		if err := f.client.Update(f.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		f.restart()
 	}
-	f.restart()
+	own() // as the garbage collector does for --cascade=orphan
 	f.passes(grid)
 	f.get(revision)
 	if len(revision.OwnerReferences) != 1 || revision.OwnerReferences[0].UID != grid.UID {
-		t.Errorf("got the owners %+v, want %+v", revision.OwnerReferences, own)
+		t.Errorf("got the owners %+v", revision.OwnerReferences)
 	}
-
-	revision.OwnerReferences = []metav1.OwnerReference{{
+	own(metav1.OwnerReference{
 		APIVersion: "apps/v1", Kind: "StatefulSet", Name: "theirs", UID: "theirs", Controller: ptr.To(true),
-	}}
-	if err := f.client.Update(f.Context(), revision); err != nil {
-		t.Fatal(err)
-	}
-	f.restart()
+	})
 	f.tries(grid)
-	f.get(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNameConflict,
-		"ControllerRevision "+revision.Name)
+	f.expect(grid, "Degraded=True NameConflict", "ControllerRevision "+revision.Name)
 	f.expectEvent(f.told(), v1.ReasonNameConflict, revision.Name)
-}
-
-// tries reconciles a grid a few times, as the queue does after errors.
-func (f *fixture) tries(grid client.Object) {
-	f.Helper()
-	request := reconcile.Request{
-		NamespacedName: types.NamespacedName{Namespace: namespace, Name: grid.GetName()},
-	}
-	for range 4 {
-		f.step(time.Second)
-		if _, err := f.workloads[f.kind(grid)].Reconcile(f.Context(), request); err != nil {
-			f.Logf("reconciling: %v", err)
-		}
-	}
 }
 
 // TestRevisionsForbidden: a controller whose role has no right to ControllerRevisions says so in a condition, and keeps
 // what runs.
 func TestRevisionsForbidden(t *testing.T) {
 	t.Parallel()
-	grid := deploymentGrid("demo", plain)
-	f := newFixture(t, grid)
-	f.node("n1", "east")
+	f, grid := demo(t, in("east"))
 	f.passes(grid)
-	f.failing(func(call string) error {
-		if call == "list revisions" {
-			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}, "",
-				errors.New("no right"))
-		}
-		return nil
-	})
+	f.failOn("list revisions", apierrors.NewForbidden(
+		schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}, "", errors.New("no right")))
 	f.update(grid, func() { grid.Spec.Rollout, grid.Spec.Template = inWaves(named("all")), raw(other) })
 	f.tries(grid)
-	f.get(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonSyncFailed,
-		"controllerrevisions", "no right")
+	f.expect(grid, "Degraded=True SyncFailed", "controllerrevisions", "no right")
 	f.expectImages("demo", map[string]string{"east": "i"})
 	f.failing(nil)
 	f.tries(grid)
-	f.get(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectWell(grid)
 }
 
 // TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that starts anew before would
 // take them for units that are still to get the change.
 func TestRollbackIsWrittenFirst(t *testing.T) {
 	t.Parallel()
-	grid := deploymentGrid("demo", plain)
-	grid.Spec.Rollout = inWaves(named("all"))
-	grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
-	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
-	f := newFixture(t, grid)
-	f.node("n1", "east")
-	f.passes(grid)
-	f.ready("demo", "east")
-	f.passes(grid)
-	f.renewing()
-	f.update(grid, func() { grid.Spec.Template = raw(other) })
-	f.passes(grid)
-	f.expectImages("demo", map[string]string{"east": "two"})
-	f.failing(func(call string) error {
-		if strings.HasPrefix(call, "status ") {
-			return errBroken
-		}
-		return nil
+	f, grid := demo(t, in("east"), rollingIn(named("all")), stallsSoon, func(grid *v1.DeploymentGrid) {
+		grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
 	})
+	f.rolls(grid, "east")
+	f.renewing()
+	f.template(grid, other)
+	f.expectImages("demo", map[string]string{"east": "two"})
+	f.failOn("status ", errBroken)
 	f.step(40 * time.Second)
 	for range 3 {
 		f.tries(grid)
@@ -382,10 +321,8 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 	f.restart()
 	f.renewing()
 	f.tries(grid)
-	f.passes(grid)
+	f.rolls(grid, "east")
 	f.expectImages("demo", map[string]string{"east": "i"})
-	f.ready("demo", "east")
-	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")
 }
 
@@ -396,22 +333,13 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 	for name, spec := range map[string]*v1.Rollout{"with a rollout": inWaves(named("all")), "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			grid := deploymentGrid("demo", plain)
-			grid.Spec.Rollout = spec
-			grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
-			f := newFixture(t, grid)
-			f.node("n1", "east")
-			f.passes(grid)
-			f.ready("demo", "east")
-			f.passes(grid)
+			f, grid := demo(t, in("east"), stallsSoon, func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = spec })
+			f.rolls(grid, "east")
 			f.renewing()
-			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(other, "two", "broken")) })
-			f.passes(grid)
+			f.template(grid, strings.ReplaceAll(other, "two", "broken"))
 			f.step(40 * time.Second)
 			f.passes(grid)
-			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
-				t.Fatalf("got phase %s", phase)
-			}
+			f.expectUnit(grid, "east", v1.UnitStalled)
 			f.update(grid, func() { grid.Spec.Template = raw(other) })
 			written := spec == nil // with a rollout the unit is listed first
 			f.failing(func(call string) error {
@@ -426,179 +354,13 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 			f.restart()
 			f.failing(nil)
 			f.passes(grid)
-			if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
-				t.Errorf("got phase %s", phase)
-			}
+			f.expectUnit(grid, "east", v1.UnitProgressing)
 			if spec != nil {
 				f.expectPhase(grid, v1.RolloutProgressing, "")
 			}
 			f.step(40 * time.Second)
 			f.passes(grid)
-			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
-				t.Errorf("after the deadline: got phase %s", phase)
-			}
+			f.expectUnit(grid, "east", v1.UnitStalled)
 		})
 	}
-}
-
-// TestMistakes: what an operator does in the middle of a rollout, and what comes of it.
-func TestMistakes(t *testing.T) {
-	t.Parallel()
-	halfway := func(t *testing.T) (*fixture, *v1.DeploymentGrid) {
-		t.Helper()
-		grid := deploymentGrid("demo", plain)
-		grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
-		f := newFixture(t, grid)
-		f.nodesIn("lab", "east", "west")
-		f.passes(grid)
-		f.ready("demo", "lab", "east", "west")
-		f.passes(grid)
-		f.renewing()
-		f.update(grid, func() { grid.Spec.Template = raw(other) })
-		f.passes(grid)
-		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
-		return f, grid
-	}
-	remove := func(f *fixture, unit string) {
-		f.Helper()
-		if err := f.client.Delete(f.Context(), f.deployment("demo-"+unit)); err != nil {
-			f.Fatal(err)
-		}
-	}
-
-	t.Run("a workload is deleted", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		remove(f, "east")
-		remove(f, "lab")
-		f.passes(grid)
-		f.passes(grid)
-		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
-	})
-	t.Run("the rollout is removed, and given again", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		f.update(grid, func() { grid.Spec.Rollout = nil })
-		f.passes(grid)
-		f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
-		if grid.Status.Rollout != nil || grid.Status.UpdateRevision == "" ||
-			grid.Status.CurrentRevision != grid.Status.UpdateRevision {
-			t.Errorf("got %+v", grid.Status)
-		}
-		f.ready("demo", "lab", "east", "west")
-		f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
-		f.passes(grid)
-		f.ready("demo", "lab", "east", "west") // the annotation is written
-		f.passes(grid)
-		f.expectPhase(grid, v1.RolloutComplete, "")
-	})
-	t.Run("the history's limit is 0", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](0) })
-		f.passes(grid)
-		if got := f.revisions(); len(got) != 2 {
-			t.Errorf("got the revisions %q, and units have two", got)
-		}
-		f.ready("demo", "lab", "east", "west")
-		f.passes(grid)
-		f.ready("demo", "east")
-		f.passes(grid)
-		f.ready("demo", "west")
-		f.passes(grid)
-		f.expectPhase(grid, v1.RolloutComplete, "")
-		if got := f.revisions(); len(got) != 1 {
-			t.Errorf("got the revisions %q", got)
-		}
-	})
-	t.Run("a revision is deleted", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		err := f.client.Delete(f.Context(), &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: grid.Status.CurrentRevision,
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.restart()
-		f.renewing()
-		f.passes(grid)
-		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
-		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
-			"east, west", "ControllerRevision "+grid.Status.CurrentRevision+" is gone")
-		f.ready("demo", "lab", "east", "west")
-		f.passes(grid)
-		f.ready("demo", "east")
-		f.passes(grid)
-		f.ready("demo", "west")
-		f.passes(grid)
-		f.expectPhase(grid, v1.RolloutComplete, "")
-	})
-	t.Run("a hold without a reason", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		d := f.deployment("demo-east")
-		d.Annotations[v1.AnnotationHold] = ""
-		if err := f.client.Update(f.Context(), d); err != nil {
-			t.Fatal(err)
-		}
-		f.passes(grid)
-		if state := grid.Status.States["east"]; state.Phase != v1.UnitHeld || state.Message != "no reason is given" {
-			t.Errorf("got %+v", state)
-		}
-		if grid.Status.Rollout.Deferred != 1 {
-			t.Errorf("got %+v", grid.Status.Rollout)
-		}
-	})
-	t.Run("waves and overrides that select nothing", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		f.update(grid, func() {
-			grid.Spec.Rollout.Waves = []v1.Wave{
-				named("canary", "lba"), named("first", "lab", "east"), named("second", "east", "west"), named("rest"),
-			}
-			grid.Spec.Overrides = []v1.Override{{
-				Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
-			}}
-		})
-		f.passes(grid)
-		f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's units select none")
-		f.expectCondition(grid.Status.Conditions, v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect,
-			"spec.rollout.waves[canary] has no unit", "spec.overrides[big] selects no unit",
-			"more than one of spec.rollout.waves names east; the first one counts")
-		f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
-	})
-	t.Run("a patch that fits all units but one", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		f.update(grid, func() {
-			grid.Spec.Rollout.MaxFailures = ptr.To(intstr.FromInt32(1))
-			grid.Spec.Overrides = []v1.Override{{
-				Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}}, Images: map[string]string{"none": "x"},
-			}}
-		})
-		for range 3 {
-			f.ready("demo", "lab", "east", "west")
-			f.passes(grid)
-		}
-		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "two"})
-		state := grid.Status.States["east"]
-		if state.Phase != v1.UnitFailed || state.Reason != v1.ReasonInvalidTemplate {
-			t.Errorf("got %+v", state)
-		}
-	})
-	t.Run("the grid is deleted", func(t *testing.T) {
-		t.Parallel()
-		f, grid := halfway(t)
-		f.took()
-		grid.Finalizers = []string{"example.org/x"}
-		if err := f.client.Update(f.Context(), grid); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.client.Delete(f.Context(), grid); err != nil {
-			t.Fatal(err)
-		}
-		f.tries(grid)
-		f.expectTook("delete demo")
-	})
 }

@@ -45,7 +45,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	switch {
 	case outcome.err != nil:
 		told = gridchild.Tellable(outcome.err)
-		stop(&status.Conditions, grid.Generation, outcome.err)
+		c.stop(outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
 		making = "the Service is being made"
 		c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsProgressing, making)

@@ -70,6 +70,17 @@ func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 	}
 }
 
+// summary is what a status says of all units together.
+type summary struct {
+	conditions
+
+	p       *pass
+	byPhase map[v1.UnitPhase][]string
+	// units is how many there are, without those that are removed or retained; reachable is how many of them can be
+	// reached and are not held.
+	units, reachable int
+}
+
 // summarize fills in a status from the states of the units.
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	byPhase, told := map[v1.UnitPhase][]string{}, 0
@@ -83,15 +94,14 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 			}
 		}
 	}
-	removing, unreachable := byPhase[v1.UnitRemoving], byPhase[v1.UnitUnreachable]
-	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
-	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
-	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
+	unreachable := len(byPhase[v1.UnitUnreachable])
+	failed := len(byPhase[v1.UnitFailed]) + len(byPhase[v1.UnitStalled])
+	units := len(p.states) - len(byPhase[v1.UnitRemoving]) - len(byPhase[v1.UnitRetained])
 	status.ObservedGeneration = p.grid.GetGeneration()
 	//nolint:gosec // no more than there are nodes
 	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
 	//nolint:gosec // no more than there are nodes
-	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken))
+	status.UnreachableUnits, status.FailedUnits = int32(unreachable), int32(failed)
 	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
 	if len(p.states) == 0 {
 		status.States = nil
@@ -101,74 +111,104 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
 		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
 	}
-	c := conditions{&status.Conditions, status.ObservedGeneration}
-	notReady := slices.Sorted(slices.Values(slices.Concat(broken, byPhase[v1.UnitProgressing])))
+	s := summary{
+		conditions: conditions{&status.Conditions, status.ObservedGeneration}, p: p, byPhase: byPhase,
+		units: units, reachable: units - unreachable - len(byPhase[v1.UnitHeld]),
+	}
+	s.tellReadiness()
+	s.tellProgress()
+	s.tellProblems()
+	s.tellRollout()
+}
+
+// tellReadiness sets the conditions that say what the units have.
+func (s *summary) tellReadiness() {
+	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.UnitFailed], s.byPhase[v1.UnitStalled],
+		s.byPhase[v1.UnitProgressing])))
 	offline := ""
-	if len(unreachable) > 0 {
+	if unreachable := s.byPhase[v1.UnitUnreachable]; len(unreachable) > 0 {
 		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
 	}
-	if held := byPhase[v1.UnitHeld]; len(held) > 0 {
+	if held := s.byPhase[v1.UnitHeld]; len(held) > 0 {
 		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
 	// lacks says of a condition that some of the units lack what it is about, or that all have it.
 	lacks := func(kind string, some []string, problem, fine string) {
 		switch {
-		case units == 0:
-			c.set(kind, metav1.ConditionFalse, v1.ReasonNoUnits,
-				fmt.Sprintf("no node has the label %s, so there are no units", p.spec.GridUniqKey))
-		case reachable == 0:
-			c.set(kind, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
-				fmt.Sprintf("none of %d units can be reached", units))
+		case s.units == 0:
+			s.set(kind, metav1.ConditionFalse, v1.ReasonNoUnits,
+				fmt.Sprintf("no node has the label %s, so there are no units", s.p.spec.GridUniqKey))
+		case s.reachable == 0:
+			s.set(kind, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+				fmt.Sprintf("none of %d units can be reached", s.units))
 		case len(some) > 0:
-			c.set(kind, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
-				fmt.Sprintf("%d of %d units %s: %s%s", len(some), reachable, problem, nameSome(some), offline))
+			s.set(kind, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+				fmt.Sprintf("%d of %d units %s: %s%s", len(some), s.reachable, problem, nameSome(some), offline))
 		default:
-			c.set(kind, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units %s", reachable, fine))
+			s.set(kind, metav1.ConditionTrue, v1.ReasonReady,
+				fmt.Sprintf("all %d units %s%s", s.reachable, fine, offline))
 		}
 	}
-	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline)
-	silent := slices.DeleteFunc(notReady, func(unit string) bool { return p.serving[unit] })
-	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve"+offline)
+	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
+	silent := slices.DeleteFunc(notReady, func(unit string) bool {
+		live := s.p.results[unit].child
+		return live != nil && live.progress.serves
+	})
+	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
+}
 
+// tellProgress says what goes on.
+func (s *summary) tellProgress() {
 	var doing []string
-	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
+	if units := s.byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	due := slices.DeleteFunc(removing, func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval })
+	due := slices.DeleteFunc(slices.Clone(s.byPhase[v1.UnitRemoving]), func(unit string) bool {
+		return s.p.states[unit].Reason == v1.ReasonMassRemoval
+	})
 	if len(due) > 0 {
 		earliest := slices.MinFunc(due, func(a, b string) int {
-			return p.states[a].RemovalTime.Compare(p.states[b].RemovalTime.Time)
+			return s.p.states[a].RemovalTime.Compare(s.p.states[b].RemovalTime.Time)
 		})
 		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
-			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
+			nameSome(due), s.p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
-	c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
-	failing := p.describeProblems("failed", byPhase[v1.UnitFailed], units)
-	stalling := p.describeProblems("make no progress", byPhase[v1.UnitStalled], units)
-	c.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
+	s.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
+}
+
+// tellProblems says what does not go on, and what in the spec has no effect.
+func (s *summary) tellProblems() {
+	failing := s.p.describeProblems("failed", s.byPhase[v1.UnitFailed], s.units)
+	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.UnitStalled], s.units)
+	s.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
 	reason, holding := v1.ReasonUnitsStalled, ""
 	if failing != "" {
 		reason = v1.ReasonUnitsFailed
 	}
-	if p.held != nil {
-		told := gridchild.Tellable(p.held)
+	if s.p.held != nil {
+		told := gridchild.Tellable(s.p.held)
 		reason, holding = told.Reason, told.Message
 	}
-	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
-	if text := p.describeNoEffect(); text != "" {
-		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
+	s.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
+	if text := s.p.describeNoEffect(); text != "" {
+		s.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
-		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
+		meta.RemoveStatusCondition(s.of, v1.ConditionSpecWarning)
 	}
-	if p.planned.Status == nil || p.planned.Status.Phase == v1.RolloutComplete {
+}
+
+// tellRollout says how far a rollout has come, in place of what was said of the units.
+func (s *summary) tellRollout() {
+	rollout := s.p.planned.Status
+	if rollout == nil || rollout.Phase == v1.RolloutComplete {
 		return
 	}
-	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, p.describe())
+	s.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, s.p.describe())
 	switch {
-	case halted(p.planned.Status):
-		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, p.describe())
-	case progresses(p.planned.Status):
-		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describe())
+	case halted(rollout):
+		s.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, s.p.describe())
+	case progresses(rollout):
+		s.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, s.p.describe())
 	}
 }
 
@@ -278,10 +318,9 @@ func isTooLarge(err error) bool {
 		strings.Contains(err.Error(), "larger than max")
 }
 
-// stop fills in the conditions of a grid that cannot be reconciled.
-func stop(to *[]metav1.Condition, generation int64, err error) {
+// stop says that a grid cannot be reconciled.
+func (c conditions) stop(err error) {
 	p := gridchild.Tellable(err)
-	c := conditions{to, generation}
 	c.set(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
 	c.set(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
@@ -328,16 +367,13 @@ func (p *pass) describeProblems(they string, failed []string, units int) string 
 		with[problem] = append(with[problem], unit)
 	}
 	var parts []string
-	for i, problem := range order {
-		if i == namedUnits {
-			rest := 0
-			for _, problem := range order[i:] {
-				rest += len(with[problem])
-			}
-			parts = append(parts, fmt.Sprintf("and %d more units", rest))
-			break
-		}
+	rest := len(failed)
+	for _, problem := range order[:min(namedUnits, len(order))] {
 		parts = append(parts, fmt.Sprintf("%s: %s", nameSome(with[problem]), problem))
+		rest -= len(with[problem])
+	}
+	if rest > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more units", rest))
 	}
 	return fmt.Sprintf("%d of %d units %s: %s", len(failed), units, they, strings.Join(parts, "; "))
 }

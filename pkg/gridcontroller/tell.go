@@ -59,13 +59,13 @@ func (p *pass) tell() {
 		p.tellGrid(gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss",
 			p.spec.GridUniqKey, p.Child.Kind))
 	default:
-		m.toldGrid = gridchild.Error{}
+		m.told = gridchild.Error{}
 	}
 	// New or changed failures get an event; units with the same failure share one.
 	fresh := map[gridchild.Error][]string{}
 	for unit, state := range p.states {
 		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
-			delete(m.told, unit)
+			p.of(unit).told = gridchild.Error{}
 			continue
 		}
 		prefix := p.owner.Name + "-"
@@ -73,8 +73,8 @@ func (p *pass) tell() {
 			Reason:  state.Reason,
 			Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>"),
 		}
-		if m.told[unit] != failure {
-			m.told[unit] = failure
+		if told := &p.of(unit).told; *told != failure {
+			*told = failure
 			fresh[failure] = append(fresh[failure], unit)
 		}
 	}
@@ -90,8 +90,8 @@ func (p *pass) tell() {
 
 // tellGrid records an event about the grid as a whole, once.
 func (p *pass) tellGrid(err error) {
-	if told := gridchild.Tellable(err); p.memory.toldGrid != told {
-		p.memory.toldGrid = told
+	if told := gridchild.Tellable(err); p.memory.told != told {
+		p.memory.told = told
 		p.recorder.Eventf(p.grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
 }

@@ -3,7 +3,6 @@ package gridcontroller
 import (
 	"cmp"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -86,9 +85,6 @@ func (n *nodes) note(name string, now *nodeState) []string {
 	}
 	return changed
 }
-
-// names returns the names of the units, sorted.
-func (u units) names() []string { return slices.Sorted(maps.Keys(u)) }
 
 // silent returns how many nodes of a unit the control plane has lost contact with, and if that is all of them, since
 // when.

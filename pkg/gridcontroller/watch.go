@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -28,57 +30,64 @@ func gridChanged() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{})
 }
 
-// ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
-func ofChild(gridKind string) handler.EventHandler {
-	enqueue := func(object client.Object, q queue) {
-		name := ""
-		if by := metav1.GetControllerOf(object); by != nil {
-			if by.Kind == gridKind && by.APIVersion == v1.GroupVersion.String() {
-				name = by.Name
-			}
-		} else {
-			name = object.GetLabels()[v1.LabelGridSelector]
-		}
-		if name != "" {
-			q.AddAfter(
-				reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}},
-				burst,
-			)
+// enqueue returns a handler that enqueues the grids of an object, as it was before an event and as it is now. gone is
+// set if the object was deleted.
+func enqueue(
+	gridsOf func(ctx context.Context, object client.Object, gone bool) []types.NamespacedName,
+) handler.EventHandler {
+	add := func(ctx context.Context, object client.Object, gone bool, q queue) {
+		for _, grid := range gridsOf(ctx, object, gone) {
+			q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			enqueue(e.ObjectOld, q)
-			enqueue(e.ObjectNew, q)
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, e.Object, false, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			add(ctx, e.ObjectOld, false, q)
+			add(ctx, e.ObjectNew, false, q)
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(e.Object, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, true, q) },
 	}
 }
 
+// ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
+func ofChild(gridKind string) handler.EventHandler {
+	return enqueue(func(_ context.Context, object client.Object, _ bool) []types.NamespacedName {
+		name := object.GetLabels()[v1.LabelGridSelector]
+		if by := metav1.GetControllerOf(object); by != nil {
+			if by.Kind != gridKind || by.APIVersion != v1.GroupVersion.String() {
+				return nil
+			}
+			name = by.Name
+		}
+		if name == "" {
+			return nil
+		}
+		return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: name}}
+	})
+}
+
 // ofNode keeps nodes up to date, and enqueues the grids whose units are others.
-func ofNode(
-	nodes *nodes, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
-) handler.EventHandler {
-	note := func(ctx context.Context, node string, state *nodeState, q queue) {
-		for _, key := range nodes.note(node, state) {
-			grids, err := gridsWith(ctx, key)
+func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
+	return enqueue(func(ctx context.Context, object client.Object, gone bool) (names []types.NamespacedName) {
+		state := stateOf(object)
+		if gone {
+			state = nil
+		}
+		for _, key := range nodes.note(object.GetName(), state) {
+			list := k.NewList()
+			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
 				continue
 			}
-			for _, grid := range grids {
-				q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
-			}
+			_ = meta.EachListItem(list, func(grid runtime.Object) error { // it returns no errors
+				if of, ok := grid.(client.Object); ok {
+					names = append(names, client.ObjectKeyFromObject(of))
+				}
+				return nil
+			})
 		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			note(ctx, e.Object.GetName(), stateOf(e.Object), q)
-		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			note(ctx, e.ObjectNew.GetName(), stateOf(e.ObjectNew), q)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { note(ctx, e.Object.GetName(), nil, q) },
-	}
+		return names
+	})
 }

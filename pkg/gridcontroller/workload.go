@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,14 +71,13 @@ type workloadReconciler struct {
 
 // gridMemory is what is remembered of a grid between reconciliations.
 type gridMemory struct {
-	// desired and templates are valid for this generation and these labels of the grid. desired has the identities of
-	// the units' children, templates the results of each template, by its name.
+	// templates has the results of each template, by its name. They are valid for this generation and these labels of
+	// the grid.
 	generation int64
 	labels     map[string]string
-	desired    map[string]identity
 	templates  map[string]*templateMemory
-	// children has what is remembered of each child, by unit.
-	children map[string]*childMemory
+	// units has what is remembered of each unit.
+	units map[string]*unitMemory
 	// removals has when the workloads of vanished units are deleted.
 	removals map[string]time.Time
 	// losses are status.losses. approved has the units whose losses someone has approved. key is the gridUniqKey to
@@ -87,10 +87,24 @@ type gridMemory struct {
 	key      string
 	// rollout is what is remembered of the rollout.
 	rollout rolloutMemory
-	// told has the failures for which there was an event, by unit. toldGrid is the last one about the grid as a whole.
-	told     map[string]gridchild.Error
-	toldGrid gridchild.Error
-	status   statusMemory
+	// told is the last failure of the grid as a whole for which there was an event.
+	told   gridchild.Error
+	status statusMemory
+}
+
+// unitMemory is what is remembered of a unit between reconciliations.
+type unitMemory struct {
+	childMemory
+
+	// desired is the identity of the unit's child, as long as gridMemory.templates is valid.
+	desired identity
+	// told is the last failure for which there was an event.
+	told gridchild.Error
+	// broken is set if the unit has failed in a rollout, asked is what its pods said. passed is the Job of its check
+	// that has succeeded, until the status says so.
+	broken brokenUnit
+	asked  answer
+	passed *batchv1.Job
 }
 
 // memories has what is remembered of the grids of a kind. Losing it does no harm.
@@ -138,8 +152,8 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	if m.children == nil {
-		m.children, m.told = map[string]*childMemory{}, map[string]gridchild.Error{}
+	if m.units == nil {
+		m.units = map[string]*unitMemory{}
 	}
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
 		return reconcile.Result{}, err // the change of the grid causes another reconciliation
@@ -154,7 +168,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if err != nil {
 		p.tellGrid(err)
 		status.ObservedGeneration = grid.GetGeneration()
-		stop(&status.Conditions, grid.GetGeneration(), err)
+		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
 	if err := p.run(ctx); err != nil { // what runs goes on
@@ -206,7 +220,6 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	if err := r.writer.Patch(ctx, changed, patch); err != nil {
 		return false, fmt.Errorf("deleting unused templates: %w", err)
 	}
-	slices.Sort(unused)
 	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates",
 		"Removed unused templates from spec.templatePool: %s", nameSome(unused))
 	return true, nil

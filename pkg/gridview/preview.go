@@ -1,6 +1,7 @@
 package gridview
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -194,10 +195,7 @@ func (p *Previewer) Preview() *Preview {
 		preview.Services = append(preview.Services, p.conclude(t))
 	}
 	slices.SortFunc(preview.Services, func(a, b PreviewService) int {
-		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return preview
 }
@@ -282,10 +280,7 @@ func DivideNodes(nodes map[string]topology.Labels) (keys []string, units map[str
 		}
 	}
 	slices.SortFunc(keys, func(a, b string) int {
-		if units[a] != units[b] {
-			return units[a] - units[b]
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(units[a]-units[b], strings.Compare(a, b))
 	})
 	return keys, units
 }

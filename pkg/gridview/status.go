@@ -215,15 +215,9 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 	case v1.UnitReady:
 		return ""
 	case v1.UnitFailed:
-		if state.Message == "" {
-			return state.Reason
-		}
-		return state.Reason + ": " + state.Message
+		return phrase(state.Reason, state.Message)
 	case v1.UnitStalled:
-		problem := state.Reason
-		if state.Message != "" {
-			problem += ": " + state.Message
-		}
+		problem := phrase(state.Reason, state.Message)
 		if why := s.why(key, unit.Name); !strings.Contains(problem, "pod ") {
 			problem += why
 		}
@@ -256,18 +250,15 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 		return text
 	default:
 	}
-	switch {
-	case unit.Ready < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
-	case unit.Updated < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not updated yet",
-			unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
-	case unit.Available < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired) +
-			s.why(key, unit.Name)
-	default:
-		return child + " " + unit.Child + " is being created or changed" + s.why(key, unit.Name)
+	for _, lack := range []struct {
+		pods int64
+		what string
+	}{{unit.Ready, "ready"}, {unit.Updated, "updated yet"}, {unit.Available, "available yet"}} {
+		if missing := unit.Desired - lack.pods; missing > 0 {
+			return fmt.Sprintf("%d of %d pods not %s%s", missing, unit.Desired, lack.what, s.why(key, unit.Name))
+		}
 	}
+	return child + " " + unit.Child + " is being created or changed" + s.why(key, unit.Name)
 }
 
 // lookFor compares what the controller has told of a unit's workload with what there is: the controller may be away.

@@ -43,42 +43,26 @@ func childrenOf(uids map[string]string) map[string]*metav1.PartialObjectMetadata
 func TestUnits(t *testing.T) {
 	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "east"}, "n3": {"zone1": ""}, "n4": {}}
 	ready := v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
-	tests := []struct {
+	progressing := func(replicas, ready, updated, available int64) map[string]v1.UnitState {
+		return map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: replicas, ReadyReplicas: ready,
+			UpdatedReplicas: updated, AvailableReplicas: available}}
+	}
+	for _, test := range []struct {
 		name     string
 		states   map[string]v1.UnitState
 		nodes    map[string]topology.Labels
 		children map[string]string // name: UID of the controller; nil if they could not be read
 		want     string            // unit phase ready/desired nodes: problem
 	}{
-		{
-			"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
-			"east Ready 2/2 2: ",
-		},
+		{"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
+			"east Ready 2/2 2: "},
 		{"nothing but the status can be read", map[string]v1.UnitState{"east": ready}, nil, nil, "east Ready 2/2 -: "},
-		{
-			"a pod is missing",
-			map[string]v1.UnitState{
-				"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 3},
-			},
-			nodes, nil,
-			"east Progressing 1/3 2: 2 of 3 pods not ready",
-		},
-		{
-			"a rollout", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 3,
-				UpdatedReplicas: 1}}, nodes, nil,
-			"east Progressing 3/3 2: 2 of 3 pods not updated yet",
-		},
-		{
-			"pods have to prove themselves", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1,
-				ReadyReplicas: 1, UpdatedReplicas: 1}}, nodes, nil,
-			"east Progressing 1/1 2: 1 of 1 pods not available yet",
-		},
-		{
-			"old pods are left",
-			map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1,
-				UpdatedReplicas: 1, AvailableReplicas: 1}}, nodes, nil,
-			"east Progressing 1/1 2: Deployment echo-east is being created or changed",
-		},
+		{"a pod is missing", progressing(3, 1, 3, 0), nodes, nil, "east Progressing 1/3 2: 2 of 3 pods not ready"},
+		{"a rollout", progressing(3, 3, 1, 0), nodes, nil, "east Progressing 3/3 2: 2 of 3 pods not updated yet"},
+		{"pods have to prove themselves", progressing(1, 1, 1, 0), nodes, nil,
+			"east Progressing 1/1 2: 1 of 1 pods not available yet"},
+		{"old pods are left", progressing(1, 1, 1, 1), nodes, nil,
+			"east Progressing 1/1 2: Deployment echo-east is being created or changed"},
 		{
 			"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected,
 				Message: "field is immutable"}}, nodes, map[string]string{},
@@ -116,8 +100,7 @@ func TestUnits(t *testing.T) {
 			"the name is taken", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
 			"east Failed 2/2 2: NameConflict: Deployment echo-east exists already and belongs to DeploymentGrid grid-v",
 		},
-	}
-	for _, test := range tests {
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := Surroundings{Nodes: test.nodes, Now: now}
 			if test.children != nil {
@@ -150,27 +133,27 @@ func TestUnits(t *testing.T) {
 
 // TestGridProblems: what concerns a grid as a whole.
 func TestGridProblems(t *testing.T) {
-	tests := []struct {
+	ok := func(observed int64) v1.WorkloadGridStatus {
+		return v1.WorkloadGridStatus{ObservedGeneration: observed,
+			Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
+	}
+	for _, test := range []struct {
 		name       string
 		generation int64
 		deleted    bool
 		status     v1.WorkloadGridStatus
 		want       string
 	}{
-		{"none", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue,
-			v1.ReasonReady, "")}, ""},
+		{"none", 1, false, ok(1), ""},
 		{"no controller", 1, false, v1.WorkloadGridStatus{}, "is application-grid-controller running?"},
-		{"no controller any more", 3, false, v1.WorkloadGridStatus{ObservedGeneration: 2,
-			Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}, "generation 2 of 3"},
+		{"no controller any more", 3, false, ok(2), "generation 2 of 3"},
 		{"no units", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1,
 			Conditions: conditions(metav1.ConditionFalse, v1.ReasonNoUnits, "no node has the label zone1")},
 			"NoUnits: no node has the label zone1"},
 		{"no key", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse,
 			v1.ReasonInvalidKey, "empty")}, "InvalidKey: empty"},
-		{"deleted", 1, true, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue,
-			v1.ReasonReady, "")}, "being deleted"},
-	}
-	for _, test := range tests {
+		{"deleted", 1, true, ok(1), "being deleted"},
+	} {
 		g := grid(test.generation)
 		if test.deleted {
 			g.DeletionTimestamp = &metav1.Time{Time: now}

@@ -1,6 +1,7 @@
 package gridview
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -168,10 +169,8 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	case !known:
 		return "there is no node " + endpoint.Node
 	}
-	for _, key := range keys {
-		if _, ok := labels[key]; ok {
-			return notPreferred
-		}
+	if hasAny(labels, keys) {
+		return notPreferred
 	}
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
@@ -202,13 +201,8 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
 		}
 	}
 	slices.SortFunc(all, func(a, b Endpoint) int {
-		if c := strings.Compare(a.Node, b.Node); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.Pod, b.Pod); c != 0 {
-			return c
-		}
-		return slices.Compare(a.Addresses, b.Addresses)
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Pod, b.Pod),
+			slices.Compare(a.Addresses, b.Addresses))
 	})
 	endpoints := all[:0]
 	for _, e := range all {

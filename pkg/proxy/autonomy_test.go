@@ -118,8 +118,7 @@ func expectMetric(t *testing.T, w *wrapper, line string) {
 func TestNoHealthServiceIsAskedUnbidden(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	if _, body := w.get("/readyz"); strings.Contains(body, "autonomy") {
 		t.Errorf("/readyz says %s", body)
 	}

@@ -10,8 +10,7 @@ import (
 // TestDocumentedMetrics: docs/reference.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
-	w := start(t, smallCluster(), func(c *Config) { c.StateDir = t.TempDir() })
-	w.expectReady()
+	w := startReady(t, smallCluster(), func(c *Config) { c.StateDir = t.TempDir() })
 	if code, _ := w.get("/api/v1/services"); code != http.StatusOK {
 		t.Fatal(code)
 	}

@@ -23,8 +23,7 @@ import (
 func TestWebPagesGetNothing(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
-	w := start(t, api, func(c *Config) { c.Debug, c.AllowedHosts = true, []string{"kiosk.example"} })
-	w.expectReady()
+	w := startReady(t, api, func(c *Config) { c.Debug, c.AllowedHosts = true, []string{"kiosk.example"} })
 	for _, path := range []string{
 		"/api/v1/services", "/api/v1/nodes/node0", "/readyz", "/livez", "/metrics", "/debug/explain/default/s",
 		"/debug/pprof/",
@@ -118,8 +117,7 @@ func TestHostsOfOtherAddresses(t *testing.T) {
 // back later, others are not, and when its watches end there is room for new ones.
 func TestWatchesAreBounded(t *testing.T) {
 	t.Parallel()
-	w := start(t, smallCluster(), func(c *Config) { c.MaxWatches = 10 })
-	w.expectReady()
+	w := startReady(t, smallCluster(), func(c *Config) { c.MaxWatches = 10 })
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 5 { // root has half of them
 		response := w.open(ctx, http.MethodGet, "/api/v1/services?watch=true", "")
@@ -138,9 +136,7 @@ func TestWatchesAreBounded(t *testing.T) {
 			t.Errorf("%s over the limit: %s", path, response.Status)
 		}
 	}
-	if code, body := w.get("/api/v1/services"); code != http.StatusOK {
-		t.Errorf("a list: %d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/api/v1/services")
 	if _, body := w.get("/metrics"); !strings.Contains(body, "\napplication_grid_wrapper_watches 5\n") ||
 		!strings.Contains(body, "\napplication_grid_wrapper_watches_refused_total 4\n") {
 		t.Error("what is refused is not counted")
@@ -159,8 +155,7 @@ func TestWatchesAreBounded(t *testing.T) {
 // TestConnectionsAreBounded: who opens connections without end is cut off; what others have goes on.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	w := start(t, smallCluster(), func(c *Config) { c.MaxConnections = 10 })
-	w.expectReady()
+	w := startReady(t, smallCluster(), func(c *Config) { c.MaxConnections = 10 })
 	var cut int
 	var open []net.Conn
 	for range 12 {

@@ -22,15 +22,12 @@ func (p *Proxy) makeExchange() {
 		return
 	}
 	p.doubted = make(chan struct{}, 1)
-	upstream := podsUpstream{p}
 	p.exchange = exchange.New(exchange.Config{
 		NodeName: p.config.NodeName,
 		Port:     options.Port,
 		KeyFile:  options.KeyFile,
 		Facts:    p.facts,
-		Needed: func() bool {
-			return upstream.State() != livepods.Followed || p.livePods.Status().Returning
-		},
+		Needed:   func() bool { return p.upstreamState() != livepods.Followed || p.livePods.Status().Returning },
 		AddressDoubted: func() {
 			select {
 			case p.doubted <- struct{}{}:

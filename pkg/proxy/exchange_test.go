@@ -115,10 +115,7 @@ func TestSiteExchange(t *testing.T) {
 	says(a, "; pods on node1 are shown as these nodes say, 1 of them differently from what the API server said last",
 		"application_grid_wrapper_neighbours_corrected_pods 1",
 		`application_grid_wrapper_site_questions_total{result="ok"}`)
-	if code, body := a.get("/debug/explain/default/s"); code != http.StatusOK ||
-		!strings.Contains(body, "that node itself says so") {
-		t.Errorf("explain: %d %s", code, body)
-	}
+	a.expect(http.StatusOK, "/debug/explain/default/s", "that node itself says so")
 	soon.UntilQuiet(t, func() string {
 		if said := a.said.String(); !strings.Contains(said, "The upstream is away: nodes themselves say") {
 			return said

@@ -26,22 +26,14 @@ func TestBehindAHub(t *testing.T) {
 	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubRequire, FallbackAfter: time.Hour} })
 	w.expectReady()
 	w.expectReadyz(http.StatusOK, "[+] hub: this node's share is followed (--hub=require)", "[+] share: ok")
-	if code, body := w.get("/api/v1/services"); code != http.StatusOK || !strings.Contains(body, "ServiceList") {
-		t.Errorf("%d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/api/v1/services", "ServiceList")
 	// What a hub does not give is not told as if there were none.
 	for _, path := range []string{
 		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/debug/explain/default/a?node=node1",
 	} {
-		if code, body := w.get(path); code != http.StatusServiceUnavailable ||
-			!strings.Contains(body, "own node's share only") {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		w.expect(http.StatusServiceUnavailable, path, "own node's share only")
 	}
-	if code, body := w.get("/metrics"); code != http.StatusOK ||
-		!strings.Contains(body, "application_grid_wrapper_hub_in_use 1\n") {
-		t.Errorf("%d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_hub_in_use 1\n")
 
 	w = start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
@@ -52,11 +44,6 @@ func TestBehindAHub(t *testing.T) {
 	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, FallbackAfter: time.Hour} })
 	w.expectReady()
 	w.expectReadyz(http.StatusOK, "[+] hub: not in use since ", "the API server is followed: ", "[+] services: ok")
-	if code, body := w.get("/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices"); code != http.StatusOK {
-		t.Errorf("%d %s", code, body)
-	}
-	if code, body := w.get("/metrics"); code != http.StatusOK ||
-		!strings.Contains(body, "application_grid_wrapper_hub_in_use 0\n") {
-		t.Errorf("%d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices")
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_hub_in_use 0\n")
 }

@@ -8,17 +8,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/site/livepods"
 )
 
-// podsUpstream says how the upstream is.
-type podsUpstream struct{ p *Proxy }
-
-// State returns what is known of the upstream at the moment.
-func (u podsUpstream) State() livepods.UpstreamState {
+// upstreamState returns what is known of the upstream at the moment.
+func (p *Proxy) upstreamState() livepods.UpstreamState {
 	switch {
-	case u.p.view.ServesRestored() != nil:
+	case p.view.ServesRestored() != nil:
 		return livepods.Away
-	case !u.p.isLive():
+	case !p.isLive():
 		return livepods.Unknown
-	case u.p.upstream.Current() && u.p.facts.Applied():
+	case p.upstream.Current() && p.facts.Applied():
 		return livepods.Followed
 	default:
 		return livepods.Away
@@ -33,7 +30,7 @@ func (p *Proxy) makeLivePods() {
 	config := livepods.Config{
 		NodeName:    p.config.NodeName,
 		Facts:       p.facts,
-		Upstream:    podsUpstream{p}.State,
+		Upstream:    p.upstreamState,
 		Runtime:     p.config.Runtime,
 		ReturnGrace: p.config.ReturnGrace,
 		Observer:    p.metrics,

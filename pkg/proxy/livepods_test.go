@@ -85,10 +85,7 @@ func TestLivePods(t *testing.T) {
 	w = start(t, &link{api: api, there: there}, running("10.0.0.9"))
 	shows(w, "10.0.0.9")
 	says(w, "[+] cri: the upstream is away, ", "application_grid_wrapper_corrected_pods 1")
-	if code, body := w.get("/debug/explain/default/open"); code != http.StatusOK ||
-		!strings.Contains(body, "10.0.0.9") || !strings.Contains(body, "node node0 runs its pod") {
-		t.Errorf("explain: %d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/debug/explain/default/open", "10.0.0.9", "node node0 runs its pod")
 	close(there)
 	says(w, "until the API server says the same", "application_grid_wrapper_corrected_pods 1")
 	shows(w, "10.0.0.9")

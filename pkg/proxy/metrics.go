@@ -35,11 +35,13 @@ type metrics struct {
 }
 
 func newMetrics(p *Proxy) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "requests_total", Help: "Requests answered, by resource, verb and status code.",
-		}, []string{"resource", "verb", "code"}),
+		requests: counter("requests_total", "Requests answered, by resource, verb and status code.",
+			"resource", "verb", "code"),
 		requestDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace,
 			Name:      "request_duration_seconds",
@@ -53,32 +55,20 @@ func newMetrics(p *Proxy) *metrics {
 			Name:      "event_delay_seconds",
 			Help:      "Time from the arrival of an upstream change to the write of its event to a client.",
 		}),
-		autonomyPolls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace,
-			Name:      "autonomy_polls_total",
-			Help: "Polls of the health service that tells which neighbours are dead, by result: ok, " +
-				"unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but " +
-				"ok no node is dead.",
-		}, []string{"result"}),
-		runtimePolls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace,
-			Name:      "runtime_polls_total",
-			Help: "Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It " +
-				"is asked every second while the upstream is away, and every 10 s otherwise.",
-		}, []string{"result"}),
-		siteIgnored: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace,
-			Name:      "site_ignored_total",
-			Help: "What came to the port of the site exchange and was ignored, by reason: stranger (the address is " +
-				"no neighbour's), flood, key (another key or cluster, another's name, or replayed), address (a pod " +
-				"with an address that cannot be its own), or format.",
-		}, []string{"reason"}),
-		siteQuestions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace,
-			Name:      "site_questions_total",
-			Help: "Questions to neighbours how their pods are, by result: ok, timeout or error. They are asked every " +
-				"second while the upstream is away, and every 5 minutes otherwise.",
-		}, []string{"result"}),
+		autonomyPolls: counter("autonomy_polls_total",
+			"Polls of the health service that tells which neighbours are dead, by result: ok, "+
+				"unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but "+
+				"ok no node is dead.", "result"),
+		runtimePolls: counter("runtime_polls_total",
+			"Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It "+
+				"is asked every second while the upstream is away, and every 10 s otherwise.", "result"),
+		siteIgnored: counter("site_ignored_total",
+			"What came to the port of the site exchange and was ignored, by reason: stranger (the address is "+
+				"no neighbour's), flood, key (another key or cluster, another's name, or replayed), address (a pod "+
+				"with an address that cannot be its own), or format.", "reason"),
+		siteQuestions: counter("site_questions_total",
+			"Questions to neighbours how their pods are, by result: ok, timeout or error. They are asked every "+
+				"second while the upstream is away, and every 5 minutes otherwise.", "result"),
 	}
 	if p.config.SiteExchange != nil {
 		for _, reason := range exchange.Reasons() {
@@ -141,14 +131,19 @@ func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(resu
 
 // RuntimeAsked implements livepods.Observer.
 func (m *metrics) RuntimeAsked(err error) {
+	countAnswer(m.runtimePolls, err, errors.Is(err, livepods.ErrSilent))
+}
+
+// countAnswer counts a question by its result.
+func countAnswer(questions *prometheus.CounterVec, err error, isTimeout bool) {
 	result := "ok"
 	switch {
-	case errors.Is(err, livepods.ErrSilent):
+	case isTimeout:
 		result = "timeout"
 	case err != nil:
 		result = "error"
 	}
-	m.runtimePolls.WithLabelValues(result).Inc()
+	questions.WithLabelValues(result).Inc()
 }
 
 // Ignored implements exchange.Observer.
@@ -160,16 +155,7 @@ func (m *metrics) PodsRefused(count int) {
 }
 
 // Asked implements exchange.Observer.
-func (m *metrics) Asked(err error) {
-	result := "ok"
-	switch {
-	case exchange.IsTimeout(err):
-		result = "timeout"
-	case err != nil:
-		result = "error"
-	}
-	m.siteQuestions.WithLabelValues(result).Inc()
-}
+func (m *metrics) Asked(err error) { countAnswer(m.siteQuestions, err, exchange.IsTimeout(err)) }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
@@ -212,18 +198,6 @@ var (
 	descRestoredAge = desc("snapshot_served_age_seconds",
 		"Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once "+
 			"the upstream's state is served.")
-
-	descConnections        = desc("connections", "Connections of clients that are open; --max-connections bounds them.")
-	descConnectionsRefused = desc("connections_refused_total",
-		"Connections that were closed because there was no place for them.")
-	descWatches = desc("watches",
-		"Watches and followed logs under way, those included that are passed on; --max-watches bounds them.")
-	descWatchesRefused = desc("watches_refused_total",
-		"Watches that were answered 429 because there was no place for them.")
-	descListBytes = desc("list_bytes",
-		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.")
-	descListsRefused = desc("lists_refused_total",
-		"Lists and writes that were answered 429 because there was no room for them.")
 
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
@@ -291,27 +265,31 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// quotaCollector reads how many places are taken when it is scraped.
-type quotaCollector struct{ connections, watches, memory *quota.Quota }
-
-// Describe implements prometheus.Collector.
-func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descConnections, descConnectionsRefused, descWatches, descWatchesRefused, descListBytes, descListsRefused,
-	} {
-		ch <- d
+// registerQuotas registers how many places are taken, and how often there was none.
+func (m *metrics) registerQuotas(p *Proxy) {
+	for _, bound := range []struct {
+		*quota.Quota
+		taken, takenHelp, refused, refusedHelp string
+	}{{
+		p.connections, "connections", "Connections of clients that are open; --max-connections bounds them.",
+		"connections_refused_total", "Connections that were closed because there was no place for them.",
+	}, {
+		p.watches, "watches",
+		"Watches and followed logs under way, those included that are passed on; --max-watches bounds them.",
+		"watches_refused_total", "Watches that were answered 429 because there was no place for them.",
+	}, {
+		p.memory, "list_bytes",
+		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.",
+		"lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.",
+	}} {
+		m.registry.MustRegister(
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Namespace: namespace, Name: bound.taken, Help: bound.takenHelp,
+			}, func() float64 { return float64(bound.Stats().Taken) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Namespace: namespace, Name: bound.refused, Help: bound.refusedHelp,
+			}, func() float64 { return float64(bound.Stats().Refused) }))
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
-	connections, watches, memory := c.connections.Stats(), c.watches.Stats(), c.memory.Stats()
-	ch <- prometheus.MustNewConstMetric(descConnections, prometheus.GaugeValue, float64(connections.Taken))
-	ch <- prometheus.MustNewConstMetric(descConnectionsRefused, prometheus.CounterValue, float64(connections.Refused))
-	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(watches.Taken))
-	ch <- prometheus.MustNewConstMetric(descWatchesRefused, prometheus.CounterValue, float64(watches.Refused))
-	ch <- prometheus.MustNewConstMetric(descListBytes, prometheus.GaugeValue, float64(memory.Taken))
-	ch <- prometheus.MustNewConstMetric(descListsRefused, prometheus.CounterValue, float64(memory.Refused))
 }
 
 // snapshotCollector reads what was written when it is scraped.

@@ -60,8 +60,7 @@ func (w *wrapper) end() {
 func stateOf(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
-	w := start(t, smallCluster(), keepingState(dir))
-	w.expectReady()
+	w := startReady(t, smallCluster(), keepingState(dir))
 	soon.UntilQuiet(t, func() string {
 		return unwritten(w)
 	})
@@ -233,9 +232,7 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 			began := time.Now()
 			w := startBefore(t, host, keepingState(dir))
 			if test.soonest > 0 {
-				if code, body := w.get(services); code != http.StatusServiceUnavailable {
-					t.Errorf("served before the upstream had its chance: %d %s", code, body)
-				}
+				w.expect(http.StatusServiceUnavailable, services)
 			}
 			soon.UntilQuiet(t, w.servesSnapshot)
 			if took := time.Since(began); took < test.soonest {
@@ -389,9 +386,7 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	gone := &link{api: api, there: make(chan struct{})}
 	began := time.Now()
 	w := start(t, gone, keepingState(dir))
-	if code, body := w.get(services); code != http.StatusServiceUnavailable {
-		t.Errorf("served before the upstream had its chance: %d %s", code, body)
-	}
+	w.expect(http.StatusServiceUnavailable, services)
 	soon.UntilQuiet(t, w.servesSnapshot)
 	// On a quiet machine this is within 0.1 s of silencePatience; the fault suite holds the real program to a bound.
 	if took := time.Since(began); took < silencePatience || took > silencePatience+10*time.Second {
@@ -401,9 +396,7 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	if said := missing(w, "application_grid_wrapper_snapshot_served_age_seconds"); said != "" {
 		t.Error(said)
 	}
-	if code, body := w.get("/api/v1/nodes/node0"); code != http.StatusOK || !strings.Contains(body, `"name":"node0"`) {
-		t.Errorf("this node: %d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/api/v1/nodes/node0", `"name":"node0"`)
 
 	// A watch from what is served: nothing but the differences comes when the upstream is back.
 	before := w.list(services)
@@ -472,8 +465,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	first := start(t, api, keepingState(dir))
-	first.expectReady()
+	first := startReady(t, api, keepingState(dir))
 	want := revisions(first)
 	first.end()
 
@@ -484,8 +476,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	}
 	second.end()
 
-	third := start(t, api, keepingState(dir))
-	third.expectReady()
+	third := startReady(t, api, keepingState(dir))
 	if got := revisions(third); got != want {
 		t.Errorf("of the upstream's state: got %s, want %s", got, want)
 	}
@@ -512,8 +503,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	}
 	dir, copied := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "copy")
 	api := smallCluster()
-	first := start(t, api, keepingState(dir))
-	first.expectReady()
+	first := startReady(t, api, keepingState(dir))
 	soon.UntilQuiet(t, func() string {
 		return unwritten(first)
 	})
@@ -558,9 +548,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		services + "?resourceVersion=" + old, services + "?resourceVersion=0", services,
 		one + "?resourceVersion=" + old,
 	} {
-		if code, body := w.get(path); code != http.StatusOK {
-			t.Errorf("%s: got %d %s", path, code, body)
-		}
+		w.expect(http.StatusOK, path)
 	}
 	if code, body := w.get(services + "?watch=true&resourceVersion=" + old); code != http.StatusGone &&
 		!strings.Contains(body, `"code":410`) {
@@ -695,8 +683,7 @@ func TestNothingToServe(t *testing.T) {
 func TestOneWrapperHasAStateDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	first := start(t, smallCluster(), keepingState(dir))
-	first.expectReady()
+	first := startReady(t, smallCluster(), keepingState(dir))
 	const written = `application_grid_wrapper_snapshot_writes_total{result="ok"}`
 	soon.UntilQuiet(t, func() string { return missing(first, written+" 1") })
 	kept, err := os.ReadFile(filepath.Join(dir, "snapshot-node0"))
@@ -709,9 +696,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	second := start(t, other, keepingState(dir))
 	second.expectReadyz(http.StatusOK,
 		"[+] state-dir: no snapshot can be kept: another process uses the state directory", "--state-dir")
-	if code, body := second.get(services); code != http.StatusOK || !strings.Contains(body, `"name":"other"`) {
-		t.Errorf("got %d %s", code, body)
-	}
+	second.expect(http.StatusOK, services, `"name":"other"`)
 	if _, body := second.get("/metrics"); strings.Contains(body, written) {
 		t.Error("it has figures of snapshots that it cannot write")
 	}
@@ -756,8 +741,7 @@ func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 	}
 	api := smallCluster()
 	api.Put(legacy("10.0.0.1"))
-	first := start(t, api, keepingState(dir))
-	first.expectReady()
+	first := startReady(t, api, keepingState(dir))
 	if code, body := first.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
 		t.Fatalf("got %d %s", code, body)
 	}
@@ -777,9 +761,7 @@ func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 		}), keepingState(copied))
 		soon.UntilQuiet(t, w.servesSnapshot)
 		if asked {
-			if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
-				t.Errorf("of the snapshot: %d %s", code, body)
-			}
+			w.expect(http.StatusOK, endpoints, "10.0.0.1")
 		}
 		ready.Store(true)
 		w.expectReady()
@@ -813,8 +795,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	const endpoints = "/api/v1/endpoints"
 	api := smallCluster()
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"}})
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	watch := w.open(ctx, http.MethodGet, endpoints+"?watch=true", "")
@@ -824,9 +805,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	}
 	// While a client watches, the time does not pass.
 	w.proxy.demand[served.Endpoints].expire()
-	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
-		t.Errorf("with a watch under way: %d %s", code, body)
-	}
+	w.expect(http.StatusOK, endpoints, `"name":"one"`)
 	cancel()
 	soon.UntilQuiet(t, func() string {
 		w.proxy.demand[served.Endpoints].mu.Lock()
@@ -840,10 +819,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	w.proxy.demand[served.Endpoints].expire()
 	w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}})
-	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) ||
-		!strings.Contains(body, `"name":"two"`) {
-		t.Errorf("asked for again: %d %s", code, body)
-	}
+	w.expect(http.StatusOK, endpoints, `"name":"one"`, `"name":"two"`)
 }
 
 // TestStateDirThatCannotBeUsed is reported, and clients are served all the same.
@@ -855,9 +831,7 @@ func TestStateDirThatCannotBeUsed(t *testing.T) {
 	}
 	w := start(t, smallCluster(), keepingState(filepath.Join(file, "state")))
 	w.expectReadyz(http.StatusOK, "state-dir: no snapshot can be kept")
-	if code, _ := w.get("/api/v1/services"); code != http.StatusOK {
-		t.Errorf("got %d", code)
-	}
+	w.expect(http.StatusOK, "/api/v1/services")
 }
 
 // TestCallsFailSoonWhileTheUpstreamIsAway, with a Status that says so; a call that hangs would hold up its
@@ -906,8 +880,7 @@ func TestRevisionsOfAnEarlierProcess(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	api := smallCluster()
-	first := start(t, api, keepingState(dir))
-	first.expectReady()
+	first := startReady(t, api, keepingState(dir))
 	revision := func(w *wrapper) (revision string) {
 		_, body := w.get("/api/v1/services")
 		var list metav1.PartialObjectMetadataList
@@ -920,8 +893,7 @@ func TestRevisionsOfAnEarlierProcess(t *testing.T) {
 	first.end()
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "young"}})
 
-	second := start(t, api, keepingState(dir))
-	second.expectReady()
+	second := startReady(t, api, keepingState(dir))
 	if after := revision(second); len(after) < len(before) || (len(after) == len(before) && after <= before) {
 		t.Errorf("revisions went from %s to %s", before, after)
 	}
@@ -939,8 +911,7 @@ func TestKeptAnswers(t *testing.T) {
 		keepingState(dir)(c)
 		c.KeepAnswersFor = []string{"agent"}
 	}
-	first := start(t, smallCluster(), keeping)
-	first.expectReady()
+	first := startReady(t, smallCluster(), keeping)
 	_, want := first.get("/version", "User-Agent", "agent/v1")
 	first.end()
 

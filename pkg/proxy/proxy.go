@@ -287,7 +287,7 @@ func (p *Proxy) makeLimits(klog.Logger) error {
 	p.memory = quota.New(cmp.Or(p.config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
 	p.metricsPort = metricsport.Port{Address: p.config.MetricsAddress, Metrics: p.metrics.handler()}
-	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
+	p.metrics.registerQuotas(p)
 	return nil
 }
 

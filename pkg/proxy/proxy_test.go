@@ -114,6 +114,14 @@ func start(t *testing.T, upstream http.Handler, configure func(*Config)) *wrappe
 	return startBefore(t, server.URL, configure)
 }
 
+// startReady is start, and waits until the wrapper is ready.
+func startReady(t *testing.T, upstream http.Handler, configure func(*Config)) *wrapper {
+	t.Helper()
+	w := start(t, upstream, configure)
+	w.expectReady()
+	return w
+}
+
 func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
 	t.Helper()
 	config := Config{
@@ -163,6 +171,20 @@ func (w *wrapper) do(method, path, body string, headers ...string) (int, string)
 func (w *wrapper) get(path string, headers ...string) (int, string) {
 	w.t.Helper()
 	return w.do(http.MethodGet, path, "", headers...)
+}
+
+// expect sends a request, whose answer must have this code and all the parts.
+func (w *wrapper) expect(code int, path string, parts ...string) {
+	w.t.Helper()
+	got, body := w.get(path)
+	if got != code {
+		w.t.Errorf("%s: got %d %s", path, got, body)
+	}
+	for _, part := range parts {
+		if !strings.Contains(body, part) {
+			w.t.Errorf("%s does not say %q: %s", path, part, body)
+		}
+	}
 }
 
 func (w *wrapper) open(ctx context.Context, method, path, body string, headers ...string) *http.Response {
@@ -237,16 +259,12 @@ func service(name, topologyKeys string) *corev1.Service {
 func TestServesThePrunedView(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
 	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") || strings.Contains(body, "10.0.0.2") {
 		t.Errorf("got %d %s", code, body)
 	}
-	code, body = w.get("/api/v1/endpoints")
-	if code != http.StatusOK || !strings.Contains(body, `"items":[]`) {
-		t.Errorf("Endpoints, on demand: got %d %s", code, body)
-	}
+	w.expect(http.StatusOK, "/api/v1/endpoints", `"items":[]`)
 }
 
 // TestReadyzTellsTheReason, also when the wrapper is ready.
@@ -274,13 +292,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 			}
 			// Without these the wrapper can do.
 			w.expectReadyz(http.StatusServiceUnavailable, "kubernetes-endpoints: "+test.optional+test.err)
-			if code, body := w.get("/livez"); code != http.StatusOK {
-				t.Errorf("an upstream that fails is no reason to be restarted: %d %s", code, body)
-			}
-			code, body := w.get("/api/v1/services")
-			if code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) {
-				t.Errorf("got %d %s", code, body)
-			}
+			w.expect(http.StatusOK, "/livez")
+			w.expect(http.StatusServiceUnavailable, "/api/v1/services", `"kind":"Status"`)
 			api.Behave(upstreamtest.Behaviour{})
 			w.expectReady()
 		})
@@ -307,28 +320,22 @@ func TestReadyzTellsTheReason(t *testing.T) {
 	t.Run("upstream lost after sync", func(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()
-		w := start(t, api, nil)
-		w.expectReady()
+		w := startReady(t, api, nil)
 		api.Behave(upstreamtest.Behaviour{Failing: http.StatusBadGateway})
 		api.Forget()
 		w.expectReadyz(http.StatusOK, "services: served from the cache, the upstream cannot be followed since 20")
-		if code, _ := w.get("/api/v1/services"); code != http.StatusOK {
-			t.Errorf("the cache is not served: %d", code)
-		}
+		w.expect(http.StatusOK, "/api/v1/services")
 	})
 	t.Run("a gateway that has lost its API server", func(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()
-		w := start(t, api, nil)
-		w.expectReady()
+		w := startReady(t, api, nil)
 		api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
 		api.Forget()
 		w.expectReadyz(http.StatusOK, "services: served from the cache",
 			"endpointslices: served from the cache", "nodes: served from the cache")
 		for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
-			if code, body := w.get(path); code != http.StatusOK || !strings.Contains(body, `"name":"s`) {
-				t.Errorf("%s: the cache is not served: %d %s", path, code, body)
-			}
+			w.expect(http.StatusOK, path, `"name":"s`)
 		}
 	})
 	t.Run("annotation that does not parse", func(t *testing.T) {
@@ -355,9 +362,7 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
 		w := start(t, api, nil)
 		w.expectReadyz(http.StatusServiceUnavailable, "endpointslices: the upstream does not serve it")
-		if code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices"); code != http.StatusNotFound {
-			t.Errorf("got %d %s", code, body)
-		}
+		w.expect(http.StatusNotFound, "/apis/discovery.k8s.io/v1/endpointslices")
 	})
 	t.Run("legacy Endpoints that are not served", func(t *testing.T) {
 		t.Parallel()
@@ -365,9 +370,7 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpoints"}})
 		w := start(t, api, nil)
 		w.expectReadyz(http.StatusOK, "kubernetes-endpoints: the upstream does not serve it")
-		if code, body := w.get("/api/v1/endpoints"); code != http.StatusNotFound {
-			t.Errorf("got %d %s", code, body)
-		}
+		w.expect(http.StatusNotFound, "/api/v1/endpoints")
 		w.expectReadyz(http.StatusOK)
 	})
 }
@@ -385,8 +388,7 @@ func missing(w *wrapper, series ...string) string {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	watch := w.open(ctx, http.MethodGet, "/api/v1/services?watch=true", "")
@@ -520,8 +522,7 @@ func TestStopEndsWatchesCleanly(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	var bodies []io.ReadCloser
 	for _, path := range []string{
 		"/api/v1/services?watch=true", "/apis/discovery.k8s.io/v1/endpointslices?watch=true",
@@ -745,8 +746,7 @@ func TestExplain(t *testing.T) {
 func TestViewFromAUnit(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
-	w := start(t, api, nil)
-	w.expectReady()
+	w := startReady(t, api, nil)
 	const endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
 	for unit, want := range map[string][]bool{
 		"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false},
@@ -791,12 +791,8 @@ func TestViewFromAUnit(t *testing.T) {
 		t.Error(said)
 	}
 	// All else is as without the prefix.
-	if code, body := w.get("/superedge-ingress/a/readyz"); code != http.StatusOK {
-		t.Errorf("got %d %s", code, body)
-	}
-	if code, _ := w.get("/superedge-ingress/a/api/v1/nodes/node0"); code != http.StatusOK {
-		t.Errorf("this node: %d", code)
-	}
+	w.expect(http.StatusOK, "/superedge-ingress/a/readyz")
+	w.expect(http.StatusOK, "/superedge-ingress/a/api/v1/nodes/node0")
 	if _, body := w.get("/superedge-ingress/a/api/v1/namespaces/default/pods/x", "Authorization",
 		"Bearer somebody"); strings.Contains(body, "superedge") {
 		t.Errorf("passed on as %s", body)

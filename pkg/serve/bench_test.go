@@ -58,21 +58,10 @@ func benchServer(b *testing.B) (*storagetest.Node, http.Handler) {
 	store := storagetest.New(storagetest.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
 	var nodes, services, endpoints []*wire.Object
 	for i := range 1000 {
-		nodes = append(nodes,
-			wiretest.Object(&corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{
-					Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)},
-				},
-			}))
+		nodes = append(nodes, wiretest.Node(fmt.Sprintf("node-%d", i), fmt.Sprintf("unit-%d", i%50)))
 	}
 	for i := range 2000 {
-		services = append(services,
-			wiretest.Object(&corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "ns", Name: fmt.Sprintf("svc-%04d", i),
-					Annotations: map[string]string{"topologyKeys": `["zone"]`},
-				},
-			}))
+		services = append(services, wiretest.Service(fmt.Sprintf("svc-%04d", i), `["zone"]`))
 		endpoints = append(endpoints, benchSlice(r, i))
 	}
 	store.NodeLabels().Replace(nodes)

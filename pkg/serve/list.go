@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/serve/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -153,8 +152,6 @@ const (
 	jsonGrowth = 3
 	// yamlGrowth is how many times longer YAML is than JSON.
 	yamlGrowth = 2
-	// rowSize is about the length of the cells of a table's row.
-	rowSize = 256
 )
 
 // listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact but for the envelope.
@@ -172,11 +169,7 @@ func listMemory(p page, as *representation) int {
 
 // jsonCapacity returns a length that most lists do not exceed in JSON.
 func jsonCapacity(p page, as *representation) int {
-	size := envelopeSize + jsonGrowth*itemsSize(p, as)
-	if as.form == formTable {
-		size += rowSize * len(p.objects)
-	}
-	return size
+	return envelopeSize + jsonGrowth*itemsSize(p, as)
 }
 
 func encodeListProtobuf(p page, as *representation) []byte {
@@ -203,20 +196,8 @@ func encodeListJSON(ctx context.Context, p page, as *representation) ([]byte, er
 		return nil, err
 	}
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind,
-		t.APIVersion, meta)
-	if as.form == formTable {
-		definitions, err := columns.Definitions(as.resource.New())
-		if err != nil {
-			return nil, err
-		}
-		if body, err = appendMarshalled(append(body, `"columnDefinitions":`...), definitions); err != nil {
-			return nil, err
-		}
-		body = append(body, `,"rows":[`...)
-	} else {
-		body = append(body, `"items":[`...)
-	}
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`,
+		t.Kind, t.APIVersion, meta)
 	for i, o := range p.objects {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -241,10 +222,7 @@ func encodeListYAML(ctx context.Context, p page, as *representation) ([]byte, er
 	if around, err = toYAML(around); err != nil || len(p.objects) == 0 {
 		return around, err
 	}
-	field := "\nitems:"
-	if as.form == formTable {
-		field = "\nrows:"
-	}
+	const field = "\nitems:"
 	head, tail, found := bytes.Cut(around, []byte(field+" []\n"))
 	if !found {
 		return nil, fmt.Errorf("the YAML of an empty list has no line %q", field)
@@ -334,7 +312,7 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 		return nil
 	}
 	markZipped(w)
-	compress(w, body)
+	Compress(w, body)
 	return nil
 }
 
@@ -353,8 +331,10 @@ func markZipped(w http.ResponseWriter) {
 	w.Header().Add("Vary", "Accept-Encoding")
 }
 
-// compress writes a body compressed. Errors are those of w, and mean that the client is gone.
-func compress(w io.Writer, body []byte) {
+// Compress writes a whole gzip member. It is flushed before it ends: a reader of a stream of members that has come to
+// the end of one waits for the next before it returns what it has. Errors are those of w, and mean that the client is
+// gone.
+func Compress(w io.Writer, body []byte) {
 	zip, ok := gzipWriters.Get().(*gzip.Writer)
 	if !ok {
 		panic("serve: the pool holds something else")
@@ -362,6 +342,7 @@ func compress(w io.Writer, body []byte) {
 	defer gzipWriters.Put(zip)
 	zip.Reset(w)
 	_, _ = zip.Write(body)
+	_ = zip.Flush()
 	_ = zip.Close()
 }
 

@@ -13,9 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -48,9 +46,9 @@ func TestListMemory(t *testing.T) {
 		return func() {}, true
 	}
 	for _, accept := range []string{
-		asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList, asTable,
+		asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList,
 	} {
-		for _, path := range []string{servicesPath, slicesPath, slicesPath + "?includeObject=Object"} {
+		for _, path := range []string{servicesPath, slicesPath} {
 			counted = 0
 			body := c.get(path, "Accept", accept).body
 			if counted < len(body) || counted > 4*len(body) {
@@ -68,7 +66,7 @@ func TestYAMLOfLists(t *testing.T) {
 	}
 	c := newSyncedCluster(t, append(many(5), odd)...)
 	for _, resource := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
-		for _, f := range []form{formObject, formMetadata, formTable} {
+		for _, f := range []form{formObject, formMetadata} {
 			for _, limit := range []int{0, 1} {
 				page, err := pageOf(c.store.History, resource, Options{Limit: limit, Selector: history.Selector{}})
 				if err != nil {
@@ -76,9 +74,6 @@ func TestYAMLOfLists(t *testing.T) {
 				}
 				as := &representation{
 					format: format{encoding: encodingYAML, form: f, version: "meta.k8s.io/v1"}, resource: resource,
-				}
-				as.table = tableOptions{
-					include: metav1.IncludeObject, now: func() time.Time { return time.Unix(1800000000, 0) },
 				}
 				got, err := encodeList(t.Context(), page, as)
 				if err != nil {

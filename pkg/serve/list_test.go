@@ -307,38 +307,29 @@ func TestGetOneObject(t *testing.T) {
 	}
 }
 
-// TestNothingIsCompressedOnThisMachine: it takes half the time of an answer, and the bytes go nowhere.
-func TestNothingIsCompressedOnThisMachine(t *testing.T) {
-	big := service("big")
-	big.Annotations = map[string]string{"filler": strings.Repeat("0123456789abcdef", gzipThreshold/16)}
-	c := newSyncedCluster(t, big)
-	r := c.get(servicesPath, "Accept", asProtobuf, "Accept-Encoding", "gzip")
-	if got := r.header.Get("Content-Encoding"); got != "" {
-		t.Errorf("got Content-Encoding %q", got)
-	}
-}
-
+// TestLargeListsAreCompressedWhenAsked, but not on this machine: it takes half the time of an answer, and the bytes go
+// nowhere.
 func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 	big := service("big")
 	big.Annotations = map[string]string{"filler": strings.Repeat("0123456789abcdef", gzipThreshold/16)}
 	c := newSyncedCluster(t, big)
 	small := newSyncedCluster(t, service("small"))
 	tests := []struct {
-		name           string
-		c              *cluster
-		acceptEncoding string
-		want           string
+		name                          string
+		c                             *cluster
+		address, acceptEncoding, want string
 	}{
-		{"large", c, "gzip", "gzip"},
-		{"large, refused", c, "gzip;q=0", ""},
-		{"large, not asked", c, "", ""},
-		{"small", small, "gzip", ""},
+		{"large", c, "192.0.2.1:1234", "gzip", "gzip"},
+		{"large, on this machine", c, "127.0.0.1:1234", "gzip", ""},
+		{"large, refused", c, "192.0.2.1:1234", "gzip;q=0", ""},
+		{"large, not asked", c, "192.0.2.1:1234", "", ""},
+		{"small", small, "192.0.2.1:1234", "gzip", ""},
 	}
 	for _, test := range tests {
 		for _, accept := range []string{asJSON, asProtobuf} {
 			// Twice: the compressors are used again.
 			for range 2 {
-				r := test.c.getFrom("192.0.2.1:1234", servicesPath, "Accept", accept, "Accept-Encoding",
+				r := test.c.getFrom(test.address, servicesPath, "Accept", accept, "Accept-Encoding",
 					test.acceptEncoding)
 				if got := r.header.Get("Content-Encoding"); got != test.want {
 					t.Fatalf("%s: got Content-Encoding %q, want %q", test.name, got, test.want)
@@ -390,44 +381,6 @@ func TestOfflineStartIs503NeverAnEmptyList(t *testing.T) {
 	for _, path := range paths {
 		check(path)
 	}
-}
-
-// TestFirstListIsNeverPartial: SuperEdge's wrapper served while its cache was still filling. Slices are not
-// shown before all that prunes them is known.
-func TestFirstListIsNeverPartial(t *testing.T) {
-	services := storageInput{"services", func(c *cluster) { c.store.Services().Replace(encodeAll(governed("g"))) }}
-	slices := storageInput{"slices", func(c *cluster) {
-		c.store.EndpointSlices().Replace(encodeAll(slice("g", thisNode, "node2")))
-	}}
-	labels := storageInput{"nodes", func(c *cluster) {
-		c.store.NodeLabels().Replace(encodeAll(node(thisNode, "a"), node("node2", "b")))
-	}}
-	for _, order := range [][]storageInput{
-		{services, slices, labels}, {services, labels, slices}, {slices, services, labels},
-		{slices, labels, services}, {labels, services, slices}, {labels, slices, services},
-	} {
-		c := newCluster(t, nil)
-		// What arrives singly before the first complete list shows nothing.
-		c.apply(service("early"))
-		for i, input := range order {
-			if r := c.get(slicesPath); r.code != http.StatusServiceUnavailable {
-				t.Fatalf("before input %d (%s): got %d %s", i, input.name, r.code, r.body)
-			}
-			input.fill(c)
-		}
-		list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath))
-		if len(list.Items) != 1 || nodesOf(&list.Items[0]) != thisNode {
-			t.Errorf("got %v", list.Items)
-		}
-		if got := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)); namesOf(got.Items) != "g" {
-			t.Errorf("got services %s", namesOf(got.Items))
-		}
-	}
-}
-
-type storageInput struct {
-	name string
-	fill func(*cluster)
 }
 
 // TestResourceThatTheUpstreamDoesNotServeIs404: an empty 200 would make kube-proxy delete its rules.
@@ -489,13 +442,15 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 	}
 }
 
+// serveAsOf serves what was restored, or what is not, if the revision is 0.
+func (c *cluster) serveAsOf(revision uint64) {
+	c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
+}
+
 // TestNoCache: a client that wants no stale answer gets none from a snapshot, and everything else.
 func TestNoCache(t *testing.T) {
 	t.Parallel()
 	c := newSyncedCluster(t)
-	serveAsOf := func(revision uint64) {
-		c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
-	}
 	for _, path := range []string{servicesPath, slicesPath, servicesPath + "?watch=true&timeoutSeconds=1"} {
 		for _, test := range []struct {
 			cacheControl string
@@ -508,7 +463,7 @@ func TestNoCache(t *testing.T) {
 			{"no-cache", true, http.StatusServiceUnavailable},
 			{"max-age=0, No-Cache", true, http.StatusServiceUnavailable},
 		} {
-			serveAsOf(map[bool]uint64{true: 1}[test.restored])
+			c.serveAsOf(map[bool]uint64{true: 1}[test.restored])
 			if got := c.get(path, "Cache-Control", test.cacheControl).code; got != test.want {
 				t.Errorf("%s with Cache-Control %q, restored %v: %d, want %d", path, test.cacheControl, test.restored,
 					got, test.want)
@@ -522,11 +477,8 @@ func TestNoCache(t *testing.T) {
 func TestRestoredIsMarked(t *testing.T) {
 	t.Parallel()
 	c := newSyncedCluster(t)
-	serveAsOf := func(revision uint64) {
-		c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
-	}
 	marked := []string{"Cache-Control", "no-cache", RestoredHeader, RestoredMarked}
-	serveAsOf(1)
+	c.serveAsOf(1)
 	for _, path := range []string{servicesPath, slicesPath, servicesPath + "?watch=true&timeoutSeconds=1"} {
 		got := c.get(path, marked...)
 		if got.code != http.StatusOK || got.header.Get(RestoredHeader) != RestoredMarked {
@@ -539,7 +491,7 @@ func TestRestoredIsMarked(t *testing.T) {
 		c.get(servicesPath+"?watch=true&timeoutSeconds=600", marked...)
 	}()
 	time.Sleep(100 * time.Millisecond)
-	serveAsOf(0)
+	c.serveAsOf(0)
 	c.store.Services().Apply(wiretest.Object(service("other")))
 	select {
 	case <-ended:

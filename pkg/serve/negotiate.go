@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/munnerz/goautoneg"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -43,8 +42,6 @@ const (
 	formObject form = iota
 	// formMetadata shows PartialObjectMetadata, for clients that need only the metadata.
 	formMetadata
-	// formTable shows a Table, whose columns kubectl prints.
-	formTable
 )
 
 // format is how a response is written.
@@ -65,8 +62,8 @@ const (
 )
 
 // negotiate picks the format that the Accept header prefers; a client without a preference gets JSON objects. Clauses
-// that ask for an unsupported format are skipped, because clients name a simpler one after it. YAML cannot be streamed,
-// so a watch cannot have it. The error is 406.
+// that ask for an unsupported format, such as kubectl's for a Table, are skipped, because clients name a simpler one
+// after it. YAML cannot be streamed, so a watch cannot have it. The error is 406.
 func negotiate(accept string, reads reading) (format, error) {
 	if strings.TrimSpace(accept) == "" {
 		return format{}, nil
@@ -94,10 +91,7 @@ func negotiate(accept string, reads reading) (format, error) {
 
 // NotAcceptable is the answer to a client that does not accept what can be sent.
 func NotAcceptable(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: message,
-	}}
+	return Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, message)
 }
 
 // negotiateStatus picks the encoding of a Status. It never fails: a Status is sent even if the client accepts no
@@ -137,22 +131,16 @@ func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bo
 		return f, false
 	}
 	f.version = metav1.GroupName + "/" + version
-	switch {
-	case as == kindMetadata && reads != readList, as == kindMetadata+"List" && reads == readList:
-		f.form = formMetadata
-	case as == kindTable && e != encodingProtobuf:
-		f.form = formTable
-	default:
-		return f, false
+	want := kindMetadata
+	if reads == readList {
+		want += "List"
 	}
-	return f, true
+	f.form = formMetadata
+	return f, as == want
 }
 
-// The kinds of the forms other than formObject.
-const (
-	kindMetadata = "PartialObjectMetadata"
-	kindTable    = "Table"
-)
+// kindMetadata is the kind of formMetadata.
+const kindMetadata = "PartialObjectMetadata"
 
 // acceptsGzip reports whether the client accepts a compressed body.
 func acceptsGzip(r *http.Request) bool {

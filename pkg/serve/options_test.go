@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -163,88 +164,40 @@ func TestFieldSelectorsOfEachResource(t *testing.T) {
 }
 
 func TestParseRequest(t *testing.T) {
-	tests := []struct {
-		method, path string
-		want         RequestInfo
-	}{
-		{"GET", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
-		{"GET", "/api/v1/services/", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
-		{"HEAD", "/api/v1/services", RequestInfo{IsResource: true, Verb: "head", Version: "v1", Resource: "services"}},
-		{
-			"GET", "/api/v1/namespaces/ns/services/s",
-			RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s"},
-		},
-		{
-			"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b",
-			RequestInfo{
-				IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s",
-				Subresource: "proxy/a/b",
-			},
-		},
+	// What is expected is VERB RESOURCE.VERSION.GROUP NAMESPACE/NAME/SUBRESOURCE, of no resource the verb alone.
+	for _, test := range []struct{ method, path, want string }{
+		{"GET", "/api/v1/services", "list services.v1 //"},
+		{"GET", "/api/v1/services/", "list services.v1 //"},
+		{"HEAD", "/api/v1/services", "head services.v1 //"},
+		{"GET", "/api/v1/namespaces/ns/services/s", "get services.v1 ns/s/"},
+		{"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b", "get services.v1 ns/s/proxy/a/b"},
 		{
 			"GET", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices",
-			RequestInfo{
-				IsResource: true, Verb: "list", Group: "discovery.k8s.io", Version: "v1", Namespace: "ns",
-				Resource: "endpointslices",
-			},
+			"list endpointslices.v1.discovery.k8s.io ns//",
 		},
-		{
-			"GET", "/api/v1/watch/namespaces/ns/endpoints/e",
-			RequestInfo{
-				IsResource: true, Verb: "watch", Version: "v1", Namespace: "ns", Resource: "endpoints", Name: "e",
-			},
-		},
-		{
-			"GET", "/api/v1/namespaces/ns",
-			RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns"},
-		},
-		{
-			"GET", "/api/v1/namespaces/ns/status",
-			RequestInfo{
-				IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns", Subresource: "status",
-			},
-		},
-		{
-			"POST", "/apis/events.k8s.io/v1/namespaces/ns/events",
-			RequestInfo{
-				IsResource: true, Verb: "create", Group: "events.k8s.io", Version: "v1", Namespace: "ns",
-				Resource: "events",
-			},
-		},
-		{
-			"PATCH", "/api/v1/namespaces/ns/events/e",
-			RequestInfo{IsResource: true, Verb: "patch", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"},
-		},
-		{
-			"PUT", "/api/v1/nodes/n/status",
-			RequestInfo{
-				IsResource: true, Verb: "update", Version: "v1", Resource: "nodes", Name: "n", Subresource: "status",
-			},
-		},
-		{
-			"DELETE", "/api/v1/namespaces/ns/events",
-			RequestInfo{IsResource: true, Verb: "deletecollection", Version: "v1", Namespace: "ns", Resource: "events"},
-		},
-		{
-			"DELETE", "/api/v1/namespaces/ns/events/e",
-			RequestInfo{
-				IsResource: true, Verb: "delete", Version: "v1", Namespace: "ns", Resource: "events", Name: "e",
-			},
-		},
-		{"GET", "/api", RequestInfo{Verb: "get"}},
-		{"GET", "/api/v1", RequestInfo{Verb: "get"}},
-		{"GET", "/apis/discovery.k8s.io/v1", RequestInfo{Verb: "get"}},
-		{"GET", "/version", RequestInfo{Verb: "get"}},
-		{"GET", "/", RequestInfo{Verb: "get"}},
-	}
-	for _, test := range tests {
-		t.Run(test.method+" "+test.path, func(t *testing.T) {
-			got := ParseRequest(&http.Request{Method: test.method, URL: &url.URL{Path: test.path}})
-			if test.want.Verb != got.Verb || (test.want.IsResource && got != test.want) ||
-				test.want.IsResource != got.IsResource {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
-		})
+		{"GET", "/api/v1/watch/namespaces/ns/endpoints/e", "watch endpoints.v1 ns/e/"},
+		{"GET", "/api/v1/namespaces/ns", "get namespaces.v1 /ns/"},
+		{"GET", "/api/v1/namespaces/ns/status", "get namespaces.v1 /ns/status"},
+		{"POST", "/apis/events.k8s.io/v1/namespaces/ns/events", "create events.v1.events.k8s.io ns//"},
+		{"PATCH", "/api/v1/namespaces/ns/events/e", "patch events.v1 ns/e/"},
+		{"PUT", "/api/v1/nodes/n/status", "update nodes.v1 /n/status"},
+		{"DELETE", "/api/v1/namespaces/ns/events", "deletecollection events.v1 ns//"},
+		{"DELETE", "/api/v1/namespaces/ns/events/e", "delete events.v1 ns/e/"},
+		{"GET", "/api", "get"},
+		{"GET", "/api/v1", "get"},
+		{"GET", "/apis/discovery.k8s.io/v1", "get"},
+		{"GET", "/version", "get"},
+		{"GET", "/", "get"},
+	} {
+		info := ParseRequest(&http.Request{Method: test.method, URL: &url.URL{Path: test.path}})
+		got := info.Verb
+		if info.IsResource {
+			kind := strings.TrimSuffix(info.Resource+"."+info.Version+"."+info.Group, ".")
+			got = fmt.Sprintf("%s %s %s/%s/%s", info.Verb, kind, info.Namespace, info.Name, info.Subresource)
+		}
+		if got != test.want {
+			t.Errorf("%s %s: got %s, want %s", test.method, test.path, got, test.want)
+		}
 	}
 }
 

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -20,46 +18,32 @@ type representation struct {
 	format
 
 	resource *served.Resource
-	table    tableOptions
 }
 
 // represent returns the representation of a resource that a request asks for.
-func (s *Server) represent(r *http.Request, resource *served.Resource, reads reading) (*representation, error) {
+func represent(r *http.Request, resource *served.Resource, reads reading) (*representation, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
-	if err != nil {
-		return nil, err
-	}
-	as := &representation{format: f, resource: resource}
-	if f.form == formTable {
-		as.table, err = parseTableOptions(r.URL.Query().Get("includeObject"), s.now)
-	}
-	return as, err
+	return &representation{format: f, resource: resource}, err
 }
 
 // objectType returns the apiVersion and kind of one object.
 func (r *representation) objectType() wire.TypeMeta {
-	switch r.form {
-	case formMetadata:
+	if r.form == formMetadata {
 		return wire.TypeMeta{APIVersion: r.version, Kind: kindMetadata}
-	case formTable:
-		return wire.TypeMeta{APIVersion: r.version, Kind: kindTable}
-	default:
-		return r.resource.Type()
 	}
+	return r.resource.Type()
 }
 
 // listType returns the apiVersion and kind of a list.
 func (r *representation) listType() wire.TypeMeta {
 	t := r.objectType()
-	if r.form != formTable {
-		t.Kind += "List"
-	}
+	t.Kind += "List"
 	return t
 }
 
 // body returns the part of an object's body that is written, which is empty if only metadata is shown.
 func (r *representation) body(o *history.Object) []byte {
-	if r.form == formMetadata || (r.form == formTable && r.table.include != metav1.IncludeObject) {
+	if r.form == formMetadata {
 		return nil
 	}
 	return o.Body
@@ -77,43 +61,24 @@ func (r *representation) appendProtobuf(dst []byte, o *history.Object) []byte {
 
 // appendJSON appends an object with its kind.
 func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
-	switch r.form {
-	case formMetadata:
-		partial, err := r.metadata(o)
-		if err != nil {
-			return nil, err
-		}
-		return appendMarshalled(dst, partial)
-	case formTable:
-		typed, err := o.Decode()
-		if err != nil {
-			return nil, err
-		}
-		return r.appendTable(dst, typed)
-	default:
+	if r.form == formObject {
 		return appendObjectJSON(dst, o, r.resource.Type())
 	}
+	partial, err := r.metadata(o)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := json.Marshal(partial)
+	return append(dst, encoded...), err
 }
 
 // appendItem appends an object as an item of a list. Whole objects in a list do not have a kind.
 func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, error) {
-	switch r.form {
-	case formMetadata:
+	if r.form == formMetadata {
 		return r.appendJSON(dst, o)
-	case formTable:
-		typed, err := o.Decode()
-		if err != nil {
-			return nil, err
-		}
-		row, err := r.row(typed)
-		if err != nil {
-			return nil, err
-		}
-		return appendMarshalled(dst, row)
-	default:
-		item, err := o.JSON()
-		return append(dst, item...), err
 	}
+	item, err := o.JSON()
+	return append(dst, item...), err
 }
 
 // metadata returns an object's PartialObjectMetadata.
@@ -142,42 +107,6 @@ func (r *representation) bookmark(meta metav1.ObjectMeta) (served.Typed, error) 
 	return typed, nil
 }
 
-// appendTypedJSON appends an object that bookmark made, with its kind.
-func (r *representation) appendTypedJSON(dst []byte, typed served.Typed) ([]byte, error) {
-	if r.form == formTable {
-		return r.appendTable(dst, typed)
-	}
-	setKind(typed, r.objectType())
-	return appendMarshalled(dst, typed)
-}
-
-func appendMarshalled(dst []byte, value any) ([]byte, error) {
-	encoded, err := json.Marshal(value)
-	return append(dst, encoded...), err
-}
-
 func setKind(typed served.Typed, t wire.TypeMeta) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
-}
-
-// tableOptions has a request's options for a table, and what was already written of the table.
-type tableOptions struct {
-	include metav1.IncludeObjectPolicy
-	now     func() time.Time
-	// begun is set once the columns were written. A watch has them in its first event only.
-	begun bool
-}
-
-func parseTableOptions(includeObject string, now func() time.Time) (tableOptions, error) {
-	o := tableOptions{include: metav1.IncludeObjectPolicy(includeObject), now: now}
-	switch o.include {
-	case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
-		return o, nil
-	case "":
-		o.include = metav1.IncludeMetadata
-		return o, nil
-	default:
-		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, "+
-			"Metadata or Object", includeObject))
-	}
 }

@@ -3,13 +3,12 @@ package serve
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
@@ -18,12 +17,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 const (
 	asTable        = "application/json;as=Table;v=v1;g=meta.k8s.io"
-	asTableBeta    = "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
 	asMetadata     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	asMetadataList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
@@ -196,149 +193,26 @@ func TestMetadataWatch(t *testing.T) {
 	}
 }
 
-// table reads a body as kubectl does.
-func table(t *testing.T, r response, version string) *metav1.Table {
-	t.Helper()
-	got := &metav1.Table{}
-	if err := json.Unmarshal(r.body, got); err != nil || r.code != http.StatusOK {
-		t.Fatalf("got %d %s: %v", r.code, r.body, err)
-	}
-	if got.Kind != "Table" || got.APIVersion != version {
-		t.Fatalf("got a %s of %s, want a Table of %s", got.Kind, got.APIVersion, version)
-	}
-	return got
-}
-
-// rowObject is what a row has of its object: its kind, or "" for nothing.
-func rowObject(t *testing.T, row metav1.TableRow) (kind string, object map[string]any) {
-	t.Helper()
-	if len(row.Object.Raw) == 0 || string(row.Object.Raw) == "null" {
-		return "", nil
-	}
-	if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%v %v", object["apiVersion"], object["kind"]), object
-}
-
-func TestTableOfList(t *testing.T) {
-	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
-		s.Clock = func() time.Time { return time.Unix(1700000000, 0).Add(5 * time.Minute) }
-	})
-	c.sync(governed("shop"), service("web"), slice("shop", "node0", "node2"))
-	for _, version := range []string{"v1", "v1beta1"} {
-		accept := strings.Replace(asTable, "v=v1", "v="+version, 1)
-		got := table(t, c.get(servicesPath, "Accept", accept), "meta.k8s.io/"+version)
-		if len(got.Rows) != 2 || len(got.ColumnDefinitions) != 7 || got.ResourceVersion == "" {
-			t.Fatalf("got %d rows of %d columns at %q, want 2 of 7",
-				len(got.Rows), len(got.ColumnDefinitions), got.ResourceVersion)
-		}
-		for _, row := range got.Rows {
-			if len(row.Cells) != len(got.ColumnDefinitions) || row.Cells[5] != "5m" {
-				t.Errorf("got the cells %v", row.Cells)
-			}
-			if kind, _ := rowObject(t, row); kind != "meta.k8s.io/"+version+" PartialObjectMetadata" {
-				t.Errorf("got the object %s", row.Object.Raw)
-			}
-		}
-	}
-	slices := table(t, c.get(slicesPath, "Accept", asTable), "meta.k8s.io/v1")
-	if cells := slices.Rows[0].Cells; cells[0] != "shop" || cells[3] != "10.1.0.1" {
-		t.Errorf("the slice is not shown as this node sees it: %v", cells)
-	}
-	none := table(t, c.get("/api/v1/namespaces/empty/services", "Accept", asTable), "meta.k8s.io/v1")
-	if none.Rows == nil || len(none.Rows) != 0 || len(none.ColumnDefinitions) == 0 {
-		t.Errorf("of nothing: got %+v", none)
-	}
-	paged := table(t, c.get(servicesPath+"?limit=1", "Accept", asTable), "meta.k8s.io/v1")
-	if len(paged.Rows) != 1 || paged.Continue == "" || paged.RemainingItemCount == nil {
-		t.Errorf("a page of one: got %+v", paged)
-	}
-}
-
-func TestTableIncludeObject(t *testing.T) {
+// TestKubectlAsksForTables: kubectl asks for a Table first, which there is none of, and takes objects as JSON.
+func TestKubectlAsksForTables(t *testing.T) {
 	c := newSyncedCluster(t, service("web"))
-	for include, want := range map[string]string{
-		"": "meta.k8s.io/v1 PartialObjectMetadata", "Metadata": "meta.k8s.io/v1 PartialObjectMetadata", "None": "",
-		"Object": "v1 Service",
-	} {
-		for _, path := range []string{servicesPath, "/api/v1/namespaces/default/services/web"} {
-			got := table(t, c.get(path+"?includeObject="+include, "Accept", asTable), "meta.k8s.io/v1")
-			kind, object := rowObject(t, got.Rows[0])
-			if kind != want {
-				t.Errorf("%s with includeObject=%s: got %q, want %q", path, include, kind, want)
-			}
-			if _, hasSpec := object["spec"]; hasSpec != (include == "Object") {
-				t.Errorf("%s with includeObject=%s: got %v", path, include, object)
-			}
-		}
+	var got struct {
+		Kind  string
+		Items []corev1.Service
 	}
-	if s := c.get(servicesPath+"?includeObject=All", "Accept", asTable).status(t); s.Code != http.StatusBadRequest {
-		t.Errorf("includeObject=All: got %+v, want 400", s)
+	r := c.get(servicesPath, "Accept", asTable+","+asJSON)
+	if err := json.Unmarshal(r.body, &got); err != nil || got.Kind != "ServiceList" || len(got.Items) != 1 {
+		t.Errorf("got %d %s: %v", r.code, r.body, err)
 	}
-	object := table(t, c.get("/api/v1/namespaces/default/services/web", "Accept", asTable), "meta.k8s.io/v1")
-	if _, fields := rowObject(t,
-		object.Rows[0]); fields["metadata"].(map[string]any)["resourceVersion"] != object.ResourceVersion {
-		t.Errorf("a table of one object has another resourceVersion than the object: %q, %v",
-			object.ResourceVersion, fields)
-	}
-}
-
-// TestTableWatch looks at what kubectl get --watch reads: the columns in the first event only, whatever it is.
-func TestTableWatch(t *testing.T) {
-	for _, accept := range []string{asTable, asTableBeta} {
-		c := newSyncedCluster(t, service("one"))
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		r := c.request(ctx,
-			servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"+
-				"&allowWatchBookmarks=true&includeObject=None",
-			"Accept", accept)
-		defer r.Body.Close()
-		events := json.NewDecoder(r.Body)
-		next := func() (string, *metav1.Table) {
-			t.Helper()
-			var e struct {
-				Type   string
-				Object metav1.Table
-			}
-			if err := events.Decode(&e); err != nil {
-				t.Fatal(err)
-			}
-			if e.Object.Kind != "Table" || len(e.Object.Rows) != 1 {
-				t.Fatalf("got %+v", e)
-			}
-			return e.Type, &e.Object
-		}
-		first, added := next()
-		if first != "ADDED" || len(added.ColumnDefinitions) == 0 || added.Rows[0].Cells[0] != "one" {
-			t.Fatalf("got %s %+v, want one, with its columns", first, added)
-		}
-		second, mark := next()
-		_, object := rowObject(t, mark.Rows[0])
-		if second != "BOOKMARK" || len(mark.ColumnDefinitions) != 0 || mark.ResourceVersion == "" {
-			t.Fatalf("got %s %+v, want a bookmark without columns", second, mark)
-		}
-		annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any)
-		if annotations[metav1.InitialEventsAnnotationKey] != "true" {
-			t.Errorf("the bookmark does not end the initial events: %v", object)
-		}
-		c.apply(labelled(service("one"), map[string]string{"a": "b"}))
-		if third, modified := next(); third != "MODIFIED" || modified.Rows[0].Cells[0] != "one" ||
-			modified.ResourceVersion == added.ResourceVersion {
-			t.Errorf("got %s %+v", third, modified)
-		}
-		c.remove(service("one"))
-		if fourth, _ := next(); fourth != "DELETED" {
-			t.Errorf("got %s", fourth)
-		}
+	if s := c.get(servicesPath, "Accept", asTable).status(t); s.Code != http.StatusNotAcceptable {
+		t.Errorf("a Table alone: got %+v, want 406", s)
 	}
 }
 
 // TestStatusForConvertingClients: a client that asks for tables or metadata gets errors that it can read.
 func TestStatusForConvertingClients(t *testing.T) {
 	c := newSyncedCluster(t)
-	for _, accept := range []string{asTable, asJSON + asMetadata, asProtobuf + asMetadata} {
+	for _, accept := range []string{asTable + "," + asJSON, asJSON + asMetadata, asProtobuf + asMetadata} {
 		if s := c.get("/api/v1/namespaces/default/services/gone", "Accept",
 			accept).status(t); s.Code != http.StatusNotFound {
 			t.Errorf("%s: got %+v", accept, s)

@@ -92,7 +92,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 		if options.Watch {
 			reads = readWatch
 		}
-		as, err = s.represent(r, resource, reads)
+		as, err = represent(r, resource, reads)
 	}
 	if err == nil {
 		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
@@ -115,7 +115,7 @@ func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *served
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) error {
-	as, err := s.represent(r, resource, readObject)
+	as, err := represent(r, resource, readObject)
 	if err != nil {
 		return err
 	}
@@ -181,10 +181,13 @@ const (
 
 // refusesStale reports whether a client wants no answer from a snapshot (RFC 9111, section 5.2.1.4): one that keeps on
 // disk itself what it was answered may have something newer.
-func refusesStale(r *http.Request) bool {
-	for _, value := range r.Header.Values("Cache-Control") {
-		for directive := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(directive), "no-cache") {
+func refusesStale(r *http.Request) bool { return HeaderHas(r, "Cache-Control", "no-cache") }
+
+// HeaderHas reports whether the values of a request's header, which are lists, contain a token.
+func HeaderHas(r *http.Request, header, token string) bool {
+	for _, value := range r.Header.Values(header) {
+		for found := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(found), token) {
 				return true
 			}
 		}
@@ -215,24 +218,20 @@ func readError(err error, h *history.History, resource *served.Resource, revisio
 // demand.
 func (s *Server) ready(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
-	if err == nil {
-		return nil
-	}
-	if s.Demand == nil || !resource.OnDemand {
-		return historyError(err, resource.GroupResource())
-	}
-	patience := time.NewTimer(demandPatience)
-	defer patience.Stop()
-	// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
-	for errors.Is(err, served.ErrNotReady) {
-		select {
-		case <-changed:
-		case <-patience.C:
-			return historyError(err, resource.GroupResource())
-		case <-r.Context().Done():
-			return historyError(err, resource.GroupResource())
+	if s.Demand != nil && resource.OnDemand {
+		patience := time.NewTimer(demandPatience)
+		defer patience.Stop()
+		// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
+		for over := false; errors.Is(err, served.ErrNotReady) && !over; {
+			select {
+			case <-changed:
+				changed, err = h.Readable(resource)
+			case <-patience.C:
+				over = true
+			case <-r.Context().Done():
+				over = true
+			}
 		}
-		changed, err = h.Readable(resource)
 	}
 	if err != nil {
 		return historyError(err, resource.GroupResource())

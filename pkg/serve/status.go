@@ -92,6 +92,13 @@ func futureRevision(requested, current uint64) error {
 	return err
 }
 
+// Failure returns an API error with just this message, to which the constructors of package apierrors add words.
+func Failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
+	}}
+}
+
 // NotReady returns a 503 with Retry-After.
 func NotReady(message string) error {
 	err := apierrors.NewServiceUnavailable(message)
@@ -110,9 +117,8 @@ func TooMuchMemory() error {
 
 // NotServed returns the 404 that kube-apiserver answers for a resource that it does not serve.
 func NotServed(resource schema.GroupResource) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Message: fmt.Sprintf("the server could not find the requested resource (%s)", resource),
-		Details: &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource},
-	}}
+	err := Failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+		fmt.Sprintf("the server could not find the requested resource (%s)", resource))
+	err.ErrStatus.Details = &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource}
+	return err
 }

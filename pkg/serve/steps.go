@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -32,21 +31,9 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request, resource string,
 	end := &ending{}
 	defer end.unlessLater()
 	end.then(steps.Close)
-	if timeout == 0 {
-		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
-	}
-	if s.Observer != nil {
-		end.then(s.Observer.WatchStarted(resource))
-	}
 	w.Header().Set("Content-Type", contentTypeProtobufWatch)
-	w.Header().Set("Cache-Control", "no-cache, private")
 	markZipped(w)
-	w.WriteHeader(http.StatusOK)
-	writes, release := s.stalls.guard(w, s.writeTimeout())
-	end.then(release)
-	awaitNothing(w)
-	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
-	end.then(cancel)
+	ctx, writes := s.begin(w, r, resource, timeout, end)
 	end.after(ctx, func() {
 		if err := s.writeSteps(ctx, w, writes, resource, steps); !errors.Is(err, errTimeout) {
 			klog.FromContext(ctx).V(4).Info("Stream ended", "resource", resource, "reason", err)

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -55,25 +56,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.Histor
 	if err != nil {
 		return err
 	}
-	timeout := options.Timeout
-	if timeout == 0 {
-		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
-	}
-	if s.Observer != nil {
-		end.then(s.Observer.WatchStarted(resource.Resource))
-	}
 	w.Header().Set("Content-Type", as.encoding.contentType(true))
-	w.Header().Set("Cache-Control", "no-cache, private")
-	w.WriteHeader(http.StatusOK)
-	writes, release := s.stalls.guard(w, s.writeTimeout())
-	end.then(release)
-	awaitNothing(w)
+	ctx, writes := s.begin(w, r, resource.Resource, options.Timeout, end)
 	watcher := &watcher{s: s, w: w, writes: writes, as: as, options: options, cursor: cursor}
 	if w.Header().Get(RestoredHeader) != "" {
 		watcher.whileRestored = h
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
-	end.then(cancel)
 	end.after(ctx, func() {
 		if err := watcher.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
@@ -81,6 +69,27 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.Histor
 		}
 	})
 	return nil
+}
+
+// begin begins a stream, whose writes are guarded until it ends. It lasts until ctx is done: until the timeout, or as
+// long as a watch does if that is 0.
+func (s *Server) begin(
+	w http.ResponseWriter, r *http.Request, resource string, timeout time.Duration, end *ending,
+) (ctx context.Context, writes *guardedWriter) {
+	if timeout == 0 {
+		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
+	}
+	if s.Observer != nil {
+		end.then(s.Observer.WatchStarted(resource))
+	}
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	writes, release := s.stalls.guard(w, s.writeTimeout())
+	end.then(release)
+	awaitNothing(w)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
+	end.then(cancel)
+	return ctx, writes
 }
 
 // openWatch returns the objects with which the watch begins, if any, and a cursor for the events after them.
@@ -295,44 +304,37 @@ func (c *watcher) bookmark(initialEventsEnd bool) error {
 	if err != nil {
 		return err
 	}
-	if c.as.encoding == encodingProtobuf {
-		raw, err := typed.Marshal()
-		if err != nil {
-			return err
-		}
-		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Bookmark), c.as.objectType(), len(raw))
-		c.buffer = append(c.buffer, raw...)
-		return nil
-	}
-	c.buffer = fmt.Appendf(c.buffer, `{"type":%q,"object":`, watch.Bookmark)
-	if c.buffer, err = c.as.appendTypedJSON(c.buffer, typed); err != nil {
-		return err
-	}
-	c.buffer = append(c.buffer, "}\n"...)
-	return nil
+	return c.addTyped(watch.Bookmark, c.as.objectType(), typed)
 }
 
 // expired writes an ERROR event that makes the client list again, and returns reason.
 func (c *watcher) expired(reason error) error {
-	status := statusOf(reason)
-	if c.as.encoding == encodingProtobuf {
-		raw, err := status.Marshal()
-		if err != nil {
-			return err
-		}
-		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Error), statusType, len(raw))
-		c.buffer = append(c.buffer, raw...)
-	} else {
-		encoded, err := encodeStatus(status, encodingJSON)
-		if err != nil {
-			return err
-		}
-		c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", watch.Error, encoded[:len(encoded)-1])
+	if err := c.addTyped(watch.Error, statusType, statusOf(reason)); err != nil {
+		return err
 	}
 	if err := c.flush(); err != nil {
 		return err
 	}
 	return reason
+}
+
+// addTyped adds an event of an object that is not of the History.
+func (c *watcher) addTyped(eventType watch.EventType, t wire.TypeMeta, typed served.Typed) error {
+	if c.as.encoding == encodingProtobuf {
+		raw, err := typed.Marshal()
+		if err != nil {
+			return err
+		}
+		c.buffer = append(wire.AppendWatchFrame(c.buffer, string(eventType), t, len(raw)), raw...)
+		return nil
+	}
+	setKind(typed, t)
+	encoded, err := json.Marshal(typed)
+	if err != nil {
+		return err
+	}
+	c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", eventType, encoded)
+	return nil
 }
 
 // flush writes the buffer to the client.

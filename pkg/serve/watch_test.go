@@ -157,76 +157,6 @@ func TestFieldSelectorOfWatchFollowsTheField(t *testing.T) {
 	w.expect("ADDED s")
 }
 
-// TestRelabelProducesEvents: with YurtHub a node moved between pools changes what its neighbours may see
-// without an event that says so.
-func TestRelabelProducesEvents(t *testing.T) {
-	c := newSyncedCluster(t, governed("g"), service("plain"), slice("g", thisNode, "node1", "node2"),
-		slice("plain", thisNode, "node2"))
-	w := c.watch(slicesPath, "", asProtobuf)
-	first := w.expect("ADDED g", "ADDED plain")[0]
-	before := revisionOf(t, first.Object)
-	check := func(want string) {
-		t.Helper()
-		e := w.expect("MODIFIED g")[0]
-		s := e.Object.(*discoveryv1.EndpointSlice)
-		if nodesOf(s) != want {
-			t.Errorf("endpoints on %s, want %s", nodesOf(s), want)
-		}
-		// Shared informers take an update without a new resourceVersion for a resync.
-		if now := revisionOf(t, s); now <= before {
-			t.Errorf("revision %d after %d", now, before)
-		} else {
-			before = now
-		}
-	}
-	c.apply(node("node2", "a"))
-	check("node0,node1,node2")
-	c.apply(node("node1", "b"))
-	check("node0,node2")
-	c.apply(node(thisNode, "b"))
-	check("node0,node1")
-	c.remove(node("node1", "b"))
-	check("node0")
-}
-
-// TestResumeFromBeforeARelabelGetsTheNews: a client that resumes there and hears nothing stays stale; YurtHub has this
-// hole. Also where the log does not reach back so far, the client gets the newest state, and need not list again.
-func TestResumeFromBeforeARelabelGetsTheNews(t *testing.T) {
-	for _, accept := range bothEncodings {
-		t.Run(accept, func(t *testing.T) {
-			c := newCluster(t, func(o *storagetest.Options, _ *Server) { o.LogEvents = 3 })
-			c.sync(governed("g"), slice("g", thisNode, "node2"))
-			revision := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath, "Accept", accept)).ResourceVersion
-			for i := range 7 {
-				c.apply(node("node2", []string{"a", "b"}[i%2]))
-				want := []string{"node0,node2", "node0"}[i%2]
-				var got string
-				// The log has the last three events; a client that goes on from before gets the last state at once.
-				for events := c.watch(slicesPath, "resourceVersion="+revision, accept); got != want; {
-					got = nodesOf(events.expect("MODIFIED g")[0].Object.(*discoveryv1.EndpointSlice))
-				}
-			}
-		})
-	}
-}
-
-// TestDeletedWhileDisconnected: SuperEdge's wrapper forgot deletions that came as tombstones, and its clients
-// kept ghosts.
-func TestDeletedWhileDisconnected(t *testing.T) {
-	c := newSyncedCluster(t, service("ghost"), service("s"))
-	w := c.watch(servicesPath, "", asProtobuf)
-	events := w.expect("ADDED ghost", "ADDED s")
-	w.cancel()
-	// The upstream's relist no longer has it: the only sign of the deletion there is.
-	c.store.Services().Replace(encodeAll(service("s")))
-	resumed := c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(revisionOf(t, events[1].Object), 10),
-		asProtobuf)
-	resumed.expect("DELETED ghost")
-	if got := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)); namesOf(got.Items) != "s" {
-		t.Errorf("got %s", namesOf(got.Items))
-	}
-}
-
 // TestAnnotationOnlyChangesAreEvents: SuperEdge's wrapper compared subsets only, so that annotating
 // default/kubernetes had no effect until it restarted.
 func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
@@ -535,13 +465,5 @@ func TestStopExpiresWatches(t *testing.T) {
 	close(stopping)
 	for _, w := range streams {
 		w.expectExpired()
-	}
-}
-
-// TestWatchWithoutEventsAnswersAtOnce: clients wait for the headers.
-func TestWatchWithoutEventsAnswersAtOnce(t *testing.T) {
-	c := newSyncedCluster(t)
-	for _, accept := range bothEncodings {
-		c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(c.store.History.Revision(), 10), accept).cancel()
 	}
 }

@@ -1,9 +1,8 @@
 package upstream
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -261,69 +259,38 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 		if next != "" {
 			request.Param("continue", next)
 		}
-		body, err := request.Do(ctx).Raw()
+		got, err := request.Do(ctx).Get()
 		if err != nil {
 			return err
 		}
-		if next, err = scanNodes(body, visit); err != nil {
-			return err
+		kind, items, more := follow.DecodedList(got)
+		if kind != "NodeList" {
+			return fmt.Errorf("the upstream sent a %s, not a NodeList", cmp.Or(kind, fmt.Sprintf("%T", got)))
 		}
-		if next == "" {
+		for _, node := range items {
+			n, err := readAddresses(node)
+			if err != nil {
+				return err
+			}
+			visit(n)
+		}
+		if next = more; next == "" {
 			return nil
 		}
 	}
 }
 
-// scanNodes calls visit for every node in an encoded NodeList, and returns the continue token of the next page.
-func scanNodes(body []byte, visit func(nodeAddresses)) (next string, err error) {
-	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
-		return scanNodesJSON(body, visit)
+// readAddresses reads a node.
+func readAddresses(node *wire.Object) (n nodeAddresses, err error) {
+	n.name = node.Name
+	if n.ready, err = wire.NodeReady(node.Body); err != nil {
+		return n, err
 	}
-	typeMeta, message, err := wire.Unwrap(body)
-	if err != nil {
-		return "", err
+	var meta metav1.ObjectMeta
+	if err := meta.Unmarshal(node.Meta); err != nil {
+		return n, err
 	}
-	if typeMeta.Kind != "NodeList" {
-		return "", fmt.Errorf("the upstream sent a %s, not a NodeList", typeMeta.Kind)
-	}
-	list, err := wire.ParseList(message, func(item []byte) error {
-		node, err := wire.ParseObject(item)
-		if err != nil {
-			return err
-		}
-		n := nodeAddresses{name: node.Name}
-		if n.ready, err = wire.NodeReady(node.Body); err != nil {
-			return err
-		}
-		var meta metav1.ObjectMeta
-		if err := meta.Unmarshal(node.Meta); err != nil {
-			return err
-		}
-		n.created = meta.CreationTimestamp.Time
-		err = wire.NodeAddresses(node.Body, func(kind, text string) { n.each = append(n.each, address{kind, text}) })
-		visit(n)
-		return err
-	})
-	return list.Continue, err
-}
-
-func scanNodesJSON(body []byte, visit func(nodeAddresses)) (next string, err error) {
-	var list corev1.NodeList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return "", fmt.Errorf("decoding a list of nodes: %w", err)
-	}
-	if list.Kind != "NodeList" {
-		return "", fmt.Errorf("the upstream sent a %q, not a NodeList", list.Kind)
-	}
-	for _, node := range list.Items {
-		n := nodeAddresses{name: node.Name, created: node.CreationTimestamp.Time}
-		for _, c := range node.Status.Conditions {
-			n.ready = n.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		}
-		for _, a := range node.Status.Addresses {
-			n.each = append(n.each, address{string(a.Type), a.Address})
-		}
-		visit(n)
-	}
-	return list.Continue, nil
+	n.created = meta.CreationTimestamp.Time
+	err = wire.NodeAddresses(node.Body, func(kind, text string) { n.each = append(n.each, address{kind, text}) })
+	return n, err
 }

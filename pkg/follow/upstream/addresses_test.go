@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -12,7 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -260,26 +261,25 @@ func TestTwoNodesWithOneAddress(t *testing.T) {
 	}
 }
 
+// TestListsOfAddressesThatAreNone: what the upstream sends in place of a list of nodes is an error.
 func TestListsOfAddressesThatAreNone(t *testing.T) {
 	for _, body := range []string{
-		"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`,
+		"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"ServiceList","apiVersion":"v1","items":[]}`,
+		`{"kind":"NodeList","apiVersion":"v1","items":[{"status":{"addresses":[1]}}]}`,
 		"k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff",
 	} {
-		if _, err := scanNodes([]byte(body), func(nodeAddresses) {}); err == nil {
+		server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			_, _ = io.WriteString(w, body)
+		}))
+		u, err := New(Options{Config: &rest.Config{Host: server}, Facts: storagetest.New(storagetest.Options{}).Facts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes := func() *rest.Request { return u.way.nodes().Request(addressAgent) }
+		if err := eachNode(t.Context(), nodes, func(nodeAddresses) {}); err == nil {
 			t.Errorf("%q is taken for a list of nodes", body)
 		}
-	}
-	whole, err := (&corev1.NodeList{
-		ListMeta: metav1.ListMeta{Continue: "c"}, Items: []corev1.Node{*nodeAt("n", "10.0.0.1")},
-	}).Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80),
-		byte(len(whole)>>7))
-	enveloped = append(enveloped, whole...)
-	if next, err := scanNodes(enveloped, func(nodeAddresses) {}); err != nil || next != "c" {
-		t.Errorf("%q, %v", next, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ const (
 	hubProbe     = 5 * time.Minute
 	longestProbe = 80 * time.Minute
 	goodStay     = time.Hour
-	// hubProbeTimeout is how long an answer of the API server may take.
+	// hubProbeTimeout is how long an answer of the API server may take, or what came last while a way was filled.
 	hubProbeTimeout = 10 * time.Second
 	// fillTimeout is how long the other way may take to be filled.
 	fillTimeout = 10 * time.Minute
@@ -57,9 +58,9 @@ type HubOptions struct {
 	// FallbackAfter is how long the hub may be away before the API server is followed, in HubAuto: from that to twice
 	// that, so that a fleet does not do it at one moment.
 	FallbackAfter time.Duration
-	// Changing, if set, is called when another way is to be followed, before anything comes from there.
+	// Changing is called when another way is to be followed, before anything comes from there.
 	Changing func(Way)
-	// Room, if set, returns how many bytes more the process may take; 0 if nothing bounds it. The API server is not
+	// Room returns how many bytes more the process may take; 0 if nothing bounds it. The API server is not
 	// followed in place of the hub if the cluster would not fit.
 	Room func() int64
 	// Random returns numbers in [0, 1); math/rand/v2's if nil.
@@ -83,8 +84,10 @@ type hubWay struct {
 	options HubOptions
 	facts   *facts.Facts
 	node    string
-	// share follows the hub; nil without one. direct are the sources at the API server; that of nodes is the first.
-	share  *shareSource
+	// share is the source at the hub, the only one of its group; both are nil without a hub.
+	share *follow.Source
+	group *follow.Group
+	// direct are the sources at the API server; that of nodes is the first.
 	direct []*follow.Source
 	// elsewhere is set if the hub is not behind the API server of direct.
 	elsewhere bool
@@ -106,8 +109,7 @@ type hubWay struct {
 // newHubWay prepares the ways. The direct one gets its sources later.
 func newHubWay(options Options) (*hubWay, error) {
 	h := &hubWay{
-		options: options.Hub, facts: options.Facts, node: options.NodeName,
-		interval: hubInterval, probePause: hubProbe,
+		options: options.Hub, facts: options.Facts, node: options.NodeName, interval: hubInterval, probePause: hubProbe,
 	}
 	if h.options.Mode == "" || h.options.Mode == HubOff {
 		return h, nil
@@ -117,9 +119,16 @@ func newHubWay(options Options) (*hubWay, error) {
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
 	h.facts.FollowShare()
-	var err error
-	h.share, err = newShareSource(options, h.shown)
 	h.way = Way{Hub: true, Since: time.Now()}
+	var err error
+	h.group, err = follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config, Random: options.Hub.Random})
+	if err != nil {
+		return nil, err
+	}
+	h.share, err = h.group.Add(follow.Options{
+		Name: SourceShare, Resource: hubv1alpha1.GroupVersion.WithResource(hubv1alpha1.Shares),
+		Stream: h.followShare, Silence: shareSilence,
+	})
 	return h, err
 }
 
@@ -133,7 +142,7 @@ func (h *hubWay) Way() Way {
 // nodes is where nodes come from.
 func (h *hubWay) nodes() nodeSource {
 	if h.Way().Hub {
-		return h.share
+		return shareNodes{h.share, h.node}
 	}
 	return h.direct[0]
 }
@@ -142,7 +151,7 @@ func (h *hubWay) nodes() nodeSource {
 func (h *hubWay) states() (states []follow.State) {
 	sources := h.direct
 	if h.Way().Hub {
-		sources = []*follow.Source{h.share.Source}
+		sources = []*follow.Source{h.share}
 	}
 	for _, s := range sources {
 		states = append(states, s.State())
@@ -158,53 +167,48 @@ func (h *hubWay) run(ctx context.Context) {
 	h.share.Start()
 	var following sync.WaitGroup
 	defer following.Wait()
-	following.Go(func() { h.share.group.Run(ctx) })
-	timer := time.NewTimer(hubSettling)
-	defer timer.Stop()
-	for {
+	following.Go(func() { h.group.Run(ctx) })
+	for pause := hubSettling; ; pause = h.look(ctx) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
-			timer.Reset(h.look(ctx))
+		case <-time.After(pause):
 		}
 	}
 }
 
 // look changes the way if it must, and returns the pause before the next look.
 func (h *hubWay) look(ctx context.Context) time.Duration {
+	next := Way{Hub: true}
 	if h.Way().Hub {
-		reason := h.useless(ctx, time.Now())
+		next = Way{Reason: h.useless(time.Now())}
 		switch {
-		case reason == nil && h.share.State().Synced:
+		case next.Reason == nil && h.share.State().Synced:
 			return h.interval
-		case reason == nil:
+		case next.Reason == nil:
 			return hubSettling
 		}
-		err := h.takeDirect(ctx, reason)
-		if err == nil && !h.Way().Hub {
-			return h.untilProbe()
-		}
-		if err != nil && ctx.Err() == nil && h.Way().Reason == nil {
+	}
+	err := h.change(ctx, next)
+	way := h.Way()
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case !way.Hub:
+		klog.FromContext(ctx).V(2).Info("The hub is not followed, going on without it", "reason", err)
+	case !errors.Is(err, errHubIsBack):
+		if way.Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
 		h.set(func(way *Way) { way.Reason = err })
-		return h.interval
 	}
-	if err := h.takeHub(ctx); err != nil {
-		klog.FromContext(ctx).V(2).Info("The hub is not followed, going on without it", "reason", err)
-		return h.untilProbe()
+	if !way.Hub {
+		return time.Duration((0.5 + h.options.Random()) * float64(h.probePause))
 	}
-	h.failing = time.Time{}
 	return h.interval
 }
 
-func (h *hubWay) untilProbe() time.Duration {
-	return time.Duration((0.5 + h.options.Random()) * float64(h.probePause))
-}
-
 // useless is why the hub is not to be followed any more; nil as long as it is.
-func (h *hubWay) useless(ctx context.Context, now time.Time) error {
+func (h *hubWay) useless(now time.Time) error {
 	state := h.share.State()
 	err := state.Err
 	var answer apierrors.APIStatus
@@ -227,118 +231,87 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 		return err
 	case (h.facts.ShareMark() != nil || h.facts.Restored() != nil) && now.Sub(h.failing) < h.patience:
 		return nil // there is something to serve
-	case h.ask(ctx) != nil:
-		return nil //nolint:nilerr // nor is there anything else to follow
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
 	}
 }
 
-// ask asks the API server for this node.
-func (h *hubWay) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, hubProbeTimeout)
-	defer cancel()
-	return h.direct[0].Request("hub-probe").Param("fieldSelector", "metadata.name="+h.node).Do(ctx).Error()
-}
+// errHubIsBack means that the hub came back while the API server was asked for everything.
+var errHubIsBack = errors.New("the hub is back")
 
-// takeDirect fills the direct way, and takes it unless the hub has come back meanwhile. The error says why it could not
-// be taken.
-func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
-	if err := h.fits(ctx); err != nil {
-		return err
-	}
-	from := h.share.reached()
-	for _, s := range h.direct {
-		s.StartAt(from[versionParts[s.Name()]])
-	}
-	back := func() bool { return h.share.State().Err == nil }
-	err := until(ctx, fillTimeout, func() (bool, error) { return back() || h.filled(from), nil })
-	if err != nil || back() {
-		h.stopDirect()
-		return err
-	}
-	h.share.Stop()
-	if !h.filled(from) { // a last step came
-		h.stopDirect()
-		h.share.Start()
-		return nil
-	}
-	if time.Since(h.Way().Since) < goodStay {
-		h.probePause = min(2*h.probePause, longestProbe)
-	} else {
-		h.probePause = hubProbe
-	}
-	h.take(ctx, Way{Reason: reason})
-	return nil
-}
-
-// until waits until something holds. The error is that of holds, or says that it took too long.
-func until(ctx context.Context, patience time.Duration, holds func() (bool, error)) error {
-	err := wait.PollUntilContextTimeout(ctx, hubSettling, patience, true, func(context.Context) (bool, error) {
-		return holds()
-	})
-	if err != nil {
-		return fmt.Errorf("filling the other way: %w", err)
-	}
-	return nil
-}
-
-// filled reports whether the direct sources have everything, and nothing that is older than the share. from is the
-// version from which they began: what they listed is at least of that, or the API server was restored from a backup.
-func (h *hubWay) filled(from hubv1alpha1.Version) bool {
-	version := h.share.reached()
-	for _, s := range h.direct {
-		part := versionParts[s.Name()]
-		if state := s.State(); !state.Synced || state.Err != nil ||
-			version[part] != from[part] && s.Version() < version[part] {
-			return false
+// change fills the other way, and takes it. The error says why it was not taken.
+func (h *hubWay) change(ctx context.Context, next Way) (err error) {
+	here, there := h.direct, []*follow.Source{h.share}
+	if !next.Hub {
+		if err := h.fits(ctx); err != nil {
+			return err
 		}
+		here, there = there, here
 	}
-	return true
-}
-
-// stopDirect stops filling the direct way.
-func (h *hubWay) stopDirect() {
-	for _, s := range h.direct {
-		s.Stop()
-	}
-	h.facts.DropAside()
-}
-
-// takeHub fills the share while the API server is followed, and takes it. The error says why it was not taken.
-func (h *hubWay) takeHub(ctx context.Context) error {
-	filled := func() (bool, error) {
-		state := h.share.State()
-		return state.Synced, state.Err
-	}
-	h.share.Start()
-	err := until(ctx, fillTimeout, filled)
+	from := h.version()
+	begin(there, from)
+	filled := func(context.Context) (bool, error) { return h.filled(next, there, from) }
+	err = wait.PollUntilContextTimeout(ctx, hubSettling, fillTimeout, true, filled)
 	if err == nil {
-		// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
-		// until that has come, which takes a request that is answered with what differs.
-		h.share.Stop()
-		for _, s := range h.direct {
-			s.Stop()
+		// What is taken must be at least what is shown, so nothing more is shown until that has come. The hub is asked
+		// again, which takes a request that is answered with what differs.
+		stop(here)
+		if next.Hub {
+			stop(there)
+			begin(there, from)
 		}
-		h.share.Start()
-		err = until(ctx, hubProbeTimeout, filled)
+		err = wait.PollUntilContextTimeout(ctx, hubSettling, hubProbeTimeout, true, filled)
 	}
 	if err != nil {
-		h.share.Stop()
+		stop(there)
 		h.facts.DropAside()
-		for _, s := range h.direct {
+		for _, s := range here {
 			s.Start()
 		}
-		return err
+		return fmt.Errorf("filling the other way: %w", err)
 	}
-	h.take(ctx, Way{Hub: true})
+	h.take(ctx, next)
 	return nil
 }
 
-// shown is the version of what the API server has told of, while that is followed.
-func (h *hubWay) shown() (version hubv1alpha1.Version) {
+// begin starts sources with what is at least of a version, stop stops them.
+func begin(sources []*follow.Source, from hubv1alpha1.Version) {
+	for _, s := range sources {
+		s.StartAt(from[versionParts[s.Name()]]) // of which a share makes no use: see openShare
+	}
+}
+
+func stop(sources []*follow.Source) {
+	for _, s := range sources {
+		s.Stop()
+	}
+}
+
+// filled reports whether the sources of the next way have everything, and nothing that is older than what is shown.
+// from is the version from which they began: what was listed is at least of that, or the API server was restored from a
+// backup. The error says why the next way is not to be taken.
+func (h *hubWay) filled(next Way, there []*follow.Source, from hubv1alpha1.Version) (bool, error) {
+	if share := h.share.State(); next.Hub && share.Err != nil {
+		return false, share.Err
+	} else if !next.Hub && share.Started && share.Err == nil {
+		return false, errHubIsBack
+	}
+	version := h.version()
+	for _, s := range there {
+		part, has := versionParts[s.Name()]
+		if state := s.State(); !state.Synced || state.Err != nil ||
+			has && version[part] != from[part] && s.Version() < version[part] {
+			return false, nil //nolint:nilerr // the source tries again
+		}
+	}
+	return true, nil
+}
+
+// version is that of what is shown.
+func (h *hubWay) version() (version hubv1alpha1.Version) {
 	if h.Way().Hub {
-		return version
+		state, _ := decodeShareState(h.facts.ShareMark())
+		return state.Version
 	}
 	for _, s := range h.direct {
 		part := versionParts[s.Name()]
@@ -358,13 +331,16 @@ func (h *hubWay) take(ctx context.Context, next Way) {
 	next.Since = time.Now()
 	if next.Hub {
 		klog.FromContext(ctx).Info("Following this node's share, from the hub")
+		h.failing = time.Time{}
 	} else {
 		klog.FromContext(ctx).Info("Following the API server, not the hub", "reason", next.Reason)
+		h.probePause = min(2*h.probePause, longestProbe)
+		if next.Since.Sub(h.Way().Since) >= goodStay {
+			h.probePause = hubProbe
+		}
 	}
 	h.set(func(way *Way) { *way = next })
-	if h.options.Changing != nil {
-		h.options.Changing(next)
-	}
+	h.options.Changing(next)
 	h.facts.Switch()
 }
 
@@ -375,20 +351,14 @@ func (h *hubWay) set(change func(*Way)) {
 }
 
 // asOf is when what is known was last confirmed as a whole: the earliest LastContact. The zero time if it never was.
-func (h *hubWay) asOf() (earliest time.Time) {
-	for i, state := range h.states() {
-		if i == 0 || state.LastContact.Before(earliest) {
-			earliest = state.LastContact // the zero time is before all others
-		}
-	}
-	return earliest
+func (h *hubWay) asOf() time.Time {
+	return slices.MinFunc(h.states(), func(a, b follow.State) int {
+		return a.LastContact.Compare(b.LastContact) // the zero time is before all others
+	}).LastContact
 }
 
 // fits returns an error if the whole cluster would not fit the memory that is left.
 func (h *hubWay) fits(ctx context.Context) error {
-	if h.options.Room == nil {
-		return nil
-	}
 	room := h.options.Room()
 	if room == 0 {
 		return nil

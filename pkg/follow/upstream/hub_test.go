@@ -232,7 +232,7 @@ func TestBothWaysAway(t *testing.T) {
 	soon.UntilQuiet(t, func() string {
 		asked := 0
 		for _, r := range b.cluster.Requests() {
-			if strings.Contains(r.Header.Get("User-Agent"), "+hub-probe") {
+			if strings.HasSuffix(r.Path, "/nodes") {
 				asked++
 			}
 		}

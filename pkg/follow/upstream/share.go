@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -33,18 +33,14 @@ const (
 	shortStream = time.Second
 )
 
-// shareInputs are the inputs that objects of a share go to, by their kind in its frames; shareResources says what the
-// hub calls the kind of an input.
-var (
-	shareInputs = map[string]string{
-		"Service": facts.InputServices, "EndpointSlice": facts.InputEndpointSlices, "Node": facts.InputNode,
-		"PartialObjectMetadata": facts.InputNodes,
-	}
-	shareResources = map[string]string{
-		facts.InputServices: "services", facts.InputEndpointSlices: "endpointslices", facts.InputNode: "nodes",
-		facts.InputNodes: "labels",
-	}
-)
+// shareInputs are the inputs that objects of a share go to, by their kind in its frames.
+var shareInputs = map[string]string{
+	"Service": facts.InputServices, "EndpointSlice": facts.InputEndpointSlices, "Node": facts.InputNode,
+	"PartialObjectMetadata": facts.InputNodes,
+}
+
+// shareResources are what the hub calls the kinds of inputs, where these have other names.
+var shareResources = map[string]string{facts.InputNode: "nodes", facts.InputNodes: "labels"}
 
 // shareState names a share, as a mark of the facts.
 type shareState struct {
@@ -69,29 +65,29 @@ func decodeShareState(encoded []byte) (s *shareState, known bool) {
 var errEnded = errors.New("the hub has ended the stream")
 
 // nextStep takes a step of a stream. state is what the client knows, and becomes what it knows after the step.
-func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, restored bool, err error) {
+func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, err error) {
 	var whole [hubv1alpha1.Buckets]bool
 	step.Objects = make(map[string]map[types.NamespacedName]*wire.Object)
 	step.Whole = func(input string, name types.NamespacedName) bool {
-		return whole[hubv1alpha1.BucketOf(shareResources[input], name)]
+		return whole[hubv1alpha1.BucketOf(cmp.Or(shareResources[input], input), name)]
 	}
 	for event := range stream {
 		o, kind := follow.Decoded(event.Object)
 		if o == nil {
-			return step, false, apierrors.FromObject(event.Object)
+			return step, apierrors.FromObject(event.Object)
 		}
 		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		switch input := shareInputs[kind]; {
 		case event.Type == watch.Bookmark:
 			mark, err := hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations())
 			if err != nil {
-				return step, false, err
+				return step, err
 			}
 			mark.AddTo(&state.Digests, &whole)
 			if mark.Ends {
 				state.Version = mark.Version
 				step.Mark = state.encode()
-				return step, mark.Restored, nil
+				return step, nil
 			}
 		case input == "": // of a newer hub
 		case event.Type == watch.Deleted:
@@ -100,58 +96,31 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 			step.Put(input, name, o)
 		}
 	}
-	return step, false, errEnded
+	return step, errEnded
 }
 
-// shareSource follows this node's share at a hub.
-type shareSource struct {
+// shareNodes are the nodes of a share.
+type shareNodes struct {
 	*follow.Source
 
-	// group has no other source.
-	group  *follow.Group
-	node   string
-	facts  *facts.Facts
-	random func() float64
-	// shown is the version of what is shown, if that is not the share; it is a lower bound for the share.
-	shown func() hubv1alpha1.Version
+	node string
 }
 
-func newShareSource(options Options, shown func() hubv1alpha1.Version) (*shareSource, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config, Random: options.Hub.Random})
-	if err != nil {
-		return nil, err
-	}
-	s := &shareSource{
-		group: group, node: options.NodeName, facts: options.Facts, random: options.Hub.Random, shown: shown,
-	}
-	s.Source, err = group.Add(follow.Options{
-		Name: SourceShare, Resource: hubv1alpha1.GroupVersion.WithResource(hubv1alpha1.Shares),
-		Stream: s.follow, Silence: shareSilence,
-	})
-	return s, err
-}
-
-// reached returns the version of the last step.
-func (s *shareSource) reached() hubv1alpha1.Version {
-	state, _ := decodeShareState(s.facts.ShareMark())
-	return state.Version
-}
-
-// Request makes a GET request for the nodes of the share. agent distinguishes it in the User-Agent.
-func (s *shareSource) Request(agent string) *rest.Request {
+// Request implements nodeSource.
+func (s shareNodes) Request(agent string) *rest.Request {
 	return s.Source.Request("hub-"+agent).Name(s.node).Param("kind", "Node")
 }
 
-// open begins a stream. state names what is there already, if it is known.
-func (s *shareSource) open(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
-	version := s.shown()
+// openShare begins a stream. state names what is there already, if it is known.
+func (h *hubWay) openShare(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
+	version := h.version()
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
 	}
-	seconds := int64((shareTimeout + time.Duration(s.random()*float64(shareTimeout))).Seconds())
-	request := s.Source.Request("hub-share").
+	seconds := int64((shareTimeout + time.Duration(h.options.Random()*float64(shareTimeout))).Seconds())
+	request := h.share.Request("hub-share").
 		Param("watch", "true").Param("allowWatchBookmarks", "true").
-		Param("fieldSelector", "metadata.name="+s.node).Param("resourceVersion", version.String()).
+		Param("fieldSelector", "metadata.name="+h.node).Param("resourceVersion", version.String()).
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf)
 	if known {
@@ -160,18 +129,17 @@ func (s *shareSource) open(ctx context.Context, state *shareState, known bool) (
 	return request.Watch(ctx)
 }
 
-// follow follows one stream to its end. It is a follow.Options.Stream.
-func (s *shareSource) follow(ctx context.Context, stepped func(version string)) error {
+// followShare follows one stream to its end. It is a follow.Options.Stream.
+func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) error {
 	began := time.Now()
-	state, known := decodeShareState(s.facts.ShareMark())
-	stream, err := s.open(ctx, state, known)
+	state, known := decodeShareState(h.facts.ShareMark())
+	stream, err := h.openShare(ctx, state, known)
 	if err != nil {
 		return err
 	}
 	defer stream.Stop()
 	for steps := 0; ; steps++ {
-		before := state.Version
-		step, restored, err := nextStep(stream.ResultChan(), state)
+		step, err := nextStep(stream.ResultChan(), state)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -179,11 +147,8 @@ func (s *shareSource) follow(ctx context.Context, stepped func(version string)) 
 			return nil
 		case err != nil:
 			return err
-		case restored:
-			klog.FromContext(ctx).Info("The API server was restored from a backup, going back to what it has",
-				"version", state.Version, "known", before)
 		}
-		s.facts.ApplyShare(step)
+		h.facts.ApplyShare(step)
 		stepped(state.Version.String())
 	}
 }

@@ -163,7 +163,7 @@ func (u *Upstream) Dismiss(r *served.Resource) {
 func (u *Upstream) Retry() {
 	u.group.Retry()
 	if u.way.share != nil {
-		u.way.share.group.Retry()
+		u.way.group.Retry()
 	}
 }
 

@@ -52,9 +52,5 @@ func Shorten(text string) string {
 	if len(text) <= longestMessage {
 		return text
 	}
-	cut := longestMessage
-	for cut > 0 && text[cut]&0xC0 == 0x80 { // not within a character
-		cut--
-	}
-	return text[:cut] + "…"
+	return strings.ToValidUTF8(text[:longestMessage], "") + "…" // a character is not cut
 }

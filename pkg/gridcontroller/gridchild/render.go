@@ -54,19 +54,13 @@ func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
 	return string(name)
 }
 
-// UnusedTemplates returns the names of the templates in the pool that no unit can get.
+// UnusedTemplates returns the names of the templates in the pool that no unit can get, sorted.
 func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 	used := map[string]bool{string(spec.DefaultTemplateName): true}
 	for _, name := range spec.Templates {
 		used[string(name)] = true
 	}
-	var unused []string
-	for name := range spec.TemplatePool {
-		if !used[name] {
-			unused = append(unused, name)
-		}
-	}
-	return unused
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(spec.TemplatePool)), func(name string) bool { return used[name] })
 }
 
 // Templates are a grid's templates, decoded once for all units.
@@ -222,17 +216,14 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 	if err := checkName(o, k, name, unit); err != nil {
 		return nil, err
 	}
-	selector, err := object(template, "template", "spec", "nodeSelector")
-	if err != nil {
-		return nil, err
-	}
-	selector[o.Key] = unit
 	for _, place := range []struct {
 		here bool
+		key  string
 		path []string
 	}{
-		{o.UnitInSelector, []string{"selector", "matchLabels"}},
-		{o.UnitInPods, []string{"template", "metadata", "labels"}},
+		{true, o.Key, []string{"template", "spec", "nodeSelector"}},
+		{o.UnitInSelector, v1.LabelGridUnit, []string{"selector", "matchLabels"}},
+		{o.UnitInPods, v1.LabelGridUnit, []string{"template", "metadata", "labels"}},
 	} {
 		if !place.here {
 			continue
@@ -241,7 +232,7 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 		if err != nil {
 			return nil, err
 		}
-		labels[v1.LabelGridUnit] = unit
+		labels[place.key] = unit
 	}
 	annotations := map[string]string{}
 	if o.Revision != "" {

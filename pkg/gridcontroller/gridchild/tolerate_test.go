@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -14,12 +12,12 @@ import (
 // of the same taints stays.
 func TestTolerateUnreachable(t *testing.T) {
 	const (
-		unreachable = `{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute"}`
-		notReady    = `{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute"}`
-		ownTime     = `{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute",` +
+		unreachable = `{"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists"}`
+		notReady    = `{"effect":"NoExecute","key":"node.kubernetes.io/not-ready","operator":"Exists"}`
+		ownTime     = `{"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists",` +
 			`"tolerationSeconds":60}`
 		anyEffect  = `{"key":"node.kubernetes.io/not-ready","operator":"Exists"}`
-		noSchedule = `{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoSchedule"}`
+		noSchedule = `{"effect":"NoSchedule","key":"node.kubernetes.io/not-ready","operator":"Exists"}`
 		other      = `{"key":"edge","operator":"Exists"}`
 	)
 	for name, test := range map[string]struct {
@@ -41,24 +39,9 @@ func TestTolerateUnreachable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var want []any
-		if err := json.Unmarshal([]byte("["+strings.Join(test.want, ",")+"]"), &want); err != nil {
-			t.Fatal(err)
-		}
-		pod, err := object(template, "template", "spec")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := json.Marshal(pod["tolerations"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		var decoded []any
-		if err := json.Unmarshal(got, &decoded); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, decoded); diff != "" {
-			t.Errorf("%s: %s", name, diff)
+		want := "[" + strings.Join(test.want, ",") + "]"
+		if got := jsonOf(t, podOf(t, template)["tolerations"]); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
 	}
 	for _, template := range []string{`{}`, `{"template":{"spec":{"tolerations":null}}}`} {
@@ -76,12 +59,31 @@ func TestTolerateUnreachable(t *testing.T) {
 	}
 }
 
-// jsonOf writes a template as JSON.
-func jsonOf(t *testing.T, template map[string]any) string {
+// jsonOf writes a part of a template as JSON.
+func jsonOf(t *testing.T, part any) string {
 	t.Helper()
-	data, err := json.Marshal(template)
+	data, err := json.Marshal(part)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// podOf is the spec of a template's pods.
+func podOf(t *testing.T, template map[string]any) map[string]any {
+	t.Helper()
+	pod, err := object(template, "template", "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// imageOf is the image of a template's first container, which is changed then.
+func imageOf(t *testing.T, template map[string]any) any {
+	t.Helper()
+	container := podOf(t, template)["containers"].([]any)[0].(map[string]any)
+	image := container["image"]
+	container["image"] = "changed by a caller"
+	return image
 }

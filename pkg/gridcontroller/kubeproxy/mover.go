@@ -3,9 +3,9 @@ package kubeproxy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,9 +62,9 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	if wanted == moved {
 		return reconcile.Result{}, nil
 	}
-	var value any // none, which removes it
+	value := "null" // removes it
 	if wanted {
-		value = v1.KubeProxyEdge
+		value = strconv.Quote(v1.KubeProxyEdge)
 	}
 	if edge == v1.EdgeNodePods {
 		ready, err := r.wrapperIsReady(ctx, node.Name)
@@ -72,13 +72,9 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 			return reconcile.Result{RequeueAfter: wrapperPause}, err
 		}
 	}
-	labels := map[string]any{v1.LabelKubeProxy: value}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("encoding a patch: %w", err)
-	}
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, v1.LabelKubeProxy, value)
 	klog.FromContext(ctx).Info("Moving kube-proxy", "node", node.Name, "toEdge", wanted)
-	err = r.writer.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
+	err := r.writer.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -13,11 +12,8 @@ import (
 
 // fleet is a world of many sites that work, with a canary, a tenth, and the rest.
 func fleet(sites int) *world {
-	w := &world{
-		rand: rand.New(rand.NewPCG(1, 0)), now: time.Date(2030, 1, 1, 8, 0, 0, 0, time.UTC),
-		fault: map[string]map[string]fault{}, began: map[int]bool{},
-		accepted: map[string]bool{}, approved: map[string]bool{},
-	}
+	w := emptyWorld(1)
+	w.now = w.now.Add(8 * time.Hour)
 	soak := &metav1.Duration{Duration: 30 * time.Minute}
 	some := &v1.UnitSelector{Names: []string{"x"}}
 	w.in = Input{Deadline: deadline, Rollout: &v1.Rollout{Waves: []v1.Wave{

@@ -103,11 +103,16 @@ type world struct {
 	log            []string
 }
 
-func newWorld(seed uint64) *world {
-	w := &world{
+// emptyWorld is a world without sites.
+func emptyWorld(seed uint64) *world {
+	return &world{
 		rand: rand.New(rand.NewPCG(seed, 0)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 		fault: map[string]map[string]fault{}, accepted: map[string]bool{}, approved: map[string]bool{},
 	}
+}
+
+func newWorld(seed uint64) *world {
+	w := emptyWorld(seed)
 	w.hostile = w.rand.IntN(5) > 0
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
 	if w.rand.IntN(2) == 0 {
@@ -446,7 +451,7 @@ func (w *world) judgeStart(s *site, to string) {
 			failed++
 		}
 	}
-	if most := share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); failed > most && w.in.Update == to {
+	if most := Share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); failed > most && w.in.Update == to {
 		w.blame("%s gets %s, and %d have failed with it; %d may", s.unit.Name, to, failed, most)
 	}
 	for wave := range s.unit.Wave {
@@ -521,7 +526,7 @@ func (w *world) judge() {
 	if w.in.Status == nil || w.in.Update != rev {
 		return
 	}
-	failures := share(w.in.Rollout.MaxFailures, "0%", len(w.sites))
+	failures := Share(w.in.Rollout.MaxFailures, "0%", len(w.sites))
 	p := &planner{Input: w.in, waves: make([][]*Unit, len(w.in.Rollout.Waves)+1)}
 	for _, s := range w.sites {
 		p.waves[s.unit.Wave] = append(p.waves[s.unit.Wave], &s.unit)
@@ -666,14 +671,19 @@ func (w *world) acceptAll(state v1.RolloutUnitState) {
 	}
 }
 
-// step is a second, or more of them in which little happens.
-func (w *world) step() {
-	for range 1 + w.rand.IntN(10) {
+// last lets seconds pass.
+func (w *world) last(seconds int) {
+	for range seconds {
 		w.now = w.now.Add(time.Second)
 		for _, s := range w.sites {
 			w.live(s)
 		}
 	}
+}
+
+// step is a second, or more of them in which little happens.
+func (w *world) step() {
+	w.last(1 + w.rand.IntN(10))
 	w.happen()
 	stopped := -1
 	if w.rand.IntN(20) == 0 {
@@ -693,12 +703,7 @@ func (w *world) settle() {
 		s.unit.Held, s.unit.Idle = false, false
 	}
 	for range 4000 {
-		for range 5 {
-			w.now = w.now.Add(time.Second)
-			for _, s := range w.sites {
-				w.live(s)
-			}
-		}
+		w.last(5)
 		plan := w.pass(-1)
 		w.judge()
 		if plan.Status.Phase == v1.RolloutComplete {
@@ -717,12 +722,7 @@ func (w *world) returns() {
 	w.in.Rollout.Paused = false
 	w.edit(w.in.Current, "undo at the end")
 	for range 400 {
-		for range 5 {
-			w.now = w.now.Add(time.Second)
-			for _, s := range w.sites {
-				w.live(s)
-			}
-		}
+		w.last(5)
 		w.pass(-1)
 		if !slices.ContainsFunc(w.sites, func(s *site) bool {
 			return s.unit.Revision != w.in.Current && !s.unit.Held && w.fault[w.in.Current][s.unit.Name] != refused

@@ -138,7 +138,7 @@ func New(in Input) Plan {
 			p.wait(v1.RolloutPaused, p.current(), "paused")
 		}
 	case p.status.Phase == v1.RolloutHalted:
-	case p.status.Phase == v1.RolloutRollingBack, p.status.Phase == v1.RolloutRolledBack:
+	case p.rolling():
 		p.rollBack()
 	case p.back():
 		p.returnAll()
@@ -251,13 +251,10 @@ func (p *planner) spec(wave int) v1.Wave {
 	return v1.Wave{}
 }
 
-// share is a number of units, or a part of so many of them.
-func share(value *intstr.IntOrString, missing string, of int) int {
-	limit := intstr.FromString(missing)
-	if value != nil {
-		limit = *value
-	}
-	units, err := intstr.GetScaledValueFromIntOrPercent(&limit, of, false)
+// Share is a number of units, or a part of so many of them, rounded down. Without a value it is missing.
+func Share(value *intstr.IntOrString, missing string, of int) int {
+	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
+	units, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
 	if err != nil { // a CRD that checks nothing let it pass
 		return 0
 	}
@@ -267,7 +264,7 @@ func share(value *intstr.IntOrString, missing string, of int) int {
 // limit is how many units of a wave may have the change and not be proven, silent how many of them may be suspects when
 // the wave is done.
 func (p *planner) limit(wave int) int {
-	return max(share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
+	return max(Share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
 
 func (p *planner) silent(wave int) int {
@@ -275,7 +272,7 @@ func (p *planner) silent(wave int) int {
 	if p.spec(wave).MaxSilent == nil {
 		least = 1
 	}
-	return max(share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
+	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
 // has reports whether a unit has the revision of the spec.
@@ -290,6 +287,16 @@ func (p *planner) state(u *Unit) v1.RolloutUnitState {
 		return of.State
 	}
 	return ""
+}
+
+// room reports whether the status can list one more unit.
+func (p *planner) room() bool { return len(p.listed) < mostListed }
+
+// enlist lists a unit. from is the revision that it had before.
+func (p *planner) enlist(u *Unit, state v1.RolloutUnitState, from string) *v1.RolloutUnit {
+	of := &v1.RolloutUnit{Name: u.Name, State: state, From: from, Since: p.second()}
+	p.listed[u.Name] = of
+	return of
 }
 
 // absent reports whether a wave does not wait for a unit.
@@ -399,7 +406,7 @@ func (p *planner) judge() {
 	if p.resumed() && p.status.Phase != v1.RolloutOutage {
 		failing = p.resume(failing)
 	}
-	allowed := share(p.Rollout.MaxFailures, "0%", len(p.Units))
+	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Units))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
 	switch p.status.Phase {
 	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
@@ -430,10 +437,8 @@ func (p *planner) judge() {
 // note lists proven units that are broken now as failed, once the rollout has halted: resuming it accepts them by name.
 func (p *planner) note(failing []*Unit) {
 	for _, unit := range failing {
-		if p.listed[unit.Name] == nil && p.status.HaltTime != nil && len(p.listed) < mostListed {
-			p.listed[unit.Name] = &v1.RolloutUnit{
-				Name: unit.Name, State: v1.RolloutUnitFailed, Since: p.second(), Message: unit.Broken,
-			}
+		if p.listed[unit.Name] == nil && p.status.HaltTime != nil && p.room() {
+			p.enlist(unit, v1.RolloutUnitFailed, "").Message = unit.Broken
 			p.status.Proven = max(p.status.Proven-1, 0) // so that it is counted once when it has proven it again
 		}
 	}
@@ -442,7 +447,7 @@ func (p *planner) note(failing []*Unit) {
 // resume accepts the units that the written status calls failed, and lets the rollout go on. It returns those that have
 // failed since, which nobody has seen. After a rollback it is a new attempt.
 func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
-	if p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack {
+	if p.rolling() {
 		p.attempt()
 		for i := range p.states {
 			p.states[i].State = v1.WavePending
@@ -457,15 +462,14 @@ func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 	}
 	for _, unit := range failing {
 		of := p.listed[unit.Name]
-		if p.written[unit.Name] != v1.RolloutUnitFailed && len(p.Status.Units) < mostListed {
+		switch {
+		case p.written[unit.Name] != v1.RolloutUnitFailed && len(p.Status.Units) < mostListed:
 			unseen = append(unseen, unit)
-			continue
+		case of == nil:
+			p.enlist(unit, v1.RolloutUnitAccepted, "").Message = unit.Broken
+		default:
+			of.State = v1.RolloutUnitAccepted
 		}
-		if of == nil {
-			of = &v1.RolloutUnit{Name: unit.Name, Since: p.second(), Message: unit.Broken}
-			p.listed[unit.Name] = of
-		}
-		of.State = v1.RolloutUnitAccepted
 	}
 	p.status.HaltTime = nil
 	if p.status.Phase != v1.RolloutComplete {
@@ -560,50 +564,60 @@ func (p *planner) start(wave int) {
 			if _, written := p.written[unit.Name]; written && state != v1.RolloutUnitReturning {
 				p.plan.Revisions[unit.Name] = p.Revision
 			}
-		case places > 0 && len(p.listed) < mostListed:
+		case places > 0 && p.room():
 			places--
-			p.listed[unit.Name] = &v1.RolloutUnit{
-				Name: unit.Name, State: v1.RolloutUnitPending, From: unit.Revision, Since: p.second(),
-			}
+			p.enlist(unit, v1.RolloutUnitPending, unit.Revision)
 			p.again(p.Now)
 		}
 	}
 }
 
-// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
-func (p *planner) finish(wave int) bool {
-	// The wave waits for the units that hold it. Some of them move: they get there, or fail, by themselves.
-	var holding, failed, suspects []*Unit
-	proven, moving, soaking := 0, false, true
+// muster is what became of the units of a wave.
+type muster struct {
+	// holding are those for which the wave waits.
+	holding, failed, suspects []*Unit
+	proven                    int
+	// moving is set if some of holding get there, or fail, by themselves, and soaking if all of them only soak.
+	moving, soaking bool
+}
+
+func (p *planner) muster(wave int) muster {
+	m := muster{soaking: true}
 	for _, unit := range p.waves[wave] {
 		state := p.state(unit)
 		switch {
 		case unit.Idle && !unit.Held && !unit.Silent && !p.has(unit):
-			holding, moving = append(holding, unit), true
+			m.holding, m.moving = append(m.holding, unit), true
 		case p.proven(unit):
-			proven++
+			m.proven++
 		case state == v1.RolloutUnitSuspect:
-			suspects = append(suspects, unit)
+			m.suspects = append(m.suspects, unit)
 		case state == v1.RolloutUnitAccepted:
 		case state == v1.RolloutUnitFailed:
-			failed = append(failed, unit)
+			m.failed = append(m.failed, unit)
 		case !p.absent(unit):
-			holding, moving = append(holding, unit), moving || state != ""
-			soaking = soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
+			m.holding, m.moving = append(m.holding, unit), m.moving || state != ""
+			m.soaking = m.soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
 		}
 	}
-	stuck := len(holding) > 0 && !moving
+	return m
+}
+
+// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
+func (p *planner) finish(wave int) bool {
+	m := p.muster(wave)
+	stuck := len(m.holding) > 0 && !m.moving
 	switch {
-	case stuck && len(failed) > 0:
-		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(failed),
-			names(failed), p.limit(wave)))
+	case stuck && len(m.failed) > 0:
+		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(m.failed),
+			names(m.failed), p.limit(wave)))
 		return false
-	case stuck && len(suspects) > 0:
-		return p.approved(wave, suspects,
+	case stuck && len(m.suspects) > 0:
+		return p.approved(wave, m.suspects,
 			fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
-	case len(holding) > 0:
-		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(holding)
-		if soaking {
+	case len(m.holding) > 0:
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(m.holding)
+		if m.soaking {
 			state, phase = v1.WaveSoaking, v1.RolloutSoaking
 			if !p.soaks.IsZero() {
 				text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
@@ -612,10 +626,10 @@ func (p *planner) finish(wave int) bool {
 		p.states[wave].State = state
 		p.wait(phase, wave, text)
 		return false
-	case len(suspects) > p.silent(wave):
-		return p.approved(wave, suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
+	case len(m.suspects) > p.silent(wave):
+		return p.approved(wave, m.suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
 	}
-	if p.needsProof(wave) && proven == 0 {
+	if p.needsProof(wave) && m.proven == 0 {
 		why := "no unit of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
 			if p.spec(wave).Units == nil {
@@ -766,10 +780,8 @@ func (p *planner) goBack() (waiting []*Unit) {
 				places--
 			}
 			p.plan.Revisions[unit.Name] = p.plan.Current
-			if p.rolling() && p.listed[unit.Name] == nil && len(p.listed) < mostListed {
-				p.listed[unit.Name] = &v1.RolloutUnit{
-					Name: unit.Name, State: v1.RolloutUnitReturning, From: p.plan.Current, Since: p.second(),
-				}
+			if p.rolling() && p.listed[unit.Name] == nil && p.room() {
+				p.enlist(unit, v1.RolloutUnitReturning, p.plan.Current)
 			}
 		}
 	}

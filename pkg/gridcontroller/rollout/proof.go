@@ -45,10 +45,10 @@ func (p *planner) list() {
 	}
 	p.status.Unlisted = min(p.status.Unlisted, int32(len(unlisted))) //nolint:gosec // no more than there are nodes
 	for _, unit := range unlisted[len(unlisted)-int(p.status.Unlisted):] {
-		if len(p.listed) >= mostListed {
+		if !p.room() {
 			break
 		}
-		p.listed[unit.Name] = &v1.RolloutUnit{Name: unit.Name, State: v1.RolloutUnitProgressing, Since: p.second()}
+		p.enlist(unit, v1.RolloutUnitProgressing, "")
 		p.status.Unlisted--
 	}
 }

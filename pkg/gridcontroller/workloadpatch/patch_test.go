@@ -2,7 +2,6 @@ package workloadpatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -39,18 +38,31 @@ func decode(t *testing.T, text string) map[string]any {
 	return out
 }
 
-func TestMerge(t *testing.T) {
-	t.Parallel()
-	reads, fail := 0, false
-	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	s := &Schemas{clock: clock, read: func(context.Context) ([]byte, error) {
-		reads++
-		if fail {
+// server is an API server with the document, or none if it is away.
+type server struct {
+	clock *clocktesting.FakePassiveClock
+	away  bool
+	reads int
+}
+
+// merge merges by the server's schema of Deployments.
+func (s *server) merge(t *testing.T) gridchild.Merge {
+	t.Helper()
+	s.clock = clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+	schemas := &Schemas{clock: s.clock, read: func(context.Context) ([]byte, error) {
+		s.reads++
+		if s.away {
 			return nil, errors.New("the API server is away")
 		}
 		return []byte(document), nil
 	}}
-	merge := s.Merge(t.Context(), appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	return schemas.Merge(t.Context(), appsv1.SchemeGroupVersion.WithKind("Deployment"))
+}
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	s := &server{}
+	merge := s.merge(t)
 	for name, c := range map[string]struct{ spec, patch, want, refused string }{
 		"a list with keys": {
 			`{"newIn2030":[{"id":"a","value":1,"more":2},{"id":"b"}]}`, `{"newIn2030":[{"id":"a","value":3}]}`,
@@ -87,34 +99,16 @@ func TestMerge(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	if reads != 1 {
-		t.Errorf("the schema was read %d times", reads)
-	}
-	// An old schema is better than none.
-	fail = true
-	clock.SetTime(clock.Now().Add(maxAge))
-	if _, err := merge(map[string]any{}, map[string]any{"replicas": json.Number("1")}); err != nil || reads != 2 {
-		t.Errorf("got %v after %d reads", err, reads)
-	}
-	s.schemas = nil
-	if _, err := merge(map[string]any{}, map[string]any{}); gridchild.Tellable(err).Reason != v1.ReasonSyncFailed {
-		t.Errorf("got %v", err)
+	if s.reads != 1 {
+		t.Errorf("the schema was read %d times", s.reads)
 	}
 }
 
 // TestSchemaIsAway: an API server that does not answer is not asked again for each of a thousand units.
 func TestSchemaIsAway(t *testing.T) {
 	t.Parallel()
-	reads, away := 0, true
-	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	s := &Schemas{clock: clock, read: func(context.Context) ([]byte, error) {
-		reads++
-		if away {
-			return nil, errors.New("the API server is away")
-		}
-		return []byte(document), nil
-	}}
-	merge := s.Merge(t.Context(), appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	s := &server{away: true}
+	merge := s.merge(t)
 	for range 1000 {
 		_, err := merge(map[string]any{}, map[string]any{})
 		if told := gridchild.Tellable(err); told.Reason != v1.ReasonSyncFailed ||
@@ -122,22 +116,22 @@ func TestSchemaIsAway(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	}
-	if reads != 1 {
-		t.Errorf("the schema was asked for %d times", reads)
+	if s.reads != 1 {
+		t.Errorf("the schema was asked for %d times", s.reads)
 	}
-	away = false
-	clock.SetTime(clock.Now().Add(retryPause))
+	s.away = false
+	s.clock.SetTime(s.clock.Now().Add(retryPause))
 	if _, err := merge(map[string]any{}, map[string]any{}); err != nil {
 		t.Errorf("got %v", err)
 	}
-	away = true
-	clock.SetTime(clock.Now().Add(maxAge))
+	s.away = true
+	s.clock.SetTime(s.clock.Now().Add(maxAge))
 	for range 10 {
 		if _, err := merge(map[string]any{}, map[string]any{}); err != nil {
 			t.Fatalf("an old schema is better than none: got %v", err)
 		}
 	}
-	if reads != 3 {
-		t.Errorf("the schema was asked for %d times", reads)
+	if s.reads != 3 {
+		t.Errorf("the schema was asked for %d times", s.reads)
 	}
 }

@@ -40,6 +40,7 @@ func After(ctx context.Context, source Source) *Report {
 	r.checkVersions(c)
 	r.checkCredentials(c)
 	r.checkNodeLocal(c)
+	r.checkAlone(c)
 	r.checkRead(c)
 	return r.finish("Check")
 }
@@ -85,15 +86,12 @@ func (r *report) checkController(c *Cluster) {
 		return
 	}
 	controllers := c.installed(controllerProgram)
-	grids := 0
-	for _, kind := range v1.Kinds {
-		grids += c.gridCounts[kind.Kind]
-	}
 	none := named(kindDeployment, system, string(controllerProgram))
 	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
 	r.first(check, "",
 		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is no Deployment of this cluster", ""},
-		row{len(controllers) == 0 && grids == 0, Warning, none, "there is no controller, and there are no grids",
+		row{len(controllers) == 0 && c.gridCount() == 0, Warning, none,
+			"there is no controller, and there are no grids",
 			"apply manifests/application-grid-controller if you want grids; Services work without it"},
 		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
 			"apply manifests/application-grid-controller"},
@@ -118,6 +116,14 @@ func (r *report) checkController(c *Cluster) {
 	if r.clean(check) && len(controllers) > 0 {
 		r.ok(check, controllers[0].about(), "available: %s", output.Count(int(controllers[0].ready), "pod"))
 	}
+}
+
+// gridCount is how many grids there are.
+func (c *Cluster) gridCount() (total int) {
+	for _, kind := range v1.Kinds {
+		total += c.gridCounts[kind.Kind]
+	}
+	return total
 }
 
 // shippedVersions are the versions of the CRDs that this program was built with, by name.
@@ -168,9 +174,8 @@ func (r *report) checkDefinitions(c *Cluster) {
 			row{!d.established, Failure, about, "the API server does not serve it (condition Established is not True)",
 				"kubectl describe crd " + d.name})
 	}
-	if r.clean(check) && len(c.definitions) == len(v1.Kinds) {
-		r.ok(check, Object{Kind: kindCRD}, "all %d are of this program's version", len(c.definitions))
-	}
+	r.well(check, len(c.definitions) == len(v1.Kinds), Object{Kind: kindCRD}, "all %d are of this program's version",
+		len(c.definitions))
 }
 
 // checkGrids says which grids are not well, and which Services no node sees.
@@ -181,21 +186,13 @@ func (r *report) checkGrids(c *Cluster) {
 		r.add(Failure, check, g.about, g.message, fmt.Sprintf("kubectl grid status %s/%s -n %s", kind, g.about.Name,
 			g.about.Namespace))
 	}
-	if c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean(check) &&
-		r.clean("CRDs") {
-		total := 0
-		for _, kind := range v1.Kinds {
-			total += c.gridCounts[kind.Kind]
-		}
-		r.ok(check, Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(total, "grid"))
-	}
+	r.well(check, c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean("CRDs"),
+		Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(c.gridCount(), "grid"))
 	for _, s := range c.services {
 		r.add(Failure, "Services", s.about, s.message,
 			fmt.Sprintf(`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace,
 				s.about.Name))
 	}
-	if c.knows(kindService) && r.clean("Services") {
-		r.ok("Services", Object{Kind: kindService}, "the topologyKeys of %s parse",
-			output.Count(c.gridCounts[kindService], "Service"))
-	}
+	r.well("Services", c.knows(kindService), Object{Kind: kindService}, "the topologyKeys of %s parse",
+		output.Count(c.gridCounts[kindService], "Service"))
 }

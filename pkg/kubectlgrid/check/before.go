@@ -70,8 +70,8 @@ func (r *report) checkDistribution(c *Cluster) {
 			c.version),
 		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
 	counts := map[string]int{}
-	for i := range c.nodes {
-		counts[c.nodes[i].distribution]++
+	for _, n := range c.nodes {
+		counts[n.distribution]++
 	}
 	if len(counts) > 1 && counts[""] == 0 {
 		r.add(Warning, check, about, "the nodes are of different distributions",
@@ -85,8 +85,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 	name, _ := c.distribution()
 	sets := c.running(kubeProxyProgram)
 	static := map[string]*pod{} // by what owns them; pods of no set
-	for i := range c.pods {
-		if p := &c.pods[i]; p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
+	for _, p := range c.pods {
+		if p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
 			len(sets) == 0 {
 			static[p.image] = p
 		}
@@ -107,8 +107,7 @@ func (r *report) checkProxyThere(c *Cluster) {
 		}
 	case ownProxy[name]:
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
-		for i := range c.nodes {
-			n := &c.nodes[i]
+		for _, n := range c.nodes {
 			r.all(check, n.name, row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, " +
 				"and no pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper"})
 			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
@@ -164,8 +163,7 @@ func (r *report) checkOthers(c *Cluster) {
 			"soon as you apply", v1.LabelEdgeNode, output.Count(labelled, "node")),
 			"remove the label first if you want to go node by node")
 	}
-	for i := range c.workloads {
-		w := &c.workloads[i]
+	for _, w := range c.workloads {
 		shipped := w.namespace == system && (w.name == string(w.program) || w.name == "kube-proxy-edge")
 		ours := w.program == wrapperProgram || w.program == daemonProgram || w.program == controllerProgram
 		r.first(check, "",
@@ -179,9 +177,8 @@ func (r *report) checkOthers(c *Cluster) {
 			row{w.selectsEdge && !shipped, Warning, w.about(), "its pods go to the nodes with the label " +
 				v1.LabelEdgeNode + ", too", "see that this is meant"})
 	}
-	if r.clean(check) && c.knows(kindDaemonSet, kindNode) {
-		r.ok(check, Object{Kind: kindDaemonSet}, "no other workload selects edge nodes")
-	}
+	r.well(check, c.knows(kindDaemonSet, kindNode), Object{Kind: kindDaemonSet},
+		"no other workload selects edge nodes")
 }
 
 // checkImages says what no API server knows.
@@ -249,7 +246,5 @@ func (r *report) checkRights(c *Cluster) {
 			row{!right.allowed, Failure, about, message,
 				"install as a cluster administrator, or have this right granted"})
 	}
-	if len(c.rights) > 0 && r.clean(check) {
-		r.ok(check, about, "you may do all that installing takes")
-	}
+	r.well(check, len(c.rights) > 0, about, "you may do all that installing takes")
 }

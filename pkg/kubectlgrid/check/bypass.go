@@ -71,13 +71,12 @@ func asksWrapper(c corev1.Container) bool {
 // checkBypasses names what reads endpoints itself.
 func (r *report) checkBypasses(c *Cluster) {
 	const check = "Bypass"
-	for i := range c.workloads {
-		if w := &c.workloads[i]; w.bypass != nil {
+	for _, w := range c.workloads {
+		if w.bypass != nil {
 			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes "+
 				"through it reaches every site", w.bypass.advice)
 		}
 	}
-	if r.clean(check) && c.knows(kindDaemonSet, kindDeployment) {
-		r.ok(check, Object{Kind: kindDeployment}, "no ingress controller or mesh that is known reads endpoints itself")
-	}
+	r.well(check, c.knows(kindDaemonSet, kindDeployment), Object{Kind: kindDeployment},
+		"no ingress controller or mesh that is known reads endpoints itself")
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"strings"
@@ -33,11 +34,7 @@ func (r *reader) ciliumConfigs(ctx context.Context) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(ciliumConfigKind.GroupVersion().WithKind(ciliumConfigKind.Kind + "List"))
 	restart := func() { r.cluster.ciliumConfigs = nil }
-	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		u, ok := item.(*unstructured.Unstructured)
-		if !ok {
-			return
-		}
+	err := pages.Each(ctx, r.API, list, pages.To(restart, func(u *unstructured.Unstructured) {
 		urls, found, _ := unstructured.NestedString(u.Object, "spec", "defaults", apiServerURLs)
 		given, _, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
 		selector := &metav1.LabelSelector{}
@@ -45,7 +42,7 @@ func (r *reader) ciliumConfigs(ctx context.Context) {
 		if nodes, invalid := metav1.LabelSelectorAsSelector(selector); found && err == nil && invalid == nil {
 			r.cluster.ciliumConfigs = append(r.cluster.ciliumConfigs, ciliumConfig{nodes, urls})
 		}
-	}})
+	}))
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		r.lost(Object{Kind: ciliumConfigKind.Kind}, err, "whom the agents of Cilium ask is not known")
 	}
@@ -70,18 +67,12 @@ func (r *report) checkCilium(c *Cluster, cilium *workload) {
 	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; everywhere == "" && host != "" {
 		everywhere = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])
 	}
-	edges := 0
-	for i := range c.nodes {
-		n := &c.nodes[i]
+	for _, n := range c.nodes {
 		if !n.isEdge() {
 			continue
 		}
-		edges++
-		urls := n.ciliumURLs
-		if urls == "" {
-			urls = everywhere
-		}
-		servers := strings.FieldsFunc(urls, func(r rune) bool { return r == ',' || r == ' ' })
+		servers := strings.FieldsFunc(cmp.Or(n.ciliumURLs, everywhere),
+			func(r rune) bool { return r == ',' || r == ' ' })
 		server := strings.Join(servers, ", ")
 		r.first(check, n.name,
 			row{server == "" && !c.knows(ciliumConfigKind.Kind, kindConfigMap), Unknown, n.about(),
@@ -95,8 +86,8 @@ func (r *report) checkCilium(c *Cluster, cilium *workload) {
 				", past the wrapper: Services reach every site from there", fix})
 	}
 	r.first(check, "",
-		row{edges == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside " +
-			"a kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
-		row{r.clean(check), OK, cilium.about(), "on each of " + output.Count(edges, "edge node") +
+		row{c.edges() == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also " +
+			"beside a kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
+		row{r.clean(check), OK, cilium.about(), "on each of " + output.Count(c.edges(), "edge node") +
 			" Cilium asks the wrapper", ""})
 }

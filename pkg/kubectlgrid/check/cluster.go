@@ -25,6 +25,7 @@ type node struct {
 	// labelled is when someone last wrote the label of edge nodes, as far as the node says.
 	labelled   time.Time
 	ciliumURLs string // what a CiliumNodeConfig has of the API servers that its agent asks
+	alone      *corev1.NodeCondition
 }
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
@@ -33,10 +34,10 @@ func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
 func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
 // nodeOf reduces a Node.
-func nodeOf(n *corev1.Node) node {
+func nodeOf(n *corev1.Node) *node {
 	info := n.Status.NodeInfo
-	reduced := node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
-		kubelet: info.KubeletVersion, labels: n.Labels}
+	reduced := &node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
+		kubelet: info.KubeletVersion, labels: n.Labels, alone: startsAlone(n)}
 	for _, entry := range n.ManagedFields {
 		if entry.Time != nil && entry.FieldsV1 != nil &&
 			strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+v1.LabelEdgeNode+`"`) {
@@ -124,12 +125,8 @@ func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 // placement fills in where the pods of a workload go, as far as its node selector and its node affinity go by the
 // labels of edge nodes.
 func (w *workload) placement(spec *corev1.PodSpec) {
-	var terms []corev1.NodeSelectorTerm
-	if a := spec.Affinity; a != nil && a.NodeAffinity != nil &&
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		w.requiresNodes = true
-		terms = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	}
+	terms := requiredTerms(spec)
+	w.requiresNodes = len(terms) > 0
 	goesTo := func(edge, proxy string) bool {
 		labels := map[string]string{v1.LabelEdgeNode: edge, v1.LabelKubeProxy: proxy}
 		for key, value := range spec.NodeSelector {
@@ -194,9 +191,9 @@ type Cluster struct {
 	version        string
 	certificateEnd time.Time
 
-	nodes     []node
-	pods      []pod
-	workloads []workload
+	nodes     []*node
+	pods      []*pod
+	workloads []*workload
 	documents *documents
 	// carries are the ConfigMaps and Secrets that the programs' pods have, and kube-proxy's.
 	carries map[Object]bool
@@ -235,8 +232,8 @@ func (c *Cluster) knows(kinds ...string) bool {
 // labels are those of all nodes, by name.
 func (c *Cluster) labels() map[string]topology.Labels {
 	labels := make(map[string]topology.Labels, len(c.nodes))
-	for i := range c.nodes {
-		labels[c.nodes[i].name] = c.nodes[i].labels
+	for _, n := range c.nodes {
+		labels[n.name] = n.labels
 	}
 	return labels
 }
@@ -244,9 +241,9 @@ func (c *Cluster) labels() map[string]topology.Labels {
 // running are the workloads that run a program.
 func (c *Cluster) running(program Program) []*workload {
 	var found []*workload
-	for i := range c.workloads {
-		if c.workloads[i].program == program {
-			found = append(found, &c.workloads[i])
+	for _, w := range c.workloads {
+		if w.program == program {
+			found = append(found, w)
 		}
 	}
 	return found
@@ -263,8 +260,8 @@ func (c *Cluster) installed(program Program) []*workload {
 // byNode are the pods of a program by node, without those that are ending.
 func (c *Cluster) byNode(program Program) map[string][]*pod {
 	found := map[string][]*pod{}
-	for i := range c.pods {
-		if p := &c.pods[i]; p.program == program && !p.ending && p.node != "" {
+	for _, p := range c.pods {
+		if p.program == program && !p.ending && p.node != "" {
 			found[p.node] = append(found[p.node], p)
 		}
 	}

@@ -120,17 +120,13 @@ func (r *report) checkCredentials(c *Cluster) {
 			}
 		}
 	}
-	for i := range c.nodes {
-		n := &c.nodes[i]
+	for _, n := range c.nodes {
 		r.all(check, n.name, row{n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 			"the wrapper's credentials are files on the node, which the API server does not show",
 			"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token"})
 	}
-	if seen > 0 && r.clean(check) {
-		r.ok(check, Object{Kind: "API server"},
-			"the %d certificates and tokens that can be seen last for %s at least; "+
-				"those of ServiceAccounts in pods renew themselves", seen, days(soon))
-	}
+	r.well(check, seen > 0, Object{Kind: "API server"}, "the %d certificates and tokens that can be seen last for %s "+
+		"at least; those of ServiceAccounts in pods renew themselves", seen, days(soon))
 }
 
 func days(d time.Duration) string {

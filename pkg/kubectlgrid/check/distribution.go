@@ -69,8 +69,7 @@ func distributionOf(n *corev1.Node) (distribution, because string) {
 // node that kubeadm has joined has none since 1.34.
 func (c *Cluster) distribution() (name, because string) {
 	counts, signs := map[string]int{}, map[string]string{}
-	for i := range c.nodes {
-		n := &c.nodes[i]
+	for _, n := range c.nodes {
 		counts[n.distribution]++
 		if n.distribution != "" && signs[n.distribution] == "" {
 			signs[n.distribution] = "node " + n.name + " has " + n.because

@@ -40,10 +40,9 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	e := &edgeCheck{r, c, c.byNode(wrapperProgram), c.byNode(kubeProxyProgram), c.byNode(daemonProgram), false, false}
 	e.anyProxy = len(e.proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
 	e.names = len(e.daemons) > 0 || len(c.installed(daemonProgram)) > 0 || c.gridCounts["StatefulSetGrid"] > 0
-	edges, pods := 0, 0
-	for i := range c.nodes {
-		if n := &c.nodes[i]; n.isEdge() {
-			edges++
+	edges, pods := c.edges(), 0
+	for _, n := range c.nodes {
+		if n.isEdge() {
 			if n.edge == v1.EdgeNodePods {
 				pods++
 			}
@@ -228,8 +227,8 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 		asks = "asks " + master + ", past the wrapper"
 	}
 	frozen := n.labelled // the newest that is known of when the last kube-proxy went
-	for i := range e.pods {
-		if p := &e.pods[i]; p.program == kubeProxyProgram && p.waitsFor == n.name && p.created.After(frozen) {
+	for _, p := range e.pods {
+		if p.program == kubeProxyProgram && p.waitsFor == n.name && p.created.After(frozen) {
 			frozen = p.created
 		}
 	}

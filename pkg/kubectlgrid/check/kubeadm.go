@@ -46,8 +46,7 @@ func (r *report) checkKubeadm(c *Cluster) {
 	if name, _ := c.distribution(); name != setup.Kubeadm || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
 		return
 	}
-	for i := range c.pods {
-		p := &c.pods[i]
+	for _, p := range c.pods {
 		// A pod of kube-proxy-edge waits where kubeadm's is about to end.
 		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.node == "" && p.waitsFor != "" &&
 			!c.ownerOf(p).selectsEdge, Warning, p.about(), "it waits for its turn on node " + p.waitsFor +
@@ -93,13 +92,13 @@ func (c *Cluster) removed() bool {
 
 // edges is how many nodes asked for the wrapper.
 func (c *Cluster) edges() int {
-	n := 0
-	for i := range c.nodes {
-		if c.nodes[i].isEdge() {
-			n++
+	edges := 0
+	for _, n := range c.nodes {
+		if n.isEdge() {
+			edges++
 		}
 	}
-	return n
+	return edges
 }
 
 // checkRemoval looks for a removal that was begun in the wrong order, or that has left something.
@@ -108,7 +107,7 @@ func (r *report) checkRemoval(c *Cluster) {
 	if !c.knows(kindNode, kindDaemonSet, kindPod) {
 		return
 	}
-	inPods := slices.ContainsFunc(c.nodes, func(n node) bool { return n.edge == v1.EdgeNodePods })
+	inPods := slices.ContainsFunc(c.nodes, func(n *node) bool { return n.edge == v1.EdgeNodePods })
 	without := len(c.installed(wrapperProgram)) == 0 && len(c.byNode(wrapperProgram)) == 0
 	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on "+
 		"%s, and no wrapper is installed: what was installed is removed, and the rules of these nodes are frozen",
@@ -131,10 +130,8 @@ func (r *report) checkHub(c *Cluster) {
 	if !c.knows(kindDeployment, kindDaemonSet, kindAPIService) {
 		return
 	}
-	hubs, ready := c.running(hubProgram), false
-	for _, hub := range hubs {
-		ready = ready || hub.ready > 0
-	}
+	hubs := c.running(hubProgram)
+	ready := slices.ContainsFunc(hubs, func(hub *workload) bool { return hub.ready > 0 })
 	about := append(hubs, &workload{kind: kindDeployment, namespace: system, name: string(hubProgram)})[0].about()
 	modes := map[string]*workload{}
 	for _, w := range c.installed(wrapperProgram) {
@@ -174,8 +171,8 @@ func (r *report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"
 	for _, program := range []Program{wrapperProgram, daemonProgram} {
 		images, on := map[string][]string{}, c.byNode(program)
-		for i := range c.nodes {
-			if n := &c.nodes[i]; n.isEdge() { // others may have SuperEdge's
+		for _, n := range c.nodes {
+			if n.isEdge() { // others may have SuperEdge's
 				for _, p := range on[n.name] {
 					images[p.image] = append(images[p.image], n.name)
 				}
@@ -212,9 +209,7 @@ func (r *report) checkSkew(c *Cluster) {
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
 		byTag(tags, has), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +
 		"upgrade (kubeProxy.image, if you have set it)"})
-	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment) {
-		r.ok(check, sets, "no versions differ")
-	}
+	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment), sets, "no versions differ")
 }
 
 // byTag is what has each tag, as a sentence names it.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 )
 
@@ -81,19 +81,12 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 
 // serverOf is the server of a kubeconfig's current context.
 func serverOf(text string) (string, error) {
-	var config clientcmdapi.Config
-	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+	config, err := clientcmd.Load([]byte(text))
+	if err != nil {
 		return "", fmt.Errorf("it is no kubeconfig: %w", err)
 	}
-	for _, named := range config.Contexts {
-		if named.Name != config.CurrentContext {
-			continue
-		}
-		for _, cluster := range config.Clusters {
-			if cluster.Name == named.Context.Cluster {
-				return cluster.Cluster.Server, nil
-			}
-		}
+	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
+		return config.Clusters[current.Cluster].Server, nil
 	}
 	return "", errors.New("its current context names no cluster")
 }

@@ -43,34 +43,28 @@ func (r *report) checkNodeLocal(c *Cluster) {
 			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
 				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
-	if r.clean(check) && c.knows(kindDaemonSet) {
-		r.ok(check, Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
-	}
+	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
 }
 
 // checkPort looks for others that take the wrapper's port.
 func (r *report) checkPort(c *Cluster) {
 	const check = "Port"
 	edges := map[string]bool{}
-	for i := range c.nodes {
-		edges[c.nodes[i].name] = c.nodes[i].isEdge()
+	for _, n := range c.nodes {
+		edges[n.name] = n.isEdge()
 	}
-	for i := range c.pods {
-		p := &c.pods[i]
+	for _, p := range c.pods {
 		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node], Failure,
 			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort,
 				p.node),
 			"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
 				"kube-proxy's server)"})
 	}
-	for i := range c.workloads {
-		w := &c.workloads[i]
+	for _, w := range c.workloads {
 		r.all(check, "", row{w.takesPort && w.program != wrapperProgram, Warning, w.about(), fmt.Sprintf("its pods "+
 			"take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
 			"give it another port, or keep it off edge nodes"})
 	}
-	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet") {
-		r.ok(check, Object{Kind: kindPod}, "no pod declares port %d of its node; what is no pod is not seen",
-			defaultPort)
-	}
+	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet"), Object{Kind: kindPod},
+		"no pod declares port %d of its node; what is no pod is not seen", defaultPort)
 }

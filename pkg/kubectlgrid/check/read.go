@@ -145,12 +145,11 @@ func (r *reader) lost(about Object, err error, consequence string) {
 func (r *reader) nodes(ctx context.Context) {
 	c := r.cluster
 	restart := func() { c.nodes = nil }
-	err := pages.Each(ctx, r.API, &corev1.NodeList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		if n, ok := item.(*corev1.Node); ok {
-			c.nodes = append(c.nodes, nodeOf(n))
-			c.nodes[len(c.nodes)-1].ciliumURLs = c.ciliumURLs(n.Labels)
-		}
-	}})
+	err := pages.Each(ctx, r.API, &corev1.NodeList{}, pages.To(restart, func(n *corev1.Node) {
+		reduced := nodeOf(n)
+		reduced.ciliumURLs = c.ciliumURLs(n.Labels)
+		c.nodes = append(c.nodes, reduced)
+	}))
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
@@ -162,15 +161,14 @@ func (r *reader) pods(ctx context.Context) {
 	c := r.cluster
 	restart := func() { c.pods = nil }
 	configs := map[string]*proxyConfig{}
-	visit := func(item runtime.Object) {
-		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded &&
-			p.Status.Phase != corev1.PodFailed {
+	visit := func(p *corev1.Pod) {
+		if p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			r.pod(ctx, p, configs)
 		}
 	}
 	read := func(options ...client.ListOption) error {
 		restart()
-		return pages.Each(ctx, r.API, &corev1.PodList{}, pages.Take{Restart: restart, Visit: visit}, options...)
+		return pages.Each(ctx, r.API, &corev1.PodList{}, pages.To(restart, visit), options...)
 	}
 	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
@@ -194,7 +192,7 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 	if program == "" && !takes {
 		return
 	}
-	reduced := pod{
+	reduced := &pod{
 		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
 		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
 	}
@@ -260,11 +258,7 @@ func (r *reader) carry(namespace string, spec *corev1.PodSpec) {
 
 // meantFor is the node that a DaemonSet made a pod for.
 func meantFor(spec *corev1.PodSpec) string {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
-		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return ""
-	}
-	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+	for _, term := range requiredTerms(spec) {
 		for _, field := range term.MatchFields {
 			if field.Key == "metadata.name" && len(field.Values) == 1 {
 				return field.Values[0]
@@ -274,30 +268,37 @@ func meantFor(spec *corev1.PodSpec) string {
 	return ""
 }
 
+// requiredTerms are the terms of a required node affinity, of which one has to fit; none if there is no such affinity.
+func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+}
+
 // workloads reads the workloads of one kind, in all namespaces.
 func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectList) {
 	c := r.cluster
 	before := len(c.workloads)
 	restart := func() { c.workloads = c.workloads[:before] }
-	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		w := workload{kind: kind}
+	err := pages.Each(ctx, r.API, list, pages.To(restart, func(item client.Object) {
+		w := &workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
 		case *appsv1.DaemonSet:
-			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
-			w.desired, w.ready = o.Status.DesiredNumberScheduled, o.Status.NumberReady
+			template, w.desired, w.ready = &o.Spec.Template, o.Status.DesiredNumberScheduled, o.Status.NumberReady
 			w.onDelete = o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 		case *appsv1.Deployment:
-			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
+			template, w.selector = &o.Spec.Template, o.Spec.Selector
 			w.desired, w.ready = ptr.Deref(o.Spec.Replicas, 1), o.Status.AvailableReplicas
-			w.selector = o.Spec.Selector
 		case *appsv1.StatefulSet:
-			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
+			template = &o.Spec.Template
 		default:
 			return
 		}
 		r.workload(ctx, w, &template.Spec)
-	}})
+	}))
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
@@ -305,7 +306,7 @@ func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectL
 	}
 }
 
-func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec) {
+func (r *reader) workload(ctx context.Context, w *workload, spec *corev1.PodSpec) {
 	var container *corev1.Container
 	w.program, container = programOf(spec)
 	w.takesPort = takesPort(spec)
@@ -331,7 +332,7 @@ func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec)
 	case controllerProgram:
 		r.carry(w.namespace, spec)
 		if w.ready < w.desired {
-			w.problem = r.problem(ctx, &w)
+			w.problem = r.problem(ctx, w)
 		}
 	default:
 	}
@@ -352,14 +353,9 @@ func (r *reader) problem(ctx context.Context, w *workload) string {
 // services reads the Services that have topologyKeys, and the pods of CoreDNS.
 func (r *reader) services(ctx context.Context) {
 	c := r.cluster
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
+	list := pages.Metadata(corev1.SchemeGroupVersion.WithKind(kindService))
 	restart := func() { c.services, c.governed, c.gridCounts[kindService] = nil, nil, 0 }
-	err := pages.Each(ctx, r.API, list, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		object, ok := item.(*metav1.PartialObjectMetadata)
-		if !ok {
-			return
-		}
+	err := pages.Each(ctx, r.API, list, pages.To(restart, func(object *metav1.PartialObjectMetadata) {
 		keys, annotation, err := topology.KeysOf(object.Annotations)
 		if annotation != "" {
 			c.gridCounts[kindService]++
@@ -373,7 +369,7 @@ func (r *reader) services(ctx context.Context) {
 		case keys.Governed():
 			c.governed = append(c.governed, keys)
 		}
-	}})
+	}))
 	if err != nil {
 		restart()
 		r.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
@@ -384,11 +380,11 @@ func (r *reader) services(ctx context.Context) {
 	}
 	resolvers := map[string]bool{}
 	restart = func() { clear(resolvers) }
-	err = pages.Each(ctx, r.API, &corev1.PodList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		if p, ok := item.(*corev1.Pod); ok && p.DeletionTimestamp == nil && gridview.IsReady(p) {
+	err = pages.Each(ctx, r.API, &corev1.PodList{}, pages.To(restart, func(p *corev1.Pod) {
+		if p.DeletionTimestamp == nil && gridview.IsReady(p) {
 			resolvers[p.Spec.NodeName] = true
 		}
-	}}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
+	}), client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
 	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
 		c.resolvers = resolvers
 	}
@@ -469,17 +465,15 @@ func (r *reader) grids(ctx context.Context) {
 		}
 		before := len(c.grids)
 		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
-		err = pages.Each(ctx, r.API, kind.NewList(), pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-			if object, ok := item.(v1.Object); ok {
-				c.gridCounts[kind.Kind]++
-				if spec, _ := v1.Workload(object); spec != nil {
-					c.gridKeys = append(c.gridKeys, spec.GridUniqKey)
-				}
-				if message := gridTrouble(object); message != "" {
-					c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
-				}
+		err = pages.Each(ctx, r.API, kind.NewList(), pages.To(restart, func(object v1.Object) {
+			c.gridCounts[kind.Kind]++
+			if spec, _ := v1.Workload(object); spec != nil {
+				c.gridKeys = append(c.gridKeys, spec.GridUniqKey)
 			}
-		}})
+			if message := gridTrouble(object); message != "" {
+				c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
+			}
+		}))
 		if err != nil {
 			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}

@@ -88,6 +88,13 @@ func (r *report) ok(check string, about Object, format string, args ...any) {
 	r.add(OK, check, about, fmt.Sprintf(format, args...), "")
 }
 
+// well says that all is well with a check that has no other finding, if what it takes is known.
+func (r *report) well(check string, known bool, about Object, format string, args ...any) {
+	if known && r.clean(check) {
+		r.ok(check, about, format, args...)
+	}
+}
+
 // clean reports whether a check has no finding yet that is not ok.
 func (r *report) clean(check string) bool {
 	return !slices.ContainsFunc(r.findings, func(f Finding) bool { return f.Check == check && f.Severity != OK })

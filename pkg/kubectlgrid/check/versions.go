@@ -3,8 +3,8 @@ package check
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -21,13 +21,11 @@ const (
 
 // minor is the minor version of v1.37.1-gke.1 and the like.
 func minor(version string) (int, bool) {
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	if len(parts) < 2 || parts[0] != "1" {
+	parsed, err := utilversion.ParseGeneric(version)
+	if err != nil || parsed.Major() != 1 {
 		return 0, false
 	}
-	digits := strings.TrimRightFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' })
-	number, err := strconv.Atoi(digits)
-	return number, err == nil
+	return int(parsed.Minor()), true
 }
 
 // checkVersions compares the versions of the API server and the nodes with each other and with what is tested.
@@ -79,9 +77,9 @@ func (r *report) checkVersions(c *Cluster) {
 // nodesBy groups the nodes by what a function says of each; those of which it says nothing are left out.
 func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 	groups := map[string][]*node{}
-	for i := range c.nodes {
-		if name := say(&c.nodes[i]); name != "" {
-			groups[name] = append(groups[name], &c.nodes[i])
+	for _, n := range c.nodes {
+		if name := say(n); name != "" {
+			groups[name] = append(groups[name], n)
 		}
 	}
 	return groups
@@ -102,10 +100,8 @@ func (r *report) checkPlatforms(c *Cluster) {
 		r.add(Warning, check, aboutNodes(nodes), "there are no images for the architecture "+arch,
 			"do not make edge nodes of "+namesOf(nodes)+", or build images with PLATFORMS=linux_"+arch)
 	}
-	if r.clean(check) {
-		r.ok(check, Object{Kind: kindNode}, "there are images for the architectures of %s",
-			output.Count(len(c.nodes), "node"))
-	}
+	r.well(check, true, Object{Kind: kindNode}, "there are images for the architectures of %s",
+		output.Count(len(c.nodes), "node"))
 }
 
 // namedNodes is how many nodes a sentence names before it only counts.

@@ -101,16 +101,9 @@ func (c Cluster) Diagnose(ctx context.Context) *gridview.Diagnosis {
 	return diagnosis
 }
 
-// Metadata makes an empty list of the metadata of objects of a kind.
-func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	return list
-}
-
 // NodeList makes an empty list of the metadata of nodes.
 func NodeList() *metav1.PartialObjectMetadataList {
-	return Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
+	return pages.Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
 }
 
 // Nodes reads the labels of all nodes, by name.
@@ -141,17 +134,4 @@ func CheckNamespace(ctx context.Context, api client.Reader, name string) error {
 		return nil
 	}
 	return fmt.Errorf("there is no namespace %s; -A asks for all", name)
-}
-
-// Names reads the names of all objects of a list's kind, in a namespace or in all if it is empty.
-func Names(ctx context.Context, api client.Reader, list *metav1.PartialObjectMetadataList, namespace string) ([]string,
-	error) {
-	if err := api.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(list.Items))
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names, nil
 }

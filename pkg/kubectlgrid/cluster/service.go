@@ -97,11 +97,20 @@ func View(ctx context.Context, api client.Reader, namespace string, wanted Servi
 	if err != nil {
 		return nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
-	endpointSlices := &discoveryv1.EndpointSliceList{}
-	err = api.List(ctx, endpointSlices, client.InNamespace(namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	endpointSlices, err := EndpointSlices(ctx, api, service)
+	if err != nil {
+		return nil, err
+	}
+	return gridview.OfService(service, endpointSlices, nodes), nil
+}
+
+// EndpointSlices reads those of a Service.
+func EndpointSlices(ctx context.Context, api client.Reader, of *corev1.Service) ([]discoveryv1.EndpointSlice, error) {
+	list := &discoveryv1.EndpointSliceList{}
+	err := api.List(ctx, list, client.InNamespace(of.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: of.Name})
 	if err != nil {
 		return nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}
-	return gridview.OfService(service, endpointSlices.Items, nodes), nil
+	return list.Items, nil
 }

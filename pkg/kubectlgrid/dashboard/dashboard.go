@@ -95,13 +95,10 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	s := &server{
 		facts: d.facts, feed: d.feed, sources: d.states, shown: shown, streams: make(chan struct{}, maxStreams),
 	}
-	handler, err := s.handler(token, hostsOf(listener.Addr().String()))
-	if err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
 	d.http = &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: patience,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler:           s.handler(token, hostsOf(listener.Addr().String())),
+		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: patience, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
 	}
 	return d, nil
 }
@@ -194,10 +191,10 @@ func (d *Dashboard) diagnose(ctx context.Context) {
 }
 
 // notReady are the grids of which pods may say why a unit is not ready.
-func (d *Dashboard) notReady() map[gridName]v1.Object {
+func (d *Dashboard) notReady() map[status.GridName]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
-	grids := map[gridName]v1.Object{}
+	grids := map[status.GridName]v1.Object{}
 	for name, g := range d.facts.grids {
 		if status.AskForPods(*d.facts.gridState(g)) {
 			grids[name] = g.object

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -27,9 +26,9 @@ type facts struct {
 	services map[types.NamespacedName]*serviceFacts
 	// serviceOf has the Service of each EndpointSlice.
 	serviceOf map[types.NamespacedName]types.NamespacedName
-	grids     map[gridName]*gridFacts
-	// children has the children of the grids by their kind, by namespace, and by name.
-	children map[string]map[string]map[string]*metav1.PartialObjectMetadata
+	grids     map[status.GridName]*gridFacts
+	// children has the children of the grids of a kind in a namespace, by name.
+	children map[kindIn]map[string]*metav1.PartialObjectMetadata
 	// known are the resources that were read; of the others nothing is known.
 	known map[string]bool
 	// diagnosis is what was found of the cluster last; nil if that is not known yet.
@@ -46,8 +45,8 @@ type serviceFacts struct {
 	summary *gridview.ServiceSummary
 }
 
-// gridName names a grid.
-type gridName struct{ kind, namespace, name string }
+// kindIn is the grids of a kind in a namespace.
+type kindIn struct{ kind, namespace string }
 
 // gridFacts is a grid with the pods of its units that are not ready.
 type gridFacts struct {
@@ -63,8 +62,8 @@ func newFacts() *facts {
 		nodes:     map[string]topology.Labels{},
 		services:  map[types.NamespacedName]*serviceFacts{},
 		serviceOf: map[types.NamespacedName]types.NamespacedName{},
-		grids:     map[gridName]*gridFacts{},
-		children:  map[string]map[string]map[string]*metav1.PartialObjectMetadata{},
+		grids:     map[status.GridName]*gridFacts{},
+		children:  map[kindIn]map[string]*metav1.PartialObjectMetadata{},
 		known:     map[string]bool{},
 		groupings: map[string]*gridview.Grouping{},
 	}
@@ -127,16 +126,11 @@ func (f *facts) setService(service *corev1.Service) bool {
 	}
 	s.service, s.summary = service, nil
 	if _, isChild := service.Labels[v1.LabelGridSelector]; isChild {
-		f.setChild(v1.ServiceGridKind, metadataOfService(service))
+		f.setChild(v1.ServiceGridKind, &metav1.PartialObjectMetadata{ObjectMeta: service.ObjectMeta})
 	} else {
 		f.removeChild(v1.ServiceGridKind, name)
 	}
 	return true
-}
-
-// metadataOfService is a Service as the child of a ServiceGrid.
-func metadataOfService(service *corev1.Service) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: service.ObjectMeta}
 }
 
 func (f *facts) removeService(name types.NamespacedName) {
@@ -181,7 +175,7 @@ func (f *facts) removeSlice(name types.NamespacedName) {
 }
 
 func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
-	name := gridName{kind.Kind, grid.GetNamespace(), grid.GetName()}
+	name := status.GridName{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName()}
 	var pods []corev1.Pod
 	// Those of an earlier time, when units were not ready, say nothing of this one.
 	if old := f.grids[name]; old != nil && status.AskForPods(*f.gridState(old)) {
@@ -192,39 +186,33 @@ func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
 }
 
 func (f *facts) removeGrid(kind v1.GridKind, name types.NamespacedName) {
-	delete(f.grids, gridName{kind.Kind, name.Namespace, name.Name})
+	delete(f.grids, status.GridName{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name})
 }
 
 func (f *facts) setChild(kind v1.GridKind, child *metav1.PartialObjectMetadata) bool {
-	byNamespace := f.children[kind.Kind]
-	if byNamespace == nil {
-		byNamespace = map[string]map[string]*metav1.PartialObjectMetadata{}
-		f.children[kind.Kind] = byNamespace
-	}
-	byName := byNamespace[child.Namespace]
-	if byName == nil {
-		byName = map[string]*metav1.PartialObjectMetadata{}
-		byNamespace[child.Namespace] = byName
-	}
-	if old := byName[child.Name]; old != nil && reflect.DeepEqual(old, child) {
+	in := kindIn{kind.Kind, child.Namespace}
+	if old := f.children[in][child.Name]; old != nil && reflect.DeepEqual(old, child) {
 		return false
 	}
-	byName[child.Name] = child
-	f.forgetGrids(kind, child.Namespace)
+	if f.children[in] == nil {
+		f.children[in] = map[string]*metav1.PartialObjectMetadata{}
+	}
+	f.children[in][child.Name] = child
+	f.forgetGrids(in)
 	return true
 }
 
 func (f *facts) removeChild(kind v1.GridKind, name types.NamespacedName) {
-	if byName := f.children[kind.Kind][name.Namespace]; byName[name.Name] != nil {
-		delete(byName, name.Name)
-		f.forgetGrids(kind, name.Namespace)
+	if in := (kindIn{kind.Kind, name.Namespace}); f.children[in][name.Name] != nil {
+		delete(f.children[in], name.Name)
+		f.forgetGrids(in)
 	}
 }
 
-// forgetGrids makes the states of the grids of a kind in a namespace be made anew.
-func (f *facts) forgetGrids(kind v1.GridKind, namespace string) {
+// forgetGrids makes the states of grids be made anew.
+func (f *facts) forgetGrids(in kindIn) {
 	for name, g := range f.grids {
-		if name.kind == kind.Kind && name.namespace == namespace {
+		if name.Kind == in.kind && name.Namespace == in.namespace {
 			g.state = nil
 		}
 	}
@@ -278,10 +266,7 @@ func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 
 // gridStates are the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
-	names := slices.SortedFunc(maps.Keys(f.grids), func(a, b gridName) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(status.KindOrder(a.kind),
-			status.KindOrder(b.kind)), cmp.Compare(a.name, b.name))
-	})
+	names := slices.SortedFunc(maps.Keys(f.grids), status.CompareNames)
 	states := make([]gridview.Grid, 0, len(names))
 	for _, name := range names {
 		states = append(states, *f.gridState(f.grids[name]))
@@ -299,7 +284,7 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 		surroundings.Nodes = f.nodes
 	}
 	if f.known[resourceOf(g.kind.Child)] {
-		surroundings.Children = f.children[g.kind.Kind][g.object.GetNamespace()]
+		surroundings.Children = f.children[kindIn{g.kind.Kind, g.object.GetNamespace()}]
 		if surroundings.Children == nil {
 			surroundings.Children = map[string]*metav1.PartialObjectMetadata{}
 		}
@@ -320,7 +305,7 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 }
 
 // setPods takes the pods of a grid's units that are not ready, and reports whether another state follows from them.
-func (f *facts) setPods(name gridName, pods []corev1.Pod) bool {
+func (f *facts) setPods(name status.GridName, pods []corev1.Pod) bool {
 	g := f.grids[name]
 	if g == nil {
 		return false

@@ -190,7 +190,7 @@ func TestChildren(t *testing.T) {
 	if !set(child(1, theirs)) || set(child(2, theirs)) || !set(child(3, `{"f:spec":{"f:replicas":{}}}`)) || !set(child(4, `{}`)) || set(child(5, `{}`)) {
 		t.Error("a change of the status is a change, or another is not")
 	}
-	kept := f.children["DeploymentGrid"]["shop"]["echo-east"]
+	kept := f.children[kindIn{"DeploymentGrid", "shop"}]["echo-east"]
 	if v1.UnitOf(kept, "echo") != "east" || len(kept.ManagedFields) != 0 {
 		t.Errorf("got %+v", kept)
 	}
@@ -201,6 +201,13 @@ func TestUnknown(t *testing.T) {
 	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"), echo(v1.UnitReady))
 	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[gridview.Missing] != 1 {
 		t.Errorf("a grid without its Deployment: %+v", got)
+	}
+	childResource(v1.DeploymentGridKind).set(f, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "echo-east", Labels: map[string]string{v1.LabelGridUnit: "east"},
+		OwnerReferences: []metav1.OwnerReference{{UID: "u", Controller: ptr.To(true)}},
+	}})
+	if got := f.overview("").Grids; got[0].Phases[gridview.Missing] != 0 {
+		t.Errorf("a grid whose Deployment has come: %+v", got)
 	}
 	f.know("deployments", false)
 	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[v1.UnitReady] != 1 {

@@ -194,7 +194,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	if g.UnlistedReady > 0 {
 		s.Phases[v1.UnitReady] += int(g.UnlistedReady)
 	}
-	s.Rollout = rolloutOf(f.grids[gridName{g.Kind, g.Namespace, g.Name}])
+	s.Rollout = rolloutOf(f.grids[status.NameOf(*g)])
 	s.State = stateOf(g, s.Rollout)
 	if r := s.Rollout; r != nil && (r.Phase == v1.RolloutProgressing || r.Phase == v1.RolloutSoaking) && !r.Failed {
 		s.Healthy = s.Healthy || g.RollsOut
@@ -229,7 +229,7 @@ func (f *facts) statusList() status.List {
 }
 
 // grid is one grid; nil if there is none.
-func (f *facts) grid(name gridName) *GridDetail {
+func (f *facts) grid(name status.GridName) *GridDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g := f.grids[name]

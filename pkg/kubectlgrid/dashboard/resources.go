@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
 // Names of resources.
@@ -32,8 +33,6 @@ type resource struct {
 	// selector selects objects by their labels; empty for all.
 	selector string
 	newList  func() client.ObjectList
-	// example is an empty object.
-	example runtime.Object
 	// trim drops of an object that was just received what is not needed.
 	trim func(runtime.Object)
 	// set takes an object, and reports whether anything may follow from it; remove takes that it is gone.
@@ -72,8 +71,7 @@ func typed[T runtime.Object](r resource, trim func(T), set func(*facts, T) bool)
 func nodeResource() resource {
 	return typed(resource{
 		name: nodes, newList: func() client.ObjectList { return cluster.NodeList() },
-		example: &metav1.PartialObjectMetadata{},
-		remove:  (*facts).removeNode,
+		remove: (*facts).removeNode,
 	}, func(node *metav1.PartialObjectMetadata) {
 		node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}
 	}, (*facts).setNode)
@@ -82,8 +80,7 @@ func nodeResource() resource {
 func serviceResource() resource {
 	return typed(resource{
 		name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} },
-		example: &corev1.Service{},
-		remove:  (*facts).removeService,
+		remove: (*facts).removeService,
 	}, trimService, (*facts).setService)
 }
 
@@ -108,7 +105,6 @@ func sliceResource() resource {
 	return typed(resource{
 		name: endpointSlices, namespaced: true,
 		newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} },
-		example: &discoveryv1.EndpointSlice{},
 		remove:  (*facts).removeSlice,
 	}, trimSlice, (*facts).setSlice)
 }
@@ -138,7 +134,6 @@ func gridResource(kind v1.GridKind) resource {
 	return typed(resource{
 		name: kind.Plural, namespaced: true,
 		newList: func() client.ObjectList { return kind.NewList() },
-		example: kind.New(),
 		remove:  func(f *facts, name types.NamespacedName) { f.removeGrid(kind, name) },
 	}, func(grid v1.Object) {
 		grid.SetManagedFields(nil)
@@ -152,8 +147,7 @@ func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(c
 func childResource(kind v1.GridKind) resource {
 	return typed(resource{
 		name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
-		newList: func() client.ObjectList { return cluster.Metadata(kind.Child) },
-		example: &metav1.PartialObjectMetadata{},
+		newList: func() client.ObjectList { return pages.Metadata(kind.Child) },
 		remove:  func(f *facts, name types.NamespacedName) { f.removeChild(kind, name) },
 	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
 }
@@ -177,11 +171,11 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 	child.ObjectMeta = meta
 }
 
-// keyOf is an object's name.
-func keyOf(object any) (types.NamespacedName, error) {
-	o, ok := object.(metav1.Object)
+// objectOf is an object with its name.
+func objectOf(object any) (client.Object, types.NamespacedName, error) {
+	o, ok := object.(client.Object)
 	if !ok {
-		return types.NamespacedName{}, fmt.Errorf("%T is no object of an API server", object)
+		return nil, types.NamespacedName{}, fmt.Errorf("%T is no object of an API server", object)
 	}
-	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}, nil
+	return o, client.ObjectKeyFromObject(o), nil
 }

@@ -1,10 +1,10 @@
 package dashboard
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"path"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 )
 
 const (
@@ -29,6 +30,9 @@ const (
 
 //go:embed page
 var embedded embed.FS
+
+// index is the file at the root.
+const index = "index.html"
 
 // mediaTypes are those of the page's files. That of a system may be another, and a browser runs no script of another.
 var mediaTypes = map[string]string{
@@ -54,7 +58,7 @@ type Shown struct {
 }
 
 // handler answers everything. hosts are the values of the header Host that a request may have.
-func (s *server) handler(token string, hosts map[string]bool) (http.Handler, error) {
+func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	api := http.NewServeMux()
 	api.HandleFunc("/api/overview", s.whenRead(s.overview))
 	api.HandleFunc("/api/grids", s.whenRead(s.grids))
@@ -66,32 +70,23 @@ func (s *server) handler(token string, hosts map[string]bool) (http.Handler, err
 	api.HandleFunc("/", notFound)
 	mux := http.NewServeMux()
 	mux.Handle("/api/", withToken(token, api))
-	files, err := fs.ReadDir(embedded, "page")
-	if err != nil {
-		return nil, fmt.Errorf("reading the embedded page: %w", err)
-	}
-	for _, file := range files {
-		data, err := embedded.ReadFile("page/" + file.Name())
-		if err != nil {
-			return nil, fmt.Errorf("reading the embedded page: %w", err)
-		}
-		pattern := "/" + file.Name()
-		if file.Name() == "index.html" {
-			pattern = "/{$}"
-		}
-		mux.Handle(pattern, static(mediaTypes[path.Ext(file.Name())], data))
-	}
+	mux.HandleFunc("/{$}", page)
+	mux.HandleFunc("/{file}", page)
 	mux.HandleFunc("/", notFound)
-	return withHeaders(withHost(hosts, withReads(mux))), nil
+	return withHeaders(withHost(hosts, withReads(mux)))
 }
 
-// static answers with a file of the page. It has nothing of the cluster in it.
-func static(mediaType string, data []byte) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", mediaType)
-		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-		_, _ = w.Write(data) // a client that has gone needs no answer
-	})
+// page answers with a file of the page. It has nothing of the cluster in it.
+func page(w http.ResponseWriter, r *http.Request) {
+	name := cmp.Or(r.PathValue("file"), index)
+	data, err := embedded.ReadFile("page/" + name)
+	if err != nil || r.PathValue("file") == index { // that has one URL
+		notFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", mediaTypes[path.Ext(name)])
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = w.Write(data) // a client that has gone needs no answer
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
@@ -136,7 +131,9 @@ func (s *server) grid(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, err.Error())
 		return
 	}
-	found(w, s.facts.grid(gridName{kind.Kind, r.PathValue("namespace"), r.PathValue("name")}),
+	found(w, s.facts.grid(status.GridName{
+		Kind: kind.Kind, Namespace: r.PathValue("namespace"), Name: r.PathValue("name"),
+	}),
 		"there is no such "+kind.Kind)
 }
 

@@ -27,11 +27,7 @@ func serve(t *testing.T, f *facts) (*server, string) {
 		sources: func() []SourceStatus { return []SourceStatus{{Resource: nodes, State: SourceFollowing}} },
 	}
 	listening := httptest.NewUnstartedServer(nil)
-	handler, err := s.handler(secret, hostsOf(listening.Listener.Addr().String()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	listening.Config.Handler = handler
+	listening.Config.Handler = s.handler(secret, hostsOf(listening.Listener.Addr().String()))
 	listening.Start()
 	t.Cleanup(listening.Close)
 	return s, listening.URL

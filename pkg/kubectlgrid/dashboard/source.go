@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -85,7 +84,7 @@ func (s *source) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
-		}, s.example, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
+		}, nil, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
 		s.pause.Store(int64(pause))
 		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
@@ -174,11 +173,7 @@ func (s *source) Add(object any) error { return s.Update(object) }
 
 // Update implements toolscache.ReflectorStore.
 func (s *source) Update(object any) error {
-	o, ok := object.(runtime.Object)
-	if !ok {
-		return fmt.Errorf("%T is no object of an API server", object)
-	}
-	name, err := keyOf(object)
+	o, name, err := objectOf(object)
 	if err != nil {
 		return err
 	}
@@ -195,7 +190,7 @@ func (s *source) Update(object any) error {
 
 // Delete implements toolscache.ReflectorStore.
 func (s *source) Delete(object any) error {
-	name, err := keyOf(object)
+	_, name, err := objectOf(object)
 	if err != nil {
 		return err
 	}
@@ -214,9 +209,8 @@ func (s *source) Replace(objects []any, _ string) error {
 	s.names = map[types.NamespacedName]bool{}
 	s.facts.mu.Lock()
 	for _, object := range objects {
-		o, ok := object.(runtime.Object)
-		name, err := keyOf(object)
-		if !ok || err != nil {
+		o, name, err := objectOf(object)
+		if err != nil {
 			continue
 		}
 		delete(gone, name)

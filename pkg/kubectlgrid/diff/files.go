@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +11,11 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // Manifests are the grids of files.
@@ -52,16 +56,6 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	return m, nil
 }
 
-// add reads the grids of one file.
-func (m *Manifests) add(name string, file io.Reader) error {
-	found, left, err := griddiff.Read(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	m.Grids, m.Others = append(m.Grids, found...), m.Others+left
-	return nil
-}
-
 // filesIn are the manifests in a directory, or the file of this name.
 func filesIn(name string) ([]string, error) {
 	info, err := os.Stat(name)
@@ -82,4 +76,66 @@ func filesIn(name string) ([]string, error) {
 		}
 	}
 	return files, nil
+}
+
+// add reads the grids of one file, which is a stream of YAML or JSON documents, also those in a List.
+func (m *Manifests) add(name string, file io.Reader) error {
+	decoder := yaml.NewYAMLOrJSONDecoder(bufio.NewReader(file), 4096)
+	for {
+		var raw runtime.RawExtension
+		err := decoder.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = m.addDocument(raw.Raw)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: reading: %w", name, err)
+		}
+	}
+}
+
+func (m *Manifests) addDocument(data []byte) error {
+	u := &unstructured.Unstructured{}
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &u.Object); err != nil { // integers stay integers
+			return err
+		}
+	}
+	switch {
+	case len(u.Object) == 0: // a document of comments
+	case u.IsList():
+		list, err := u.ToList()
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			m.addObject(&list.Items[i])
+		}
+	case u.GetKind() == "" || u.GetAPIVersion() == "":
+		return errors.New("an object without apiVersion or kind")
+	default:
+		m.addObject(u)
+	}
+	return nil
+}
+
+func (m *Manifests) addObject(u *unstructured.Unstructured) {
+	if _, ok := kindOf(u); ok {
+		m.Grids = append(m.Grids, u)
+		return
+	}
+	m.Others++
+}
+
+// kindOf returns the kind of grid that an object is; ok is false if it is not a grid.
+func kindOf(u *unstructured.Unstructured) (kind v1.GridKind, ok bool) {
+	i := slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool {
+		return u.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind)
+	})
+	if i < 0 {
+		return v1.GridKind{}, false
+	}
+	return v1.Kinds[i], true
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
@@ -26,7 +25,7 @@ type Printer struct {
 }
 
 // Print writes what would change, below a line that says for which units.
-func (p Printer) Print(ctx context.Context, a griddiff.Answer) error {
+func (p Printer) Print(ctx context.Context, a Answer) error {
 	if !a.Differs() && a.Refused == "" && len(a.Notes) == 0 {
 		return nil
 	}
@@ -57,7 +56,7 @@ func (p Printer) Print(ctx context.Context, a griddiff.Answer) error {
 }
 
 // compare writes both states into files and has them compared.
-func (p Printer) compare(ctx context.Context, a griddiff.Answer) (err error) {
+func (p Printer) compare(ctx context.Context, a Answer) (err error) {
 	dir, err := os.MkdirTemp("", "kubectl-grid-")
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)

@@ -9,7 +9,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -20,16 +22,26 @@ const (
 	restarts = 3
 )
 
-// Take takes the objects of a list. If the list expires between two pages it begins again, after Restart, which has to
-// forget what Visit has seen.
-type Take struct {
-	Restart func()
-	Visit   func(runtime.Object)
+// Metadata makes an empty list of the metadata of objects of a kind.
+func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	return list
 }
 
+// Take takes the objects of a list, whose type is T.
+type Take[T runtime.Object] struct {
+	restart func()
+	visit   func(T)
+}
+
+// To calls visit for every object. If a list expires between two pages it begins again, after restart, which has to
+// forget what visit has seen.
+func To[T runtime.Object](restart func(), visit func(T)) Take[T] { return Take[T]{restart, visit} }
+
 // Each lists in pages. empty is a list of the kind.
-func Each(
-	ctx context.Context, api client.Reader, empty client.ObjectList, take Take, options ...client.ListOption,
+func Each[T runtime.Object](
+	ctx context.Context, api client.Reader, empty client.ObjectList, take Take[T], options ...client.ListOption,
 ) error {
 	token := ""
 	for again := 0; ; {
@@ -43,13 +55,17 @@ func Each(
 		case apierrors.IsResourceExpired(err) && token != "" && again < restarts:
 			again++
 			token = ""
-			take.Restart()
+			take.restart()
 			continue
 		case err != nil:
 			return err
 		}
 		err = meta.EachListItem(page, func(item runtime.Object) error {
-			take.Visit(item)
+			object, ok := item.(T)
+			if !ok {
+				return fmt.Errorf("a %T has a %T in it", page, item)
+			}
+			take.visit(object)
 			return nil
 		})
 		if err != nil {
@@ -72,10 +88,9 @@ func (c Client) List(ctx context.Context, list client.ObjectList, options ...cli
 		return c.Client.List(ctx, list, options...)
 	}
 	items := []runtime.Object{}
-	err := Each(ctx, c.Client, list, Take{Restart: func() { items = items[:0] }, Visit: func(item runtime.Object) {
-		items = append(items,
-			item)
-	}}, options...)
+	err := Each(ctx, c.Client, list, Take[runtime.Object]{
+		func() { items = items[:0] }, func(item runtime.Object) { items = append(items, item) },
+	}, options...)
 	if err != nil {
 		return err
 	}

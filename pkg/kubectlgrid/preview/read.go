@@ -42,12 +42,10 @@ const candidates = 5
 // Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
 // answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
-	r := reader{api: api, progress: progress}
 	nodes := map[string]topology.Labels{}
 	forget := func() { clear(nodes) }
-	err := each(ctx, r.of("node"), cluster.NodeList(), forget, func(node *metav1.PartialObjectMetadata) {
-		nodes[node.Name] = node.Labels
-	})
+	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
+		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the units: %w", err)
 	}
@@ -55,14 +53,14 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	if previewer.Units() == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
-	in := client.InNamespace(query.Namespace)
-	err = each(ctx, r.of("Service", in), &corev1.ServiceList{}, func() {
+	in := []client.ListOption{client.InNamespace(query.Namespace)}
+	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, func() {
 		previewer = gridview.NewPreviewer(query.Key, nodes)
 	}, func(service *corev1.Service) { previewer.AddService(service) })
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, r.of("EndpointSlice", in), &discoveryv1.EndpointSliceList{},
+	err = each(ctx, reader{api, progress, "EndpointSlice", in}, &discoveryv1.EndpointSliceList{},
 		previewer.ForgetSlices, previewer.AddSlice)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
@@ -78,30 +76,20 @@ type reader struct {
 	options  []client.ListOption
 }
 
-// of is a reader of a kind.
-func (r reader) of(kind string, options ...client.ListOption) reader {
-	r.kind, r.options = kind, options
-	return r
-}
-
 // each takes every object of a list's kind. If the list begins again, restart has to forget what was taken.
 func each[T runtime.Object](
 	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
 ) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, pages.Take{Restart: func() {
+	return pages.Each(ctx, r.api, list, pages.To(func() {
 		restart()
 		read = 0
-	}, Visit: func(item runtime.Object) {
-		object, ok := item.(T)
-		if !ok {
-			return
-		}
+	}, func(object T) {
 		take(object)
 		if read++; read%progressEvery == 0 {
 			r.progress(output.Count(read, r.kind) + " read")
 		}
-	}}, r.options...)
+	}), r.options...)
 }
 
 // readError says what else could be asked where a right is missing.

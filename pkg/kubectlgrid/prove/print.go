@@ -26,42 +26,33 @@ func (p *Proof) Print(out io.Writer) {
 			}
 		}
 	}
-	few := len(columns) <= columnUnits
-	header := []string{"from"}
-	if few {
-		header = append(header, columns...)
-	} else {
-		header = append(header, "own unit", "others")
+	reached := func(row Row) map[string]int { return row.Reached }
+	if len(columns) > columnUnits {
+		columns = []string{"own unit", "others"}
+		reached = func(row Row) map[string]int {
+			sums := map[string]int{}
+			for unit, n := range row.Reached {
+				if unit == row.Unit {
+					sums["own unit"] += n
+				} else {
+					sums["others"] += n
+				}
+			}
+			return sums
+		}
 	}
 	rows := make([][]string, 0, 1+len(p.Rows))
-	rows = append(rows, append(header, "nobody", ""))
+	rows = append(rows, slices.Concat([]string{"from"}, columns, []string{"nobody", ""}))
 	for _, row := range p.Rows {
 		from := row.Unit
 		if row.Node != "" {
 			from += " (" + row.Node + ")"
 		}
-		cells := []string{from}
-		if few {
-			for _, unit := range columns {
-				cells = append(cells, times(row.Reached[unit]))
-			}
-		} else {
-			others := 0
-			for unit, n := range row.Reached {
-				if unit != row.Unit {
-					others += n
-				}
-			}
-			cells = append(cells, times(row.Reached[row.Unit]), times(others))
+		cells, counts := append(make([]string, 0, len(columns)+3), from), reached(row)
+		for _, column := range columns {
+			cells = append(cells, times(counts[column]))
 		}
-		verdict := "ok"
-		switch row.Verdict {
-		case Leak:
-			verdict = "LEAK"
-		case Unproved:
-			verdict = "unproved"
-		default:
-		}
+		verdict := map[Verdict]string{Closed: "ok", Leak: "LEAK", Unproved: "unproved"}[row.Verdict]
 		if row.Message != "" {
 			verdict += ": " + strings.Join(strings.Fields(row.Message), " ")
 		}

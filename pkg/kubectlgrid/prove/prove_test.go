@@ -77,44 +77,27 @@ func TestPrepare(t *testing.T) {
 	if plan = prepare(t, AllOfEach, "n0"); fmt.Sprint(plan.samples) != "[{east n0 } {west n2 } {west n1 }]" {
 		t.Errorf("got %v", plan.samples)
 	}
-	for want, change := range map[string]func(s *corev1.Service, nodes map[string]Node) string{
-		"has no topologyKeys": func(s *corev1.Service, _ map[string]Node) string { s.Annotations = nil; return "" },
-		"annotation topologyKeys=zone1": func(s *corev1.Service,
-			_ map[string]Node) string {
-			s.Annotations["topologyKeys"] = "zone1"
-			return ""
-		},
-		"has no cluster IP": func(s *corev1.Service,
-			_ map[string]Node) string {
-			s.Spec.ClusterIP = "None"
-			return ""
-		},
-		"(ExternalName)": func(s *corev1.Service, _ map[string]Node) string {
-			s.Spec.Type = corev1.ServiceTypeExternalName
-			return ""
-		},
-		"only TCP can be asked; it has 53/UDP": func(s *corev1.Service,
-			_ map[string]Node) string {
-			s.Spec.Ports = s.Spec.Ports[:1]
-			return ""
-		},
-		"has no port 53 of TCP; it has": func(*corev1.Service, map[string]Node) string { return "53" },
-		"has no port udp of TCP":        func(*corev1.Service, map[string]Node) string { return "udp" },
-		"has no ports": func(s *corev1.Service,
-			_ map[string]Node) string {
-			s.Spec.Ports = nil
-			return ""
-		},
-		"no node has the label zone1": func(_ *corev1.Service, nodes map[string]Node) string {
-			delete(nodes, "n0")
-			delete(nodes, "n1")
-			delete(nodes, "n2")
-			return ""
-		},
+	keys := func(value string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Annotations["topologyKeys"] = value }
+	}
+	external := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }
+	for want, test := range map[string]struct {
+		port   string
+		change func(s *corev1.Service)
+	}{
+		"has no topologyKeys":                  {"", func(s *corev1.Service) { s.Annotations = nil }},
+		"annotation topologyKeys=zone1":        {"", keys("zone1")},
+		"has no cluster IP":                    {"", func(s *corev1.Service) { s.Spec.ClusterIP = "None" }},
+		"(ExternalName)":                       {"", external},
+		"only TCP can be asked; it has 53/UDP": {"", func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[:1] }},
+		"has no port 53 of TCP; it has":        {"53", func(*corev1.Service) {}},
+		"has no port udp of TCP":               {"udp", func(*corev1.Service) {}},
+		"has no ports":                         {"", func(s *corev1.Service) { s.Spec.Ports = nil }},
+		"no node has the label rack":           {"", keys(`["rack"]`)},
 	} {
-		service, nodes := echo(), threeNodes()
-		port := change(service, nodes)
-		if _, err := Prepare(service, slicesOf("n0"), nodes, port, OneOfEach); err == nil ||
+		service := echo()
+		test.change(service)
+		if _, err := Prepare(service, slicesOf("n0"), threeNodes(), test.port, OneOfEach); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -141,6 +124,9 @@ func TestConclude(t *testing.T) {
 		}
 		return probe.Result{Asked: total, Reached: counts}
 	}
+	answered := func(text string) probe.Result { return probe.Result{Asked: 2, Answers: map[string]int{text: 2}} }
+	const here, there = "10.244.0.1:8080", "10.244.2.1:8080"
+	both := []string{"n0", "n2"}
 	for _, test := range []struct {
 		name      string
 		endpoints []string
@@ -150,27 +136,20 @@ func TestConclude(t *testing.T) {
 		verdict   Verdict
 		says      string
 	}{
-		{"closed", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 20}), nil, nil, Closed, ""},
-		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil,
-			Leak,
+		{"closed", both, reached(map[string]int{here: 20}), nil, nil, Closed, ""},
+		{"a leak", both, reached(map[string]int{here: 15, there: 5}), nil, nil, Leak,
 			"reached pod echo-n2 on node n2, of west, 5 times"},
-		{"a leak that nobody answers", []string{"n0", "n2"}, probe.Result{Asked: 1,
-			Silent: map[string]int{
-				"10.244.2.1:8080": 1,
-			}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
+		{"a leak that nobody answers", both, probe.Result{Asked: 1, Silent: map[string]int{there: 1}}, nil, nil, Leak,
+			"reached pod echo-n2 on node n2, of west, 1 time"},
 		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil,
-			Leak,
-			"of (n3)"},
-		{"a leak, and then an error", []string{"n0", "n2"}, probe.Result{Asked: 1,
-			Reached: map[string]int{"10.244.2.1:8080": 1}, Error: "interrupted"}, nil, nil, Leak, "reached"},
-		{"an endpoint that came meanwhile", []string{"n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil,
-			[]string{"n0", "n2"}, Closed, ""},
-		{"an endpoint that went meanwhile", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil,
-			[]string{"n2"}, Closed, ""},
-		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 1},
-			Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Closed, "2 of 3 were not answered"},
-		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}},
-			nil, nil,
+			Leak, "of (n3)"},
+		{"a leak, and then an error", both, probe.Result{Asked: 1, Reached: map[string]int{there: 1},
+			Error: "interrupted"}, nil, nil, Leak, "reached"},
+		{"an endpoint that came meanwhile", []string{"n2"}, reached(map[string]int{here: 1}), nil, both, Closed, ""},
+		{"an endpoint that went meanwhile", both, reached(map[string]int{here: 1}), nil, []string{"n2"}, Closed, ""},
+		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{here: 1},
+			Silent: map[string]int{here: 2}}, nil, nil, Closed, "2 of 3 were not answered"},
+		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{here: 2}}, nil, nil,
 			Unproved, "nobody answered; all connections went to endpoints that may be reached"},
 		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved,
 			"though the unit has a ready endpoint"},
@@ -182,15 +161,10 @@ func TestConclude(t *testing.T) {
 			"1 connection went to no endpoint"},
 		{"no pod", []string{"n0"}, probe.Result{}, errors.New("ErrImagePull: no such image"), nil, Unproved,
 			"ErrImagePull: no such image"},
-		{"an answer with the pod", []string{"n0", "n2"}, probe.Result{Asked: 2,
-			Answers: map[string]int{"node=n0 pod=echo-n0\n": 2}}, nil, nil, Closed, ""},
-		{"an answer with the address", []string{"n0", "n2"}, probe.Result{Asked: 2,
-			Answers: map[string]int{`{"ip":"10.244.2.1"}`: 2}}, nil, nil, Leak, "echo-n2"},
-		{"an answer with the node", []string{"n0", "n2"}, probe.Result{Asked: 2,
-			Answers: map[string]int{"<p>I run on n0.</p>": 2}}, nil, nil, Closed, ""},
-		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}},
-			nil,
-			nil, Unproved, "2 answers did not tell who gave them"},
+		{"an answer with the pod", both, answered("node=n0 pod=echo-n0\n"), nil, nil, Closed, ""},
+		{"an answer with the address", both, answered(`{"ip":"10.244.2.1"}`), nil, nil, Leak, "echo-n2"},
+		{"an answer with the node", both, answered("<p>I run on n0.</p>"), nil, nil, Closed, ""},
+		{"an answer with nothing", both, answered("hello"), nil, nil, Unproved, "2 answers did not tell who gave them"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			plan := prepare(t, OneOfEach, test.endpoints...)
@@ -290,15 +264,12 @@ func kubelet(t *testing.T, refuse error, status func(pod *corev1.Pod)) (client.C
 }
 
 func terminated(code int32, message string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{
-			{
-				State: corev1.ContainerState{
-					Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message},
-				},
-			},
-		}
-	}
+	return in(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}})
+}
+
+// in is a pod whose container is in a state.
+func in(state corev1.ContainerState) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: state}} }
 }
 
 // TestPods: what a pod says, why it says nothing, and that nothing is left of it.
@@ -308,15 +279,7 @@ func TestPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := func(reason, message string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{
-				{
-					State: corev1.ContainerState{
-						Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
-					},
-				},
-			}
-		}
+		return in(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}})
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
 		errors.New(`violates PodSecurity "restricted:latest"`))
@@ -462,5 +425,19 @@ func TestExec(t *testing.T) {
 	if _, err := r.Run(t.Context(), "n0", plan); err == nil ||
 		err.Error() != "asking in pod kube-system/w-0: dial tcp 10.0.0.7:10250: i/o timeout" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestPrintManyUnits: a table has no column for each of many units, but one for all others.
+func TestPrintManyUnits(t *testing.T) {
+	proof := &Proof{Units: strings.Fields("a b c d e f g h i"), Rows: []Row{{
+		Unit: "a", Node: "n", Reached: map[string]int{"a": 7, "b": 2, "(x)": 3}, Nobody: 1,
+		Verdict: Leak, Message: "so",
+	}}}
+	var out strings.Builder
+	proof.Print(&out)
+	if want := "from    own unit   others   nobody\na (n)          7        5        1   LEAK: so\n"; !strings.Contains(
+		out.String(), want) {
+		t.Errorf("got\n%s", out.String())
 	}
 }

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
@@ -19,32 +19,27 @@ const wrapper = "application-grid-wrapper"
 // Surroundings reads the Service's slices and all nodes.
 func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice,
 	map[string]Node, error) {
-	slicesOf := &discoveryv1.EndpointSliceList{}
-	err := api.List(ctx, slicesOf, client.InNamespace(service.Namespace),
-		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	slicesOf, err := cluster.EndpointSlices(ctx, api, service)
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking for endpointslices: %w", err)
+		return nil, nil, err
 	}
 	nodes := map[string]Node{}
 	restart := func() { clear(nodes) }
-	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		if node, ok := item.(*corev1.Node); ok {
-			nodes[node.Name] = NodeOf(node)
-		}
-	}})
+	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.To(restart, func(node *corev1.Node) {
+		nodes[node.Name] = NodeOf(node)
+	}))
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
-	return slicesOf.Items, nodes, nil
+	return slicesOf, nodes, nil
 }
 
 // Wrappers reads the wrappers' pods, by node.
 func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
 	places := map[string]Place{}
 	restart := func() { clear(places) }
-	err := pages.Each(ctx, api, &corev1.PodList{}, pages.Take{Restart: restart, Visit: func(item runtime.Object) {
-		p, ok := item.(*corev1.Pod)
-		if !ok || p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
+	err := pages.Each(ctx, api, &corev1.PodList{}, pages.To(restart, func(p *corev1.Pod) {
+		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return
 		}
 		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
@@ -56,7 +51,7 @@ func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) 
 			Image:       found.Image,
 			PullSecrets: p.Spec.ImagePullSecrets,
 		}
-	}}, client.MatchingLabels{"app": wrapper})
+	}), client.MatchingLabels{"app": wrapper})
 	if err != nil {
 		return nil, err
 	}

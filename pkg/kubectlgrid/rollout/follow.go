@@ -38,63 +38,50 @@ const (
 // returns an error if the rollout does not go on by itself, and the cause of ctx if that ends before. An API server
 // that is away for a time is asked again.
 func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) error) error {
-	shown := func(state State) (done bool, err error) {
-		if err := show(state); err != nil {
-			return false, err
+	last := func() (done bool, err error) { // shows a state, and reports whether it is the last one
+		state, err := g.State()
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", g, err)
 		}
-		if state.Waits && patience == UntilDone {
-			return false, nil
+		if err := show(state); err != nil || state.Waits && patience == UntilDone {
+			return false, err
 		}
 		return state.Done, state.Err(g)
 	}
-	return g.follow(ctx, shown)
-}
-
-// follow is Follow with a function that reports whether a state is the last one.
-func (g *Grid) follow(ctx context.Context, show func(State) (bool, error)) error {
 	for {
-		if done, err := g.show(show); done || err != nil {
+		if done, err := last(); done || err != nil {
 			return err
 		}
-		done, err := g.watch(ctx, show)
-		switch {
-		case ctx.Err() != nil && !done:
+		if done, err := g.watch(ctx, last); done || err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err := g.readAgain(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// readAgain reads the grid after a pause, and again while the API server is away. It returns the cause of ctx if that
+// ends.
+func (g *Grid) readAgain(ctx context.Context) error {
+	uid := g.Object.GetUID()
+	for {
+		select {
+		case <-ctx.Done():
 			return context.Cause(ctx)
-		case done || err != nil:
-			return err
+		case <-time.After(watchPause):
 		}
-		for {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(watchPause):
-			}
-			uid := g.Object.GetUID()
-			err := g.Refresh(ctx)
-			if err == nil && g.Object.GetUID() != uid {
-				return fmt.Errorf("%s: %w", g, errDeleted)
-			}
-			if err == nil {
-				break
-			}
-			if final(err) {
-				return cluster.Explain(err)
-			}
+		switch err := g.Refresh(ctx); {
+		case err == nil && g.Object.GetUID() != uid:
+			return fmt.Errorf("%s: %w", g, errDeleted)
+		case err == nil || final(err):
+			return cluster.Explain(err)
 		}
 	}
 }
 
-// show shows the state of the rollout, and reports whether it is the last one.
-func (g *Grid) show(show func(State) (bool, error)) (done bool, err error) {
-	state, err := g.State()
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", g, err)
-	}
-	return show(state)
-}
-
-// watch shows every change of the grid until the last one, or until the watch ends.
-func (g *Grid) watch(ctx context.Context, show func(State) (bool, error)) (done bool, err error) {
+// watch calls last with every change of the grid until that reports the last one, or until the watch ends.
+func (g *Grid) watch(ctx context.Context, last func() (bool, error)) (done bool, err error) {
 	events, err := g.cluster.Watcher.Watch(ctx, g.Kind.NewList(),
 		client.InNamespace(g.Object.GetNamespace()),
 		client.MatchingFields{metav1.ObjectNameField: g.Object.GetName()},
@@ -122,7 +109,7 @@ func (g *Grid) watch(ctx context.Context, show func(State) (bool, error)) (done 
 			return false, fmt.Errorf("%s: %w", g, errDeleted)
 		}
 		g.Object = object
-		if done, err := g.show(show); done || err != nil {
+		if done, err := last(); done || err != nil {
 			return done, err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
 // changeAttempts is how often a change is tried while the controller writes the status.
@@ -184,15 +185,13 @@ func (g *Grid) own() []client.ListOption {
 
 // children returns the workloads of the grid, by unit.
 func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMetadata, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(g.Kind.Child.GroupVersion().WithKind(g.Kind.Child.Kind + "List"))
+	list := pages.Metadata(g.Kind.Child)
 	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
 		return nil, fmt.Errorf("asking for the %ss: %w", g.Kind.Child.Kind, err)
 	}
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for i := range list.Items {
-		item := &list.Items[i]
-		if by := metav1.GetControllerOf(item); by != nil && by.UID == g.Object.GetUID() {
+		if item := &list.Items[i]; metav1.IsControlledBy(item, g.Object) {
 			children[v1.UnitOf(item, g.Object.GetName())] = item
 		}
 	}

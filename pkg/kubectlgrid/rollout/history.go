@@ -44,7 +44,7 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 	}
 	var objects []*appsv1.ControllerRevision
 	for i := range list.Items {
-		if by := metav1.GetControllerOf(&list.Items[i]); by != nil && by.UID == g.Object.GetUID() {
+		if metav1.IsControlledBy(&list.Items[i], g.Object) {
 			objects = append(objects, &list.Items[i])
 		}
 	}

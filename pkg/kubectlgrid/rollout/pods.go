@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
 // Pods returns the names of the pods of a unit's workload: those that are ready first, then those that run, then the
@@ -41,7 +41,7 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 	}
 	owners := map[types.UID]bool{workload.GetUID(): true}
 	if g.Kind.Child.Kind == "Deployment" {
-		sets := cluster.Metadata(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
+		sets := pages.Metadata(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 		if err := g.cluster.API.List(ctx, sets, client.InNamespace(key.Namespace), selected); err != nil {
 			return nil, fmt.Errorf("asking for the ReplicaSets: %w", err)
 		}
@@ -74,7 +74,7 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 
 // Check returns the name of the Job by which a unit was checked last.
 func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
-	list := cluster.Metadata(batchv1.SchemeGroupVersion.WithKind("Job"))
+	list := pages.Metadata(batchv1.SchemeGroupVersion.WithKind("Job"))
 	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
 		client.MatchingLabels{v1.LabelCheck: g.Object.GetName(), v1.LabelGridUnit: unit})
 	if err != nil {

@@ -3,6 +3,7 @@
 package setup
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -142,9 +143,9 @@ func kubeadm(kind Kind, k, values, patches *strings.Builder, note func(string)) 
 
 // plain writes what clusters have that need a kubeconfig of the wrapper, and returns that.
 func plain(distribution string, k, values *strings.Builder, note func(string)) string {
-	address, known := localServers[distribution], true
-	if address == "" {
-		address, known = unset, false
+	address, known := localServers[distribution]
+	if !known {
+		address = unset
 		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
 			"has it; never that of the Service kubernetes")
 	}
@@ -160,10 +161,7 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
 		"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
 	fmt.Fprintf(values, "distribution: plain\nwrapper:\n  server: %s\n", address)
-	if ways[distribution] == "" {
-		distribution = ""
-	}
-	note(ways[distribution])
+	note(cmp.Or(ways[distribution], ways[""]))
 	_, content, _ := strings.Cut(manifests.Kubeconfig, "apiVersion:") // without its comment
 	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }

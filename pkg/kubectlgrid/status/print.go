@@ -27,6 +27,17 @@ type GridName struct {
 	Name      string `json:"name"`
 }
 
+// NameOf is the name of a grid.
+func NameOf(g gridview.Grid) GridName { return GridName{g.Kind, g.Namespace, g.Name} }
+
+// CompareNames orders grids: by namespaces, kinds and names.
+func CompareNames(a, b GridName) int {
+	order := func(n GridName) int {
+		return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == n.Kind })
+	}
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(order(a), order(b)), cmp.Compare(a.Name, b.Name))
+}
+
 // List is an answer as JSON or YAML. While changes are followed, each document has the grids that have changed.
 type List struct {
 	metav1.TypeMeta `json:",inline"`
@@ -100,28 +111,21 @@ func (p *Printer) encode(grids []gridview.Grid) (wrote bool, err error) {
 		wanted = OnlyProblems(grids)
 	}
 	for _, g := range wanted {
-		name := nameOf(g)
-		p.grids[name] = g
-		if old, known := before[name]; !known || !reflect.DeepEqual(old, g) {
+		p.grids[NameOf(g)] = g
+	}
+	for _, g := range grids {
+		name := NameOf(g)
+		old, shown := before[name]
+		now, still := p.grids[name]
+		switch {
+		case still && (!shown || !reflect.DeepEqual(old, now)):
+			list.Grids = append(list.Grids, now)
+		case shown && !still: // it is well again
 			list.Grids = append(list.Grids, g)
 		}
+		delete(before, name)
 	}
-	for _, g := range grids { // those that are well again
-		name := nameOf(g)
-		_, shown := before[name]
-		if _, still := p.grids[name]; shown && !still {
-			list.Grids = append(list.Grids, g)
-			delete(before, name)
-		}
-	}
-	for name := range before {
-		if _, still := p.grids[name]; !still {
-			list.Removed = append(list.Removed, name)
-		}
-	}
-	slices.SortFunc(list.Removed, func(a, b GridName) int {
-		return strings.Compare(a.Namespace+"/"+a.Kind+"/"+a.Name, b.Namespace+"/"+b.Kind+"/"+b.Name)
-	})
+	list.Removed = slices.SortedFunc(maps.Keys(before), CompareNames)
 	if !first && len(list.Grids)+len(list.Removed) == 0 {
 		return false, nil
 	}
@@ -135,8 +139,6 @@ func (p *Printer) encode(grids []gridview.Grid) (wrote bool, err error) {
 	}
 	return true, output.Encode(p.Out, list, p.Format)
 }
-
-func nameOf(g gridview.Grid) GridName { return GridName{g.Kind, g.Namespace, g.Name} }
 
 // rowKey names a row of the table.
 type rowKey struct {
@@ -165,7 +167,7 @@ func (p *Printer) changes(grids []gridview.Grid) [][]string {
 	p.rows = map[rowKey][]string{}
 	exists := map[GridName]bool{}
 	for _, g := range grids {
-		exists[nameOf(g)] = true
+		exists[NameOf(g)] = true
 	}
 	var changed [][]string
 	for _, row := range p.Columns.rows(grids) {
@@ -221,32 +223,30 @@ func (c Columns) withState(cells []string, state string) []string {
 
 // header is the line of headings.
 func (c Columns) header() []string {
-	header := []string{"KIND", "GRID", "KEY", "UNIT", "DESIRED", "READY", "UPDATED"}
-	if c.Wide {
-		header = append(header, "AVAILABLE", "NODES", "TEMPLATE", "CHILD", "OTHERS OWN")
-	}
-	if c.Namespaces {
-		header = append([]string{"NAMESPACE"}, header...)
-	}
-	return append(header, "STATE")
+	return c.chosen("NAMESPACE", "KIND", "GRID", "KEY", "UNIT", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
+		"TEMPLATE", "CHILD", "OTHERS OWN", "STATE")
 }
 
-// numbers are the cells of a row between the unit and the child, in the order of the header of -o wide.
-type numbers struct{ desired, ready, updated, available, nodes, template, others string }
-
-// noNumbers are those of a row that is about no single workload.
-var noNumbers = numbers{"-", "-", "-", "-", "-", "-", "-"}
-
-// row makes the row of a unit.
-func (c Columns) row(g gridview.Grid, unit string, n numbers, child, state string) row {
-	cells := []string{g.Kind, g.Name, g.Key, unit, n.desired, n.ready, n.updated}
-	if c.Wide {
-		cells = append(cells, n.available, n.nodes, n.template, child, n.others)
+// chosen are those of a row's cells that the table has a column for.
+func (c Columns) chosen(all ...string) []string {
+	if !c.Wide {
+		all = slices.Delete(all, 8, 13)
 	}
-	if c.Namespaces {
-		cells = append([]string{g.Namespace}, cells...)
+	if !c.Namespaces {
+		all = all[1:]
 	}
-	return row{rowKey{nameOf(g), unit}, append(cells, state)}
+	return all
+}
+
+// row makes a row: after the unit come the cells from DESIRED on.
+func (c Columns) row(g gridview.Grid, unit string, cells ...string) row {
+	return row{rowKey{NameOf(g), unit}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, unit},
+		cells...)...)}
+}
+
+// rowOfNone is a row that is about no single workload.
+func (c Columns) rowOfNone(g gridview.Grid, unit, child, state string) row {
+	return c.row(g, unit, "-", "-", "-", "-", "-", "-", child, "-", state)
 }
 
 // rows are the rows of grids.
@@ -255,41 +255,36 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 	for _, g := range grids {
 		switch {
 		case g.Problem != "" && len(g.Units) == 0 && g.Service == "":
-			rows = append(rows, c.row(g, output.None, noNumbers, "-", g.Problem))
+			rows = append(rows, c.rowOfNone(g, output.None, "-", g.Problem))
 		case g.Problem != "":
-			rows = append(rows, c.row(g, output.All, noNumbers, cmp.Or(g.Service, "-"), g.Problem))
+			rows = append(rows, c.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
 		case g.Service != "":
 			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, output.Count(int(g.UnitCount), "unit"))
-			rows = append(rows, c.row(g, output.All, noNumbers, g.Service, state))
+			rows = append(rows, c.rowOfNone(g, output.All, g.Service, state))
 		}
 		for _, u := range g.Units {
-			rows = append(rows, c.row(g, u.Name, numbersOf(u), u.Child, u.State()))
+			rows = append(rows, c.rowOf(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := c.row(g, others, noNumbers, "-", "Ready: "+output.Count(int(g.UnlistedReady), "unit"))
+			ready := c.rowOfNone(g, others, "-", "Ready: "+output.Count(int(g.UnlistedReady), "unit"))
 			ready.key.unit += " ready"
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
 			state := fmt.Sprintf("Not ready: %s that the status has no room for", output.Count(int(g.Unlisted), "unit"))
-			rows = append(rows, c.row(g, others, noNumbers, "-", state))
+			rows = append(rows, c.rowOfNone(g, others, "-", state))
 		}
 	}
 	return rows
 }
 
-func numbersOf(u gridview.Unit) numbers {
+// rowOf is the row of a unit with a workload.
+func (c Columns) rowOf(g gridview.Grid, u gridview.Unit) row {
 	nodes := "-"
 	if u.Nodes != nil {
 		nodes = strconv.Itoa(*u.Nodes)
 	}
-	template := u.Template
-	if template == "" {
-		template = string(v1.DefaultTemplate)
-	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return numbers{
-		number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template,
-		cmp.Or(u.Others, "-"),
-	}
+	return c.row(g, u.Name, number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes,
+		cmp.Or(u.Template, string(v1.DefaultTemplate)), u.Child, cmp.Or(u.Others, "-"), u.State())
 }

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -39,10 +39,7 @@ const kindNode = "Node"
 
 // Reader reads grids, and what they are compared with as far as the user may read it.
 type Reader struct {
-	// Objects has grids, their children and nodes: the API server, or a cache of it.
-	Objects client.Reader
-	// Pods is the API server. Pods are asked for only where a unit is not ready.
-	Pods client.Reader
+	API client.Reader
 	// Now is the time that times are relative to; zero for absolute times.
 	Now time.Time
 	// Warn says what an answer leaves out.
@@ -56,6 +53,10 @@ type Reader struct {
 type foundGrid struct {
 	kind v1.GridKind
 	grid v1.Object
+}
+
+func (f foundGrid) name() GridName {
+	return GridName{f.kind.Kind, f.grid.GetNamespace(), f.grid.GetName()}
 }
 
 // Read reads the grids and says what state they are in, in the order of namespaces, kinds and names. It is an error if
@@ -85,7 +86,7 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 			continue
 		}
 		list := k.NewList()
-		err := r.Objects.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{
+		err := r.API.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{
 			Selector: q.Selector,
 		})
 		if cluster.IsNotServed(err) && len(q.Kinds) > 1 {
@@ -113,17 +114,8 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 	if !served {
 		return nil, cluster.ErrNotServed
 	}
-	slices.SortStableFunc(found, func(a, b foundGrid) int {
-		return cmp.Or(cmp.Compare(a.grid.GetNamespace(), b.grid.GetNamespace()),
-			cmp.Compare(KindOrder(a.kind.Kind), KindOrder(b.kind.Kind)),
-			cmp.Compare(a.grid.GetName(), b.grid.GetName()))
-	})
+	slices.SortFunc(found, func(a, b foundGrid) int { return CompareNames(a.name(), b.name()) })
 	return found, nil
-}
-
-// KindOrder is the place of a kind among the kinds of grids.
-func KindOrder(kind string) int {
-	return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == kind })
 }
 
 // states reads what the grids are compared with, and says what state they are in.
@@ -132,7 +124,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	workloads := slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind })
 	if workloads && !r.unread[kindNode] {
 		var err error
-		if nodes, err = cluster.Nodes(ctx, r.Objects); err != nil {
+		if nodes, err = cluster.Nodes(ctx, r.API); err != nil {
 			r.Warn("units are those that the controller has reported: %s", output.WhyNot(err))
 			r.unread[kindNode] = true
 		}
@@ -151,7 +143,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 			}
 		}
 		var err error
-		if s.Pods, err = Pods(ctx, r.Pods, f.grid); err != nil {
+		if s.Pods, err = Pods(ctx, r.API, f.grid); err != nil {
 			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), output.WhyNot(err))
 		}
 		grids = append(grids, gridview.Of(f.kind, f.grid, s))
@@ -166,8 +158,8 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	if r.unread[k.Child.Kind] {
 		return nil
 	}
-	list := cluster.Metadata(k.Child)
-	err := r.Objects.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector})
+	list := pages.Metadata(k.Child)
+	err := r.API.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector})
 	if err != nil {
 		r.Warn("not compared with the %ss that there are: %s", k.Child.Kind, output.WhyNot(err))
 		r.unread[k.Child.Kind] = true

@@ -29,7 +29,7 @@ const (
 // what they are compared with, until the user ends it. That is no error.
 func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
 	// No clock: a row that counts down would be another with every change of anything.
-	reader := &Reader{Objects: c.API, Pods: c.API, Warn: c.Warn}
+	reader := &Reader{API: c.API, Warn: c.Warn}
 	grids, err := reader.Read(user, q)
 	reader.Warn = func(string, ...any) {} // it was said
 	ctx, stop := context.WithCancelCause(user)

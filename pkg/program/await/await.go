@@ -65,14 +65,10 @@ func (p Patience) Until(t T, what string, ask func() error) time.Duration {
 // UntilQuiet calls complain until it returns nothing. The test fails with the last complaint when the time is over.
 func (p Patience) UntilQuiet(t T, complain func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(context.Background(), p.Within, fmt.Errorf("not within %s", p.Within))
-	defer cancel()
-	if err := NoError(ctx, p.Between, func(context.Context) error {
+	p.Until(t, "it goes on complaining", func() error {
 		if complaint := complain(); complaint != "" {
 			return errors.New(complaint)
 		}
 		return nil
-	}); err != nil {
-		t.Fatalf("%v", err)
-	}
+	})
 }

@@ -17,8 +17,9 @@ const columns = 110
 type Set struct {
 	all      *pflag.FlagSet
 	sections cliflag.NamedFlagSets
-	// logFormat is --logging-format.
+	// logFormat is --logging-format, version is --version.
 	logFormat string
+	version   bool
 }
 
 // New makes the Set of a program, without flags.
@@ -52,8 +53,11 @@ func (s *Set) Logging() {
 	})
 }
 
-// merge gathers the flags of all sections.
+// merge gathers the flags of all sections. The last section has --version, which all programs have.
 func (s *Set) merge() {
+	if s.sections.FlagSets["Other"] == nil {
+		s.Section("Other").BoolVar(&s.version, "version", false, "Print the version and exit.")
+	}
 	for _, title := range s.sections.Order {
 		s.all.AddFlagSet(s.sections.FlagSets[title])
 	}
@@ -79,6 +83,7 @@ func (s *Set) VisitAll(visit func(*pflag.Flag)) { s.all.VisitAll(visit) }
 
 // VisitSections calls visit for every section, in the order of --help.
 func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
+	s.merge()
 	for _, title := range s.sections.Order {
 		visit(title, s.sections.FlagSets[title])
 	}

@@ -26,10 +26,9 @@ func runLogging(t *testing.T, args ...string) (int, []string) {
 		klog.ClearLogger()
 	})
 	set := New("program")
-	version := set.Section("Other").Bool("version", false, "")
 	set.Logging()
 	code := Program{
-		Flags: set, Version: version, Ignored: func() []string { return nil },
+		Flags: set,
 		Run: func(ctx context.Context) error {
 			logger := klog.FromContext(ctx)
 			logger.V(3).Info("Very much", "node", "a")

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,14 +28,33 @@ type Program struct {
 	Short string
 	// Introduction is what --help and the man page begin with.
 	Introduction string
-	// Version is --version, after Parse.
-	Version *bool
-	// Ignored returns a notice for each flag that was given and has no effect.
+	// Ignored, if set, returns a notice for each flag that was given and has no effect.
 	Ignored func() []string
+	// GCPercent is the GOGC of the process, where the environment has none; 0 for Go's own.
+	GCPercent int
 	// Run does the work until ctx is done, which happens on SIGTERM and SIGINT. ctx carries the logger.
 	Run func(ctx context.Context) error
 	// Commands are those that answer and end.
 	Commands []*cobra.Command
+}
+
+// Serve is a Run that turns the flags into a configuration, makes a server of it, and runs that.
+func Serve[C any, S interface {
+	Run(ctx context.Context) error
+}](
+	config func() (C, error), server func(C, klog.Logger) (S, error),
+) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		configured, err := config()
+		if err != nil {
+			return err
+		}
+		made, err := server(configured, klog.FromContext(ctx))
+		if err != nil {
+			return err
+		}
+		return made.Run(ctx)
+	}
 }
 
 // start runs the program with the flags as they were read.
@@ -41,14 +62,19 @@ func (p Program) start(ctx context.Context, stdout io.Writer) error {
 	if err := p.Flags.applyLogFormat(); err != nil {
 		return Usage(err)
 	}
-	if *p.Version {
+	if p.Flags.version {
 		fmt.Fprintln(stdout, p.Flags.all.Name(), version.String())
 		return nil
 	}
 	defer klog.Flush()
 	logger := klog.Background()
-	for _, notice := range p.Ignored() {
-		logger.Info(notice)
+	if p.Ignored != nil {
+		for _, notice := range p.Ignored() {
+			logger.Info(notice)
+		}
+	}
+	if p.GCPercent > 0 && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(p.GCPercent)
 	}
 	ctx, stop := signal.NotifyContext(klog.NewContext(ctx, logger), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

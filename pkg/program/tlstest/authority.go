@@ -31,7 +31,7 @@ func NewAuthority(t *testing.T) *Authority {
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0), KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -82,6 +82,20 @@ func (a *Authority) issue(t *testing.T, name string) ([]byte, *ecdsa.PrivateKey)
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	return a.sign(t, template, &key.PublicKey), key
+}
+
+// IssueClient makes a client's certificate that was made two hours before it ends, with its key, in PEM form.
+func (a *Authority) IssueClient(t *testing.T, name pkix.Name, end time.Time) []byte {
+	t.Helper()
+	key := newKey(t)
+	certificate := a.Sign(t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: name,
+		NotBefore: end.Add(-2 * time.Hour), NotAfter: end,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, key.Public())
+	encodedKey, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(certificate, encode("EC PRIVATE KEY", encodedKey)...)
 }
 
 // Sign makes a certificate of a public key, in PEM form.

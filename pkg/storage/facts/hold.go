@@ -65,11 +65,12 @@ func (s *State) section(input string) *Section {
 	return nil
 }
 
-func (s *State) count(input string) int {
+// objects returns the objects of an input; none if the State, which may be nil, has no section of it.
+func (s *State) objects(input string) []*wire.Object {
 	if section := s.section(input); section != nil {
-		return len(section.Objects)
+		return section.Objects
 	}
-	return 0
+	return nil
 }
 
 // ShownOf returns how the objects of a resource were shown.
@@ -237,7 +238,7 @@ func (f *Facts) release() {
 		case p.absent:
 			in.kept.setAbsent()
 		case p.complete:
-			in.replace(slices.SortedFunc(maps.Values(p.objects), compareObjects))
+			in.replace(slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
 		default:
 			for _, o := range p.objects {
 				in.kept.apply(o)

@@ -5,55 +5,10 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
-
-func testNode(name, zone string) *wire.Object {
-	return wiretest.Object(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
-	})
-}
-
-func testService(name, keys string) *wire.Object {
-	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, UID: types.UID(name), Annotations: map[string]string{"topologyKeys": keys},
-	}})
-}
-
-func testSlice(name, service string, nodes ...string) *wire.Object {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for i, node := range nodes {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: ptr.To(node),
-		})
-	}
-	return wiretest.Object(s)
-}
-
-func testEndpoints(name string, nodes ...string) *wire.Object {
-	var subset corev1.EndpointSubset
-	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
-			IP: fmt.Sprint("10.0.0.", i), NodeName: ptr.To(node),
-		})
-	}
-	return wiretest.Object(&corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Subsets: []corev1.EndpointSubset{subset},
-	})
-}
 
 // left is what of the indexes is not empty.
 func (f *Facts) left() string {
@@ -75,12 +30,12 @@ func churn(f *Facts) {
 		f.Input(InputEndpoints)
 	for round := range 3 {
 		for i := range 20 {
-			nodes.Apply(testNode(fmt.Sprint("node-", i), fmt.Sprint("zone-", round)))
+			nodes.Apply(wiretest.Node(fmt.Sprint("node-", i), fmt.Sprint("zone-", round)))
 			keys := []string{`["zone","region"]`, `["zone"]`, `["*"]`, "nonsense"}[(i+round)%4]
-			services.Apply(testService(fmt.Sprint("svc-", i), keys))
+			services.Apply(wiretest.Service(fmt.Sprint("svc-", i), keys))
 			on := []string{"node-a1", fmt.Sprint("stray-", i+round), "node-b1", "node-b1"}
-			slices.Apply(testSlice(fmt.Sprint("s-", i), fmt.Sprint("svc-", (i+round)%20), on...))
-			legacy.Apply(testEndpoints(fmt.Sprint("svc-", i), on...))
+			slices.Apply(wiretest.Slice(fmt.Sprint("s-", i), fmt.Sprint("svc-", (i+round)%20), on...))
+			legacy.Apply(wiretest.Endpoints(fmt.Sprint("svc-", i), on...))
 		}
 	}
 }
@@ -144,11 +99,11 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 // TestNothingIsHeldAfterAState was replaced by what the upstream says.
 func TestNothingIsHeldAfterAState(t *testing.T) {
 	state := &State{NodeName: "node-a1", AsOf: time.Unix(1, 0), Sections: []Section{
-		{Input: InputNodes, Objects: []*wire.Object{testNode("node-a1", "a"), testNode("node-gone", "a")}},
-		{Input: InputNode, Objects: []*wire.Object{testNode("node-a1", "a")}},
-		{Input: InputServices, Objects: []*wire.Object{testService("svc", `["zone"]`)}},
-		{Input: InputEndpointSlices, Objects: []*wire.Object{testSlice("svc-1", "svc", "node-a1")}},
-		{Input: InputEndpoints, Objects: []*wire.Object{testEndpoints("svc", "node-a1")}},
+		{Input: InputNodes, Objects: []*wire.Object{wiretest.Node("node-a1", "a"), wiretest.Node("node-gone", "a")}},
+		{Input: InputNode, Objects: []*wire.Object{wiretest.Node("node-a1", "a")}},
+		{Input: InputServices, Objects: []*wire.Object{wiretest.Service("svc", `["zone"]`)}},
+		{Input: InputEndpointSlices, Objects: []*wire.Object{wiretest.Slice("svc-1", "svc", "node-a1")}},
+		{Input: InputEndpoints, Objects: []*wire.Object{wiretest.Endpoints("svc", "node-a1")}},
 	}}
 	f := New(Options{NodeName: "node-a1"})
 	f.Restore(state)
@@ -181,8 +136,8 @@ func TestKnownCountsWhatThereIs(t *testing.T) {
 		t.Errorf("%d Services in the beginning", n)
 	}
 	f.Restore(&State{Sections: []Section{
-		{Input: InputServices, Objects: []*wire.Object{testService("a", ""), testService("b", "")}},
-		{Input: InputEndpointSlices, Objects: []*wire.Object{testSlice("a-1", "a")}},
+		{Input: InputServices, Objects: []*wire.Object{wiretest.Service("a", ""), wiretest.Service("b", "")}},
+		{Input: InputEndpointSlices, Objects: []*wire.Object{wiretest.Slice("a-1", "a")}},
 	}})
 	for name, want := range map[string]int{
 		InputServices: 2, InputEndpointSlices: 1, InputNodes: 0, InputNode: 0, InputEndpoints: 0,

@@ -1,8 +1,9 @@
 package facts
 
 import (
+	"maps"
+	"slices"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -190,7 +191,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(in.kept.count(), in.f.hold.state.count(in.name))
+	return max(in.kept.count(), len(in.f.hold.state.objects(in.name)))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -243,13 +244,7 @@ func (p *plainObjects) forget() {
 	p.synced, p.absent = false, false
 }
 
-func (p *plainObjects) names() []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, len(p.objects))
-	for name := range p.objects {
-		names = append(names, name)
-	}
-	return names
-}
+func (p *plainObjects) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 func (p *plainObjects) setSynced() { p.synced, p.absent = true, false }
 
@@ -262,10 +257,3 @@ func (in Reader) NodeObjects() map[types.NamespacedName]*wire.Object { return in
 
 // Namespaces returns all Namespaces, by name.
 func (in Reader) Namespaces() map[types.NamespacedName]*wire.Object { return in.f.namespaces.objects }
-
-func compareObjects(a, b *wire.Object) int {
-	if n := strings.Compare(a.Namespace, b.Namespace); n != 0 {
-		return n
-	}
-	return strings.Compare(a.Name, b.Name)
-}

@@ -226,18 +226,23 @@ func (f *Facts) NodeCount() int {
 // API servers, and clients find out themselves which of those work. The names may include nodes that are not known;
 // their endpoints are hidden when they come.
 func (f *Facts) SetDeadNodes(names map[string]struct{}) {
-	dead := maps.Clone(names)
-	delete(dead, f.options.NodeName)
-	delete(dead, "") // an endpoint without a node name is never on a dead node
+	f.setDown(&f.dead, names)
+}
+
+// setDown replaces the names of dead nodes, or of silent ones.
+func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
+	now := maps.Clone(names)
+	delete(now, f.options.NodeName)
+	delete(now, "") // an endpoint without a node name is never on such a node
 	f.update(func() {
-		for _, pair := range [][2]map[string]struct{}{{f.dead, dead}, {dead, f.dead}} {
+		for _, pair := range [][2]map[string]struct{}{{*down, now}, {now, *down}} {
 			for name := range pair[0] {
 				if _, both := pair[1][name]; !both {
 					f.died(name)
 				}
 			}
 		}
-		f.dead = dead
+		*down = now
 	})
 }
 
@@ -245,20 +250,7 @@ func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 // those on dead nodes are, but not if a viewer would lose the last ready endpoint of a Service: that a node is silent
 // says less than that it is dead.
 func (f *Facts) SetSilentNodes(names map[string]struct{}) {
-	silent := maps.Clone(names)
-	delete(silent, f.options.NodeName)
-	delete(silent, "")
-	f.update(func() {
-		before := f.silent
-		f.silent = silent
-		for _, pair := range [][2]map[string]struct{}{{before, silent}, {silent, before}} {
-			for name := range pair[0] {
-				if _, both := pair[1][name]; !both {
-					f.died(name)
-				}
-			}
-		}
-	})
+	f.setDown(&f.silent, names)
 }
 
 // SilentNodes returns the names that SetSilentNodes got last, without this node's.
@@ -268,16 +260,18 @@ func (f *Facts) SilentNodes() map[string]struct{} {
 	return maps.Clone(f.silent)
 }
 
-// AnySilent reports whether any node is silent.
-func (in Reader) AnySilent() bool { return len(in.f.silent) > 0 }
-
 // Silent reports whether an endpoint of the Service, which may be nil, is on a silent node.
 func (in Reader) Silent(s *Service, nodeName []byte) bool {
-	if len(in.f.silent) == 0 || s == nil || s.Name == KubernetesService {
+	return isDown(in.f.silent, s, nodeName)
+}
+
+// isDown reports whether an endpoint of the Service, which may be nil, is on one of the nodes.
+func isDown(nodes map[string]struct{}, s *Service, nodeName []byte) bool {
+	if len(nodes) == 0 || s == nil || s.Name == KubernetesService {
 		return false
 	}
-	_, silent := in.f.silent[string(nodeName)]
-	return silent
+	_, down := nodes[string(nodeName)]
+	return down
 }
 
 // died notes that a node died or came back to life.
@@ -299,11 +293,7 @@ func (f *Facts) DeadNodes() map[string]struct{} {
 
 // Dead reports whether an endpoint of the Service, which may be nil, is hidden because its node is dead.
 func (in Reader) Dead(s *Service, nodeName []byte) bool {
-	if len(in.f.dead) == 0 || s == nil || s.Name == KubernetesService {
-		return false
-	}
-	_, dead := in.f.dead[string(nodeName)]
-	return dead
+	return isDown(in.f.dead, s, nodeName)
 }
 
 // SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. NodeAddresses returns

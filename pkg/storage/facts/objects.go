@@ -2,6 +2,7 @@ package facts
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -64,13 +65,7 @@ func (c *collection) setSynced() { c.synced, c.absent = true, false }
 func (c *collection) setAbsent() { c.absent = !c.synced }
 func (c *collection) count() int { return len(c.objects) }
 
-func (c *collection) names() []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, len(c.objects))
-	for name := range c.objects {
-		names = append(names, name)
-	}
-	return names
-}
+func (c *collection) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
 
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)

@@ -202,9 +202,6 @@ func (f *Facts) PodNotes() []byte {
 	return f.podNotes
 }
 
-// LivePods returns what SetLivePods got last for a node.
-func (in Reader) LivePods(node string) *LivePods { return in.f.livePods[node] }
-
 // Correction returns how an endpoint of the object really is, and as of when that is known; nil if the upstream's word
 // counts.
 func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {

@@ -61,7 +61,9 @@ func (f *Facts) ApplyShare(step ShareStep) {
 				step.apply(name, in, f.ways.aside.of(name))
 			case f.hold.restoring():
 				held := f.hold.of(name)
-				held.beginWith(f.hold.state.section(name))
+				if !held.complete {
+					held.replace(f.hold.state.objects(name))
+				}
 				step.apply(name, in, held)
 			default:
 				f.hold.drop(name)
@@ -97,17 +99,6 @@ func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 	}
 }
 
-// beginWith has what is held back begin with what the State has, unless it is complete already.
-func (p *pending) beginWith(base *Section) {
-	switch {
-	case p.complete:
-	case base == nil:
-		p.replace(nil)
-	default:
-		p.replace(base.Objects)
-	}
-}
-
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 // FollowShare has ApplyShare be the way that is followed, before anything came by either.
@@ -132,7 +123,7 @@ func (f *Facts) Switch() {
 	f.update(func() {
 		aside := &f.ways.aside
 		for _, name := range shareInputs {
-			objects := slices.SortedFunc(maps.Values(aside.of(name).objects), compareObjects)
+			objects := slices.SortedFunc(maps.Values(aside.of(name).objects), (*wire.Object).Compare)
 			if f.hold.restoring() {
 				f.hold.of(name).replace(objects)
 				continue

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -26,7 +25,7 @@ func TestSite(t *testing.T) {
 		if rack != "" {
 			labels["rack"] = rack
 		}
-		return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		return wiretest.NodeWith(name, labels)
 	}
 	expect := func(what, want, selectors string) {
 		t.Helper()
@@ -49,9 +48,9 @@ func TestSite(t *testing.T) {
 	f.Input(InputServices).Replace(nil)
 	f.Input(InputEndpointSlices).Replace(nil)
 	expect("no Service is governed", "n0", "")
-	f.Input(InputServices).Apply(testService("s", `["zone","*"]`))
+	f.Input(InputServices).Apply(wiretest.Service("s", `["zone","*"]`))
 	expect("one key", "n0 n1", "zone=a")
-	f.Input(InputServices).Apply(testService("t", `["rack"]`))
+	f.Input(InputServices).Apply(wiretest.Service("t", `["rack"]`))
 	expect("two keys", "n0 n1 n2", "rack=r1 zone=a")
 	f.Input(InputNodes).Apply(node("n1", "b", ""))
 	f.Input(InputNodes).Apply(node("n3", "a", ""))
@@ -65,8 +64,10 @@ func TestSite(t *testing.T) {
 // TestInternalIPs: those of neighbours are the listed ones, and those of this node what its own Node object says.
 func TestInternalIPs(t *testing.T) {
 	f := New(Options{NodeName: "n0"})
-	f.Input(InputNodes).Replace([]*wire.Object{testNode("n0", "a"), testNode("n1", "a"), testNode("n2", "a")})
-	f.Input(InputServices).Replace([]*wire.Object{testService("s", `["zone"]`)})
+	f.Input(InputNodes).Replace([]*wire.Object{
+		wiretest.Node("n0", "a"), wiretest.Node("n1", "a"), wiretest.Node("n2", "a"),
+	})
+	f.Input(InputServices).Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	f.Input(InputNode).Replace([]*wire.Object{wiretest.Object(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n0"},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
@@ -102,28 +103,16 @@ func TestInternalIPs(t *testing.T) {
 // TestPodsOnNodes: of several nodes, whose endpoints are in the same slice.
 func TestPodsOnNodes(t *testing.T) {
 	f := New(Options{NodeName: "n0"})
-	f.Input(InputServices).Replace([]*wire.Object{testService("governed", `["zone"]`), testService("open", `[]`)})
-	slice := func(service string, nodes ...string) *wire.Object {
-		s := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-		}
-		for i, node := range nodes {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: &nodes[i],
-				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: service + "-" + node, UID: "u"},
-			})
-		}
-		return wiretest.Object(s)
-	}
+	f.Input(InputServices).Replace([]*wire.Object{
+		wiretest.Service("governed", `["zone"]`), wiretest.Service("open", `[]`),
+	})
 	f.Input(InputEndpointSlices).Replace([]*wire.Object{
-		slice("governed", "n0", "n1", "n2", "n3", "n4"), slice("open", "n3", "n2"),
+		wiretest.Slice("governed", "governed", "n0", "n1", "n2", "n3", "n4"),
+		wiretest.Slice("open", "open", "n3", "n2"),
 	})
 	got := f.PodsOnNodes(slices.Values([]string{"n1", "n2", "n3", "n9"}))
 	for node, want := range map[string]string{
-		"n1": "governed-n1+", "n2": "governed-n2+ open-n2", "n3": "governed-n3+ open-n3", "n9": "",
+		"n1": "governed-1+", "n2": "governed-2+ open-1", "n3": "governed-3+ open-0", "n9": "",
 	} {
 		var pods []string
 		for pod, known := range got[node] {

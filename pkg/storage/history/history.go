@@ -41,7 +41,7 @@ type History struct {
 	// asOf, if not 0, is the revision at which an earlier process had the state that is served now. A client that
 	// presents a higher revision of that process has seen a newer state.
 	asOf   uint64
-	tables [5]*table
+	tables map[*served.Resource]*table
 }
 
 // New makes a History whose tables are empty and NotReady.
@@ -57,10 +57,10 @@ func New(options Options) *History {
 	if options.JSON == nil {
 		options.JSON = NewJSONCache(0)
 	}
-	h := &History{revisions: options.Revisions, encoded: options.JSON}
+	h := &History{revisions: options.Revisions, encoded: options.JSON, tables: make(map[*served.Resource]*table)}
 	h.began = h.nextRevision()
 	for _, r := range served.All() {
-		h.tables[r.Index()] = &table{
+		h.tables[r] = &table{
 			resource: r,
 			log:      eventLog{maxEvents: options.LogEvents, maxBytes: options.LogBytes, floor: h.revision},
 			order:    order{maxBytes: options.RetiredBytes, floor: h.revision},
@@ -77,7 +77,7 @@ func (h *History) nextRevision() uint64 {
 	return event
 }
 
-func (h *History) table(r *served.Resource) *table { return h.tables[r.Index()] }
+func (h *History) table(r *served.Resource) *table { return h.tables[r] }
 
 // Update has the methods that change a History. It is valid only within a call of History.Update.
 type Update struct {

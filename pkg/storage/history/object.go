@@ -91,14 +91,6 @@ type Object struct {
 	encoded  *JSONCache
 }
 
-// ProtobufSize returns the length of the object's protobuf message in bytes.
-func (o *Object) ProtobufSize() int { return wire.Size(o.Meta, o.Body, o.Revision) }
-
-// AppendProtobuf appends the object's protobuf message, without envelope.
-func (o *Object) AppendProtobuf(dst []byte) []byte {
-	return wire.AppendObject(dst, o.Meta, o.Body, o.Revision)
-}
-
 // JSON returns the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not
 // change it.
 func (o *Object) JSON() ([]byte, error) {
@@ -120,7 +112,8 @@ func (o *Object) JSON() ([]byte, error) {
 // Decode makes a Go value of the object. The caller owns it.
 func (o *Object) Decode() (served.Typed, error) {
 	typed := o.resource.New()
-	if err := typed.Unmarshal(o.AppendProtobuf(make([]byte, 0, o.ProtobufSize()))); err != nil {
+	message := make([]byte, 0, wire.Size(o.Meta, o.Body, o.Revision))
+	if err := typed.Unmarshal(wire.AppendObject(message, o.Meta, o.Body, o.Revision)); err != nil {
 		return nil, fmt.Errorf("decoding %s %s: %w", o.resource.Kind, o.Key(), err)
 	}
 	return typed, nil

@@ -49,8 +49,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	}
 	after := emptyStore(minRevision)
 	after.Restore(restored)
-	//nolint:errorlint // that very value
-	if _, _, err := after.History.List(served.Services, "", 0); err != served.ErrNotReady {
+	if _, _, err := after.History.List(served.Services, "", 0); !errors.Is(err, served.ErrNotReady) {
 		t.Errorf("served before it was asked to be: %v", err)
 	}
 	if !after.View.ServeRestored() {

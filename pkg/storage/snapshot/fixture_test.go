@@ -11,10 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -36,17 +33,15 @@ func node(tb testing.TB, name, zone, heartbeat string) *wire.Object {
 // slice has an endpoint on each of node0 and node1.
 func slice(tb testing.TB, service, address string) *wire.Object {
 	tb.Helper()
-	return wiretest.Object(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: service + "-1", UID: types.UID(service),
-			Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{address}, NodeName: ptr.To("node0")},
-			{Addresses: []string{"10.1.1.1"}, NodeName: ptr.To("node1")},
-		},
-	})
+	return sliceOf(service, address, "10.1.1.1", 0)
+}
+
+// sliceOf has an endpoint with each of the addresses.
+func sliceOf(service, here, elsewhere string, generation int64) *wire.Object {
+	s := wiretest.SliceOf(service+"-1", service, "node0", "node1")
+	s.Generation = generation
+	s.Endpoints[0].Addresses, s.Endpoints[1].Addresses = []string{here}, []string{elsewhere}
+	return wiretest.Object(s)
 }
 
 // liveStore is node0's, with that many governed Services.
@@ -76,9 +71,7 @@ func objects(tb testing.TB, services int) (svcs, slices []*wire.Object) {
 	tb.Helper()
 	for i := range services {
 		name := fmt.Sprintf("s%03d", i)
-		svcs = append(svcs, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
-		}}))
+		svcs = append(svcs, wiretest.Service(name, `["zone"]`))
 		slices = append(slices, slice(tb, name, fmt.Sprintf("10.0.%d.%d", i>>8, i&255)))
 	}
 	return svcs, slices

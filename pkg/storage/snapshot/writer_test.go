@@ -9,16 +9,11 @@ import (
 	"testing"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
-	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // author is a Writer with a clock of its own.
@@ -82,17 +77,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	s.NodeLabels().Apply(node(t, "node2", "b", ""))
 	a.pass(10 * time.Minute)
 	a.expectWrites("what does not concern this node", 2)
-	before := slice(t, "s001", "10.9.9.9")
-	rollout := wiretest.Object(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: before.Name, UID: types.UID(before.UID), Labels: before.Labels, Generation: 7,
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.9.9.9"}, NodeName: ptr.To("node0")},
-			{Addresses: []string{"10.1.1.2"}, NodeName: ptr.To("node1")},
-		},
-	})
+	rollout := sliceOf("s001", "10.9.9.9", "10.1.1.2", 7)
 	s.EndpointSlices().Apply(rollout)
 	a.pass(10 * time.Minute)
 	a.expectWrites("a rollout in another unit", 2)

@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -15,13 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
-	"github.com/application-grid/application-grid/pkg/topology"
 )
-
-func nodeWith(tb testing.TB, name string, labels topology.Labels) *wire.Object {
-	tb.Helper()
-	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
-}
 
 // changed is a version of an upstream object whose metadata was changed.
 func changed(tb testing.TB, r *served.Resource, o *wire.Object, change func(metav1.Object)) *wire.Object {
@@ -70,16 +65,16 @@ func touched(tb testing.TB, o *wire.Object, n int) *wire.Object {
 // TestWhatNoClientHasAUseForIsNoEvent: generation, resourceVersion, managedFields and the time of the last change of
 // any endpoint change with what happens in other units, too. kube-proxy would run a sync for each.
 func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
-	legacy := endpointsOn(t, "ns", "svc", "node-a1", "node-b1")
+	legacy := wiretest.Endpoints("svc", "node-a1", "node-b1")
 	for _, keys := range []string{"", `["zone"]`, `["zone","*"]`} {
 		s := syncedStore(t, storagetest.Options{})
 		s.Endpoints().Replace(nil)
 		s.OwnNode().Replace(nil)
 		objects := map[*served.Resource]*wire.Object{
-			served.Services:       testService(t, "svc", keys),
-			served.EndpointSlices: testSlice(t, "svc", "svc", "node-a1", "node-b1"),
+			served.Services:       wiretest.Service("svc", keys),
+			served.EndpointSlices: wiretest.Slice("svc", "svc", "node-a1", "node-b1"),
 			served.Endpoints:      legacy,
-			served.Nodes:          testNode(t, "node-a1", "a"),
+			served.Nodes:          wiretest.Node("node-a1", "a"),
 		}
 		inputs := map[*served.Resource]*facts.Input{
 			served.Services: s.Services(), served.EndpointSlices: s.EndpointSlices(),
@@ -94,25 +89,15 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 			if err != nil || was == nil {
 				t.Fatalf("keys %s: %s: %v, %v", keys, r.Resource, was, err)
 			}
-			cursor, err := s.History.Watch(r, s.History.Revision())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, woken, err := cursor.Next(10)
-			if err != nil {
-				t.Fatal(err)
-			}
+			cursor := watchFrom(t, s.History, r, s.History.Revision())
+			_, woken := next(t, cursor)
 			revision, past := s.History.Revision(), statsOf(t, s, r)
 			for n := range 10 {
 				inputs[r].Apply(touched(t, o, n+2))
 			}
 			inputs[r].Replace([]*wire.Object{touched(t, o, 12)})
 			inputs[r].Replace([]*wire.Object{o}) // the annotation is gone altogether
-			select {
-			case <-woken:
-				t.Errorf("keys %s: %s: watchers are woken", keys, r.Resource)
-			default:
-			}
+			expectWoken(t, fmt.Sprint("keys ", keys, ": ", r.Resource), woken, false)
 			if s.History.Revision() != revision {
 				t.Errorf("keys %s: %s: revisions went from %d to %d", keys, r.Resource, revision, s.History.Revision())
 			}
@@ -162,32 +147,28 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 			options.RetiredBytes = 1
 		}
 		s := syncedStore(t, options)
-		s.Services().Apply(testService(t, "svc", `["zone"]`))
-		s.Services().Apply(testService(t, "goes", `["zone"]`))
-		s.EndpointSlices().Apply(testSlice(t, "same", "svc", "node-a1"))
-		s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
-		s.EndpointSlices().Apply(testSlice(t, "goes-1", "goes", "node-a1"))
+		s.Services().Apply(wiretest.Service("svc", `["zone"]`))
+		s.Services().Apply(wiretest.Service("goes", `["zone"]`))
+		s.EndpointSlices().Apply(wiretest.Slice("same", "svc", "node-a1"))
+		s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
+		s.EndpointSlices().Apply(wiretest.Slice("goes-1", "goes", "node-a1"))
 		start := s.History.Revision()
-		cursor, err := s.History.Watch(served.EndpointSlices, start)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cursor := watchFrom(t, s.History, served.EndpointSlices, start)
 		for range 10 {
-			s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
-			s.NodeLabels().Apply(testNode(t, "node-b1", "b"))
-			s.EndpointSlices().Apply(testSlice(t, "short", "svc", "node-a1"))
+			s.NodeLabels().Apply(wiretest.Node("node-b1", "a"))
+			s.NodeLabels().Apply(wiretest.Node("node-b1", "b"))
+			s.EndpointSlices().Apply(wiretest.Slice("short", "svc", "node-a1"))
 			s.EndpointSlices().Remove("ns", "short")
 		}
 		s.EndpointSlices().Remove("ns", "goes-1")
-		s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
-		s.EndpointSlices().Apply(testSlice(t, "comes", "svc", "node-a2"))
+		s.NodeLabels().Apply(wiretest.Node("node-b1", "a"))
+		s.EndpointSlices().Apply(wiretest.Slice("comes", "svc", "node-a2"))
 		events, _, err := cursor.Next(100)
 		if !kept {
-			if err != history.ErrExpired { //nolint:errorlint // that very value
+			if !errors.Is(err, history.ErrExpired) {
 				t.Errorf("nothing of what was deleted is kept: got %v, %v", events, err)
 			}
-			//nolint:errorlint // that very value
-			if _, err := s.History.Watch(served.EndpointSlices, start); err != history.ErrExpired {
+			if _, err := s.History.Watch(served.EndpointSlices, start); !errors.Is(err, history.ErrExpired) {
 				t.Errorf("a watch from before: %v", err)
 			}
 			continue
@@ -222,10 +203,10 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 // never served it says that it is not there.
 func TestA404TakesNothingAway(t *testing.T) {
 	for r, object := range map[*served.Resource]*wire.Object{
-		served.Services:       testService(t, "svc", ""),
-		served.EndpointSlices: testSlice(t, "svc", "", "node-a1"),
-		served.Endpoints:      endpointsOn(t, "ns", "svc", "node-a1"),
-		served.Nodes:          testNode(t, "node-a1", "a"),
+		served.Services:       wiretest.Service("svc", ""),
+		served.EndpointSlices: wiretest.Slice("svc", "", "node-a1"),
+		served.Endpoints:      wiretest.Endpoints("svc", "node-a1"),
+		served.Nodes:          wiretest.Node("node-a1", "a"),
 	} {
 		for _, objects := range [][]*wire.Object{{object}, nil} {
 			s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
@@ -233,31 +214,24 @@ func TestA404TakesNothingAway(t *testing.T) {
 				served.Services: s.Services(), served.EndpointSlices: s.EndpointSlices(),
 				served.Endpoints: s.Endpoints(), served.Nodes: s.OwnNode(),
 			}
-			s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a")})
+			s.NodeLabels().Replace([]*wire.Object{wiretest.Node("node-a1", "a")})
 			for other, in := range inputs {
 				if other != r {
 					in.Replace(nil)
 				}
 			}
 			inputs[r].SetAbsent()
-			if _, err := s.History.Readable(r); err != served.ErrAbsent { //nolint:errorlint // that very value
+			if _, err := s.History.Readable(r); !errors.Is(err, served.ErrAbsent) {
 				t.Errorf("%s, never served: %v", r.Resource, err)
 			}
 			changed, _ := s.History.Readable(r)
 			inputs[r].Replace(objects)
-			select {
-			case <-changed:
-			default:
-				t.Errorf("%s: no cursor is woken when it comes", r.Resource)
-			}
+			expectWoken(t, r.Resource+" come", changed, true)
 			want := shownTable(t, s.History, r)
 			if len(want) != len(objects) {
 				t.Fatalf("%s: shown is %q", r.Resource, want)
 			}
-			cursor, err := s.History.Watch(r, s.History.Revision())
-			if err != nil {
-				t.Fatal(err)
-			}
+			cursor := watchFrom(t, s.History, r, s.History.Revision())
 			revision := s.History.Revision()
 			inputs[r].SetAbsent()
 			inputs[r].SetForbidden()
@@ -277,17 +251,10 @@ func TestA404TakesNothingAway(t *testing.T) {
 
 	// The annotations of default/kubernetes are not shown themselves; what they rewrite is.
 	s := storagetest.New(storagetest.Options{NodeName: "node-a1"})
-	smallCloud(t).fill(s, inputsOf)
-	s.Services().Apply(wiretest.Object(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
-	}))
+	smallCloud().fill(s, inputsOf)
+	s.Services().Apply(wiretest.Service("default/kubernetes", ""))
 	s.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
-	s.KubernetesEndpoints().Replace([]*wire.Object{wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "kubernetes",
-		Annotations: map[string]string{
-			"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003",
-		},
-	}})})
+	s.KubernetesEndpoints().Replace([]*wire.Object{annotated("51003")})
 	want, revision := shownTable(t, s.History, served.EndpointSlices), s.History.Revision()
 	s.KubernetesEndpoints().SetAbsent()
 	s.KubernetesEndpoints().SetForbidden()

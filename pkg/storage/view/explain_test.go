@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -21,7 +21,7 @@ import (
 
 func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Explanation {
 	t.Helper()
-	e, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: service}, asNode)
+	e, err := s.Explain(inNS(service), asNode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,16 +30,16 @@ func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Ex
 
 func TestExplain(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.NodeLabels().Apply(testNode(t, "node-x", ""))
+	s.NodeLabels().Apply(wiretest.Node("node-x", ""))
 	for name, keys := range map[string]string{
 		"free": "", "strict": `["zone"]`, "ordered": `["zone","*"]`, "broken": `zone`, "lacking": `["rack"]`,
 		"two": `["rack","zone"]`,
 	} {
-		s.Services().Apply(testService(t, name, keys))
-		s.EndpointSlices().Apply(testSlice(t, name+"-1", name, "node-a2", "node-b1", "", "elsewhere"))
+		s.Services().Apply(wiretest.Service(name, keys))
+		s.EndpointSlices().Apply(wiretest.Slice(name+"-1", name, "node-a2", "node-b1", "", "elsewhere"))
 	}
-	s.EndpointSlices().Apply(testSlice(t, "ordered-1", "ordered", "node-b1"))
-	s.Services().Apply(testService(t, "empty", `["zone"]`))
+	s.EndpointSlices().Apply(wiretest.Slice("ordered-1", "ordered", "node-b1"))
+	s.Services().Apply(wiretest.Service("empty", `["zone"]`))
 	tests := []struct {
 		service, asNode string
 		kept, hidden    int
@@ -95,17 +95,14 @@ func TestExplain(t *testing.T) {
 		!strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
 		t.Errorf("got %+v", e)
 	}
-	//nolint:errorlint // that very value
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != view.ErrNoService {
+	if _, err := s.Explain(inNS("nothing"), ""); !errors.Is(err, view.ErrNoService) {
 		t.Errorf("got %v", err)
 	}
-	//nolint:errorlint // that very value
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != view.ErrNoNode {
+	if _, err := s.Explain(inNS("free"), "nowhere"); !errors.Is(err, view.ErrNoNode) {
 		t.Errorf("got %v", err)
 	}
-	//nolint:errorlint // that very value
-	if _, err := newStore().Explain(types.NamespacedName{Namespace: "ns", Name: "free"},
-		""); err != served.ErrNotReady {
+	if _, err := newStore().Explain(inNS("free"),
+		""); !errors.Is(err, served.ErrNotReady) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -121,11 +118,11 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 		c := cloud{
 			facts.InputNode: nil,
 			facts.InputServices: {
-				testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`)),
+				wiretest.Service("svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`)),
 			},
 		}
 		for _, name := range nodes[:4] {
-			c[facts.InputNodes] = append(c[facts.InputNodes], testNode(t, name, pick("a", "b")))
+			c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node(name, pick("a", "b")))
 		}
 		for i := range 1 + random.IntN(3) {
 			var on []string
@@ -133,7 +130,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 				on = append(on, pick(nodes...))
 			}
 			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
-				testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
+				wiretest.Slice(fmt.Sprint("svc-", i), "svc", on...))
 		}
 		c.fill(s, inputsOf)
 		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
@@ -172,7 +169,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 // TestExplanationOfASnapshot says that it is one.
 func TestExplanationOfASnapshot(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	e := explain(t, restored(t, before), "strict", "")
 	if len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "snapshot of "+time.Unix(1, 0).UTC().Format("2006")) ||
 		e.Kept != 2 {

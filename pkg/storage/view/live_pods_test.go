@@ -9,9 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -23,43 +20,6 @@ import (
 
 // someTime is when nodes run their pods in these tests.
 var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
-// podSlice has one ready endpoint for every node; its pod is pod-0, pod-1 and so on.
-func podSlice(name, service string, nodes ...string) *wire.Object {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for i, node := range nodes {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, NodeName: ptr.To(node),
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)},
-			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("pod-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
-			},
-		})
-	}
-	return wiretest.Object(s)
-}
-
-// podEndpoints are the same as legacy Endpoints.
-func podEndpoints(service string, nodes ...string) *wire.Object {
-	var subset corev1.EndpointSubset
-	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
-			IP: fmt.Sprintf("10.0.0.%d", i), NodeName: ptr.To(node),
-			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("pod-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
-			},
-		})
-	}
-	subset.Ports = []corev1.EndpointPort{{Port: 80}}
-	return wiretest.Object(&corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: service}, Subsets: []corev1.EndpointSubset{subset},
-	})
-}
 
 // runs is how a node runs pods, each written as number=address, with a "!" after it if it is not serving.
 func runs(pods ...string) *facts.LivePods {
@@ -75,9 +35,9 @@ func runs(pods ...string) *facts.LivePods {
 	return live
 }
 
-// podKey is the key of the pod with that number; "s0" is pod-0 as a static pod.
+// podKey is the key of the pod with that number; "s0" is svc-0 as a static pod.
 func podKey(number string) facts.PodKey {
-	key := facts.PodKey{Namespace: "ns", Name: "pod-" + strings.TrimPrefix(number, "s")}
+	key := facts.PodKey{Namespace: "ns", Name: "svc-" + strings.TrimPrefix(number, "s")}
 	if !strings.HasPrefix(number, "s") {
 		key.UID = "uid-" + number
 	}
@@ -89,25 +49,14 @@ func podKey(number string) facts.PodKey {
 func shownAddresses(t *testing.T, s *storagetest.Node) (slice, legacy string) {
 	t.Helper()
 	var inSlice, inLegacy []string
-	read := func(r *served.Resource, name string) served.Typed {
-		o, err := s.History.Get(r, types.NamespacedName{Namespace: "ns", Name: name}, 0)
-		if err != nil || o == nil {
-			t.Fatalf("%s: %v, %v", name, o, err)
-		}
-		typed, err := o.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return typed
-	}
-	for _, e := range read(served.EndpointSlices, "svc-1").(*discoveryv1.EndpointSlice).Endpoints {
+	for _, e := range shownAs[*discoveryv1.EndpointSlice](t, s.History, served.EndpointSlices, "svc-1").Endpoints {
 		address := e.Addresses[0]
 		if !*e.Conditions.Ready {
 			address = "(" + address + ")"
 		}
 		inSlice = append(inSlice, address)
 	}
-	for _, subset := range read(served.Endpoints, "svc").(*corev1.Endpoints).Subsets {
+	for _, subset := range shownAs[*corev1.Endpoints](t, s.History, served.Endpoints, "svc").Subsets {
 		for _, a := range subset.Addresses {
 			inLegacy = append(inLegacy, a.IP)
 		}
@@ -125,10 +74,10 @@ func TestLivePods(t *testing.T) {
 	about.About = map[facts.PodKey]struct{}{podKey("0"): {}}
 	for _, keys := range []string{"", `["zone"]`} {
 		s := syncedStore(t, storagetest.Options{})
-		s.Services().Apply(testService(t, "svc", keys))
+		s.Services().Apply(wiretest.Service("svc", keys))
 		nodes := []string{"node-a1", "node-a1", "node-a2"}
-		s.EndpointSlices().Apply(podSlice("svc-1", "svc", nodes...))
-		s.Endpoints().Replace([]*wire.Object{podEndpoints("svc", nodes...)})
+		s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", nodes...))
+		s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("svc", nodes...)})
 		for i, step := range []struct {
 			live          *facts.LivePods
 			slice, legacy string
@@ -157,42 +106,26 @@ func TestLivePods(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestLivePodsOfLaterObjects: an object that comes, or changes, is corrected as it comes. A new list of the same
-// changes nothing.
-func TestLivePodsOfLaterObjects(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", `["zone"]`))
-	s.SetLivePods("node-a1", runs("0=10.9.0.0", "1=10.9.0.1"))
-	s.Endpoints().Replace([]*wire.Object{podEndpoints("svc", "node-a1")})
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1"))
-	if slice, legacy := shownAddresses(t, s); slice != "10.9.0.0" || legacy != "10.9.0.0" {
-		t.Errorf("shown are %q and %q", slice, legacy)
-	}
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-a1"))
-	if slice, _ := shownAddresses(t, s); slice != "10.9.0.0 10.9.0.1" {
-		t.Errorf("shown are %q", slice)
-	}
-	revision := s.History.Revision()
-	s.EndpointSlices().Replace([]*wire.Object{podSlice("svc-1", "svc", "node-a1", "node-a1")})
-	s.SetLivePods("node-a1", runs("0=10.9.0.0", "1=10.9.0.1"))
-	if now := s.History.Revision(); now != revision {
-		t.Errorf("nothing has changed, and the revision went from %d to %d", revision, now)
-	}
-	s.EndpointSlices().Remove("ns", "svc-1")
-	if got := s.View.Endpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
-		t.Errorf("of a slice that was removed, %+v are counted", got)
+		s.SetLivePods("node-a1", about)
+		revision := s.History.Revision()
+		s.EndpointSlices().Replace([]*wire.Object{wiretest.Slice("svc-1", "svc", nodes...)})
+		s.SetLivePods("node-a1", about)
+		if now := s.History.Revision(); now != revision {
+			t.Errorf("keys %q: nothing has changed, and the revision went from %d to %d", keys, revision, now)
+		}
+		s.EndpointSlices().Remove("ns", "svc-1")
+		if got := s.View.Endpoints(served.EndpointSlices); got != (view.EndpointCount{}) {
+			t.Errorf("keys %q: of a slice that was removed, %+v are counted", keys, got)
+		}
 	}
 }
 
 // TestLivePodsDecide: the deciding key of a Service follows the readiness that pods really have.
 func TestLivePodsDecide(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", `["zone","*"]`))
-	s.Endpoints().Replace([]*wire.Object{podEndpoints("svc", "node-a1", "node-b1")})
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-b1"))
+	s.Services().Apply(wiretest.Service("svc", `["zone","*"]`))
+	s.Endpoints().Replace([]*wire.Object{wiretest.Endpoints("svc", "node-a1", "node-b1")})
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
 	for i, step := range []struct {
 		live *facts.LivePods
 		want string
@@ -215,23 +148,20 @@ func TestLivePodsTouchOnlyTheirSlices(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	for i := range 20 {
 		name := fmt.Sprintf("svc-%d", i)
-		s.Services().Apply(testService(t, name, ""))
-		s.EndpointSlices().Apply(testSlice(t, name, name, "node-a1"))
+		s.Services().Apply(wiretest.Service(name, ""))
+		s.EndpointSlices().Apply(wiretest.Slice(name, name, "node-a1"))
 	}
-	s.Services().Apply(testService(t, "svc", ""))
-	s.EndpointSlices().Apply(podSlice("pods", "svc", "node-a1", "node-a2"))
+	s.Services().Apply(wiretest.Service("svc", ""))
+	s.EndpointSlices().Apply(wiretest.Slice("pods", "svc", "node-a1", "node-a2"))
 	live := runs("0=10.0.0.0")
 	for i := range 20 {
 		key := facts.PodKey{
-			Namespace: "ns", Name: fmt.Sprintf("svc-%d-0", i), UID: "00000000-0000-0000-0000-000000000000",
+			Namespace: "ns", Name: fmt.Sprintf("svc-%d-0", i), UID: "uid-0",
 		}
 		live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.0")}, Serving: true}
 	}
 	before := s.History.Revision()
-	cursor, err := s.History.Watch(served.EndpointSlices, before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cursor := watchFrom(t, s.History, served.EndpointSlices, before)
 	s.SetLivePods("node-a1", live)
 	if now := s.History.Revision(); now != before {
 		t.Errorf("all pods are as the upstream says, and the revision went from %d to %d", before, now)
@@ -243,17 +173,14 @@ func TestLivePodsTouchOnlyTheirSlices(t *testing.T) {
 		}
 	}
 	s.SetLivePods("node-a1", moved)
-	events, _, err := cursor.Next(100)
-	if err != nil || len(events) != 1 || events[0].Object.Name != "pods" {
-		t.Errorf("got %v, %v", events, err)
-	}
+	expectTold(t, "a pod moved", []string{"MODIFIED pods"}, cursor)
 }
 
 // TestExplainLivePods: explain shows what is shown, and says whose word it is.
 func TestExplainLivePods(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", `["zone"]`))
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-a1", "node-a1", "node-a2"))
+	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a1", "node-a2"))
 	s.SetLivePods("node-a1", runs("0=10.9.0.0", "2=10.9.0.2!"))
 	e := explain(t, s, "svc", "")
 	if e.Kept != 3 || e.Hidden != 1 || len(e.Endpoints) != 4 {
@@ -276,7 +203,7 @@ func TestExplainLivePods(t *testing.T) {
 			t.Errorf("endpoint %d is %+v, want %+v", i, got, want)
 		}
 	}
-	origin, err := s.View.Origin(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc-1"})
+	origin, err := s.View.Origin(served.EndpointSlices, inNS("svc-1"))
 	if err != nil || origin.Altered == "" {
 		t.Errorf("origin: %+v, %v", origin, err)
 	}
@@ -285,8 +212,8 @@ func TestExplainLivePods(t *testing.T) {
 // TestPodsOn: what the upstream says of the pods of a node, and where the node says otherwise.
 func TestPodsOn(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", ""))
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-a1", "node-a2"))
+	s.Services().Apply(wiretest.Service("svc", ""))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a1", "node-a2"))
 	s.SetLivePods("node-a1", runs("0=10.9.0.0", "1=10.0.0.1"))
 	got := s.PodsOn("node-a1")
 	want := map[facts.PodKey]facts.KnownPod{
@@ -305,8 +232,8 @@ func TestPodsOn(t *testing.T) {
 // neighbour's pod.
 func TestHeldByOthers(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{NodeName: "node-a1"})
-	s.Services().Apply(testService(t, "svc", `["zone"]`))
-	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-a2"))
+	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2"))
 	s.SetInternalIPs(map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}})
 	s.SetLivePods("node-a1", runs("0=10.9.0.0"))
 	claimed := make([]netip.Addr, 0, 4)
@@ -333,9 +260,9 @@ func BenchmarkLivePods(b *testing.B) {
 	nodes[0] = "node-a1"
 	for i := range 110 {
 		name := fmt.Sprintf("svc-%d", i)
-		s.Services().Apply(testService(b, name, `["zone"]`))
-		s.EndpointSlices().Apply(testSlice(b, name, name, nodes...))
-		key := facts.PodKey{Namespace: "ns", Name: name + "-0", UID: "00000000-0000-0000-0000-000000000000"}
+		s.Services().Apply(wiretest.Service(name, `["zone"]`))
+		s.EndpointSlices().Apply(wiretest.Slice(name, name, nodes...))
+		key := facts.PodKey{Namespace: "ns", Name: name + "-0", UID: "uid-0"}
 		live.Pods[key] = facts.LivePod{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.99")}, Serving: true}
 	}
 	s.SetLivePods("node-a1", live)
@@ -345,25 +272,5 @@ func BenchmarkLivePods(b *testing.B) {
 		if known := s.PodsOn("node-a1"); len(known) != 110 {
 			b.Fatal(len(known))
 		}
-	}
-}
-
-// TestPublishNotReadyAddresses has a Service with publishNotReadyAddresses (etcd, Cassandra, Kafka: peers find each
-// other before they are ready), whose pods were all ready when the link went. After a power cut a pod runs its init
-// containers, or crashes: not serving.
-func TestPublishNotReadyAddresses(t *testing.T) {
-	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
-	s.NodeLabels().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})})
-	s.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})})
-	s.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"},
-		Spec:       corev1.ServiceSpec{ClusterIP: "None", PublishNotReadyAddresses: true},
-	})})
-	s.EndpointSlices().Replace([]*wire.Object{podSlice("svc-1", "svc", "n0", "n0")})
-	s.Endpoints().Replace([]*wire.Object{podEndpoints("svc", "n0", "n0")})
-	s.SetLivePods("n0", runs("0=10.1.0.0!", "1=10.1.0.1"))
-	slice, legacy := shownAddresses(t, s)
-	if slice != "10.1.0.0 10.1.0.1" || legacy != "10.1.0.0 10.1.0.1" {
-		t.Errorf("slice %q, Endpoints %q: of a Service that publishes not ready addresses all are ready", slice, legacy)
 	}
 }

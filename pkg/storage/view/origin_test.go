@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -82,7 +83,7 @@ func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 			resource *served.Resource
 			name     types.NamespacedName
 		}{{served.Nodes, types.NamespacedName{Name: "node0"}}, {
-			served.Services, types.NamespacedName{Namespace: "ns", Name: "s"},
+			served.Services, inNS("s"),
 		}} {
 			origin, err := s.View.Origin(object.resource, object.name)
 			if err != nil || origin.ResourceVersion != resourceVersion || origin.Altered != "" || origin.Revision == 0 {
@@ -95,9 +96,7 @@ func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 			revisions[j] = origin.Revision
 		}
 	}
-	if origin, err := s.View.Origin(served.Services, types.NamespacedName{
-		Namespace: "ns", Name: "none",
-	}); err != nil || origin.Revision != 0 || origin.ResourceVersion != "" {
+	if origin, err := s.View.Origin(served.Services, inNS("none")); err != nil || origin != (view.Origin{}) {
 		t.Errorf("of nothing: got %+v, %v", origin, err)
 	}
 }

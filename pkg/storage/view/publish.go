@@ -35,9 +35,7 @@ type publication struct {
 func (p *publication) add(o *facts.Object) {
 	if !p.own {
 		listed := make(map[*facts.Object]struct{}, len(p.listed)+1)
-		for o := range p.listed {
-			listed[o] = struct{}{}
-		}
+		maps.Copy(listed, p.listed)
 		p.listed, p.own = listed, true
 	}
 	p.listed[o] = struct{}{}
@@ -54,15 +52,9 @@ func (p *publication) addService(s *facts.Service) {
 
 // objects returns the objects that list endpoints, in the order of lists.
 func (p *publication) objects() []*facts.Object {
-	objects := make([]*facts.Object, 0, len(p.listed))
-	for o := range p.listed {
-		objects = append(objects, o)
-	}
-	slices.SortFunc(objects, func(a, b *facts.Object) int {
-		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace),
-			cmp.Compare(a.Upstream.Name, b.Upstream.Name))
+	return slices.SortedFunc(maps.Keys(p.listed), func(a, b *facts.Object) int {
+		return a.Upstream.Compare(b.Upstream)
 	})
-	return objects
 }
 
 // sortedNames returns the names in the order of lists.
@@ -210,7 +202,7 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
 	}
 	if o.Service == nil || !o.Service.Keys.Governed() {
-		return v.alive(o)
+		return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, e) })
 	}
 	if isTruncated(o) {
 		return v.completed(o)
@@ -218,24 +210,6 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	decision := v.decision(o.Service, o.Resource())
 	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
 		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, e)
-	})
-}
-
-// alive returns the body of an object that is not governed: all endpoints but those on dead nodes or doubted.
-func (v reading) alive(o *facts.Object) (body []byte, count EndpointCount) {
-	body = o.Body()
-	err := o.Codec().Scan(body, func(e wire.Endpoint) {
-		if v.hides(o, e) {
-			count.Hidden++
-		} else {
-			count.Kept++
-		}
-	})
-	if err == nil && count.Hidden == 0 {
-		return body, count
-	}
-	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool {
-		return !v.hides(o, e)
 	})
 }
 

@@ -6,47 +6,25 @@ import (
 	"strings"
 	"testing"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
-
-// readySlice has an endpoint on every node; those written with a "!" are not ready.
-func readySlice(name, service string, nodes ...string) *wire.Object {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for i, node := range nodes {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}, NodeName: ptr.To(strings.TrimSuffix(node, "!")),
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(!strings.HasSuffix(node, "!"))},
-		})
-	}
-	return wiretest.Object(s)
-}
 
 // TestSilentNodes: endpoints on silent nodes are hidden, but never the last ready one that the viewer may see of a
 // Service, over all its slices.
 func TestSilentNodes(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{
-		testService(t, "governed", `["zone"]`), testService(t, "open", ""), testService(t, "two", `["zone"]`),
-		testService(t, "ordered", `["kubernetes.io/hostname","zone"]`),
+		wiretest.Service("governed", `["zone"]`), wiretest.Service("open", ""), wiretest.Service("two", `["zone"]`),
+		wiretest.Service("ordered", `["kubernetes.io/hostname","zone"]`),
 	})
 	s.EndpointSlices().Replace([]*wire.Object{
-		readySlice("governed", "governed", "node-a1!", "node-a2", "node-b1"),
-		readySlice("open", "open", "node-a2", "node-b1"),
-		readySlice("two-1", "two", "node-a1", "node-b1"),
-		readySlice("two-2", "two", "node-a2"),
-		readySlice("ordered", "ordered", "node-a2", "node-b1"),
+		wiretest.Slice("governed", "governed", "node-a1!", "node-a2", "node-b1"),
+		wiretest.Slice("open", "open", "node-a2", "node-b1"),
+		wiretest.Slice("two-1", "two", "node-a1", "node-b1"),
+		wiretest.Slice("two-2", "two", "node-a2"),
+		wiretest.Slice("ordered", "ordered", "node-a2", "node-b1"),
 	})
 	expect := func(what string, want map[string]string) {
 		t.Helper()
@@ -70,13 +48,13 @@ func TestSilentNodes(t *testing.T) {
 		"governed": "node-a1,node-a2", "open": "node-a2,node-b1", "two-1": "node-a1", "two-2": "", "ordered": "node-a2",
 	})
 	// The last other endpoint is no longer ready, then gone; both change what is shown of the other slice.
-	s.EndpointSlices().Apply(readySlice("two-1", "two", "node-a1!", "node-b1"))
+	s.EndpointSlices().Apply(wiretest.Slice("two-1", "two", "node-a1!", "node-b1"))
 	expect("the other is not ready", map[string]string{"two-1": "node-a1", "two-2": "node-a2"})
-	s.EndpointSlices().Apply(readySlice("two-1", "two", "node-a1", "node-b1"))
+	s.EndpointSlices().Apply(wiretest.Slice("two-1", "two", "node-a1", "node-b1"))
 	expect("the other is ready again", map[string]string{"two-1": "node-a1", "two-2": ""})
 	s.EndpointSlices().Remove("ns", "two-1")
 	expect("the other is gone", map[string]string{"two-2": "node-a2"})
-	s.EndpointSlices().Apply(readySlice("two-1", "two", "node-a1", "node-b1"))
+	s.EndpointSlices().Apply(wiretest.Slice("two-1", "two", "node-a1", "node-b1"))
 	s.SetDeadNodes(nodeSet("node-a2"))
 	expect("dead is dead", map[string]string{"governed": "node-a1", "two-2": "", "open": "node-b1", "ordered": ""})
 	s.SetDeadNodes(nil)
@@ -89,12 +67,12 @@ func TestSilentNodes(t *testing.T) {
 // TestSilentNodesExplained: the explanation says why an endpoint is hidden, or is not although its node is silent.
 func TestSilentNodesExplained(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Replace([]*wire.Object{testService(t, "svc", `["zone"]`)})
-	s.EndpointSlices().Replace([]*wire.Object{readySlice("svc", "svc", "node-a1", "node-a2")})
+	s.Services().Replace([]*wire.Object{wiretest.Service("svc", `["zone"]`)})
+	s.EndpointSlices().Replace([]*wire.Object{wiretest.Slice("svc", "svc", "node-a1", "node-a2")})
 	s.SetSilentNodes(nodeSet("node-a2"))
 	reason := func() (kept bool, said string) {
 		t.Helper()
-		e, err := s.View.Explain(types.NamespacedName{Namespace: "ns", Name: "svc"}, "node-a1", "")
+		e, err := s.View.Explain(inNS("svc"), "node-a1", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +81,7 @@ func TestSilentNodesExplained(t *testing.T) {
 	if kept, said := reason(); kept || said != "the neighbours do not hear node node-a2 any more (site exchange)" {
 		t.Errorf("kept %t: %s", kept, said)
 	}
-	s.EndpointSlices().Apply(readySlice("svc", "svc", "node-a1!", "node-a2"))
+	s.EndpointSlices().Apply(wiretest.Slice("svc", "svc", "node-a1!", "node-a2"))
 	if kept, said := reason(); !kept || !strings.Contains(said, "but no other endpoint is ready") {
 		t.Errorf("kept %t: %s", kept, said)
 	}
@@ -116,7 +94,7 @@ func TestSilentNodesAtRandom(t *testing.T) {
 	services := map[string]string{"g": `["zone"]`, "o": ""}
 	s := syncedStore(t, storagetest.Options{})
 	for name, keys := range services {
-		s.Services().Apply(testService(t, name, keys))
+		s.Services().Apply(wiretest.Service(name, keys))
 	}
 	slices := map[string][]string{}
 	silent := map[string]struct{}{}
@@ -147,7 +125,7 @@ func TestSilentNodesAtRandom(t *testing.T) {
 				}
 			}
 			slices[name] = on
-			s.EndpointSlices().Apply(readySlice(name, service, on...))
+			s.EndpointSlices().Apply(wiretest.Slice(name, service, on...))
 		}
 		for service := range services {
 			spared := true

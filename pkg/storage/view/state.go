@@ -106,9 +106,7 @@ func (b *stateBuilder) listed(input string, r *served.Resource) {
 // shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
 // differ in fields whose changes are no event, and one revision would then belong to two versions.
 func (b *stateBuilder) shown(input string, r *served.Resource, objects []*wire.Object) {
-	slices.SortFunc(objects, func(x, y *wire.Object) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
+	slices.SortFunc(objects, (*wire.Object).Compare)
 	shown := b.v.history.Objects(r)
 	section := facts.Section{
 		Input:   input,

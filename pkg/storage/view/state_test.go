@@ -2,6 +2,7 @@ package view_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,7 +14,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -37,20 +37,19 @@ func (c cloud) fill(s *storagetest.Node, order []string) {
 // inputsOf are those that a Node needs here.
 var inputsOf = []string{facts.InputNodes, facts.InputNode, facts.InputServices, facts.InputEndpointSlices}
 
-func smallCloud(tb testing.TB) cloud {
-	tb.Helper()
+func smallCloud() cloud {
 	return cloud{
-		facts.InputNodes: {testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b")},
-		facts.InputNode:  {testNode(tb, "node-a1", "a")},
+		facts.InputNodes: {wiretest.Node("node-a1", "a"), wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b")},
+		facts.InputNode:  {wiretest.Node("node-a1", "a")},
 		facts.InputServices: {
-			testService(tb, "free", ""), testService(tb, "ordered", `["zone","*"]`),
-			testService(tb, "strict", `["zone"]`),
+			wiretest.Service("free", ""), wiretest.Service("ordered", `["zone","*"]`),
+			wiretest.Service("strict", `["zone"]`),
 		},
 		facts.InputEndpointSlices: {
-			testSlice(tb, "free-1", "free", "node-a1", "node-b1"),
-			testSlice(tb, "ordered-1", "ordered", "node-a2", "node-b1"),
-			testSlice(tb, "strict-1", "strict", "node-a1", "node-a2", "node-b1"),
-			testSlice(tb, "strict-2", "strict", "node-b1"),
+			wiretest.Slice("free-1", "free", "node-a1", "node-b1"),
+			wiretest.Slice("ordered-1", "ordered", "node-a2", "node-b1"),
+			wiretest.Slice("strict-1", "strict", "node-a1", "node-a2", "node-b1"),
+			wiretest.Slice("strict-2", "strict", "node-b1"),
 		},
 	}
 }
@@ -93,15 +92,13 @@ func restartedLate(state *facts.State, after uint64) *storagetest.Node {
 func expectUnserved(tb testing.TB, s *storagetest.Node) {
 	tb.Helper()
 	for _, r := range served.All() {
-		if _, err := s.History.Readable(r); err != served.ErrNotReady { //nolint:errorlint // that very value
+		if _, err := s.History.Readable(r); !errors.Is(err, served.ErrNotReady) {
 			tb.Errorf("%s: readable: %v", r.Resource, err)
 		}
-		//nolint:errorlint // that very value
-		if objects, _, err := s.History.List(r, "", 0); err != served.ErrNotReady {
+		if objects, _, err := s.History.List(r, "", 0); !errors.Is(err, served.ErrNotReady) {
 			tb.Errorf("%s: listed %v, %v", r.Resource, objects, err)
 		}
-		//nolint:errorlint // that very value
-		if _, err := s.History.Watch(r, s.History.Revision()); err != served.ErrNotReady {
+		if _, err := s.History.Watch(r, s.History.Revision()); !errors.Is(err, served.ErrNotReady) {
 			tb.Errorf("%s: watched: %v", r.Resource, err)
 		}
 	}
@@ -156,6 +153,15 @@ func shownTable(tb testing.TB, h *history.History, r *served.Resource) []string 
 }
 
 var servedHere = []*served.Resource{served.Services, served.EndpointSlices, served.Nodes}
+
+// watchAll watches all of them from a revision.
+func watchAll(t *testing.T, s *storagetest.Node, after uint64) (cursors []*history.Cursor) {
+	t.Helper()
+	for _, r := range servedHere {
+		cursors = append(cursors, watchFrom(t, s.History, r, after))
+	}
+	return cursors
+}
 
 func expectSame(tb testing.TB, what string, got, want *storagetest.Node) {
 	tb.Helper()
@@ -232,7 +238,7 @@ func TestStateBeforeItIsKnown(t *testing.T) {
 
 func TestRestoredShowsTheSame(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	after := restored(t, before)
 	expectSame(t, "restored", after, before)
 	expectRevisionsKept(t, "restored", shownOf(t, before), after, before.History.Revision())
@@ -251,8 +257,8 @@ func TestRestoredShowsTheSame(t *testing.T) {
 	if !after.NodeExists(after.Name) {
 		t.Error("this node is not known")
 	}
-	//nolint:errorlint // that very value
-	if _, err := after.History.Watch(served.EndpointSlices, before.History.Revision()); err != history.ErrExpired {
+	_, err := after.History.Watch(served.EndpointSlices, before.History.Revision())
+	if !errors.Is(err, history.ErrExpired) {
 		t.Errorf("a client of the process before got %v", err)
 	}
 }
@@ -261,14 +267,14 @@ func TestRestoredShowsTheSame(t *testing.T) {
 // not served, whatever the client asks; and it is served when the upstream's state is there.
 func TestNobodyIsTakenBackInTime(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	state := stateOf(t, before)
-	before.Services().Apply(testService(t, "young", ""))
+	before.Services().Apply(wiretest.Service("young", ""))
 	newer := before.History.Revision()
 	for _, process := range []func(*facts.State, uint64) *storagetest.Node{restarted, restartedLate} {
 		after := process(state, newer)
 		serve(t, after)
-		free := types.NamespacedName{Namespace: "ns", Name: "free"}
+		free := inNS("free")
 		read := func(presented uint64) map[string]error {
 			_, _, list := after.History.List(served.Services, "", presented)
 			_, get := after.History.Get(served.Services, free, presented)
@@ -277,7 +283,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 			return map[string]error{"list": list, "get": get, "exact": exact, "watch": watched}
 		}
 		for what, err := range read(newer) {
-			if err != served.ErrNotReady { //nolint:errorlint // that very value
+			if !errors.Is(err, served.ErrNotReady) {
 				t.Errorf("%s from a newer revision than the snapshot's: %v", what, err)
 			}
 		}
@@ -286,8 +292,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 			if got["list"] != nil || got["get"] != nil {
 				t.Errorf("the snapshot's revision %d, presented %d: %v", state.Revision, presented, got)
 			}
-			//nolint:errorlint // those very values
-			if got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired {
+			if !errors.Is(got["exact"], history.ErrExpired) || !errors.Is(got["watch"], history.ErrExpired) {
 				t.Errorf("a history that is not held is served from %d: %v", presented, got)
 			}
 		}
@@ -295,24 +300,18 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 			got["watch"] != nil {
 			t.Errorf("this process's own revision: %v", got)
 		}
-		//nolint:errorlint // those very values
-		if got := read(after.History.Revision() + 1); got["list"] != history.ErrFuture ||
-			got["watch"] != history.ErrFuture {
+		if got := read(after.History.Revision() + 1); !errors.Is(got["list"], history.ErrFuture) ||
+			!errors.Is(got["watch"], history.ErrFuture) {
 			t.Errorf("a revision that was never given out: %v", got)
 		}
 
 		changed, _ := after.History.Readable(served.Services)
-		now := smallCloud(t)
-		now[facts.InputServices] = append(now[facts.InputServices], testService(t, "young", ""))
+		now := smallCloud()
+		now[facts.InputServices] = append(now[facts.InputServices], wiretest.Service("young", ""))
 		now.fill(after, inputsOf)
-		select {
-		case <-changed:
-		default:
-			t.Error("no cursor is woken when the upstream's state is there")
-		}
-		//nolint:errorlint // those very values
-		if got := read(newer); got["list"] != nil || got["get"] != nil || got["exact"] != history.ErrExpired ||
-			got["watch"] != history.ErrExpired {
+		expectWoken(t, "the upstream's state is there", changed, true)
+		if got := read(newer); got["list"] != nil || got["get"] != nil ||
+			!errors.Is(got["exact"], history.ErrExpired) || !errors.Is(got["watch"], history.ErrExpired) {
 			t.Errorf("with the upstream's state: %v", got)
 		}
 	}
@@ -322,15 +321,15 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 // until it is complete, and then the differences only.
 func TestReturnOfTheUpstream(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 
-	now := smallCloud(t)
+	now := smallCloud()
 	// This node moved to the other unit, whose endpoints are not in the snapshot.
 	now[facts.InputNodes] = []*wire.Object{
-		testNode(t, "node-a1", "b"), testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b"),
+		wiretest.Node("node-a1", "b"), wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b"),
 	}
-	now[facts.InputServices] = append(now[facts.InputServices][:2:2], testService(t, "strict", `["zone"]`),
-		testService(t, "young", ""))
+	now[facts.InputServices] = append(now[facts.InputServices][:2:2], wiretest.Service("strict", `["zone"]`),
+		wiretest.Service("young", ""))
 	now[facts.InputEndpointSlices] = slices.Delete(now[facts.InputEndpointSlices], 3, 4)
 	want := newStore()
 	now.fill(want, inputsOf)
@@ -338,14 +337,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 	permutations(inputsOf, func(order []string) {
 		s := restored(t, before)
 		was := s.History.Revision()
-		cursors := map[*served.Resource]*history.Cursor{}
-		for _, r := range servedHere {
-			cursor, err := s.History.Watch(r, was)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cursors[r] = cursor
-		}
+		cursors := watchAll(t, s, was)
 		for i, name := range order {
 			if s.History.Revision() != was {
 				t.Fatalf("%v: the history has changed after %d inputs", order, i)
@@ -356,7 +348,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 				// A gateway that has lost its API server, before or after it brought the Services.
 				s.Input(facts.InputServices).SetAbsent()
 				// What comes after a list is held back with it.
-				s.Input(name).Apply(testNode(t, "stray", "a"))
+				s.Input(name).Apply(wiretest.Node("stray", "a"))
 				s.Input(name).Remove("", "stray")
 			}
 		}
@@ -366,27 +358,11 @@ func TestReturnOfTheUpstream(t *testing.T) {
 			t.Errorf("%v: still restored", order)
 		}
 		<-s.Live()
-		var told []string
-		for _, r := range servedHere {
-			events, _, err := cursors[r].Next(1000)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range events {
-				told = append(told, fmt.Sprint(e.Type, " ", e.Object.Name))
-			}
-		}
-		slices.Sort(told)
 		differences := []string{"ADDED young", "DELETED strict-2", "MODIFIED ordered-1", "MODIFIED strict-1"}
-		if !slices.Equal(told, differences) {
-			t.Fatalf("%v: told %q, the differences are %q", order, told, differences)
-		}
+		expectTold(t, fmt.Sprint(order), differences, cursors...)
 		// From here on it is a Node like any other.
 		s.Services().Remove("ns", "young")
-		if got, _, err := cursors[served.Services].Next(10); err != nil || len(got) != 1 ||
-			got[0].Type != watch.Deleted {
-			t.Errorf("got %v %v", got, err)
-		}
+		expectTold(t, fmt.Sprint(order), []string{"DELETED young"}, cursors...)
 	})
 }
 
@@ -404,9 +380,9 @@ func permutations(of []string, visit func([]string)) {
 // TestStateIsNotServedIfTheUpstreamIsThere in time. What is as it was keeps its revision nevertheless.
 func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	state, last := stateOf(t, before), before.History.Revision()
-	now := smallCloud(t)
+	now := smallCloud()
 	now[facts.InputServices] = now[facts.InputServices][:1]
 	want := newStore()
 	now.fill(want, inputsOf)
@@ -421,8 +397,7 @@ func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 		}
 		expectSame(t, "synced", s, want)
 		expectRevisionsKept(t, "synced", shownOf(t, before), s, last)
-		//nolint:errorlint // that very value
-		if _, err := s.History.Watch(served.Services, last); err != history.ErrExpired {
+		if _, err := s.History.Watch(served.Services, last); !errors.Is(err, history.ErrExpired) {
 			t.Errorf("a client of the process before got %v", err)
 		}
 	}
@@ -432,14 +407,14 @@ func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 // event; one object that changed is one event, and has a revision of this process.
 func TestRevisionsOverARestart(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	last := before.History.Revision()
-	now := smallCloud(t)
+	now := smallCloud()
 	for i, o := range now[facts.InputEndpointSlices] {
 		now[facts.InputEndpointSlices][i] = touched(t, o, 7)
 	}
 	now[facts.InputServices][0] = touched(t, now[facts.InputServices][0], 7)
-	now[facts.InputServices][1] = testService(t, "ordered", `["zone"]`)
+	now[facts.InputServices][1] = wiretest.Service("ordered", `["zone"]`)
 
 	s := restored(t, before)
 	was := s.History.Revision()
@@ -461,24 +436,8 @@ func TestRevisionsOverARestart(t *testing.T) {
 			t.Errorf("%s is as it was, and has the revision %d, %d before", name, is, was)
 		}
 	}
-	told := map[string]int{}
-	for _, r := range servedHere {
-		cursor, err := s.History.Watch(r, was)
-		if err != nil {
-			t.Fatal(err)
-		}
-		events, _, err := cursor.Next(100)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			told[fmt.Sprint(e.Type, " ", e.Object.Name)]++
-		}
-	}
 	// ordered-1 shows node-a2 by either of the annotations.
-	if fmt.Sprint(told) != "map[MODIFIED ordered:1]" {
-		t.Errorf("told %v", told)
-	}
+	expectTold(t, "after the return", []string{"MODIFIED ordered"}, watchAll(t, s, was)...)
 	// And it is not for one restart only: what is kept is kept again.
 	again := restored(t, s)
 	now.fill(again, inputsOf)
@@ -491,7 +450,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 func TestARevisionIsOfOneContent(t *testing.T) {
 	t.Run("nodes that are no longer called dead", func(t *testing.T) {
 		before := newStore()
-		smallCloud(t).fill(before, inputsOf)
+		smallCloud().fill(before, inputsOf)
 		before.SetDeadNodes(nodeSet("node-a2"))
 		last := before.History.Revision()
 		if got := nodesShown(t, before.History, "strict-1"); got != "node-a1" {
@@ -499,7 +458,7 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 		}
 		after := restored(t, before)
 		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
-		smallCloud(t).fill(after, inputsOf)
+		smallCloud().fill(after, inputsOf)
 		expectRevisionsKept(t, "with the upstream's state", shownOf(t, before), after, last)
 	})
 	t.Run("another local API server", func(t *testing.T) {
@@ -518,10 +477,8 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 		}
 		f := facts.New(facts.Options{NodeName: "node-a1"})
 		before := wrap(f, view.New(options(f, "51003", 1000)))
-		smallCloud(t).fill(before, inputsOf)
-		before.Services().Apply(wiretest.Object(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
-		}))
+		smallCloud().fill(before, inputsOf)
+		before.Services().Apply(wiretest.Service("default/kubernetes", ""))
 		before.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
 		last := before.History.Revision()
 
@@ -531,6 +488,14 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 		after.View.ServeRestored()
 		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
 	})
+}
+
+// annotated are the Endpoints default/kubernetes that name a local API server.
+func annotated(port string) *wire.Object {
+	return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "kubernetes",
+		Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": port},
+	}})
 }
 
 func kubernetesSlice() *discoveryv1.EndpointSlice {
@@ -546,28 +511,23 @@ func kubernetesSlice() *discoveryv1.EndpointSlice {
 // TestDeadNodesOfASnapshot: the health service is no upstream; what it says is not held back.
 func TestDeadNodesOfASnapshot(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	s := restored(t, before)
 	was := s.History.Revision()
 	s.SetDeadNodes(nodeSet("node-a2"))
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a1" {
 		t.Errorf("shows %s", got)
 	}
-	o, err := s.History.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "strict-1"}, 0)
+	o, err := s.History.Get(served.EndpointSlices, inNS("strict-1"), 0)
 	if err != nil || o.Revision <= was {
 		t.Errorf("it has the revision %d, %v", o.Revision, err)
 	}
-	cursor, err := s.History.Watch(served.EndpointSlices, was)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cursor := watchFrom(t, s.History, served.EndpointSlices, was)
 	// With node-a2 dead there is nothing near for "ordered".
-	if events, _, err := cursor.Next(10); err != nil || len(events) != 2 {
-		t.Errorf("got %v, %v", events, err)
-	}
-	smallCloud(t).fill(s, inputsOf)
+	expectTold(t, "node-a2 is dead", []string{"MODIFIED ordered-1", "MODIFIED strict-1"}, cursor)
+	smallCloud().fill(s, inputsOf)
 	want := newStore()
-	smallCloud(t).fill(want, inputsOf)
+	smallCloud().fill(want, inputsOf)
 	want.SetDeadNodes(nodeSet("node-a2"))
 	expectSame(t, "with the upstream's state", s, want)
 }
@@ -575,62 +535,35 @@ func TestDeadNodesOfASnapshot(t *testing.T) {
 // TestNothingIsShownOfWhatIsHeldBack, of any input, complete or not; and then it comes as one change.
 func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Replace([]*wire.Object{testService(t, "a", `["zone"]`), testService(t, "b", "")})
+	s.Services().Replace([]*wire.Object{wiretest.Service("a", `["zone"]`), wiretest.Service("b", "")})
 	s.EndpointSlices().Replace([]*wire.Object{
-		testSlice(t, "a-1", "a", "node-a1", "node-b1"), testSlice(t, "b-1", "b", "node-b1"),
+		wiretest.Slice("a-1", "a", "node-a1", "node-b1"), wiretest.Slice("b-1", "b", "node-b1"),
 	})
 	before := s.History.Revision()
 	was := shownOf(t, s)
-	cursor, err := s.History.Watch(served.EndpointSlices, before)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, changed, err := cursor.Next(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cursor := watchFrom(t, s.History, served.EndpointSlices, before)
+	_, changed := next(t, cursor)
 	s.Hold()
-	s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
+	s.NodeLabels().Apply(wiretest.Node("node-b1", "a"))
 	s.NodeLabels().Remove("", "node-b2")
-	s.Services().Replace([]*wire.Object{testService(t, "a", `["zone"]`)})
-	s.Services().Apply(testService(t, "c", ""))
-	s.EndpointSlices().Apply(testSlice(t, "c-1", "c", "node-b1"))
+	s.Services().Replace([]*wire.Object{wiretest.Service("a", `["zone"]`)})
+	s.Services().Apply(wiretest.Service("c", ""))
+	s.EndpointSlices().Apply(wiretest.Slice("c-1", "c", "node-b1"))
 	s.EndpointSlices().Remove("ns", "b-1")
-	s.EndpointSlices().Apply(testSlice(t, "short", "c", "node-b1"))
+	s.EndpointSlices().Apply(wiretest.Slice("short", "c", "node-b1"))
 	s.EndpointSlices().Remove("ns", "short")
 	if s.History.Revision() != before || fmt.Sprint(shownOf(t, s)) != fmt.Sprint(was) || s.NodeCount() != 4 {
 		t.Error("something is shown that is held back")
 	}
-	select {
-	case <-changed:
-		t.Error("watchers are woken")
-	default:
-	}
+	expectWoken(t, "held back", changed, false)
 	s.Release()
-	select {
-	case <-changed:
-	default:
-		t.Error("no cursor is woken")
-	}
-	events, _, err := cursor.Next(10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var told []string
-	for _, e := range events {
-		told = append(told, fmt.Sprint(e.Type, " ", e.Object.Name))
-	}
-	slices.Sort(told)
-	if got, want := strings.Join(told, ", "), "ADDED c-1, DELETED b-1, MODIFIED a-1"; got != want {
-		t.Errorf("told %s, want %s", got, want)
-	}
+	expectWoken(t, "released", changed, true)
+	expectTold(t, "released", []string{"ADDED c-1", "DELETED b-1", "MODIFIED a-1"}, cursor)
 	if got := nodesShown(t, s.History, "a-1"); got != "node-a1,node-b1" || s.NodeCount() != 3 {
 		t.Errorf("shows %s with %d nodes", got, s.NodeCount())
 	}
 	s.EndpointSlices().Remove("ns", "c-1")
-	if events, _, err := cursor.Next(10); err != nil || len(events) != 1 {
-		t.Errorf("after the release: %v, %v", events, err)
-	}
+	expectTold(t, "after the release", []string{"DELETED c-1"}, cursor)
 }
 
 func sectionOf(state *facts.State, input string) *facts.Section {
@@ -656,11 +589,7 @@ func legacyAddresses(t *testing.T, s *storagetest.Node) string {
 	t.Helper()
 	var all []string
 	for _, o := range listOf(t, s.History, served.Endpoints) {
-		typed, err := o.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, subset := range typed.(*corev1.Endpoints).Subsets {
+		for _, subset := range decoded[*corev1.Endpoints](t, o).Subsets {
 			for _, a := range subset.Addresses {
 				all = append(all, a.IP)
 			}
@@ -673,7 +602,7 @@ func legacyAddresses(t *testing.T, s *storagetest.Node) string {
 // none: nobody who asks for them later is to get those of the snapshot for current ones.
 func TestLegacyEndpointsAreRestored(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	if sectionOf(stateOf(t, before), facts.InputEndpoints) != nil {
 		t.Error("they are not followed, but are in the State")
 	}
@@ -687,24 +616,18 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		if got := legacyAddresses(t, s); got != "10.0.0.1" {
 			t.Fatalf("restored: %s", got)
 		}
-		cursor, err := s.History.Watch(served.Endpoints, s.History.Revision())
-		if err != nil {
-			t.Fatal(err)
-		}
+		cursor := watchFrom(t, s.History, served.Endpoints, s.History.Revision())
 		return cursor
 	}
 	t.Run("not followed", func(t *testing.T) {
 		s := restored(t, before)
 		cursor := follow(s)
-		smallCloud(t).fill(s, inputsOf)
+		smallCloud().fill(s, inputsOf)
 		if s.Restored() != nil {
 			t.Fatal("the Endpoints were awaited")
 		}
-		//nolint:errorlint // that very value
-		if _, err := s.History.Readable(served.Endpoints); err != served.ErrNotReady {
-			t.Errorf("got %v", err)
-		}
-		if _, _, err := cursor.Next(10); err != history.ErrExpired { //nolint:errorlint // that very value
+		expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
+		if _, _, err := cursor.Next(10); !errors.Is(err, history.ErrExpired) {
 			t.Errorf("a watch of them: %v", err)
 		}
 		// They come once they are followed.
@@ -726,7 +649,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 			if got := legacyAddresses(t, s); got != "10.0.0.1" {
 				t.Errorf("before the rest is there: %s", got)
 			}
-			smallCloud(t).fill(s, inputsOf)
+			smallCloud().fill(s, inputsOf)
 			if got := legacyAddresses(t, s); got != now || s.Restored() != nil {
 				t.Errorf("got %s, want %s", got, now)
 			}
@@ -746,25 +669,19 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 					t.Errorf("before the rest is there: %s", got)
 				}
 			}
-			smallCloud(t).fill(s, inputsOf)
+			smallCloud().fill(s, inputsOf)
 			if !early {
 				s.Endpoints().SetAbsent()
 			}
-			//nolint:errorlint // that very value
-			if _, err := s.History.Readable(served.Endpoints); err != served.ErrAbsent {
-				t.Errorf("early %v: got %v", early, err)
-			}
+			expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrAbsent)
 		}
 	})
 	t.Run("forgotten", func(t *testing.T) {
 		s := restored(t, before)
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 		s.Forget(served.Endpoints)
-		smallCloud(t).fill(s, inputsOf)
-		//nolint:errorlint // that very value
-		if _, err := s.History.Readable(served.Endpoints); err != served.ErrNotReady {
-			t.Errorf("got %v", err)
-		}
+		smallCloud().fill(s, inputsOf)
+		expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
 	})
 }
 
@@ -772,12 +689,12 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 // what was listed is held back.
 func TestA404AfterAListOfARestoredNode(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
 	s := restored(t, before)
 	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 	s.Endpoints().SetAbsent()
-	smallCloud(t).fill(s, inputsOf)
+	smallCloud().fill(s, inputsOf)
 	if _, err := s.History.Readable(served.Endpoints); err != nil {
 		t.Fatal(err)
 	}
@@ -788,19 +705,11 @@ func TestA404AfterAListOfARestoredNode(t *testing.T) {
 
 // TestKubernetesEndpointIsRestored: it is rewritten as before, by the annotations that were known.
 func TestKubernetesEndpointIsRestored(t *testing.T) {
-	annotated := func(port string) *wire.Object {
-		return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "kubernetes",
-			Annotations: map[string]string{
-				"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": port,
-			},
-		}})
-	}
 	inputs := append(slices.Clone(inputsOf), facts.InputKubernetesEndpoints)
 	all := cloud{
-		facts.InputNodes: smallCloud(t)[facts.InputNodes], facts.InputNode: smallCloud(t)[facts.InputNode],
+		facts.InputNodes: smallCloud()[facts.InputNodes], facts.InputNode: smallCloud()[facts.InputNode],
 		facts.InputServices: {
-			wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}),
+			wiretest.Service("default/kubernetes", ""),
 		},
 		facts.InputEndpointSlices:      {wiretest.Object(kubernetesSlice())},
 		facts.InputKubernetesEndpoints: {annotated("51003")},
@@ -856,16 +765,15 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 // TestUnitsOfASnapshot: it has none of other units' endpoints, and to show none of them would be a lie.
 func TestUnitsOfASnapshot(t *testing.T) {
 	before := newStore()
-	smallCloud(t).fill(before, inputsOf)
+	smallCloud().fill(before, inputsOf)
 	s := restored(t, before)
 	for _, unit := range []string{"b", "nobodys"} {
 		h := unitHistory(t, s, unit)
-		//nolint:errorlint // that very value
-		if _, err := h.Readable(served.EndpointSlices); err != served.ErrNotReady {
+		if _, err := h.Readable(served.EndpointSlices); !errors.Is(err, served.ErrNotReady) {
 			t.Errorf("unit %s: %v", unit, err)
 		}
 	}
-	smallCloud(t).fill(s, inputsOf)
+	smallCloud().fill(s, inputsOf)
 	if got := nodesShown(t, unitHistory(t, s, "b"), "strict-1"); got != "node-b1" {
 		t.Errorf("with the upstream's state unit b sees %s", got)
 	}
@@ -882,16 +790,16 @@ func TestRandomRestart(t *testing.T) {
 	keys := []string{"", `["zone"]`, `["host","zone"]`, `["zone","*"]`, `nonsense`}
 	pick := func(from []string) string { return from[random.IntN(len(from))] }
 	generate := func() cloud {
-		c := cloud{facts.InputNode: {testNode(t, "node-a1", pick(zones))}}
+		c := cloud{facts.InputNode: {wiretest.Node("node-a1", pick(zones))}}
 		for _, name := range nodes {
 			if random.IntN(5) > 0 {
-				c[facts.InputNodes] = append(c[facts.InputNodes], testNode(t, name, pick(zones)))
+				c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node(name, pick(zones)))
 			}
 		}
 		for i := range 6 {
 			name := fmt.Sprint("s", i)
 			if random.IntN(5) > 0 {
-				c[facts.InputServices] = append(c[facts.InputServices], testService(t, name, pick(keys)))
+				c[facts.InputServices] = append(c[facts.InputServices], wiretest.Service(name, pick(keys)))
 			}
 			for j := range random.IntN(3) {
 				var on []string
@@ -899,7 +807,7 @@ func TestRandomRestart(t *testing.T) {
 					on = append(on, pick(nodes))
 				}
 				c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
-					testSlice(t, fmt.Sprint(name, "-", j), name, on...))
+					wiretest.Slice(fmt.Sprint(name, "-", j), name, on...))
 			}
 		}
 		return c
@@ -945,19 +853,12 @@ func TestRandomRestart(t *testing.T) {
 		if !serves {
 			continue
 		}
-		for _, r := range servedHere {
-			cursor, err := s.History.Watch(r, start)
-			if err != nil {
-				t.Fatal(err)
-			}
-			events, _, err := cursor.Next(10000)
-			if err != nil {
-				t.Fatal(err)
-			}
+		for _, cursor := range watchAll(t, s, start) {
 			seen := map[types.NamespacedName]bool{}
+			events, _ := next(t, cursor)
 			for _, e := range events {
 				if name := e.Object.Key(); seen[name] {
-					t.Fatalf("%s: %s %s was told of twice", what, r.Resource, name)
+					t.Fatalf("%s: %s was told of twice", what, name)
 				} else {
 					seen[name] = true
 				}

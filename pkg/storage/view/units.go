@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const (
@@ -66,16 +65,6 @@ func NewUnits(options Options) *Units {
 	}
 	options.Facts.Attach(u, func(facts.Reader) {})
 	return u
-}
-
-// History returns the History of a unit for one request. The caller must call release when the request ends. Error:
-// ErrTooManyUnits.
-func (u *Units) History(unit string) (h *history.History, release func(), err error) {
-	v, release, err := u.View(unit)
-	if err != nil {
-		return nil, nil, err
-	}
-	return v.History(), release, nil
 }
 
 // View returns the View of a unit for one request. The caller must call release when the request ends. Error:

@@ -1,7 +1,9 @@
 package view_test
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -10,12 +12,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -24,167 +25,76 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-func testNode(tb testing.TB, name, zone string) *wire.Object {
-	tb.Helper()
-	return wiretest.Object(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
-	})
-}
-
-func testService(tb testing.TB, name, keys string) *wire.Object {
-	tb.Helper()
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
-	if keys != "" {
-		svc.Annotations = map[string]string{"topologyKeys": keys}
-	}
-	return wiretest.Object(svc)
-}
-
-func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Object {
-	tb.Helper()
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, UID: types.UID(name),
-			Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for i, node := range nodes {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}, NodeName: ptr.To(node),
-			Conditions: discoveryv1.EndpointConditions{
-				Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false),
-			},
-			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", service, i),
-				UID: "00000000-0000-0000-0000-000000000000",
-			},
-		})
-	}
-	return wiretest.Object(s)
-}
-
-// nodesShown is which nodes' endpoints a slice shows.
-func nodesShown(t *testing.T, h *history.History, name string) string {
-	t.Helper()
-	o, err := h.Get(served.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: name}, 0)
-	if err != nil || o == nil {
-		t.Fatalf("slice %s: got %v, %v", name, o, err)
-	}
-	typed, err := o.Decode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var nodes []string
-	for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
-		nodes = append(nodes, *e.NodeName)
-	}
-	return strings.Join(nodes, ",")
-}
-
-// syncedStore has two nodes per zone, of which node-a1 is this one, and no objects.
-func syncedStore(tb testing.TB, options storagetest.Options) *storagetest.Node {
-	tb.Helper()
-	options.NodeName = "node-a1"
-	options.KeepKubernetesEndpoint = true
-	s := storagetest.New(options)
-	s.NodeLabels().Replace([]*wire.Object{
-		testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b"),
-		testNode(tb, "node-b2", "b"),
-	})
-	s.Services().Replace(nil)
-	s.EndpointSlices().Replace(nil)
-	return s
-}
-
 // TestNothingIsShownBeforeItIsComplete: slices without nodes and Services would leak or lie, in whatever order
 // the three arrive.
 func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
-	names := []string{"nodes", "services", "slices"}
-	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
-		s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
-		fill := []func(){
-			func() {
-				s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a"), testNode(t, "node-b1", "b")})
-			},
-			func() { s.Services().Replace([]*wire.Object{testService(t, "svc", `["zone"]`)}) },
-			func() { s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "svc-1", "svc", "node-a1", "node-b1")}) },
-		}
-		for i, step := range order {
-			//nolint:errorlint // that very value
-			if _, err := s.History.Readable(served.EndpointSlices); err != served.ErrNotReady {
-				t.Fatalf("readable after %d steps of %v: %v", i, order, err)
-			}
-			//nolint:errorlint // that very value
-			if _, _, err := s.History.List(served.EndpointSlices, "", 0); err != served.ErrNotReady {
-				t.Fatalf("listed after %d steps of %v: %v", i, order, err)
+	all := cloud{
+		facts.InputNodes:          {wiretest.Node("node-a1", "a"), wiretest.Node("node-b1", "b")},
+		facts.InputServices:       {wiretest.Service("svc", `["zone"]`)},
+		facts.InputEndpointSlices: {wiretest.Slice("svc-1", "svc", "node-a1", "node-b1")},
+	}
+	permutations(slices.Collect(maps.Keys(all)), func(order []string) {
+		s := newStore()
+		s.Services().Apply(wiretest.Service("early", "")) // what comes singly before the first list is not shown
+		for i, input := range order {
+			what := fmt.Sprintf("%d steps of %v", i, order)
+			expectReadable(t, what, s.History, served.EndpointSlices, served.ErrNotReady)
+			if _, _, err := s.History.List(served.EndpointSlices, "", 0); !errors.Is(err, served.ErrNotReady) {
+				t.Fatalf("listed after %s: %v", what, err)
 			}
 			changed, _ := s.History.Readable(served.EndpointSlices)
-			fill[step]()
+			s.Input(input).Replace(all[input])
 			if i == len(order)-1 {
-				select {
-				case <-changed:
-				default:
-					t.Errorf("no cursor is woken when %s complete the view", names[step])
-				}
+				expectWoken(t, input+" complete the view", changed, true)
 			}
 		}
 		if got := nodesShown(t, s.History, "svc-1"); got != "node-a1" {
 			t.Errorf("order %v shows %s", order, got)
 		}
-	}
+		if got := listOf(t, s.History, served.Services); len(got) != 1 || got[0].Name != "svc" {
+			t.Errorf("order %v shows the Services %v", order, got)
+		}
+	})
 }
 
+// TestTheKubernetesEndpointHoldsTheViewBack, until it is known how default/kubernetes is to be shown.
 func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "n"})
-	s.NodeLabels().Replace(nil)
-	s.Services().Replace(nil)
-	s.EndpointSlices().Replace(nil)
-	//nolint:errorlint // that very value
-	if _, err := s.History.Readable(served.EndpointSlices); err != served.ErrNotReady {
-		t.Fatalf("readable before it is known how default/kubernetes is to be shown: %v", err)
-	}
+	cloud{}.fill(s, inputsOf)
+	expectReadable(t, "before", s.History, served.EndpointSlices, served.ErrNotReady)
 	s.KubernetesEndpoints().Replace(nil)
-	if _, err := s.History.Readable(served.EndpointSlices); err != nil {
-		t.Fatal(err)
+	expectReadable(t, "then", s.History, served.EndpointSlices, nil)
+}
+
+// fiftyServices has a slice each, of which every tenth has an endpoint on node-b2, the others one on node-b1. What is
+// returned is what watchers are told when those of node-b2 change.
+func fiftyServices(s *storagetest.Node, keys string) (told []string) {
+	for i := range 50 {
+		name, node := fmt.Sprintf("svc-%d", i), "node-b1"
+		if i%10 == 0 {
+			node = "node-b2"
+			told = append(told, "MODIFIED "+name)
+		}
+		s.Services().Apply(wiretest.Service(name, keys))
+		s.EndpointSlices().Apply(wiretest.Slice(name, name, "node-a1", node))
 	}
+	return told
 }
 
 // TestRelabelTouchesOnlyItsSlices: of many slices, only those with endpoints on the relabelled node get a new
 // revision, and they do get one.
 func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	for i := range 50 {
-		s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), `["zone"]`))
-		node := "node-b1"
-		if i%10 == 0 {
-			node = "node-b2"
-		}
-		s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("svc-%d", i), fmt.Sprintf("svc-%d", i), "node-a1", node))
-	}
-	before := s.History.Revision()
-	cursor, err := s.History.Watch(served.EndpointSlices, before)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.NodeLabels().Apply(testNode(t, "node-b2", "a"))
-	events, _, err := cursor.Next(100)
-	if err != nil || len(events) != 5 {
-		t.Fatalf("%d events, %v; want 5", len(events), err)
-	}
-	for _, e := range events {
-		if e.Type != watch.Modified || e.Object.Revision <= before {
-			t.Errorf("%s of %s at %d", e.Type, e.Object.Name, e.Object.Revision)
-		}
-	}
+	want := fiftyServices(s, `["zone"]`)
+	cursor := watchNow(t, s.History)
+	s.NodeLabels().Apply(wiretest.Node("node-b2", "a"))
+	expectTold(t, "relabelled", want, cursor)
 	if got := nodesShown(t, s.History, "svc-10"); got != "node-a1,node-b2" {
 		t.Errorf("shows %s", got)
 	}
 	// A label that governs nothing changes nothing.
-	before = s.History.Revision()
-	s.NodeLabels().Apply(wiretest.Object(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}},
-	}))
+	before := s.History.Revision()
+	s.NodeLabels().Apply(wiretest.NodeWith("node-b2", map[string]string{"zone": "a", "other": "x"}))
 	if s.History.Revision() != before {
 		t.Error("an unrelated label made events")
 	}
@@ -193,109 +103,42 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 func TestARelistEmitsOnlyDifferences(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{
-		testService(t, "same", ""), testService(t, "goes", ""), testService(t, "changes", ""),
+		wiretest.Service("same", ""), wiretest.Service("goes", ""), wiretest.Service("changes", ""),
 	})
-	cursor, err := s.History.Watch(served.Services, s.History.Revision())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cursor := watchFrom(t, s.History, served.Services, s.History.Revision())
 	s.Services().Replace([]*wire.Object{
-		testService(t, "same", ""), testService(t, "changes", `["zone"]`), testService(t, "comes", ""),
+		wiretest.Service("same", ""), wiretest.Service("changes", `["zone"]`), wiretest.Service("comes", ""),
 	})
-	events, _, err := cursor.Next(100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range events {
-		got = append(got, fmt.Sprintf("%s %s", e.Type, e.Object.Name))
-	}
-	slices.Sort(got)
-	if want := "ADDED comes, DELETED goes, MODIFIED changes"; strings.Join(got, ", ") != want {
-		t.Errorf("got %q, want %q", strings.Join(got, ", "), want)
-	}
+	expectTold(t, "a new list", []string{"ADDED comes", "DELETED goes", "MODIFIED changes"}, cursor)
 }
 
 // TestDeletedAndCreatedAgainIsTwoEvents: under one name, but another UID.
 func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", ""))
-	cursor, err := s.History.Watch(served.Services, s.History.Revision())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.Services().Apply(wiretest.Service("svc", ""))
+	cursor := watchFrom(t, s.History, served.Services, s.History.Revision())
 	s.Services().Replace([]*wire.Object{
 		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}}),
 	})
-	events, _, err := cursor.Next(100)
-	if err != nil || len(events) != 2 || events[0].Type != watch.Deleted || events[1].Type != watch.Added {
-		t.Fatalf("%+v, %v", events, err)
-	}
-}
-
-func TestSliceOfAMissingServiceIsHiddenUntilItComes(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
-	if got := nodesShown(t, s.History, "svc-1"); got != "" {
-		t.Errorf("without its Service it shows %s", got)
-	}
-	s.Services().Apply(testService(t, "svc", ""))
-	if got := nodesShown(t, s.History, "svc-1"); got != "node-a1,node-b1" {
-		t.Errorf("with an ungoverned Service it shows %s", got)
-	}
-	s.Services().Remove("ns", "svc")
-	if got := nodesShown(t, s.History, "svc-1"); got != "" {
-		t.Errorf("after its Service is gone it shows %s", got)
-	}
-}
-
-// TestTheSliceNameSaysNothing: a slice is its Service's by label alone.
-func TestTheSliceNameSaysNothing(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "governed", `["zone"]`))
-	s.Services().Apply(testService(t, "free", ""))
-	s.EndpointSlices().Apply(testSlice(t, "free-abcde", "governed", "node-a1", "node-b1"))
-	s.EndpointSlices().Apply(testSlice(t, "governed-abcde", "free", "node-a1", "node-b1"))
-	if got := nodesShown(t, s.History, "free-abcde"); got != "node-a1" {
-		t.Errorf("the governed slice shows %s", got)
-	}
-	if got := nodesShown(t, s.History, "governed-abcde"); got != "node-a1,node-b1" {
-		t.Errorf("the free slice shows %s", got)
+	events, _ := next(t, cursor)
+	if len(events) != 2 || events[0].Type != watch.Deleted || events[1].Type != watch.Added {
+		t.Fatalf("%+v", events)
 	}
 }
 
 func TestUnparsableKeysHideEverythingAndAreNamed(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", `zone`))
-	s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
+	s.Services().Apply(wiretest.Service("svc", `zone`))
+	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-b1"))
 	if got := nodesShown(t, s.History, "svc-1"); got != "" {
 		t.Errorf("shows %s", got)
 	}
-	if reason := s.Invalid()[types.NamespacedName{Namespace: "ns", Name: "svc"}]; !strings.Contains(reason, "JSON") {
+	if reason := s.Invalid()[inNS("svc")]; !strings.Contains(reason, "JSON") {
 		t.Errorf("Invalid says %q", reason)
 	}
-	s.Services().Apply(testService(t, "svc", `["zone"]`))
+	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
 	if got := nodesShown(t, s.History, "svc-1"); got != "node-a1" || len(s.Invalid()) != 0 {
 		t.Errorf("after mending it shows %s, invalid %v", got, s.Invalid())
-	}
-}
-
-// TestSlicesOfOneServiceAreDecidedTogether: the first key that matches anywhere in the Service decides for all
-// of its slices.
-func TestSlicesOfOneServiceAreDecidedTogether(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "svc", `["zone","*"]`))
-	s.EndpointSlices().Apply(testSlice(t, "one", "svc", "node-b1"))
-	if got := nodesShown(t, s.History, "one"); got != "node-b1" {
-		t.Errorf("with nothing nearer it shows %s", got)
-	}
-	s.EndpointSlices().Apply(testSlice(t, "two", "svc", "node-a2"))
-	if got := nodesShown(t, s.History, "one"); got != "" {
-		t.Errorf("with something nearer in another slice it shows %s", got)
-	}
-	s.EndpointSlices().Remove("ns", "two")
-	if got := nodesShown(t, s.History, "one"); got != "node-b1" {
-		t.Errorf("when that is gone it shows %s", got)
 	}
 }
 
@@ -317,7 +160,7 @@ func TestListAtIsHistory(t *testing.T) {
 		if r.IntN(3) == 0 {
 			s.Services().Remove("ns", name)
 		} else {
-			s.Services().Apply(testService(t, name, fmt.Sprintf(`["k%d"]`, r.IntN(3))))
+			s.Services().Apply(wiretest.Service(name, fmt.Sprintf(`["k%d"]`, r.IntN(3))))
 		}
 		objects, revision, err := s.History.List(served.Services, "", 0)
 		if err != nil {
@@ -328,7 +171,7 @@ func TestListAtIsHistory(t *testing.T) {
 	counted := 0
 	for revision, want := range listed {
 		objects, err := s.History.ListAt(served.Services, "", revision)
-		if err == history.ErrExpired { //nolint:errorlint // that very value
+		if errors.Is(err, history.ErrExpired) {
 			continue
 		}
 		if err != nil {
@@ -342,8 +185,7 @@ func TestListAtIsHistory(t *testing.T) {
 	if counted < 50 || counted == len(listed) {
 		t.Errorf("%d of %d revisions served; want about as many as the log is long", counted, len(listed))
 	}
-	//nolint:errorlint // that very value
-	if _, err := s.History.ListAt(served.Services, "", s.History.Revision()+1); err != history.ErrFuture {
+	if _, err := s.History.ListAt(served.Services, "", s.History.Revision()+1); !errors.Is(err, history.ErrFuture) {
 		t.Errorf("the future is %v", err)
 	}
 }
@@ -417,38 +259,17 @@ func TestTheMemoryOfAService(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// heap is how many bytes of the heap are in use.
-func heap() int {
-	runtime.GC()
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
-}
-
-func statsOf(t *testing.T, s *storagetest.Node, r *served.Resource) history.Stats {
-	t.Helper()
-	for _, stats := range s.History.Stats() {
-		if stats.Resource == r {
-			return stats
-		}
-	}
-	t.Fatalf("there are no figures of %s", r.Resource)
-	return history.Stats{}
-}
-
 // TestRevisionsGrowAcrossRestarts: a later process starts above all that an earlier one gave out.
 func TestRevisionsGrowAcrossRestarts(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	for i := range 1000 {
-		s.Services().Apply(testService(t, "svc", fmt.Sprintf(`["k%d"]`, i)))
+		s.Services().Apply(wiretest.Service("svc", fmt.Sprintf(`["k%d"]`, i)))
 	}
 	again := syncedStore(t, storagetest.Options{After: s.History.Revision()})
 	if again.History.Revision() <= s.History.Revision() {
 		t.Errorf("%d after %d", again.History.Revision(), s.History.Revision())
 	}
-	//nolint:errorlint // that very value
-	if _, err := again.History.Watch(served.Services, s.History.Revision()); err != history.ErrExpired {
+	if _, err := again.History.Watch(served.Services, s.History.Revision()); !errors.Is(err, history.ErrExpired) {
 		t.Errorf("resuming from before the restart: %v", err)
 	}
 }
@@ -458,14 +279,15 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	for round := range 3 {
 		for i := range 20 {
-			s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), `["zone","region"]`))
-			s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("s-%d", i), fmt.Sprintf("svc-%d", (i+round)%20),
+			s.Services().Apply(wiretest.Service(fmt.Sprintf("svc-%d", i), `["zone","region"]`))
+			s.EndpointSlices().Apply(wiretest.Slice(fmt.Sprintf("s-%d", i), fmt.Sprintf("svc-%d", (i+round)%20),
 				"node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
 		}
 	}
 	if c := s.View.Endpoints(served.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
 		t.Errorf("counted: %+v", c)
 	}
+	s.SetDeadNodes(nodeSet("node-b1", "stray-3"))
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)
@@ -489,21 +311,20 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 // of 50 endpoints each.
 type load struct{ nodes, services, endpoints []*wire.Object }
 
-func newLoad(b *testing.B) load {
-	b.Helper()
+func newLoad() load {
 	r := rand.New(rand.NewPCG(1, 1))
 	var l load
 	for i := range 1000 {
-		l.nodes = append(l.nodes, testNode(b, fmt.Sprintf("node-%d", i), fmt.Sprintf("unit-%d", i%50)))
+		l.nodes = append(l.nodes, wiretest.Node(fmt.Sprintf("node-%d", i), fmt.Sprintf("unit-%d", i%50)))
 	}
 	for i := range 2000 {
 		name := fmt.Sprintf("svc-%d", i)
-		l.services = append(l.services, testService(b, name, `["zone"]`))
+		l.services = append(l.services, wiretest.Service(name, `["zone"]`))
 		var on []string
 		for range 50 {
 			on = append(on, fmt.Sprintf("node-%d", r.IntN(1000)))
 		}
-		l.endpoints = append(l.endpoints, testSlice(b, name, name, on...))
+		l.endpoints = append(l.endpoints, wiretest.Slice(name, name, on...))
 	}
 	return l
 }
@@ -520,12 +341,12 @@ func (l load) sync() *storagetest.Node {
 // fleet is a node that has the load.
 func fleet(b *testing.B) *storagetest.Node {
 	b.Helper()
-	return newLoad(b).sync()
+	return newLoad().sync()
 }
 
 // BenchmarkSync is what the first lists cost in the cache, without reading and decoding them.
 func BenchmarkSync(b *testing.B) {
-	l := newLoad(b)
+	l := newLoad()
 	b.ReportAllocs()
 	for b.Loop() {
 		l.sync()
@@ -535,7 +356,7 @@ func BenchmarkSync(b *testing.B) {
 // BenchmarkRelabelOtherNode moves a neighbour between units: about 100 of 2,000 slices are pruned anew.
 func BenchmarkRelabelOtherNode(b *testing.B) {
 	s := fleet(b)
-	labels := []*wire.Object{testNode(b, "node-1", "unit-0"), testNode(b, "node-1", "unit-1")}
+	labels := []*wire.Object{wiretest.Node("node-1", "unit-0"), wiretest.Node("node-1", "unit-1")}
 	in := s.NodeLabels()
 	before := s.History.Revision()
 	b.ReportAllocs()
@@ -550,7 +371,7 @@ func BenchmarkRelabelOtherNode(b *testing.B) {
 // BenchmarkRelabelThisNode moves this node: every governed Service is shown anew.
 func BenchmarkRelabelThisNode(b *testing.B) {
 	s := fleet(b)
-	labels := []*wire.Object{testNode(b, "node-0", "unit-1"), testNode(b, "node-0", "unit-0")}
+	labels := []*wire.Object{wiretest.Node("node-0", "unit-1"), wiretest.Node("node-0", "unit-0")}
 	in := s.NodeLabels()
 	b.ReportAllocs()
 	i := 0
@@ -564,7 +385,7 @@ func BenchmarkRelabelThisNode(b *testing.B) {
 func BenchmarkSliceEvent(b *testing.B) {
 	s := fleet(b)
 	versions := []*wire.Object{
-		testSlice(b, "svc-7", "svc-7", manyNodes(50)...), testSlice(b, "svc-7", "svc-7", manyNodes(49)...),
+		wiretest.Slice("svc-7", "svc-7", manyNodes(50)...), wiretest.Slice("svc-7", "svc-7", manyNodes(49)...),
 	}
 	in := s.EndpointSlices()
 	b.ReportAllocs()

@@ -20,8 +20,8 @@ func Node(name string) Viewer {
 }
 
 // Unit returns the Viewer for the nodes that have the value unit of a topology key, whichever key that is. For example,
-// it sees the endpoints on nodes with zone1=unit of a Service that is governed by zone1. A unit without nodes is
-// Nobody.
+// it sees the endpoints on nodes with zone1=unit of a Service that is governed by zone1. A unit without nodes sees no
+// endpoint of any governed Service.
 func Unit(unit string) Viewer {
 	return func(in facts.Reader) (topology.Labels, bool) {
 		if unit == "" || !in.Inhabited(unit) {
@@ -34,6 +34,3 @@ func Unit(unit string) Viewer {
 		return here, true
 	}
 }
-
-// Nobody is the Viewer that sees no endpoint of any governed Service.
-func Nobody(facts.Reader) (topology.Labels, bool) { return nil, false }

@@ -1,6 +1,10 @@
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire/field"
+)
 
 // appendBytesField appends a length-delimited field.
 func appendBytesField(dst []byte, number protowire.Number, value []byte) []byte {
@@ -11,3 +15,39 @@ func appendBytesField(dst []byte, number protowire.Number, value []byte) []byte 
 // sizeBytesField returns the length of what appendBytesField appends for a value of n bytes and a field number below
 // 16.
 func sizeBytesField(n int) int { return 1 + protowire.SizeBytes(n) }
+
+// rewrite returns a copy of a message in which edit has changed fields: it returns the value of each as it came, or
+// another one, or keep unset for a field that is left out. It returns the message itself if nothing is changed.
+func rewrite(message []byte, edit func(f field.Walk) (edited []byte, keep bool, err error)) ([]byte, error) {
+	var out []byte
+	read, changed := 0, false
+	f := field.Of(message)
+	for f.Next() {
+		edited, keep, err := edit(f)
+		if err != nil {
+			return nil, err
+		}
+		same := keep && sameMemory(edited, f.Value)
+		if !same && !changed {
+			// Its array is not made as large as the message: most of that may be left out, and the rest kept for long.
+			out, changed = append(out, message[:read]...), true
+		}
+		read += len(f.Encoded)
+		switch {
+		case !changed || !keep:
+		case same:
+			out = append(out, f.Encoded...)
+		default:
+			out = appendBytesField(out, f.Number, edited)
+		}
+	}
+	switch {
+	case f.Err != nil:
+		return nil, f.Err
+	case !changed:
+		return message, nil
+	}
+	return out, nil
+}
+
+func sameMemory(a, b []byte) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

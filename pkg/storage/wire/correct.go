@@ -113,35 +113,16 @@ func appendBool(dst []byte, number protowire.Number, value bool) []byte {
 }
 
 func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	var out []byte
-	changed := false
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != sliceEndpoints {
-			out = append(out, f.Encoded...)
-			continue
-		}
-		endpoint, _, err := parseSliceEndpoint(f.Value)
-		if err != nil {
-			return nil, err
-		}
+	return editSlice(body, func(message []byte, endpoint Endpoint, _ bool) ([]byte, bool) {
 		c := correct(endpoint)
-		if c == nil || endpoint.Is(c) {
-			out = append(out, f.Encoded...)
-			continue
+		switch {
+		case c == nil || endpoint.Is(c):
+			return message, true
+		case c.Gone:
+			return nil, false
 		}
-		changed = true
-		if !c.Gone {
-			out = appendBytesField(out, sliceEndpoints, correctedEndpoint(f.Value, endpoint, c))
-		}
-	}
-	switch {
-	case f.Err != nil:
-		return nil, f.Err
-	case !changed:
-		return body, nil
-	}
-	return out, nil
+		return correctedEndpoint(message, endpoint, c), true
+	})
 }
 
 // correctedEndpoint returns a corrected copy of an Endpoint message. Its fields are in the order of their numbers if
@@ -169,39 +150,14 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 }
 
 func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	var out []byte
-	changed := false
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != endpointsSubsets {
-			out = append(out, f.Encoded...)
-			continue
-		}
-		subset, addresses, differs, err := correctSubset(f.Value, correct)
-		if err != nil {
-			return nil, err
-		}
-		changed = changed || differs
-		// A subset without addresses is not valid.
-		if addresses > 0 {
-			out = appendBytesField(out, endpointsSubsets, subset)
-		}
-	}
-	switch {
-	case f.Err != nil:
-		return nil, f.Err
-	case !changed:
-		return body, nil
-	}
-	return out, nil
+	return editSubsets(body, func(subset []byte) ([]byte, int, error) { return correctSubset(subset, correct) })
 }
 
-// correctSubset returns a corrected copy of a subset and the number of its addresses, and reports whether any of them
-// differs.
-func correctSubset(
-	message []byte, correct func(Endpoint) *Correction,
-) (subset []byte, addresses int, differs bool, err error) {
+// correctSubset returns a corrected copy of a subset, the subset itself if none of its addresses differs, and their
+// number.
+func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset []byte, addresses int, err error) {
 	var ready, notReady, others []byte
+	differs := false
 	f := field.Of(message)
 	for f.Next() {
 		if !isAddress(f.Number) {
@@ -210,7 +166,7 @@ func correctSubset(
 		}
 		endpoint, err := parseAddress(f.Number, f.Value)
 		if err != nil {
-			return nil, 0, false, err
+			return nil, 0, err
 		}
 		value, serving := f.Value, endpoint.Ready
 		if c := correct(endpoint); c != nil && !endpoint.Is(c) {
@@ -227,7 +183,10 @@ func correctSubset(
 			notReady = appendBytesField(notReady, subsetNotReadyAddresses, value)
 		}
 	}
-	return append(append(ready, notReady...), others...), addresses, differs, f.Err
+	if !differs {
+		return message, addresses, f.Err
+	}
+	return append(append(ready, notReady...), others...), addresses, f.Err
 }
 
 // movedAddress returns a copy of an EndpointAddress message with another IP address; the message itself if that is "".

@@ -51,6 +51,7 @@ type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
 	// Filter returns a copy of the body with only the endpoints that keep accepts, and with everything else unchanged.
+	// It returns the body itself if nothing is left out.
 	Filter func(body []byte, keep func(Endpoint) bool) ([]byte, error)
 	// Prune does the same as Filter, and removes the topology hints of the endpoints that stay.
 	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
@@ -116,53 +117,44 @@ func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err erro
 }
 
 func filterSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, keep, func(out []byte, endpoint field.Walk, _ bool) []byte {
-		return append(out, endpoint.Encoded...)
+	return editSlice(body, func(message []byte, endpoint Endpoint, _ bool) ([]byte, bool) {
+		return message, keep(endpoint)
 	})
 }
 
 func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, keep, func(out []byte, endpoint field.Walk, hints bool) []byte {
-		if hints {
-			return appendBytesField(out, sliceEndpoints, withoutField(endpoint.Value, endpointHints))
+	return editSlice(body, func(message []byte, endpoint Endpoint, hints bool) ([]byte, bool) {
+		if !keep(endpoint) {
+			return nil, false
 		}
-		return append(out, endpoint.Encoded...)
+		if hints {
+			message = withoutField(message, endpointHints)
+		}
+		return message, true
 	})
 }
 
-// editSlice returns a copy of a slice's body. It calls write to append each endpoint that keep accepts: endpoint is the
-// current field, and hints reports whether the endpoint carries topology hints.
+// editSlice rewrites a slice's body: edit gets each endpoint, and whether it carries topology hints.
 func editSlice(
-	body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint field.Walk, hints bool) []byte,
+	body []byte, edit func(message []byte, endpoint Endpoint, hints bool) (edited []byte, keep bool),
 ) ([]byte, error) {
-	var out []byte
-	f := field.Of(body)
-	for f.Next() {
+	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
 		if f.Number != sliceEndpoints {
-			out = append(out, f.Encoded...)
-			continue
+			return f.Value, true, nil
 		}
 		endpoint, hints, err := parseSliceEndpoint(f.Value)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		if keep(endpoint) {
-			out = write(out, f, hints)
-		}
-	}
-	return out, f.Err
+		edited, keep := edit(f.Value, endpoint, hints)
+		return edited, keep, nil
+	})
 }
 
 // withoutField returns a copy of a message without the fields of that number. The caller has read the message before
 // without an error.
 func withoutField(message []byte, number protowire.Number) []byte {
-	out := make([]byte, 0, len(message))
-	f := field.Of(message)
-	for f.Next() {
-		if f.Number != number {
-			out = append(out, f.Encoded...)
-		}
-	}
+	out, _ := rewrite(message, func(f field.Walk) ([]byte, bool, error) { return f.Value, f.Number != number, nil })
 	return out
 }
 
@@ -211,40 +203,30 @@ func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
 }
 
 func filterEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	var out []byte
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != endpointsSubsets {
-			out = append(out, f.Encoded...)
-			continue
-		}
-		kept, addresses, err := filterSubset(f.Value, keep)
-		if err != nil {
-			return nil, err
-		}
-		// A subset without addresses is not valid.
-		if addresses > 0 {
-			out = appendBytesField(out, endpointsSubsets, kept)
-		}
-	}
-	return out, f.Err
-}
-
-// filterSubset returns a copy of a subset with the addresses that keep accepts, and their number.
-func filterSubset(subset []byte, keep func(Endpoint) bool) (kept []byte, addresses int, err error) {
-	f := field.Of(subset)
-	for f.Next() {
-		if isAddress(f.Number) {
-			endpoint, err := parseAddress(f.Number, f.Value)
-			if err != nil {
-				return nil, 0, err
+	return editSubsets(body, func(subset []byte) (kept []byte, addresses int, err error) {
+		kept, err = rewrite(subset, func(f field.Walk) ([]byte, bool, error) {
+			if !isAddress(f.Number) {
+				return f.Value, true, nil
 			}
-			if !keep(endpoint) {
-				continue
+			endpoint, err := parseAddress(f.Number, f.Value)
+			if err != nil || !keep(endpoint) {
+				return nil, false, err
 			}
 			addresses++
+			return f.Value, true, nil
+		})
+		return kept, addresses, err
+	})
+}
+
+// editSubsets rewrites the body of Endpoints. edit returns a subset and the number of its addresses. One without
+// addresses is not valid, and left out.
+func editSubsets(body []byte, edit func(subset []byte) (edited []byte, addresses int, err error)) ([]byte, error) {
+	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
+		if f.Number != endpointsSubsets {
+			return f.Value, true, nil
 		}
-		kept = append(kept, f.Encoded...)
-	}
-	return kept, addresses, f.Err
+		edited, addresses, err := edit(f.Value)
+		return edited, addresses > 0, err
+	})
 }

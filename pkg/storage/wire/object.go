@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -151,6 +152,11 @@ func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
 }
 
+// Compare compares two objects in the order of kube-apiserver's lists: by namespace, then by name.
+func (o *Object) Compare(other *Object) int {
+	return cmp.Or(cmp.Compare(o.Namespace, other.Namespace), cmp.Compare(o.Name, other.Name))
+}
+
 // At returns the object with another resourceVersion. Everything else is shared.
 func (o *Object) At(resourceVersion string) *Object {
 	if o.ResourceVersion == resourceVersion {
@@ -193,7 +199,7 @@ func nextOfContent(f *field.Walk) bool {
 		switch f.Number {
 		case metaGeneration:
 		case metaAnnotations:
-			if key, _ := mapKey(f.Value); string(key) != annotationTriggerTime {
+			if key, _, _ := field.MapEntry(f.Value); string(key) != annotationTriggerTime {
 				return true
 			}
 		default:
@@ -201,17 +207,6 @@ func nextOfContent(f *field.Walk) bool {
 		}
 	}
 	return false
-}
-
-// mapKey returns the key of one entry of a map<string,string> field.
-func mapKey(entry []byte) (key []byte, ok bool) {
-	f := field.Of(entry)
-	for f.Next() {
-		if f.Number == 1 {
-			key, ok = f.Value, true
-		}
-	}
-	return key, ok
 }
 
 // Size returns the length of what AppendObject appends.

@@ -22,34 +22,23 @@ func ReplaceString(body []byte, path []protowire.Number, before, after string) (
 	if _, _, err := Unwrap(body); err != nil {
 		return nil, err
 	}
-	path = append([]protowire.Number{unknownRaw}, path...)
-	replaced, changed, err := replaceString(body[len(magic):], path, before, after)
-	if err != nil || !changed {
+	replaced, err := replaceString(body[len(magic):], append([]protowire.Number{unknownRaw}, path...), before, after)
+	if err != nil || sameMemory(replaced, body[len(magic):]) {
 		return body, err
 	}
 	return append(append(make([]byte, 0, len(magic)+len(replaced)), magic...), replaced...), nil
 }
 
-func replaceString(
-	message []byte, path []protowire.Number, before, after string,
-) (out []byte, changed bool, err error) {
-	f := field.Of(message)
-	for f.Next() {
-		value, within := f.Value, false
+func replaceString(message []byte, path []protowire.Number, before, after string) ([]byte, error) {
+	return rewrite(message, func(f field.Walk) ([]byte, bool, error) {
 		switch {
 		case f.Number != path[0]:
 		case len(path) > 1:
-			if value, within, err = replaceString(f.Value, path[1:], before, after); err != nil {
-				return nil, false, err
-			}
+			edited, err := replaceString(f.Value, path[1:], before, after)
+			return edited, true, err
 		case string(f.Value) == before:
-			value, within = []byte(after), true
+			return []byte(after), true, nil
 		}
-		if within {
-			out, changed = appendBytesField(out, f.Number, value), true
-			continue
-		}
-		out = append(out, f.Encoded...)
-	}
-	return out, changed, f.Err
+		return f.Value, true, nil
+	})
 }

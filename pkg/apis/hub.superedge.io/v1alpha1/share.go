@@ -27,9 +27,8 @@ const (
 	// share is sent.
 	DigestsHeader = "Share-Digests"
 
-	annotationDigests  = GroupName + "/digests"
-	annotationWhole    = GroupName + "/whole"
-	annotationRestored = GroupName + "/restored"
+	annotationDigests = GroupName + "/digests"
+	annotationWhole   = GroupName + "/whole"
 )
 
 // Buckets is the number of buckets of a share.
@@ -129,9 +128,6 @@ type Mark struct {
 	Whole [Buckets]bool
 	// Added has what is added to the digests of buckets.
 	Added map[uint8]uint64
-	// Restored is set if the API server was restored from a backup, so that the share is older than what the client
-	// asked for.
-	Restored bool
 }
 
 // AddTo changes digests as the mark says, and notes which buckets are whole.
@@ -168,9 +164,6 @@ func (m *Mark) ObjectMeta() metav1.ObjectMeta {
 		}
 		meta.Annotations[annotationWhole] = base64.StdEncoding.EncodeToString(bits[:])
 	}
-	if m.Restored {
-		meta.Annotations[annotationRestored] = "true"
-	}
 	return meta
 }
 
@@ -180,7 +173,7 @@ func ParseMark(resourceVersion string, annotations map[string]string) (*Mark, er
 	if err != nil {
 		return nil, err
 	}
-	m := &Mark{Ends: resourceVersion != "", Version: version, Restored: annotations[annotationRestored] == "true"}
+	m := &Mark{Ends: resourceVersion != "", Version: version}
 	raw, err := base64.StdEncoding.DecodeString(annotations[annotationDigests])
 	if err != nil || len(raw)%9 != 0 {
 		return nil, errDigests

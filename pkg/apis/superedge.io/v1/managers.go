@@ -26,8 +26,7 @@ const (
 // "argo: spec.paused, spec.strategy"; "" if there are none. Subresources, through which autoscalers write, do not
 // count.
 func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
-	ours := map[string]bool{}
-	theirs := map[string]map[string]bool{}
+	owned := map[string]map[string]bool{} // the paths, by manager
 	for _, entry := range entries {
 		if entry.Subresource != "" || entry.FieldsV1 == nil || entry.Manager == HandOverManager {
 			continue
@@ -40,24 +39,19 @@ func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 		if !ok {
 			continue
 		}
-		paths := ours
-		if entry.Manager != FieldManager {
-			if theirs[entry.Manager] == nil {
-				theirs[entry.Manager] = map[string]bool{}
-			}
-			paths = theirs[entry.Manager]
+		if owned[entry.Manager] == nil {
+			owned[entry.Manager] = map[string]bool{}
 		}
-		leaves("spec", spec, paths)
+		leaves("spec", spec, owned[entry.Manager])
 	}
 	var all []string
-	for _, manager := range slices.Sorted(maps.Keys(theirs)) {
-		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(theirs[manager])), func(path string) bool {
-			return ours[path]
+	for _, manager := range slices.Sorted(maps.Keys(owned)) {
+		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(owned[manager])), func(path string) bool {
+			return owned[FieldManager][path]
 		})
-		if len(fields) == 0 {
-			continue
+		if len(fields) > 0 {
+			all = append(all, manager+": "+enumerate.First(fields, namedFields))
 		}
-		all = append(all, manager+": "+enumerate.First(fields, namedFields))
 	}
 	return strings.Join(all, "; ")
 }

@@ -41,6 +41,10 @@ const (
 	LabelKubeProxy = "superedge.io/kube-proxy"
 	// KubeProxyEdge is the value of LabelKubeProxy.
 	KubeProxyEdge = "edge"
+
+	// NodeStartsAlone is a condition of a Node with lite-apiserver: whether its pods would start again without
+	// kube-apiserver.
+	NodeStartsAlone = "superedge.io/StartsAlone"
 )
 
 // IsEdgeNode reports whether a node with this value of LabelEdgeNode has the wrapper.

@@ -11,12 +11,9 @@ var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
 
 // AddToScheme adds the grids' kinds to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion,
-		&DeploymentGrid{}, &DeploymentGridList{},
-		&StatefulSetGrid{}, &StatefulSetGridList{},
-		&DaemonSetGrid{}, &DaemonSetGridList{},
-		&ServiceGrid{}, &ServiceGridList{},
-	)
+	for _, k := range Kinds {
+		scheme.AddKnownTypes(GroupVersion, k.New(), k.NewList())
+	}
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 type UnitSelector struct {
 	// Names are names of units. A * matches any characters: "hz-*".
 	//
-	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1000
@@ -21,8 +20,6 @@ type UnitSelector struct {
 	Names []string `json:"names,omitempty"`
 
 	// NodeSelector matches a unit if it matches at least one of the unit's nodes.
-	//
-	// +optional
 	NodeSelector *NodeSelector `json:"nodeSelector,omitempty"`
 }
 
@@ -33,13 +30,11 @@ type UnitSelector struct {
 type NodeSelector struct {
 	// MatchLabels are labels that a node must have, with these values.
 	//
-	// +optional
 	// +kubebuilder:validation:MaxProperties=1000
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 
 	// MatchExpressions are further requirements.
 	//
-	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=1000
 	MatchExpressions []NodeRequirement `json:"matchExpressions,omitempty"`
@@ -62,7 +57,6 @@ type NodeRequirement struct {
 
 	// Values are for the operators In and NotIn, which need at least one. The others take none.
 	//
-	// +optional
 	// +listType=atomic
 	Values []string `json:"values,omitempty"`
 }
@@ -95,21 +89,17 @@ type Override struct {
 
 	// Replicas replaces the template's replicas.
 	//
-	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// Images replaces the images of containers, by the name of the container. Init containers count too.
 	//
-	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=100
 	Images map[string]string `json:"images,omitempty"`
 
 	// Patch is a strategic merge patch of the template, as kubectl patch makes it: lists whose elements have keys are
 	// merged by these keys. It is applied after Replicas and Images.
-	//
-	// +optional
 	Patch Template `json:"patch,omitzero"`
 }
 
@@ -118,14 +108,11 @@ type Override struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(wave, has(wave.units) || wave.name == self.waves[size(self.waves) - 1].name)",message="only the last wave may leave units out: it has those that no other wave has"
 type Rollout struct {
 	// Paused starts no further unit while it is true.
-	//
-	// +optional
 	Paused bool `json:"paused,omitempty"`
 
 	// Waves are groups of units that get a change one after the other. A unit is in the first one that matches it.
 	// Units that match none get the change after the last wave. Without any wave, all units are one.
 	//
-	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=25
@@ -134,7 +121,6 @@ type Rollout struct {
 	// MaxFailures is how many units may fail, or make no progress, before the rollout halts, as a number or as a
 	// percentage of the grid's units, rounded down. It is 0 if it is left out.
 	//
-	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must be a number of 0 or more, or a percentage from 0% to 100%"
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
@@ -143,14 +129,12 @@ type Rollout struct {
 	// OnFailure is what happens when more units have failed: Halt, the default, starts no further unit; Rollback also
 	// takes the units that have the change back to the revision before, the last one of each wave first.
 	//
-	// +optional
 	// +kubebuilder:validation:Enum=Halt;Rollback
 	OnFailure OnFailure `json:"onFailure,omitempty"`
 
 	// Unreachable is what happens with units whose nodes cannot be reached: Defer, the default, does not wait for them,
 	// and gives them the change when they return; Wait waits for them.
 	//
-	// +optional
 	// +kubebuilder:validation:Enum=Defer;Wait
 	Unreachable OnUnreachable `json:"unreachable,omitempty"`
 }
@@ -185,15 +169,12 @@ type Wave struct {
 	Name string `json:"name"`
 
 	// Units are the units of the wave. The last wave may leave them out; it then has the units that no other wave has.
-	//
-	// +optional
 	Units *UnitSelector `json:"units,omitempty"`
 
 	// MaxUnavailable is how many units of the wave may have the change and not be proven, as a number or a part of the
 	// wave's units, such as 10%. It is 25% if it is left out, and 1 unit at least. A unit is proven when its pods have
 	// run the change, ready without a break, for the soak time, and have passed the check.
 	//
-	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 1",message="must be a number of 1 or more, or a percentage from 1% to 100%"
 	// +kubebuilder:validation:Pattern=`^(100|[1-9][0-9]?)%$`
@@ -203,7 +184,6 @@ type Wave struct {
 	// as a number or a part of the wave's units. It is 10% if it is left out, and 1 unit at least. If there are more,
 	// the wave waits for an approval.
 	//
-	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must be a number of 0 or more, or a percentage from 0% to 100%"
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
@@ -211,7 +191,6 @@ type Wave struct {
 
 	// Soak is how long the pods of each unit have to be ready without a break before the unit is proven, such as 30m.
 	//
-	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -222,13 +201,10 @@ type Wave struct {
 	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave without a proven unit waits for an
 	// approval in any case.
 	//
-	// +optional
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	Approval Approval `json:"approval,omitempty"`
 
 	// Check is a Job that has to succeed in every unit of the wave before the unit is proven.
-	//
-	// +optional
 	Check *Check `json:"check,omitempty"`
 }
 
@@ -240,7 +216,6 @@ type Check struct {
 	// DeadlineSeconds is how long the Job may take. It is 600 if it is left out. A Job that a lost node or a disruption
 	// has ended runs again.
 	//
-	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	DeadlineSeconds *int32 `json:"deadlineSeconds,omitempty"`
@@ -286,76 +261,50 @@ const (
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
 	// Wave is the name of the current wave; empty when there is none, and for the units that no wave names.
-	//
-	// +optional
 	Wave string `json:"wave,omitempty"`
 	// Updated is how many units have the updateRevision.
 	Updated int32 `json:"updated"`
 	// Ready is how many of those are ready.
 	Ready int32 `json:"ready"`
 	// Proven is how many units have proven the updateRevision in this attempt.
-	//
-	// +optional
 	Proven int32 `json:"proven,omitempty"`
 	// Failed is how many units have failed, or make no progress, with the updateRevision.
 	Failed int32 `json:"failed"`
 	// Suspects is how many units fell silent with the updateRevision, unproven.
-	//
-	// +optional
 	Suspects int32 `json:"suspects,omitempty"`
 	// Deferred is how many units do not get the change now because they cannot be reached, or are held.
 	Deferred int32 `json:"deferred"`
 	// Message says what the rollout waits for.
-	//
-	// +optional
 	Message string `json:"message,omitempty"`
 	// StartTime is when this attempt began. It is part of the approvals, which are good for one attempt.
-	//
-	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// Heard is how many units could be reached when the attempt began.
-	//
-	// +optional
 	Heard int32 `json:"heard,omitempty"`
 	// AtOnce is whether the attempt gives all units the change without waves.
-	//
-	// +optional
 	AtOnce bool `json:"atOnce,omitempty"`
 	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
 	// no approval.
-	//
-	// +optional
 	Awaits string `json:"awaits,omitempty"`
 	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
 	// superedge.io/resumed with this time lets it go on.
-	//
-	// +optional
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
 	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Units that were
 	// silent then do not count as an outage any more.
-	//
-	// +optional
 	OutageAccepted *metav1.Time `json:"outageAccepted,omitempty"`
 	// Units are the units that have the updateRevision, or are about to get it, and have not proven it. A unit that has
 	// it and is not listed is proven.
 	//
-	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Units []RolloutUnit `json:"units,omitempty"`
 	// Listed is how many units are listed. If it is another number, some were lost, and all have to prove the revision
 	// again.
-	//
-	// +optional
 	Listed int32 `json:"listed,omitempty"`
 	// Unlisted is how many more units, the last ones by name, have the updateRevision and are not proven. Nothing
 	// begins before all of them are listed.
-	//
-	// +optional
 	Unlisted int32 `json:"unlisted,omitempty"`
 	// Waves are the waves, in order.
 	//
-	// +optional
 	// +listType=atomic
 	Waves []WaveStatus `json:"waves,omitempty"`
 }
@@ -391,28 +340,16 @@ type RolloutUnit struct {
 	Name  string           `json:"name"`
 	State RolloutUnitState `json:"state"`
 	// From is the revision that the unit had before.
-	//
-	// +optional
 	From string `json:"from,omitempty"`
 	// Since is when the unit got the updateRevision, or last made progress before it was ready.
-	//
-	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// ReadyTime is since when its pods have been ready without a break.
-	//
-	// +optional
 	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
 	// SilentTime is since when the times above stand still.
-	//
-	// +optional
 	SilentTime *metav1.Time `json:"silentTime,omitempty"`
 	// Checked is whether its check has succeeded.
-	//
-	// +optional
 	Checked bool `json:"checked,omitempty"`
 	// Message says why it has failed, or what it waits for.
-	//
-	// +optional
 	Message string `json:"message,omitempty"`
 }
 
@@ -435,18 +372,14 @@ const (
 // WaveStatus is how far a wave has come.
 type WaveStatus struct {
 	// Name is empty for the units that no wave names.
-	//
-	// +optional
 	Name  string    `json:"name,omitempty"`
 	State WaveState `json:"state"`
 	// Units is how many units are in the wave. The other counts are as those of the rollout.
-	Units   int32 `json:"units"`
-	Updated int32 `json:"updated"`
-	Ready   int32 `json:"ready"`
-	// +optional
-	Proven int32 `json:"proven,omitempty"`
-	Failed int32 `json:"failed"`
-	// +optional
+	Units    int32 `json:"units"`
+	Updated  int32 `json:"updated"`
+	Ready    int32 `json:"ready"`
+	Proven   int32 `json:"proven,omitempty"`
+	Failed   int32 `json:"failed"`
 	Suspects int32 `json:"suspects,omitempty"`
 	Deferred int32 `json:"deferred"`
 }

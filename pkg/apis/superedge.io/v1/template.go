@@ -1,9 +1,6 @@
 package v1
 
-import (
-	"bytes"
-	"errors"
-)
+import "bytes"
 
 // Template is the spec of a child as the user wrote it. It stays JSON, so that fields that this build does
 // not know reach the child.
@@ -28,14 +25,9 @@ func (t Template) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON keeps the JSON as it is.
 func (t *Template) UnmarshalJSON(data []byte) error {
-	if t == nil {
-		return errors.New("unmarshalling a template into nil")
+	if t.Raw = nil; !bytes.Equal(data, []byte("null")) {
+		t.Raw = bytes.Clone(data)
 	}
-	if bytes.Equal(data, []byte("null")) {
-		t.Raw = nil
-		return nil
-	}
-	t.Raw = bytes.Clone(data)
 	return nil
 }
 

@@ -20,39 +20,29 @@ type WorkloadGridSpec struct {
 	GridUniqKey string `json:"gridUniqKey"`
 
 	// Template is the spec of the workload in every unit for which Templates and DefaultTemplateName name no other.
-	//
-	// +optional
 	Template Template `json:"template,omitzero"`
 
 	// TemplatePool has further templates, by name. The name "default" means Template.
 	//
-	// +optional
 	// +kubebuilder:validation:MaxProperties=1000
 	TemplatePool map[string]Template `json:"templatePool,omitempty"`
 
 	// Templates has the names of the units' templates in the pool, by value of the node label.
 	//
-	// +optional
 	// +kubebuilder:validation:MaxProperties=10000
 	Templates map[string]TemplateName `json:"templates,omitempty"`
 
 	// DefaultTemplateName names the template of the units that are not in Templates. Empty and "default" mean Template.
-	//
-	// +optional
 	DefaultTemplateName TemplateName `json:"defaultTemplateName,omitempty"`
 
 	// AutoDeleteUnusedTemplate removes templates from the pool that neither Templates nor DefaultTemplateName
 	// name.
-	//
-	// +optional
 	AutoDeleteUnusedTemplate bool `json:"autoDeleteUnusedTemplate,omitempty"`
 
 	// UnitLabel adds the label superedge.io/grid-unit, whose value is the unit, to the pods and the selector of every
 	// workload. Then autoscalers, disruption budgets, network policies and the adoption of orphans can tell the units
 	// apart. It cannot be changed, because a selector cannot be changed. A workload that is adopted keeps its own
 	// selector, and the condition SpecWarning says so. Choose true for new grids.
-	//
-	// +optional
 	UnitLabel bool `json:"unitLabel,omitempty"`
 
 	// TolerateUnreachable adds tolerations without a time for the taints node.kubernetes.io/unreachable and
@@ -60,25 +50,19 @@ type WorkloadGridSpec struct {
 	// still there when it returns. What a template says of these taints stays as it is. A change is part of a revision
 	// and makes the pods anew, as a change of the template does. Pods of a node that is gone for good stay until the
 	// Node is deleted.
-	//
-	// +optional
 	TolerateUnreachable bool `json:"tolerateUnreachable,omitempty"`
 
 	// ProgressDeadlineSeconds is how long a workload that is not as the grid says may make no progress before it counts
 	// as Stalled. The default is 600. A Deployment whose own deadline has passed is Stalled at once.
 	//
-	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 
 	// Removal says what happens to the workloads of units that vanish.
-	//
-	// +optional
 	Removal *Removal `json:"removal,omitempty"`
 
 	// Overrides change the template for some units. They are applied in this order to the template that a unit gets.
 	//
-	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
@@ -86,14 +70,11 @@ type WorkloadGridSpec struct {
 
 	// Rollout is how a change of templates and overrides reaches the units. Without it, all units get the change at
 	// once.
-	//
-	// +optional
 	Rollout *Rollout `json:"rollout,omitempty"`
 
 	// RevisionHistoryLimit is how many revisions that no unit has are kept for an undo; 10 if it is left out. Revisions
 	// are kept of grids with a rollout.
 	//
-	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
@@ -103,14 +84,12 @@ type Removal struct {
 	// Policy is Delete, which removes the workload after the grace time, or Retain, which never does. Delete is the
 	// default.
 	//
-	// +optional
 	// +kubebuilder:validation:Enum=Delete;Retain
 	Policy RemovalPolicy `json:"policy,omitempty"`
 
 	// GraceSeconds is how long the workload outlives the last node of its unit. The default is the controller's
 	// --unit-removal-grace, which is 300 unless set.
 	//
-	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GraceSeconds *int32 `json:"graceSeconds,omitempty"`
 
@@ -118,7 +97,6 @@ type Removal struct {
 	// changed, within 24 hours, as a number or as a percentage of all units. The default is 10%. One unit always may.
 	// If there are more, none of them is changed until someone approves of it.
 	//
-	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^(100|[0-9]{1,2})%$') : int(self) >= 0",message="must be a number or a percentage from 0% to 100%"
 	MaxUnits *intstr.IntOrString `json:"maxUnits,omitempty"`
@@ -173,42 +151,23 @@ const (
 type UnitState struct {
 	Phase UnitPhase `json:"phase"`
 	// Template is the template in use, if it is not spec.template.
-	//
-	// +optional
 	Template string `json:"template,omitempty"`
 	// Revision is the revision that the workload has, if there is a rollout and it is not the updateRevision.
-	//
-	// +optional
 	Revision string `json:"revision,omitempty"`
 	// Replicas is the number of pods that there should be.
-	//
-	// +optional
-	Replicas int64 `json:"replicas,omitempty"`
-	// +optional
-	UpdatedReplicas int64 `json:"updatedReplicas,omitempty"`
-	// +optional
-	ReadyReplicas int64 `json:"readyReplicas,omitempty"`
-	// +optional
+	Replicas          int64 `json:"replicas,omitempty"`
+	UpdatedReplicas   int64 `json:"updatedReplicas,omitempty"`
+	ReadyReplicas     int64 `json:"readyReplicas,omitempty"`
 	AvailableReplicas int64 `json:"availableReplicas,omitempty"`
 	// Reason is why the phase is Failed, Stalled or Removing, in one word.
-	//
-	// +optional
 	Reason string `json:"reason,omitempty"`
 	// Message is the reason in full.
-	//
-	// +optional
 	Message string `json:"message,omitempty"`
 	// RemovalTime is when the workload of a unit that has vanished is deleted.
-	//
-	// +optional
 	RemovalTime *metav1.Time `json:"removalTime,omitempty"`
 	// RemovalApproved is set if someone has approved the removal of many units, of which this is one.
-	//
-	// +optional
 	RemovalApproved bool `json:"removalApproved,omitempty"`
 	// ProgressTime is when a workload that is not ready last made progress.
-	//
-	// +optional
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
 }
 
@@ -221,8 +180,6 @@ type UnitLoss struct {
 // WorkloadGridStatus is the status of the grids of workloads.
 type WorkloadGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
-	//
-	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Units is the number of units.
 	Units int32 `json:"units"`
@@ -230,55 +187,36 @@ type WorkloadGridStatus struct {
 	ReadyUnits int32 `json:"readyUnits"`
 	// UnreachableUnits is the number of units whose nodes are all unreachable. They count neither as ready nor as
 	// failed.
-	//
-	// +optional
 	UnreachableUnits int32 `json:"unreachableUnits,omitempty"`
 	// FailedUnits is the number of units whose workload is Failed or Stalled.
-	//
-	// +optional
 	FailedUnits int32 `json:"failedUnits,omitempty"`
 	// GridUniqKey is the key of the node label that the workloads follow. It differs from the spec's while a change of
 	// the key waits for an approval.
-	//
-	// +optional
 	GridUniqKey string `json:"gridUniqKey,omitempty"`
 	// States has the states of the units by value of the node label, including vanished units that still have a
 	// workload. For grids with more than 500 units the ready ones are left out.
 	//
-	// +optional
 	// +mapType=atomic
 	States map[string]UnitState `json:"states,omitempty"`
 	// UnlistedReadyUnits is the number of ready units that are left out of States.
-	//
-	// +optional
 	UnlistedReadyUnits int32 `json:"unlistedReadyUnits,omitempty"`
 	// UnlistedUnits is the number of units that are not ready, and are left out of States because the object would
 	// become too large.
-	//
-	// +optional
 	UnlistedUnits int32 `json:"unlistedUnits,omitempty"`
 	// Losses are the units whose workload was removed or scaled to 0, or whose overrides changed with labels of nodes,
 	// within the last 24 hours, without an approval. They count against spec.removal.maxUnits.
 	//
-	// +optional
 	// +listType=atomic
 	Losses []UnitLoss `json:"losses,omitempty"`
 	// CurrentRevision is the revision that ran in all units last: what the last complete rollout gave to them. New
 	// units get it until their wave begins.
-	//
-	// +optional
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	// UpdateRevision is the revision of the spec. Revisions are names of ControllerRevisions.
-	//
-	// +optional
 	UpdateRevision string `json:"updateRevision,omitempty"`
 	// Rollout is how far the rollout of the updateRevision has come.
-	//
-	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is a warning.
 	//
-	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -322,8 +260,7 @@ type DeploymentGrid struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec WorkloadGridSpec `json:"spec"`
-	// +optional
+	Spec   WorkloadGridSpec   `json:"spec"`
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
@@ -357,8 +294,7 @@ type StatefulSetGrid struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec WorkloadGridSpec `json:"spec"`
-	// +optional
+	Spec   WorkloadGridSpec   `json:"spec"`
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
@@ -393,8 +329,7 @@ type DaemonSetGrid struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec WorkloadGridSpec `json:"spec"`
-	// +optional
+	Spec   WorkloadGridSpec   `json:"spec"`
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
@@ -420,7 +355,6 @@ type ServiceGridSpec struct {
 	// FallbackKeys are the keys of further node labels, in order of preference, for units without a ready pod: the
 	// Service's topologyKeys are GridUniqKey followed by these. The last one may be "*", which means any node.
 	//
-	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=15
 	// +kubebuilder:validation:items:MinLength=1
@@ -430,22 +364,17 @@ type ServiceGridSpec struct {
 	FallbackKeys []string `json:"fallbackKeys,omitempty"`
 
 	// Template is the spec of the Service.
-	//
-	// +optional
 	Template Template `json:"template,omitzero"`
 }
 
 // ServiceGridStatus is the status of a ServiceGrid.
 type ServiceGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
-	//
-	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Units is the number of units, each of which reaches only its own pods through the Service.
 	Units int32 `json:"units"`
 	// Conditions are Ready, Progressing and Degraded.
 	//
-	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -470,8 +399,7 @@ type ServiceGrid struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec ServiceGridSpec `json:"spec"`
-	// +optional
+	Spec   ServiceGridSpec   `json:"spec"`
 	Status ServiceGridStatus `json:"status,omitzero"`
 }
 

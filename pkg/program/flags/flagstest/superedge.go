@@ -23,10 +23,13 @@ var (
 	name = regexp.MustCompile("`--([^`]*)`")
 )
 
-// CompareWithSuperEdge fails the test where the program's flags are not what docs/migrate.md says. The caller has
-// parsed the flags, and the test runs in the program's directory.
+// CompareWithSuperEdge fails the test where the program's flags are not what docs/migrate.md says. The test runs in the
+// program's directory.
 func CompareWithSuperEdge(t *testing.T, program string, set *flags.Set) {
 	t.Helper()
+	if err := set.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
 	rows := table(t, program)
 	documented := map[string]bool{}
 	for _, r := range rows {

@@ -1,4 +1,4 @@
-package griddiff
+package diff
 
 import (
 	"encoding/json"
@@ -128,6 +128,11 @@ func TestNoUnitHides(t *testing.T) {
 			webSpec("one", ""), webSpec("two", ""),
 			someone("z", `{"metadata":{"annotations":{"superedge.io/hold":"works"}}}`),
 			"default: a b c; default: z the annotation superedge.io/hold keeps it as it is: works",
+		},
+		"a workload without an owner": {
+			webSpec("one", ""), webSpec("two", ""), someone("z", `{"metadata":{"ownerReferences":null}}`),
+			"default: a b c; default: z it is adopted: fields that kubectl wrote and that the template does not have " +
+				"are removed too, which is not shown here",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package griddiff
+package diff
 
 import (
 	"context"
@@ -16,12 +16,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -77,12 +79,8 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	if err != nil {
 		return nil, err
 	}
-	data, err := applied.MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", k.Kind, answer.Name, err)
-	}
 	grid := k.New()
-	if err := json.Unmarshal(data, grid); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(applied.Object, grid); err != nil {
 		return nil, fmt.Errorf("reading %s %s: %w", k.Kind, answer.Name, err)
 	}
 	o := gridchild.OwnerOf(k, grid)
@@ -118,22 +116,25 @@ func (s Source) applyGrid(
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(manifest.GroupVersionKind())
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
+	asking := func(err error) error {
+		return fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+	}
 	err := s.API.Get(ctx, client.ObjectKeyFromObject(manifest), live)
 	if apierrors.IsNotFound(err) {
 		created := manifest.DeepCopy()
 		if err := s.API.Create(ctx, created, client.DryRunAll, strict); err != nil {
-			return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+			return nil, nil, asking(err)
 		}
 		return created, nil, nil
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+		return nil, nil, asking(err)
 	}
 	var notes []string
 	before, _, _ := unstructured.NestedString(live.Object, "spec", "gridUniqKey")
 	updated := merge(live, manifest)
 	if err := s.API.Update(ctx, updated, client.DryRunAll, strict); err != nil {
-		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+		return nil, nil, asking(err)
 	}
 	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before &&
 		manifest.GetKind() != v1.ServiceGridKind.Kind {
@@ -182,9 +183,6 @@ func refusal(err error) (string, bool) {
 	return status.Status().Message, true
 }
 
-// presentPage is how many workloads are listed at once.
-const presentPage = 100
-
 // group identifies units whose children would change in the same way: they have the same now, and get the same.
 type group struct {
 	// variant names the template and the overrides.
@@ -207,7 +205,7 @@ func (s Source) units(
 	}
 	mine := func(name string) bool {
 		child := children[name]
-		return child != nil && ownerUID(child) == o.UID
+		return child != nil && metav1.IsControlledBy(child, grid)
 	}
 	units := s.unitsOf(o.Key)
 	names := gridchild.Assign(k, o.Name, units, gridchild.Known{Exists: mine, Taken: func(unit string) bool {
@@ -307,7 +305,7 @@ func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (st
 	}
 	var own []*appsv1.ControllerRevision
 	for i := range list.Items {
-		if ownerUID(&list.Items[i]) == string(grid.GetUID()) {
+		if metav1.IsControlledBy(&list.Items[i], grid) {
 			own = append(own, &list.Items[i])
 		}
 	}
@@ -322,8 +320,7 @@ func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (st
 func (s Source) children(
 	ctx context.Context, k v1.GridKind, namespace string,
 ) (map[string]*metav1.PartialObjectMetadata, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	list := pages.Metadata(k.Child)
 	if err := s.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("asking for the %ss of namespace %s: %w", k.Child.Kind, namespace, err)
 	}
@@ -349,26 +346,22 @@ func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) 
 	all := map[string]present{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	for {
-		err := s.API.List(ctx, list, client.InNamespace(o.Namespace),
-			client.MatchingLabels{v1.LabelGridSelector: o.Name},
-			client.Limit(presentPage), client.Continue(list.GetContinue()))
+	var unreadable error
+	visit := func(item *unstructured.Unstructured) {
+		likeness, err := likenessOf(item, o)
 		if err != nil {
-			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
+			unreadable = fmt.Errorf("reading %s %s: %w", k.Child.Kind, item.GetName(), err)
 		}
-		for i := range list.Items {
-			item := &list.Items[i]
-			likeness, err := likenessOf(item, o)
-			if err != nil {
-				return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, item.GetName(), err)
-			}
-			replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
-			all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
-		}
-		if list.GetContinue() == "" {
-			return all, nil
-		}
+		replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
+		all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
 	}
+	take := pages.To(func() { clear(all) }, visit)
+	err := pages.Each(ctx, s.API, list, take, client.InNamespace(o.Namespace),
+		client.MatchingLabels{v1.LabelGridSelector: o.Name})
+	if err != nil {
+		return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
+	}
+	return all, unreadable
 }
 
 // likenessOf returns a digest of all that applying a child could change in the live one, without the unit and the
@@ -446,13 +439,6 @@ func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
 	return err
 }
 
-func ownerUID(object metav1.Object) string {
-	if by := metav1.GetControllerOf(object); by != nil {
-		return string(by.UID)
-	}
-	return ""
-}
-
 // ask asks the API server what a child would be after it is applied, and fills the answer.
 func (s Source) ask(
 	ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer,
@@ -490,7 +476,7 @@ func (s Source) ask(
 			answer.Notes = append(answer.Notes,
 				fmt.Sprintf("the annotation %s keeps it as it is: %s", v1.AnnotationHold, why))
 		}
-		if ownerUID(live) != o.UID {
+		if by := metav1.GetControllerOf(live); by == nil || string(by.UID) != o.UID {
 			answer.Notes = append(answer.Notes,
 				"it is adopted: fields that kubectl wrote and that the template does not have are removed too, "+
 					"which is not shown here")

@@ -1,4 +1,4 @@
-package griddiff
+package diff
 
 import (
 	"encoding/json"
@@ -37,16 +37,17 @@ func TestRead(t *testing.T) {
 		{"no object", "a: b", "", "without apiVersion or kind", 0},
 		{"no YAML", "a: [", "", "reading: ", 0},
 	} {
-		grids, others, err := Read(strings.NewReader(test.text))
+		m := Manifests{}
+		err := m.add("file", strings.NewReader(test.text))
 		if (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 		var names []string
-		for _, grid := range grids {
+		for _, grid := range m.Grids {
 			names = append(names, grid.GetName())
 		}
-		if got := strings.Join(names, " "); got != test.grids || others != test.others {
-			t.Errorf("%s: got %q and %d others", test.name, got, others)
+		if got := strings.Join(names, " "); got != test.grids || m.Others != test.others {
+			t.Errorf("%s: got %q and %d others", test.name, got, m.Others)
 		}
 	}
 }

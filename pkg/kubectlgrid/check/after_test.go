@@ -1,0 +1,460 @@
+package check
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
+)
+
+// TestAfter: each defect has its finding, and no other one.
+func TestAfter(t *testing.T) {
+	for _, defects := range []map[string]defect{
+		wrapperDefects, kubeProxyDefects, placementDefects, neighbourDefects, versionDefects, gridDefects,
+		networkDefects, credentialDefects,
+	} {
+		for name, d := range defects {
+			t.Run(name, func(t *testing.T) {
+				c := newTestCluster(t)
+				d.spoil(c)
+				expect(t, After(t.Context(), c.source()), d.want)
+			})
+		}
+	}
+}
+
+// wrapperDefects are of what edge nodes have: a label, the wrapper, the daemon.
+var wrapperDefects = map[string]defect{
+	"no edge nodes": {
+		func(c *testCluster) {
+			for _, node := range []string{"edge0", "edge1"} {
+				get[*corev1.Node](c, "Node /"+node).Labels = nil
+				delete(c.objects, "Pod kube-system/application-grid-wrapper-"+node)
+			}
+		},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 " +
+			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
+			"where no wrapper is",
+			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
+			"warning EdgeLabel Node: no node has the label superedge.io/application-grid"}},
+	"a label that means nothing": {labelled("cloud0", "yes"),
+		[]string{"warning EdgeLabel Node cloud0: the label superedge.io/application-grid=yes means nothing"}},
+	"no wrapper": {without("Pod kube-system/application-grid-wrapper-edge0"),
+		[]string{"failure Wrapper Node edge0: no application-grid-wrapper runs there"}},
+	"a wrapper whose image is missing": {
+		func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
+			p.Status.Conditions = nil
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"},
+			}
+		},
+		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: " +
+			"container application-grid-wrapper: ErrImagePull: no such host"}},
+	"a node without a link": {
+		func(c *testCluster) {
+			get[*corev1.Node](c, "Node /edge0").Status.Conditions = nil
+			for _, program := range []string{
+				"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge",
+			} {
+				get[*corev1.Pod](c, "Pod kube-system/"+program+"-edge0").Status.Conditions = nil
+			}
+		},
+		[]string{
+			"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so the pod's " +
+				"state is what it was",
+			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: node edge0 is not ready"}},
+	"two wrappers": {
+		func(c *testCluster) {
+			p := c.run("application-grid-wrapper", "edge0").DeepCopy()
+			p.Namespace, p.Name, p.UID = "edge-system", "wrapper-of-superedge", "x"
+			c.objects["second"] = p
+		},
+		[]string{"failure Wrapper Node edge0: 2 pods of application-grid-wrapper run there: " +
+			"edge-system/wrapper-of-superedge, kube-system/application-grid-wrapper-edge0"}},
+	"systemd": {
+		all(labelled("edge0", "systemd"), without("Pod kube-system/application-grid-wrapper-edge0",
+			"Pod kube-system/statefulset-grid-daemon-edge0")),
+		[]string{"unknown Wrapper Node edge0: the wrapper is a unit of systemd there",
+			"unknown Credentials Node edge0: the wrapper's credentials are files on the node"}},
+	"systemd, and a pod": {labelled("edge0", "systemd"),
+		[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which says " +
+			"that its wrapper is a unit of systemd: both want port 51006",
+			"unknown Credentials Node edge0"}},
+	"static pods that the API server does not show": {
+		all(labelled("edge0", "static"), without("Pod kube-system/application-grid-wrapper-edge0",
+			"Pod kube-system/kube-proxy-edge-edge0", "Pod kube-system/statefulset-grid-daemon-edge0")),
+		[]string{"unknown Wrapper Node edge0: the node starts the wrapper itself",
+			"unknown KubeProxy Node edge0: the node starts kube-proxy itself",
+			"unknown Credentials Node edge0: the wrapper's credentials are files on the node"}},
+	"static pods, and a kube-proxy of the cluster": {all(labelled("edge0", "static"), running("kube-proxy", "edge0")),
+		[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there",
+			"unknown Credentials Node edge0",
+			"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"}},
+	"no daemon": {without("Pod kube-system/statefulset-grid-daemon-edge1"),
+		[]string{"failure Daemon Node edge1: no statefulset-grid-daemon runs there"}},
+}
+
+// kubeProxyDefects are of whom kube-proxies ask.
+var kubeProxyDefects = map[string]defect{
+	"kube-proxy asks the API server": {
+		func(c *testCluster) {
+			m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+			m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http://localhost:51006",
+				"https://10.0.0.1:6443")
+		},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
+			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
+			"past the wrapper",
+			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
+	"--master overrides the kubeconfig": {
+		func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
+			p.Labels = nil
+			p.Spec.Containers[0].Command = append(p.Spec.Containers[0].Command, "--master", "https://10.0.0.1:6443")
+		},
+		[]string{
+			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (--master) on " +
+				"node edge0, past the wrapper"}},
+	"a kubeconfig on the node's disk": {
+		func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
+			p.Labels = nil
+			p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
+		},
+		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not known: " +
+			"kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"}},
+	"a configuration that changed since": {
+		func(c *testCluster) {
+			get[*corev1.ConfigMap](c,
+				"ConfigMap kube-system/kube-proxy-edge").ManagedFields = []metav1.ManagedFieldsEntry{{
+				Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1",
+				FieldsType: "FieldsV1",
+				FieldsV1:   metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
+			}}
+		},
+		[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed after it " +
+			"started on node edge0",
+			"warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
+	"a wrapper with a port of its own": {
+		func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
+			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--bind-address=localhost:51016")
+		},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006"}},
+	"two kube-proxies": {running("kube-proxy", "edge0"),
+		[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there, and overwrite each other's rules: " +
+			"kube-system/kube-proxy-edge-edge0, kube-system/kube-proxy-edge0",
+			"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"}},
+	"no kube-proxy": {without("Pod kube-system/kube-proxy-edge-edge0"),
+		[]string{"failure KubeProxy Node edge0: no kube-proxy runs there"}},
+	"ipvs": {ipvs,
+		[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge: its mode is ipvs",
+			"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"}},
+	"k3s, with the server": {k3s("edge0", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`), nil},
+	"k3s, without": {k3s("edge0", `["agent"]`),
+		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, has no --master"}},
+	"k3s, past the wrapper": {k3s("edge0", `["agent","--kube-proxy-arg=master=https://127.0.0.1:6444"]`),
+		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the " +
+			"wrapper"}},
+	"k3s, with no kube-proxy": {k3s("edge0", `["server","--disable-kube-proxy"]`),
+		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
+	"k3s that says nothing": {k3s("edge0", ""),
+		[]string{"unknown KubeProxy Node edge0: kube-proxy is part of k3s's own process there"}},
+}
+
+// placementDefects are of what keeps kubeadm's kube-proxy off edge nodes.
+var placementDefects = map[string]defect{
+	"a kube-proxy that waits": {
+		func(c *testCluster) {
+			p := c.run("kube-proxy", "edge0")
+			p.Spec.NodeName = ""
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+					Operator: corev1.NodeSelectorOpIn,
+					Values:   []string{"edge0"}}}},
+			}}}}
+		},
+		[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"}},
+	"one kube-proxy that asks wrappers everywhere": {
+		func(c *testCluster) {
+			for _, node := range []string{"edge0", "edge1"} {
+				delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
+			}
+			delete(c.objects, "DaemonSet kube-system/kube-proxy-edge")
+			delete(c.objects, "Pod kube-system/kube-proxy-cloud0")
+			set := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy")
+			set.Spec.Template.Spec.Affinity = nil
+			set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command,
+				"--master=http://localhost:51006")
+			c.run("kube-proxy", "edge0")
+			c.run("kube-proxy", "edge1")
+		},
+		[]string{
+			"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node, which " +
+				"the next upgrade by kubeadm undoes"}},
+	"kube-proxies outside of Kubernetes": {withoutAll("kube-proxy", "kubeadm"),
+		[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy",
+			"unknown KubeProxy Node edge1"}},
+	"an upgrade took the affinity": {
+		altered("DaemonSet kube-system/kube-proxy", "spec: {template: {spec: {affinity: null}}}"),
+		[]string{
+			"failure KubeProxyPlacement DaemonSet kube-system/kube-proxy: its node affinity does not keep it off " +
+				"edge nodes"}},
+	"an affinity that does not wait for the wrapper": {
+		func(c *testCluster) {
+			affinity := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity
+			required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+			required.NodeSelectorTerms = required.NodeSelectorTerms[:1]
+		},
+		[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it leaves a node as soon as that is " +
+			"labelled"}},
+	"rules that are frozen since the label": {
+		func(c *testCluster) {
+			delete(c.objects, "Pod kube-system/kube-proxy-edge-edge0")
+			get[*corev1.Node](c, "Node /edge0").ManagedFields = []metav1.ManagedFieldsEntry{{
+				Manager: "kubectl-label", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
+				FieldsType: "FieldsV1", Time: &metav1.Time{Time: now.Add(-time.Hour)},
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:superedge.io/application-grid":{}}}}`),
+			}}
+		},
+		[]string{"failure KubeProxy Node edge0: no kube-proxy runs there: its rules are frozen since " +
+			"2026-11-21T11:00:00Z"}},
+	"no policy": {without("MutatingAdmissionPolicyBinding /kube-proxy.superedge.io"),
+		[]string{
+			"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its binding " +
+				"is not there"}},
+	"an API server without such policies": {
+		all(without("MutatingAdmissionPolicy /kube-proxy.superedge.io"), version("v1.35.0"),
+			image("DaemonSet kube-system/kube-proxy", "kube-proxy:v1.35.0"),
+			image("DaemonSet kube-system/kube-proxy-edge", "kube-proxy:v1.35.0")),
+		[]string{
+			"warning KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: an API server of v1.35.0 " +
+				"has no such policies"}},
+}
+
+// neighbourDefects are of what else is installed, or was.
+var neighbourDefects = map[string]defect{
+	"a removal that left something": {
+		func(c *testCluster) {
+			for name := range c.objects {
+				if strings.Contains(name, "wrapper") || strings.Contains(name, "kube-proxy-edge") ||
+					strings.Contains(name, "statefulset-grid-daemon") {
+					delete(c.objects, name)
+				}
+			}
+			for _, node := range []string{"edge0", "edge1"} {
+				delete(get[*corev1.Node](c, "Node /"+node).Labels, v1.LabelEdgeNode)
+				delete(get[*corev1.Node](c, "Node /"+node).Labels, "zone1")
+				c.run("kube-proxy", node)
+			}
+		},
+		[]string{"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity",
+			"warning Removal MutatingAdmissionPolicy kube-proxy.superedge.io: it is left of an installation",
+			"warning EdgeLabel Node: no node has the label"}},
+	"a hub's APIService without a hub": {
+		adding(`{apiVersion: apiregistration.k8s.io/v1, kind: APIService,
+ metadata: {name: v1alpha1.hub.superedge.io}}`),
+		[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it leads to a hub that is not there"}},
+	"a controller outside of the cluster": {
+		all(without("Deployment kube-system/application-grid-controller"), adding(`
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: application-grid-controller, namespace: kube-system},
+ spec: {renewTime: "2026-11-21T11:59:30.000000Z"}}`)),
+		nil,
+	},
+	"meshes and ingress controllers": {
+		func(c *testCluster) {
+			for name, container := range map[string]string{"istiod": "discovery", "linkerd-destination": "destination",
+				"ingress-nginx-controller": "controller", "envoy-gateway": "envoy-gateway", "cilium-envoy": "cilium-envoy",
+				"haproxy-kubernetes-ingress": "x", "traefik": "traefik"} {
+				c.add(fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, namespace: mesh}, spec: {template: `+
+					`{spec: {containers: [{name: %s, image: x}]}}}}`, name, container))
+			}
+		},
+		[]string{"warning Bypass Deployment mesh/istiod: Istio reads",
+			"warning Bypass Deployment mesh/linkerd-destination: Linkerd",
+			"warning Bypass Deployment mesh/ingress-nginx-controller: ingress-nginx",
+			"warning Bypass Deployment mesh/envoy-gateway: Envoy Gateway",
+			"warning Bypass Deployment mesh/cilium-envoy: Cilium's Envoy",
+			"warning Bypass Deployment mesh/haproxy-kubernetes-ingress: HAProxy",
+			"warning Bypass Deployment mesh/traefik: Traefik"}},
+	"ingress controllers that ask the wrapper": {
+		func(c *testCluster) {
+			for name, asks := range map[string]string{
+				"traefik":         `args: ["--providers.kubernetesingress.endpoint=https://127.0.0.1:51006"]`,
+				"haproxy-ingress": `env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}, {name: KUBERNETES_SERVICE_PORT, value: "51006"}]`,
+				"envoy-gateway":   `args: ["--server=https://127.0.0.1:6443"], env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}]`,
+			} {
+				c.add(fmt.Sprintf(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %s, namespace: site}, spec: {template: `+
+					`{spec: {hostNetwork: true, containers: [{name: x, image: x, %s}]}}}}`, name, asks))
+			}
+		},
+		[]string{"warning Bypass DaemonSet site/envoy-gateway: Envoy Gateway reads"}},
+	"nothing is installed": {
+		all(withoutAll("application-grid", "-grid-daemon", "kube-proxy-edge", "superedge.io"),
+			labelled("edge0", ""), labelled("edge1", "")),
+		[]string{"failure Installation Deployment: application-grid is not installed",
+			"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity"}},
+	"SuperEdge's beside, stopped": {adding(superEdgesController(0, "v0.9.0")), nil},
+	"SuperEdge's beside, running": {adding(superEdgesController(1, "v1")),
+		[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second controller",
+			"failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is available"}},
+}
+
+// versionDefects are of versions that do not go together.
+var versionDefects = map[string]defect{
+	"wrappers of two versions": {
+		image("Pod kube-system/application-grid-wrapper-edge0", "registry.example.org/application-grid-wrapper:v0"),
+		[]string{
+			"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different versions " +
+				"of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node; " +
+				"registry.example.org/application-grid-wrapper:v1 on 1 node"}},
+	"programs of two versions": {
+		image("Deployment kube-system/application-grid-controller",
+			"registry.example.org/application-grid-controller:v2@sha256:0"),
+		[]string{"warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: " +
+			`application-grid-wrapper, statefulset-grid-daemon has "v1"; application-grid-controller has "v2"`}},
+	"kube-proxies of two versions": {
+		image("DaemonSet kube-system/kube-proxy-edge", "registry.k8s.io/kube-proxy:v1.33.0"),
+		[]string{
+			"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go with an " +
+				"API server of v1.37.1",
+			"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
+				`kube-proxy-edge has "v1.33.0"; kube-proxy has "v1.37.1"`}},
+	"a node newer than the API server": {kubelets("v1.38.0", "edge0"),
+		[]string{"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1"}},
+	"nodes that are too old": {kubelets("v1.33.9", "edge0", "edge1"),
+		[]string{
+			"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than the API " +
+				"server's v1.37.1"}},
+}
+
+// gridDefects are of the controller, the CRDs, the grids and Services.
+var gridDefects = map[string]defect{
+	"a controller that is not available": {
+		altered("Deployment kube-system/application-grid-controller", "status: {availableReplicas: 0}"),
+		[]string{
+			"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is available"}},
+	"half a controller": {
+		altered("Deployment kube-system/application-grid-controller", "status: {availableReplicas: 1}"),
+		[]string{"warning Controller Deployment kube-system/application-grid-controller: 1 of its 2 pods are " +
+			"available"}},
+	"no controller": {without("Deployment kube-system/application-grid-controller"),
+		[]string{
+			"failure Controller Deployment kube-system/application-grid-controller: there is no controller: what " +
+				"grids say is not done"}},
+	"an older CRD": {adding(crd("servicegrids.superedge.io", "1")),
+		[]string{
+			"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this " +
+				"program's "}},
+	"a newer CRD": {adding(crd("servicegrids.superedge.io", "99")),
+		[]string{
+			"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this " +
+				"program's "}},
+	"SuperEdge's CRD": {adding(crd("servicegrids.superedge.io", "")),
+		[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is not application-grid's"}},
+	"no CRD": {without("CustomResourceDefinition /servicegrids.superedge.io"),
+		[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is not there"}},
+	"a CRD that is not served": {
+		func(c *testCluster) {
+			delete(get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").Object,
+				"status")
+		},
+		[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it"}},
+	"a stalled and degraded grid": {
+		func(c *testCluster) {
+			meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
+				metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue,
+					Reason:  v1.ReasonNameConflict,
+					Message: "x is taken"})
+			meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
+				metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue,
+					Reason:  v1.ReasonUnitsStalled,
+					Message: "unit east"})
+		},
+		[]string{
+			"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded (NameConflict): x " +
+				"is taken"}},
+	"a grid that nobody answers": {altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
+		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not told of it"}},
+	"an annotation that does not parse": {
+		altered("Service shop/echo-svc", "metadata: {annotations: {topologyKeys: zone1}}"),
+		[]string{
+			"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node sees " +
+				"its endpoints"}},
+	"OpenYurt's annotation that does not parse": {
+		func(c *testCluster) {
+			get[*corev1.Service](c,
+				"Service shop/echo-svc").Annotations = map[string]string{v1.AnnotationOpenYurtTopologyKeys: "pool"}
+		},
+		[]string{
+			"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not parse, so no " +
+				"node sees its endpoints"}},
+}
+
+// networkDefects are of what has the wrapper's port, or kube-proxy's place.
+var networkDefects = map[string]defect{
+	"another takes the port": {adding(grabber),
+		[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0",
+			"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"}},
+	"Cilium at the API server": {adding(cilium),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
+	"Cilium at the wrapper":            {adding(cilium + ciliumAt("https://127.0.0.1:51006")), nil},
+	"Cilium at the wrapper everywhere": {adding(cilium + ciliumEverywhere), nil},
+	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
+	"Cilium with several API servers": {adding(cilium + ciliumAt("https://127.0.0.1:51006,https://192.0.2.1:6443")),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium has several API servers",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium has several API servers"}},
+	"Calico's eBPF": {adding(calico("Iptables", "true")),
+		[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes " +
+			"kube-proxy's place (FelixConfiguration default, bpfEnabled)"}},
+	"Calico for pods only": {adding(calico("Iptables", "false")), nil},
+	"NodeLocal DNSCache": {
+		adding(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: node-local-dns, namespace: kube-system},
+ spec: {template: {spec: {hostNetwork: true, containers: [{name: node-cache,
+ image: "registry.k8s.io/dns/k8s-dns-node-cache:1.26.0"}]}}}}`),
+		[]string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns: NodeLocal DNSCache answers the pods"}},
+}
+
+// credentialDefects are of what ends.
+var credentialDefects = map[string]defect{
+	"a certificate of the API server that ends": {
+		func(c *testCluster) { c.server.CertificateEnd = now.AddDate(0, 0, 12) },
+		[]string{"warning Credentials API server: the serving certificate ends on 2026-12-03, in 12 days"}},
+	"a token that ended": {credentialOf(`token: ` + token(now.Add(-time.Hour))),
+		[]string{
+			`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on ` +
+				"2026-11-21"}},
+	"a token that ends": {credentialOf(`token: ` + token(now.Add(5*time.Hour))),
+		[]string{
+			`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on ` +
+				"2026-11-21, in 5 hours"}},
+	"a token that lasts": {credentialOf(`token: ` + token(now.AddDate(1, 0, 0))), nil},
+	"a certificate that ended": {
+		func(c *testCluster) {
+			file, _ := tlstest.NewAuthority(c.T).IssueFiles(c.T, c.TempDir(), "wrapper")
+			data, err := os.ReadFile(file)
+			if err != nil {
+				c.Fatal(err)
+			}
+			credentialOf(`client-certificate-data: ` + base64.StdEncoding.EncodeToString(data))(c)
+			c.now = now.AddDate(50, 0, 0)
+			c.server.CertificateEnd = c.now.AddDate(1, 0, 0)
+		},
+		[]string{`failure Credentials ConfigMap kube-system/own: the certificate "CN=wrapper" in key kubeconfig.conf ` +
+			"ended on"}},
+}

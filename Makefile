@@ -138,9 +138,10 @@ $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
 .PHONY: test-unit
-test-unit: ## Runs the unit tests, with the race detector. PKG=./pkg/storage/... for some of them. Needs no root.
-	@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev
-	CGO_ENABLED=1 go test -race -timeout 10m $(or $(PKG),./...)
+test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
+	$(if $(RACE),@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev && \
+		CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),./...))
+	$(if $(RACE),CGO_ENABLED=1 )go test $(if $(RACE),-race )-timeout 10m $(or $(PKG),./...)
 	$(if $(PKG),,go -C hack/tools test ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
@@ -151,7 +152,7 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
-		chromium:chromium node:nodejs npm:npm
+		mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short ./e2e/... ./faults/... ./docs/... $(ARGS)
 
@@ -186,7 +187,7 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 7 minutes. Needs root.
+test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
@@ -248,15 +249,14 @@ $(BIN)/kube-proxy-%: test/compat/kube-proxy-%/go.mod test/compat/kube-proxy-%/go
 		k8s.io/kubernetes/cmd/kube-proxy
 
 # What the demonstration runs, and no more, of two modules at once (hack/demo/go.work): what was built for one program is
-# linked while others are compiled. On a machine that has compiled nothing yet the compiler inlines nothing, which takes a
-# quarter off, and writes nothing for debuggers, which takes another eighth off.
+# linked while others are compiled.
 DEMO_PROGRAMS = $(addprefix $(MODULE)/cmd/,application-grid-wrapper application-grid-controller application-grid-hub \
 	statefulset-grid-daemon) $(addprefix $(MODULE)/test/cmd/,components edge-cluster)
 
 .PHONY: demo-programs
 demo-programs:
 	@GOWORK=$(CURDIR)/hack/demo/go.work hack/gobuild.sh "building application-grid, and the Kubernetes that it is shown on" hack/demo \
-		'--cold=-gcflags=all=-l -dwarf=false' -tags=demo -ldflags='$(MODULE)/cmd/...=$(LDFLAGS)' \
+		-tags=demo -ldflags='$(MODULE)/cmd/...=$(LDFLAGS)' \
 		-ldflags='$(MODULE)/test/...=$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ $(DEMO_PROGRAMS)
 
 .PHONY: demo

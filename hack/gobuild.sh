@@ -1,20 +1,18 @@
 #!/usr/bin/env bash
 # Builds Go programs, and says how far that is: gobuild.sh WHAT DIRECTORY ARGUMENTS...
-# The arguments are those of go build; a flag and its value are one of them: -o=FILE. --cold=FLAG is a flag for go build that
-# is used where it does not make more packages to compile: on a machine that has compiled nothing yet, or has used the flag
-# before. Nothing is said if it takes less than 3 seconds. The exit code is that of go build, after its errors.
+# The arguments are those of go build; a flag and its value are one of them: -o=FILE. Nothing is said if it takes less than
+# 3 seconds. The exit code is that of go build, after its errors.
 set -euo pipefail
 
 what=$1 directory=$2
 shift 2
-flags=() selecting=() packages=() cold=()
+flags=() selecting=() packages=()
 for argument; do
 	case $argument in
-	--cold=*) cold=("${argument#--cold=}") ;;
 	-*) flags+=("$argument") ;;
 	*) packages+=("$argument") ;;
 	esac
-	case $argument in -tags=* | -gcflags=*) selecting+=("$argument") ;; esac
+	case $argument in -tags=* | -gcflags=* | -race) selecting+=("$argument") ;; esac
 done
 
 log=$(mktemp)
@@ -39,25 +37,10 @@ report &
 reporter=$!
 trap 'kill $reporter 2>/dev/null || true; rm -f "$log" "$log.total" "$log.stale"' EXIT
 
-# stale_packages FLAGS... prints how many packages have to be compiled; it downloads what is not there yet.
-stale_packages() {
-	local stale='{{if .Stale}}{{.ImportPath}}{{end}}'
-	go -C "$directory" list -deps "$@" -f "$stale" "${packages[@]}" 2>"$log" >"$log.stale" || { cat "$log" >&2; exit 1; }
-	grep -c . "$log.stale" || true
-}
-if [ ${#cold[@]} -gt 0 ]; then
-	total=$(stale_packages "${selecting[@]}" "${cold[@]}")
-	# Where not even runtime is compiled without the flag, nothing is.
-	if [ "$(go list -f '{{.Stale}}' runtime)" != true ] && total_warm=$(stale_packages "${selecting[@]}") &&
-		[ "$total_warm" -lt "$total" ]; then
-		total=$total_warm
-	else
-		flags+=("${cold[@]}")
-	fi
-else
-	total=$(stale_packages "${selecting[@]}")
-fi
-echo "$total" >"$log.total"
+# How many packages have to be compiled; what is not there yet is downloaded.
+go -C "$directory" list -deps "${selecting[@]}" -f '{{if .Stale}}{{.ImportPath}}{{end}}' "${packages[@]}" \
+	2>"$log" >"$log.stale" || { cat "$log" >&2; exit 1; }
+{ grep -c . "$log.stale" || true; } >"$log.total"
 rm -f "$log.stale"
 
 code=0

@@ -8,8 +8,8 @@ DESTDIR=${DESTDIR:-}
 PREFIX=${PREFIX:-/usr/local}
 config=$DESTDIR${SYSCONFDIR:-/etc}/application-grid
 units=$DESTDIR$PREFIX/lib/systemd/system
-node_programs=(application-grid-wrapper statefulset-grid-daemon)
-programs=("${node_programs[@]}" application-grid-controller application-grid-hub kubectl-grid lite-apiserver)
+node_programs=(application-grid-wrapper statefulset-grid-daemon lite-apiserver)
+programs=("${node_programs[@]}" application-grid-controller application-grid-hub kubectl-grid)
 doc=$DESTDIR$PREFIX/share/doc/application-grid
 man=$DESTDIR$PREFIX/share/man/man1
 
@@ -61,10 +61,10 @@ uninstall)
 	# Directories that installing made, as far as they are empty; of the system itself none.
 	rmdir "$units" "$(dirname "$units")" "$config" "$doc" "$man" 2>/dev/null || true
 	if [ -n "$DESTDIR" ]; then rmdir -p "$DESTDIR$PREFIX/share/doc" "$DESTDIR$PREFIX/share/man" "$DESTDIR$PREFIX/lib" "$DESTDIR$PREFIX/bin" "$(dirname "$config")" 2>/dev/null || true; fi
-	for kept in "$config" "$DESTDIR/var/lib/application-grid-wrapper" "$DESTDIR/var/lib/private/application-grid-wrapper" "$DESTDIR/data/edge/hosts"; do
+	for kept in "$config" "$DESTDIR/var/lib/application-grid-wrapper" "$DESTDIR/var/lib/private/application-grid-wrapper" "$DESTDIR/var/lib/lite-apiserver" "$DESTDIR/data/edge/hosts"; do
 		if [ -e "$kept" ]; then echo "kept, for you to remove: rm -r $kept"; fi
 	done
-	echo "uninstalled. Has kube-proxy lost its --master=http://localhost:51006 again?"
+	echo "uninstalled. Has kube-proxy lost its --master=http://localhost:51006 again, and the kubelet the --kubeconfig of lite-apiserver?"
 	;;
 *)
 	echo "usage: install.sh install|uninstall" >&2

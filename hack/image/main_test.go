@@ -63,6 +63,14 @@ var programs = map[string]program{
 	},
 }
 
+// must ends a test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func imageOf(t *testing.T, name string) options {
 	t.Helper()
 	if _, err := os.Stat(binaries); err != nil {
@@ -79,19 +87,13 @@ func TestReproducible(t *testing.T) {
 	for name := range programs {
 		o := imageOf(t, name)
 		first, err := write(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sum := sumOf(t, o.archive)
 		copied := t.TempDir()
-		if err := os.CopyFS(copied, os.DirFS(binaries)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(copied, os.DirFS(binaries)))
 		o.binaries, o.archive = copied, filepath.Join(t.TempDir(), "again.tar")
 		second, err := write(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if first != second || sum != sumOf(t, o.archive) {
 			t.Errorf("%s: %s, and then %s", name, first, second)
 		}
@@ -102,9 +104,7 @@ func TestReproducible(t *testing.T) {
 func sumOf(t *testing.T, file string) [sha256.Size]byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return sha256.Sum256(data)
 }
 
@@ -124,17 +124,13 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		manifest, err := index.IndexManifest()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var platforms []string
 		for _, descriptor := range manifest.Manifests {
 			platforms = append(platforms, descriptor.Platform.String())
 			t.Run(name+"/"+descriptor.Platform.String(), func(t *testing.T) {
 				image, err := index.Image(descriptor.Digest)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				check(t, image, o, program.user)
 				start(t, image, *descriptor.Platform, name, program)
 			})
@@ -150,15 +146,11 @@ func open(t *testing.T, archive string) v1.ImageIndex {
 	t.Helper()
 	directory := t.TempDir()
 	file, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	unpack(t, file, directory)
 	index, err := layout.ImageIndexFromPath(directory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return index
 }
 
@@ -174,9 +166,7 @@ func read(t *testing.T, archive string) v1.ImageIndex {
 		t.Errorf("the tag is %q", tag)
 	}
 	index, err := outer.ImageIndex(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return index
 }
 
@@ -189,30 +179,20 @@ func unpack(t *testing.T, from io.Reader, directory string) []string {
 		if errors.Is(err, io.EOF) {
 			return names
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		names = append(names, header.Name)
 		path := filepath.Join(directory, header.Name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, fs.FileMode(header.Mode)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(path, data, fs.FileMode(header.Mode)))
 	}
 }
 
 func check(t *testing.T, image v1.Image, o options, user int) {
 	t.Helper()
 	file, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := file.Config
 	if c.User != fmt.Sprintf("%d:%d", user, user) ||
 		!slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
@@ -226,9 +206,7 @@ func check(t *testing.T, image v1.Image, o options, user int) {
 func start(t *testing.T, image v1.Image, platform v1.Platform, name string, p program) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "image-root-") //nolint:usetesting // t.TempDir is closed to the user 65532
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(root)
 	content := mutate.Extract(image)
 	defer content.Close()
@@ -244,9 +222,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, p pr
 		os.WriteFile(filepath.Join(root, "kubeconfig"), []byte(kubeconfig), 0o644), // what a cluster mounts
 		os.Mkdir(filepath.Join(root, "data"), 0o755), os.Chown(filepath.Join(root, "data"), p.user, p.user),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	command := []string{"/usr/local/bin/" + name}
 	if platform.Architecture != runtime.GOARCH { // statically linked, the emulator runs in the changed root too
@@ -255,12 +231,8 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, p pr
 			t.Fatalf("%v: apt-get install qemu-user-static", err)
 		}
 		data, err := os.ReadFile(emulator)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, "emulator"), data, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(root, "emulator"), data, 0o755))
 		command = append([]string{"/emulator"}, command...)
 	}
 	run := func(args ...string) *exec.Cmd {
@@ -279,12 +251,8 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, p pr
 	t.Logf("%s", out)
 	cmd := run(p.args...)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	hang := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer hang.Stop()
 	found := false

@@ -18,30 +18,18 @@ import (
 // that they were given. The same directory makes the same bytes, whenever its files were written.
 func TestTree(t *testing.T) {
 	tree := t.TempDir()
-	if err := os.Mkdir(filepath.Join(tree, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(tree, "bin", "all"), []byte("program"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("all", filepath.Join(tree, "bin", "one")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(tree, "bin"), 0o755))
+	must(t, os.WriteFile(filepath.Join(tree, "bin", "all"), []byte("program"), 0o755))
+	must(t, os.Symlink("all", filepath.Join(tree, "bin", "one")))
 	o := options{
 		rootfs: tree, platform: "linux_arm_v7", archive: filepath.Join(t.TempDir(), "a.tar"),
 		created: time.Unix(1700000000, 0).UTC(),
 	}
-	if err := writeTree(o, []string{"registry.example.org/one:v1=/bin/one", "all:v2"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeTree(o, []string{"registry.example.org/one:v1=/bin/one", "all:v2"}))
 	first := sumOf(t, o.archive)
-	if err := os.Chtimes(filepath.Join(tree, "bin", "all"), time.Now(), time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(filepath.Join(tree, "bin", "all"), time.Now(), time.Unix(1, 0)))
 	o.archive = filepath.Join(t.TempDir(), "b.tar")
-	if err := writeTree(o, []string{"registry.example.org/one:v1=/bin/one", "all:v2"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeTree(o, []string{"registry.example.org/one:v1=/bin/one", "all:v2"}))
 	if sumOf(t, o.archive) != first {
 		t.Error("the same files made other bytes")
 	}
@@ -51,9 +39,7 @@ func TestTree(t *testing.T) {
 		t.Error(err)
 	}
 	manifest, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(manifest.Manifests) != 2 {
 		t.Fatalf("there are %d images", len(manifest.Manifests))
 	}
@@ -75,13 +61,9 @@ func TestTree(t *testing.T) {
 			t.Errorf("its platform is %q", got)
 		}
 		image, err := index.Image(descriptor.Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config, err := image.ConfigFile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.Equal(config.Config.Entrypoint, want.program) {
 			t.Errorf("it starts %q, not %q", config.Config.Entrypoint, want.program)
 		}
@@ -93,9 +75,7 @@ func TestTree(t *testing.T) {
 			t.Errorf("the layer is %s, %v", kind, err)
 		}
 		content, err := layers[0].Compressed() // as it is in the archive
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer content.Close()
 		var files []string
 		for r := tar.NewReader(content); ; {
@@ -103,9 +83,7 @@ func TestTree(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			files = append(files, header.FileInfo().Mode().String()+" "+header.Name+" "+header.Linkname)
 		}
 		if want := []string{

@@ -27,17 +27,13 @@ func TestAirgapCheck(t *testing.T) {
 	}
 	page := filepath.Join(directory, "README.md")
 	original, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, change := range map[string]func() error{
 		"changed": func() error { return os.WriteFile(page, append(original, ' '), 0o600) },
 		"missing": func() error { return os.Remove(page) },
 		"added":   func() error { return os.WriteFile(filepath.Join(directory, "images", "other.tar"), nil, 0o600) },
 	} {
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, change())
 		if out, err := check(); err == nil {
 			t.Errorf("%s: it says %s", name, out)
 		}
@@ -45,9 +41,7 @@ func TestAirgapCheck(t *testing.T) {
 			t.Errorf("%s: it is imported", name)
 		}
 		os.Remove(filepath.Join(directory, "images", "other.tar"))
-		if err := os.WriteFile(page, original, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(page, original, 0o600))
 	}
 	if _, err := check(); err != nil {
 		t.Error(err)
@@ -67,22 +61,16 @@ func TestAirgapImport(t *testing.T) {
 	state := t.TempDir()
 	socket := filepath.Join(state, "containerd.sock")
 	configuration := filepath.Join(state, "config.toml")
-	if err := os.WriteFile(configuration,
+	must(t, os.WriteFile(configuration,
 		fmt.Appendf(nil, "version = 3\nroot = %q\nstate = %q\ndisabled_plugins = [%q]\n[grpc]\naddress = %q\n",
 			filepath.Join(state,
-				"root"), filepath.Join(state, "run"), "io.containerd.cri.v1.runtime", socket), 0o600); err != nil {
-		t.Fatal(err)
-	}
+				"root"), filepath.Join(state, "run"), "io.containerd.cri.v1.runtime", socket), 0o600))
 	log, err := os.Create(filepath.Join(state, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.Close()
 	containerd := exec.Command(binary(t, "containerd"), "--config", configuration)
 	containerd.Stdout, containerd.Stderr = log, log
-	if err := containerd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, containerd.Start())
 	defer func() {
 		if err := containerd.Process.Signal(os.Interrupt); err != nil {
 			t.Error(err)
@@ -111,9 +99,7 @@ func TestAirgapImport(t *testing.T) {
 	}
 	list, err := output(t, "/", nil, binary(t, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "list",
 		"-q")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, program := range inImages {
 		if want := "docker.io/library/" + program + ":" + versionMade(t); !strings.Contains(list, want+"\n") {
 			t.Errorf("there is no %s in %s", want, list)

@@ -17,12 +17,8 @@ func TestArchivesDependOnContentOnly(t *testing.T) {
 		for i := range made {
 			directory := t.TempDir()
 			file := filepath.Join(directory, "program")
-			if err := os.WriteFile(file, []byte("content"), 0o600+os.FileMode(i)*0o100); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chtimes(file, time.Unix(int64(i), 0), time.Unix(int64(i), 0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte("content"), 0o600+os.FileMode(i)*0o100))
+			must(t, os.Chtimes(file, time.Unix(int64(i), 0), time.Unix(int64(i), 0)))
 			entries := []entry{
 				{name: "bin/program", executable: true, from: file}, {name: "README", data: []byte("text")},
 			}
@@ -31,9 +27,7 @@ func TestArchivesDependOnContentOnly(t *testing.T) {
 			}
 			archive := filepath.Join(directory, "archive"+kind)
 			err := writeArchive(archive, entries, time.Unix(1700000000, 0).UTC())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if made[i], err = os.ReadFile(archive); err != nil {
 				t.Fatal(err)
 			}
@@ -53,9 +47,7 @@ func TestCompare(t *testing.T) {
 	write := func(files map[string]string) string {
 		directory := t.TempDir()
 		for name, content := range files {
-			if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(directory, name), []byte(content), 0o600))
 		}
 		return directory
 	}

@@ -41,9 +41,7 @@ func TestNotesOf(t *testing.T) {
 // TestChangelogCanBeReleased: what is in the changelog becomes the notes of a release by a version and a date alone.
 func TestChangelogCanBeReleased(t *testing.T) {
 	data, err := os.ReadFile("../../" + changelogFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dated := strings.Replace(string(data), "## [Unreleased]", "## [9.9.9] - 2030-01-01", 1)
 	if notes, err := notesOf(dated, "v9.9.9"); err != nil || !strings.Contains(notes, "\n### ") {
 		t.Errorf("got %q, %v", notes, err)

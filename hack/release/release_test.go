@@ -35,6 +35,14 @@ import (
 // made is what `make test-release` has made. Without it there is nothing to test.
 const made = "../../dist/release"
 
+// must ends a test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // versionMade is the version of what was made.
 func versionMade(t *testing.T) string {
 	t.Helper()
@@ -43,9 +51,7 @@ func versionMade(t *testing.T) string {
 		t.Fatalf("%v: run `make test-release`", err)
 	}
 	var plugin krewPlugin
-	if err := yaml.UnmarshalStrict(data, &plugin); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(data, &plugin))
 	return plugin.Spec.Version
 }
 
@@ -71,9 +77,7 @@ func binary(t *testing.T, name string) string {
 		directory = "../../bin"
 	}
 	path, err := filepath.Abs(filepath.Join(directory, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: run `make test-release`", err)
 	}
@@ -97,9 +101,7 @@ func extract(t *testing.T, archive string) string {
 	t.Helper()
 	directory := t.TempDir()
 	data, err := os.ReadFile(filepath.Join(made, archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write := func(file string, mode os.FileMode, content io.Reader) {
 		t.Helper()
 		if !filepath.IsLocal(file) {
@@ -107,20 +109,14 @@ func extract(t *testing.T, archive string) string {
 		}
 		path := filepath.Join(directory, file)
 		text, err := io.ReadAll(content)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, mode)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, mode)))
 	}
 	if strings.HasSuffix(archive, ".zip") {
 		r, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range r.File {
 			content, err := file.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			write(file.Name, file.Mode(), content)
 		}
 		return directory
@@ -136,9 +132,7 @@ func extract(t *testing.T, archive string) string {
 		if errors.Is(err, io.EOF) {
 			return directory
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if header.Uid != 0 || header.Uname != "" || header.ModTime.IsZero() {
 			t.Errorf("%s says of %s by whom and when it was made: %+v", archive, header.Name, header)
 		}
@@ -210,23 +204,17 @@ func TestPrograms(t *testing.T) {
 // that are linked into the programs in that file, with licences that may go with them.
 func TestBillsOfMaterials(t *testing.T) {
 	directory, err := output(t, ".", nil, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	schemas := gojsonschema.NewSchemaLoader()
 	// The schema refers to others by their addresses, which are in the module, too.
 	for _, other := range []string{"spdx.schema.json", "jsf-0.82.schemax.json"} {
-		if err := schemas.AddSchema("http://cyclonedx.org/schema/"+strings.ReplaceAll(other, "schemax", "schema"),
+		must(t, schemas.AddSchema("http://cyclonedx.org/schema/"+strings.ReplaceAll(other, "schemax", "schema"),
 			gojsonschema.NewReferenceLoader("file://"+filepath.Join(strings.TrimSpace(directory), "schema",
-				other))); err != nil {
-			t.Fatal(err)
-		}
+				other))))
 	}
 	schema, err := schemas.Compile(gojsonschema.NewReferenceLoader("file://" +
 		filepath.Join(strings.TrimSpace(directory), "schema", "bom-1.6.schema.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serials := map[string]bool{}
 	checked := 0
 	for _, file := range names(t) {
@@ -236,9 +224,7 @@ func TestBillsOfMaterials(t *testing.T) {
 		}
 		checked++
 		data, err := os.ReadFile(filepath.Join(made, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		result, err := schema.Validate(gojsonschema.NewBytesLoader(data))
 		if err != nil || !result.Valid() {
 			t.Errorf("%s is not CycloneDX: %v %v", file, err, result.Errors())
@@ -307,9 +293,7 @@ func linked(t *testing.T, directory string) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return slices.Sorted(maps.Keys(modules))
 }
 
@@ -317,24 +301,16 @@ func linked(t *testing.T, directory string) []string {
 // the files that are there.
 func TestProvenance(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(made, provenanceFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var s intoto.Statement
-	if err := protojson.Unmarshal(data, &s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, protojson.Unmarshal(data, &s))
 	if err := s.Validate(); err != nil {
 		t.Error(err)
 	}
 	predicate, err := json.Marshal(s.GetPredicate().AsMap())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var provenance slsa.Provenance
-	if err := protojson.Unmarshal(predicate, &provenance); err != nil {
-		t.Fatal(err)
-	}
+	must(t, protojson.Unmarshal(predicate, &provenance))
 	if err := provenance.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -360,13 +336,9 @@ func TestProvenance(t *testing.T) {
 // that have the digest, the program and a licence.
 func TestKrewManifest(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(made, krewFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var plugin krewPlugin
-	if err := yaml.UnmarshalStrict(data, &plugin); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(data, &plugin))
 	if err := checkVersion(plugin.Spec.Version); err != nil || plugin.Metadata.Name+".yaml" != krewFile ||
 		plugin.Spec.ShortDescription == "" ||
 		len(plugin.Spec.ShortDescription) > 50 || strings.HasSuffix(plugin.Spec.ShortDescription, ".") {
@@ -410,9 +382,7 @@ func TestChart(t *testing.T) {
 	}
 	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system",
 		"--set=distribution=k3s", "--set=hub.enabled=true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, program := range inImages {
 		if !strings.Contains(out, fmt.Sprintf("image: %q\n", program+":"+version)) {
 			t.Errorf("the chart does not ask for %s:%s", program, version)
@@ -450,9 +420,7 @@ func TestPush(t *testing.T) {
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "http://")
 	list, err := os.ReadFile(filepath.Join(made, imagesFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := push(t.Context(), []string{"--release=" + made}); err == nil ||
 		!strings.Contains(err.Error(), "REGISTRY=") {
 		t.Errorf("without a registry: %v", err)
@@ -463,26 +431,16 @@ func TestPush(t *testing.T) {
 		fmt.Fprintf(&renamed, "%s/edge/%s", host, line)
 		program, _, _ := strings.Cut(line, ":")
 		archive := imageArchive(program, versionMade(t))
-		if err := copyFile(filepath.Join(directory, archive), filepath.Join(made, archive)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, copyFile(filepath.Join(directory, archive), filepath.Join(made, archive)))
 	}
-	if err := os.WriteFile(filepath.Join(directory, imagesFile), []byte(renamed.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := push(t.Context(), []string{"--release=" + directory, "--insecure"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(directory, imagesFile), []byte(renamed.String()), 0o600))
+	must(t, push(t.Context(), []string{"--release=" + directory, "--insecure"}))
 	for line := range strings.Lines(renamed.String()) {
 		tagged, digest, _ := strings.Cut(strings.TrimSpace(line), "@")
 		tag, err := name.NewTag(tagged, name.Insecure)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		index, err := remote.Index(tag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := index.Digest(); err != nil || got.String() != digest {
 			t.Errorf("%s is %s there, want %s: %v", tagged, got, digest, err)
 		}
@@ -491,9 +449,7 @@ func TestPush(t *testing.T) {
 		}
 	}
 	other := strings.ReplaceAll(renamed.String(), "sha256:", "sha256:0000")
-	if err := os.WriteFile(filepath.Join(directory, imagesFile), []byte(other), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(directory, imagesFile), []byte(other), 0o600))
 	if err := push(t.Context(), []string{"--release=" + directory, "--insecure"}); err == nil ||
 		!strings.Contains(err.Error(), "the archive has the image") {
 		t.Errorf("another digest: %v", err)

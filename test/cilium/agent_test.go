@@ -24,6 +24,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // account is that of the agent.
@@ -64,27 +65,27 @@ func newAgent(t *testing.T, node *cluster.Node) *agent {
 	dir, err := os.MkdirTemp("", "cilium-") //nolint:usetesting // its name is the cgroup's, and clean ends its mounts
 	a := &agent{t: t, node: node, dir: dir, cgroup: filepath.Join(dir, "cg", filepath.Base(dir))}
 	t.Cleanup(a.clean)
-	must(t, err)
-	must(t, node.KubeProxy.Stop())
+	suite.Must(t, err)
+	suite.Must(t, node.KubeProxy.Stop())
 	_, err = node.Run(t.Context(), "nft", "flush", "ruleset")
-	must(t, err)
+	suite.Must(t, err)
 	client := shared.Client()
 	token, err := client.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), account,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(token.Status.Token), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "ca.crt"), node.WrapperConfig(cluster.RoleNobody).CAData, 0o600))
-	must(t, os.Mkdir(filepath.Join(dir, "tools"), 0o755))
+	suite.Must(t, err)
+	suite.Must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(token.Status.Token), 0o600))
+	suite.Must(t, os.WriteFile(filepath.Join(dir, "ca.crt"), node.WrapperConfig(cluster.RoleNobody).CAData, 0o600))
+	suite.Must(t, os.Mkdir(filepath.Join(dir, "tools"), 0o755))
 	for name, program := range map[string]string{"clang": "clang-19", "llc": "llc-19"} {
 		path, err := exec.LookPath(program)
-		must(t, err)
-		must(t, os.Symlink(path, filepath.Join(dir, "tools", name)))
+		suite.Must(t, err)
+		suite.Must(t, os.Symlink(path, filepath.Join(dir, "tools", name)))
 	}
 	a.holder = exec.Command("bash", "-c", enter, "-", dir, sources, filepath.Base(dir))
 	a.holder.Stderr = os.Stderr
 	said, err := a.holder.StdoutPipe()
-	must(t, err)
-	must(t, node.Start(a.holder))
+	suite.Must(t, err)
+	suite.Must(t, node.Start(a.holder))
 	if n, err := said.Read(make([]byte, 16)); n == 0 {
 		t.Fatalf("making Cilium's namespaces: %v", err)
 	}
@@ -120,7 +121,7 @@ func (a *agent) command(program string, args ...string) *exec.Cmd {
 func (a *agent) environment() []string {
 	a.t.Helper()
 	server, port, err := net.SplitHostPort(strings.TrimPrefix(a.node.APIServerURL(), "https://"))
-	must(a.t, err)
+	suite.Must(a.t, err)
 	return []string{
 		"KUBERNETES_SERVICE_HOST=" + server, "KUBERNETES_SERVICE_PORT=" + port, "K8S_NODE_NAME=" + a.node.Name(),
 		"CILIUM_K8S_NAMESPACE=kube-system", "PATH=" + filepath.Join(a.dir, "tools") + ":" + os.Getenv("PATH"),
@@ -136,7 +137,7 @@ func (a *agent) configure(flags ...string) string {
 		"--dest=" + directory}, flags)...)
 	said := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = said, said
-	must(a.t, a.node.Start(cmd))
+	suite.Must(a.t, a.node.Start(cmd))
 	if err := cmd.Wait(); err != nil {
 		a.t.Fatalf("cilium-dbg build-config: %v\n%s", err, said)
 	}
@@ -158,10 +159,10 @@ func (a *agent) start(flags ...string) {
 		"--enable-cilium-endpoint-slice=false",
 	}, flags)...)
 	log, err := os.OpenFile(filepath.Join(shared.Dir(), "cilium-agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must(a.t, err)
+	suite.Must(a.t, err)
 	defer log.Close() // the agent has its own descriptor
 	a.process.Stdout, a.process.Stderr = log, log
-	must(a.t, a.node.Start(a.process))
+	suite.Must(a.t, a.node.Start(a.process))
 }
 
 // stop stops the agent. Its maps stay.
@@ -182,20 +183,20 @@ func (a *agent) reboot() {
 	a.stop()
 	cmd := a.command("bash", "-c", "rm -rf /sys/fs/bpf/{tc,cilium} /run/cilium/state")
 	cmd.Stderr = os.Stderr
-	must(a.t, a.node.Start(cmd))
-	must(a.t, cmd.Wait())
+	suite.Must(a.t, a.node.Start(cmd))
+	suite.Must(a.t, cmd.Wait())
 }
 
 // cpu is how long a process has computed.
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	must(t, err)
+	suite.Must(t, err)
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
 	var used time.Duration
 	for _, field := range fields[12:14] { // utime and stime
 		n, err := strconv.Atoi(field)
-		must(t, err)
+		suite.Must(t, err)
 		used += time.Duration(n) * 10 * time.Millisecond // a tick
 	}
 	return used
@@ -264,11 +265,4 @@ func (a *agent) answers(service *corev1.Service) (string, error) {
 	}
 	slices.Sort(nodes)
 	return strings.Join(slices.Compact(nodes), " "), nil
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

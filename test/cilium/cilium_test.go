@@ -47,11 +47,11 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
 	var err error
 	f.cilium, err = shared.Node("a1")
-	must(t, err)
+	suite.Must(t, err)
 	f.proxy, err = shared.Node("a2")
-	must(t, err)
+	suite.Must(t, err)
 	crds, err := filepath.Glob(filepath.Join(sources, "pkg/k8s/apis/cilium.io/client/crds/v2*/*.yaml"))
-	must(t, err)
+	suite.Must(t, err)
 	args := []string{"apply", "--server-side", "-f", "role.yaml", "-f", "cilium.yaml"}
 	for _, crd := range crds {
 		args = append(args, "-f", crd)
@@ -59,13 +59,13 @@ func newFixture(t *testing.T) *fixture {
 	f.kubectl(args...)
 
 	f.namespace = suite.Namespace(t, shared, "cilium-")
-	must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "echo"))
+	suite.Must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "echo"))
 	f.service, err = workload.CreateService(f.ctx, f.client, f.namespace, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	must(t, err)
-	must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "open"))
+	suite.Must(t, err)
+	suite.Must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "open"))
 	f.open, err = workload.CreateService(f.ctx, f.client, f.namespace, "open", workload.ServiceOptions{})
-	must(t, err)
+	suite.Must(t, err)
 	f.agent = newAgent(t, f.cilium)
 	go workload.Probes{Client: f.client, Dir: f.agent.dir,
 		Execute: func(ctx context.Context, name string, args ...string) error {
@@ -85,11 +85,9 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) kubectl(args ...string) {
 	f.Helper()
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	must(f.T, err)
-	_, err = f.proxy.Run(f.ctx, components, append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig(),
+	_, err := f.proxy.Run(f.ctx, suite.Binary(f, "components"), append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig(),
 		"--server=" + f.proxy.APIServerURL()}, args...)...)
-	must(f.T, err)
+	suite.Must(f.T, err)
 }
 
 // maps waits until the agent's maps have so many backends of a Service, and returns since when, after begin.
@@ -144,17 +142,17 @@ func (f *fixture) reached(want string) {
 
 func (f *fixture) relabel(node, unit string) {
 	f.Helper()
-	must(f.T, shared.RelabelNode(f.ctx, node, unitLabel, unit))
+	suite.Must(f.T, shared.RelabelNode(f.ctx, node, unitLabel, unit))
 }
 
 // startProxy starts kube-proxy without any rules, and waits until the node reaches exactly these nodes.
 func (f *fixture) startProxy(what, want string) {
 	f.Helper()
-	must(f.T, f.proxy.KubeProxy.Stop())
+	suite.Must(f.T, f.proxy.KubeProxy.Stop())
 	_, err := f.proxy.Run(f.ctx, "nft", "flush", "ruleset")
-	must(f.T, err)
+	suite.Must(f.T, err)
 	begin := time.Now()
-	must(f.T, f.proxy.KubeProxy.Launch())
+	suite.Must(f.T, f.proxy.KubeProxy.Launch())
 	f.kubeProxy(what, want, begin)
 }
 
@@ -245,14 +243,14 @@ func (f *fixture) probes() {
 	f.Helper()
 	silent, err := workload.CreateService(f.ctx, f.client, f.namespace, "silent",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	must(f.T, err)
+	suite.Must(f.T, err)
 	f.slice("silent", 0)
 	f.maps("a Service whose endpoint is silent", silent, 1, time.Now())
 	for _, service := range []*corev1.Service{f.service, f.open, silent} {
 		_, backends, err := f.agent.backends(f.ctx, service)
-		must(f.T, err)
+		suite.Must(f.T, err)
 		result, err := f.agent.probe(service)
-		must(f.T, err)
+		suite.Must(f.T, err)
 		sent := result.Reached
 		if service == silent {
 			sent = result.Silent
@@ -260,7 +258,7 @@ func (f *fixture) probes() {
 		var got []string
 		for address := range sent {
 			host, _, err := net.SplitHostPort(address)
-			must(f.T, err)
+			suite.Must(f.T, err)
 			got = append(got, host)
 		}
 		slices.Sort(got)
@@ -286,12 +284,12 @@ func (f *fixture) restarts() {
 			continue
 		}
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
-			must(f.T, away.end(node.Wrapper))
+			suite.Must(f.T, away.end(node.Wrapper))
 		}
 		f.relabel("b1", unitA)
 		time.Sleep(away.Duration)
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
-			must(f.T, node.Wrapper.Start(f.ctx))
+			suite.Must(f.T, node.Wrapper.Start(f.ctx))
 		}
 		f.both(fmt.Sprintf("after the wrappers were %s for %s", away.ended, away), "a1 a2 b1")
 		f.relabel("b1", unitB)
@@ -301,18 +299,18 @@ func (f *fixture) restarts() {
 
 // moves leads the agent to kube-apiserver when its wrapper stops, and back.
 func (f *fixture) moves() {
-	must(f.T, f.cilium.Wrapper.Stop())
+	suite.Must(f.T, f.cilium.Wrapper.Stop())
 	relay, err := f.cilium.StandIn(f.ctx)
-	must(f.T, err)
+	suite.Must(f.T, err)
 	defer relay.Close()
 	f.maps("moved to kube-apiserver: all sites", f.service, 4, time.Now())
 	ready := func(status corev1.ConditionStatus) {
-		must(f.T, workload.SetReadyOn(f.ctx, f.client, f.namespace, "echo", "a2", status))
+		suite.Must(f.T, workload.SetReadyOn(f.ctx, f.client, f.namespace, "echo", "a2", status))
 	}
 	ready(corev1.ConditionFalse)
 	f.maps("and a change there", f.service, 3, time.Now())
 	relay.Close()
-	must(f.T, f.cilium.Wrapper.Start(f.ctx))
+	suite.Must(f.T, f.cilium.Wrapper.Start(f.ctx))
 	f.maps("moved back to the wrapper", f.service, 1, time.Now())
 	ready(corev1.ConditionTrue)
 	f.maps("and a change there", f.service, 2, time.Now())
@@ -322,9 +320,9 @@ func (f *fixture) moves() {
 func (f *fixture) cut() {
 	through := "--k8s-api-server-urls=" + f.cilium.WrapperURL()
 	f.agent.configure(through)
-	must(f.T, f.cilium.CutLink(f.ctx))
-	must(f.T, f.cilium.Wrapper.Stop())
-	must(f.T, f.cilium.Wrapper.Launch())
+	suite.Must(f.T, f.cilium.CutLink(f.ctx))
+	suite.Must(f.T, f.cilium.Wrapper.Stop())
+	suite.Must(f.T, f.cilium.Wrapper.Launch())
 	f.relabel("b1", unitA)
 	time.Sleep(20 * time.Second)
 	f.reached("a1 a2")
@@ -339,7 +337,7 @@ func (f *fixture) cut() {
 	f.maps("an agent that starts while the link is cut", f.service, 2, begin)
 	f.reached("a1 a2")
 	f.Logf("connections are answered %.1f s after it started", time.Since(begin).Seconds())
-	must(f.T, f.cilium.RestoreLink(f.ctx))
+	suite.Must(f.T, f.cilium.RestoreLink(f.ctx))
 	f.both("after the link was cut, and the agent started again", "a1 a2 b1")
 	f.relabel("b1", unitB)
 	f.both("and a change afterwards", "a1 a2")
@@ -347,9 +345,9 @@ func (f *fixture) cut() {
 
 // hub lets the wrapper follow its share.
 func (f *fixture) hub() {
-	must(f.T, f.cilium.Wrapper.Stop())
+	suite.Must(f.T, f.cilium.Wrapper.Stop())
 	f.cilium.Wrapper.SetArgs(append(f.cilium.Wrapper.Args(), "--hub=require"))
-	must(f.T, f.cilium.Wrapper.Start(f.ctx))
+	suite.Must(f.T, f.cilium.Wrapper.Start(f.ctx))
 	f.relabel("b1", unitA)
 	f.both("through a hub: a node joins the site", "a1 a2 b1")
 	f.relabel("b1", unitB)
@@ -368,7 +366,7 @@ func TestManyServices(t *testing.T) {
 		names[i] = fmt.Sprintf("many-%d", i)
 		_, err := workload.CreateService(f.ctx, f.client, f.namespace, names[i],
 			workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-		must(t, err)
+		suite.Must(t, err)
 		f.slice(names[i], 0)
 	}
 	through := f.proxy.KubeProxy.Args()
@@ -432,5 +430,5 @@ func (f *fixture) slice(name string, n int) {
 	if n > 0 {
 		_, err = slices.Update(f.ctx, slice, metav1.UpdateOptions{})
 	}
-	must(f.T, err)
+	suite.Must(f.T, err)
 }

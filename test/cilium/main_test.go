@@ -1,6 +1,7 @@
 package cilium
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,7 +37,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("SKIPPED: Cilium cannot run here:", missing)
 		return
 	}
-	suite.Suite{Name: "cilium", Options: clusterOptions, Cluster: &shared}.Main(m)
+	suite.Suite{Name: "cilium", Options: clusterOptions(), Cluster: &shared, Prepare: findPrograms,
+		Programs: []string{"application-grid-wrapper", "application-grid-hub"}}.Main(m)
 }
 
 // missing says what an agent needs and this machine does not have; "" if it has all.
@@ -65,40 +67,35 @@ func missing() string {
 	return ""
 }
 
-func clusterOptions() (cluster.Options, error) {
-	var options cluster.Options
-	if err := suite.Privileged(); err != nil {
-		return options, err
-	}
-	for _, needed := range []struct {
-		to             *string
-		variable, name string
-	}{
-		{&options.Components, "COMPONENTS_BIN", "components"}, {&options.Wrapper, "WRAPPER_BIN", "application-grid-wrapper"},
-		{&options.Hub, "HUB_BIN", "application-grid-hub"}, {&plugin, "KUBECTL_GRID_BIN", "kubectl-grid"},
-		{&programs, "CILIUM_BIN", filepath.Join("cilium", agentName)},
-	} {
-		var err error
-		if *needed.to, err = suite.Program(needed.variable, needed.name); err != nil {
-			return options, err
-		}
-	}
-	programs, wrapper = filepath.Dir(programs), options.Wrapper
-	directory, err := exec.Command("go", "-C", "agent", "list", "-m", "-f", "{{.Dir}}", "github.com/cilium/cilium").Output()
-	if err != nil {
-		return options, fmt.Errorf("looking for Cilium's sources: %w", err)
-	}
-	sources = strings.TrimSpace(string(directory))
+func clusterOptions() cluster.Options {
 	unit := func(name string) map[string]string {
 		return map[string]string{unitLabel: name, v1.LabelEdgeNode: "static"}
 	}
-	options.WrapperTLS = true
-	options.WrapperArgs = []string{"--keep-answers-for=" + agentName + ",cilium-dbg"}
-	options.Progress = os.Stdout
-	options.Dir = os.Getenv("CILIUM_DIR") // to keep the logs
-	options.Nodes = []cluster.NodeSpec{
-		{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
-		{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
+	return cluster.Options{
+		WrapperTLS: true, WrapperArgs: []string{"--keep-answers-for=" + agentName + ",cilium-dbg"},
+		Dir: os.Getenv("CILIUM_DIR"), // to keep the logs
+		Nodes: []cluster.NodeSpec{
+			{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
+			{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
+		},
 	}
-	return options, nil
+}
+
+// findPrograms looks for Cilium, and for the programs that the tests run themselves.
+func findPrograms(ctx context.Context) error {
+	for name, path := range map[string]*string{"application-grid-wrapper": &wrapper, "kubectl-grid": &plugin,
+		"cilium/" + agentName: &programs} {
+		var err error
+		if *path, err = suite.Program(name); err != nil {
+			return err
+		}
+	}
+	programs = filepath.Dir(programs)
+	directory, err := exec.CommandContext(ctx, "go", "-C", "agent", "list", "-m", "-f", "{{.Dir}}",
+		"github.com/cilium/cilium").Output()
+	if err != nil {
+		return fmt.Errorf("looking for Cilium's sources: %w", err)
+	}
+	sources = strings.TrimSpace(string(directory))
+	return nil
 }

@@ -128,6 +128,10 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--service-account-signing-key-file=" + c.credentials.file("service-account.key"),
 		"--service-cluster-ip-range=" + c.serviceCIDRs(),
 	}
+	if c.options.Kubelets {
+		args = append(args, "--client-ca-file="+c.credentials.file("ca.crt"), "--authorization-mode=Node",
+			"--enable-admission-plugins=NodeRestriction") // beside those above
+	}
 	if c.options.APIViewOnly {
 		// The Service default/kubernetes cannot have a loopback address as its endpoint.
 		args = append(args, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",

@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
@@ -99,33 +101,19 @@ func (c *credentials) createCA() error {
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "application-grid-test-ca"},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(certificateLifetime),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		IsCA:                  true,
-		BasicConstraintsValid: true,
+	config := cert.Config{CommonName: "application-grid-test-ca", NotBefore: time.Now().Add(-time.Hour)}
+	if c.ca, err = cert.NewSelfSignedCACert(config, key); err != nil {
+		return err
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return err
 	}
-	if c.ca, err = x509.ParseCertificate(der); err != nil {
-		return err
-	}
-	encoded, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
+	if c.caPEM, err = cert.EncodeCertificates(c.ca); err != nil {
 		return err
 	}
 	c.caKey = key
-	c.caPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := keyutil.WriteKey(c.file("ca.key"), pem.EncodeToMemory(&pem.Block{Type: keyutil.ECPrivateKeyBlockType,
-		Bytes: encoded})); err != nil {
-		return err
-	}
-	return os.WriteFile(c.file("ca.crt"), c.caPEM, 0o600)
+	return errors.Join(replaceFile(c.file("ca.key"), keyPEM), replaceFile(c.file("ca.crt"), c.caPEM))
 }
 
 // issueServingCertificate writes a new serving certificate and key over the ones before. kube-apiserver reads
@@ -155,7 +143,7 @@ func (c *credentials) issue(name string, template *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	keyPEM, err := encodeKey(key)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return err
 	}
@@ -166,15 +154,11 @@ func (c *credentials) issue(name string, template *x509.Certificate) error {
 }
 
 func (c *credentials) createServiceAccountKey() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return err
 	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(c.file("service-account.key"), keyPEM, 0o600)
+	return os.WriteFile(c.file("service-account.key"), key, 0o600)
 }
 
 func (c *credentials) createTokens() error {
@@ -198,11 +182,16 @@ func (c *credentials) writeKubeconfig(name string, role Role, server string) (st
 
 // writeKubeconfigWith is writeKubeconfig with another token than the role's.
 func (c *credentials) writeKubeconfigWith(name string, role Role, server, token string) (string, error) {
+	return c.writeKubeconfigOf(name, server, &clientcmdapi.AuthInfo{Token: token}, string(role))
+}
+
+// writeKubeconfigOf writes a kubeconfig for a user, and returns its path.
+func (c *credentials) writeKubeconfigOf(name, server string, user *clientcmdapi.AuthInfo, as string) (string, error) {
 	const context = "embedded"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[context] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.caPEM}
-	config.AuthInfos[string(role)] = &clientcmdapi.AuthInfo{Token: token}
-	config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: string(role)}
+	config.AuthInfos[as] = user
+	config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: as}
 	config.CurrentContext = context
 	path := name
 	if !filepath.IsAbs(name) {
@@ -214,12 +203,19 @@ func (c *credentials) writeKubeconfigWith(name string, role Role, server, token 
 	return path, nil
 }
 
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
+// KubeletKubeconfig writes a kubelet's kubeconfig, with a certificate of its own, and returns its path. server is the
+// URL of kube-apiserver. Only with Options.Kubelets.
+func (c *Cluster) KubeletKubeconfig(node, server string) (string, error) {
+	name := "kubelet-" + node
+	err := c.credentials.issue(name, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("issuing the certificate of the kubelet of %s: %w", node, err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+	return c.credentials.writeKubeconfigOf(name+".kubeconfig", server, &clientcmdapi.AuthInfo{
+		ClientCertificate: c.credentials.file(name + ".crt"), ClientKey: c.credentials.file(name + ".key")}, name)
 }
 
 // replaceFile writes aside and renames, so that no reader sees half a file.

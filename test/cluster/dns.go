@@ -116,11 +116,10 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 // dnsDaemonKubeconfig writes the kubeconfig of a node's daemon, which leads to the node's wrapper, where it needs no
 // rights.
 func (c *Cluster) dnsDaemonKubeconfig(node *Node) (string, error) {
-	file := "dns-daemon-" + node.Spec.Name + ".kubeconfig"
 	if c.options.DNSFromAPIServer {
 		return c.DNSDaemonKubeconfig()
 	}
-	return c.credentials.writeKubeconfig(file, RoleNobody, node.WrapperURL())
+	return c.credentials.writeKubeconfig("dns-daemon-"+node.Spec.Name+".kubeconfig", RoleNobody, node.WrapperURL())
 }
 
 // DNSDaemonKubeconfig is a kubeconfig for a daemon that asks kube-apiserver, with the rights of manifests/.

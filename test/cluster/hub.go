@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -147,18 +146,6 @@ func (r *HubReplica) Metric(ctx context.Context, name string) (float64, error) {
 		sum += n
 	}
 	return sum, nil
-}
-
-// Profile takes a profile of the replica's processor time, which takes as long as it says, in the format of pprof.
-func (r *HubReplica) Profile(ctx context.Context, length time.Duration) ([]byte, error) {
-	reply, err := r.get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", length.Seconds()))
-	if err == nil && reply.Status != http.StatusOK {
-		err = fmt.Errorf("profiling %s: %d: %s", r.Name(), reply.Status, firstLines(reply.Body, 400))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return []byte(reply.Body), nil
 }
 
 // HubFront hands the connections of kube-apiserver to any of the replicas that run, as kube-proxy does in a cluster.

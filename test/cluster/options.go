@@ -73,6 +73,9 @@ type Options struct {
 
 	// ControllerManagerArgs are given to kube-controller-manager after the arguments that the cluster sets.
 	ControllerManagerArgs []string
+	// Kubelets has kube-apiserver know kubelets by certificates of the cluster's CA, and let each see what is of its
+	// own pods (the Node authorizer), as kubeadm has it. See KubeletKubeconfig.
+	Kubelets bool
 	// NoKwok leaves out kwok: pods stay Pending.
 	NoKwok bool
 	// NoScheduler leaves out kube-scheduler: pods need spec.nodeName.
@@ -144,22 +147,13 @@ func (o *Options) complete() error {
 	if o.Components == "" {
 		return errors.New("no components binary given: build ./cmd/components and set Options.Components")
 	}
-	if err := executable(o.Components); err != nil {
-		return fmt.Errorf("components binary (built from ./cmd/components): %w", err)
-	}
-	if o.Wrapper != "" {
-		if err := executable(o.Wrapper); err != nil {
-			return fmt.Errorf("application-grid-wrapper binary: %w", err)
+	for name, path := range map[string]string{"components": o.Components, "application-grid-wrapper": o.Wrapper,
+		"application-grid-hub": o.Hub, "statefulset-grid-daemon": o.DNSDaemon} {
+		if path == "" {
+			continue // it is not to run
 		}
-	}
-	if o.Hub != "" {
-		if err := executable(o.Hub); err != nil {
-			return fmt.Errorf("application-grid-hub binary: %w", err)
-		}
-	}
-	if o.DNSDaemon != "" {
-		if err := executable(o.DNSDaemon); err != nil {
-			return fmt.Errorf("statefulset-grid-daemon binary: %w", err)
+		if err := executable(path); err != nil {
+			return fmt.Errorf("%s binary: %w", name, err)
 		}
 	}
 	seen := map[string]bool{}

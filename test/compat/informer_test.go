@@ -46,7 +46,7 @@ func (f *fixture) startInformers() {
 			config.ContentType, config.AcceptContentTypes = encoding.contentType, encoding.contentType
 			config.UserAgent = n.userAgent()
 			client, err := kubernetes.NewForConfig(config)
-			f.must(err)
+			f.Must(err)
 			n.factory = informers.NewSharedInformerFactory(client, 0)
 			n.factory.Discovery().V1().EndpointSlices().Informer()
 			n.factory.Start(f.ctx.Done())

@@ -40,9 +40,8 @@ var restartedCodes = []int{http.StatusOK, http.StatusCreated, http.StatusService
 // fixture is a cluster with every kube-proxy in every protocol and mode on a node of its own, spread over two
 // units, and informers at two of these nodes.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
-	cluster   *cluster.Cluster
 	client    kubernetes.Interface
 	service   *corev1.Service
 	proxies   []*proxyNode
@@ -123,7 +122,6 @@ func start(t *testing.T, change func(*cluster.Options)) *fixture {
 		Components:  under.components,
 		Wrapper:     under.wrapper,
 		WrapperArgs: []string{"--v=4"},
-		Progress:    os.Stdout,
 	}
 	if dir := os.Getenv("COMPAT_DIR"); dir != "" { // to keep the logs
 		options.Dir = filepath.Join(dir, t.Name())
@@ -132,19 +130,12 @@ func start(t *testing.T, change func(*cluster.Options)) *fixture {
 		change(&options)
 	}
 	c := suite.Start(t, options)
-	f := &fixture{T: t, ctx: t.Context(), cluster: c, client: c.Client(), unready: map[string]bool{}}
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, namespace, echo))
+	f := &fixture{Test: suite.Test{T: t, Cluster: c}, ctx: t.Context(), client: c.Client(), unready: map[string]bool{}}
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, namespace, echo))
 	service, err := workload.CreateService(f.ctx, f.client, namespace, echo, workload.ServiceOptions{})
-	f.must(err)
+	f.Must(err)
 	f.service = service
 	return f
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
 }
 
 // everyCombination is a node for every kube-proxy, protocol and mode. In each unit there is, of each release, one
@@ -191,7 +182,7 @@ func (f *fixture) addNodes(nodes []*proxyNode) {
 	f.eachProxy("first sync", func(n *proxyNode) error {
 		turns <- struct{}{}
 		defer func() { <-turns }()
-		node, err := f.cluster.AddNode(f.ctx, n.spec)
+		node, err := f.Cluster.AddNode(f.ctx, n.spec)
 		if err != nil {
 			// Without its echo server the node's pod would be an endpoint that does not answer the others.
 			if deletion := f.client.CoreV1().Nodes().Delete(f.ctx, n.spec.Name,
@@ -300,7 +291,7 @@ func (f *fixture) move(protocols ...cluster.Protocol) {
 		} else {
 			n.unit = unitA
 		}
-		f.must(f.cluster.RelabelNode(f.ctx, n.spec.Name, unitLabel, n.unit))
+		f.Must(f.Cluster.RelabelNode(f.ctx, n.spec.Name, unitLabel, n.unit))
 	}
 }
 
@@ -308,7 +299,7 @@ func (f *fixture) move(protocols ...cluster.Protocol) {
 func (f *fixture) setKeys(keys ...string) {
 	f.Helper()
 	f.keys = keys
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, namespace, echo, keys...))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, namespace, echo, keys...))
 }
 
 // oneOf is a node of the unit.
@@ -327,7 +318,7 @@ func (f *fixture) oneOf(unit string) *proxyNode {
 func (f *fixture) setReady(n *proxyNode, status corev1.ConditionStatus) {
 	f.Helper()
 	f.unready[n.spec.Name] = status != corev1.ConditionTrue
-	f.must(workload.SetReadyOn(f.ctx, f.client, namespace, echo, n.spec.Name, status))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, namespace, echo, n.spec.Name, status))
 }
 
 // checkCodes checks that no wrapper has answered with another code than these.

@@ -29,10 +29,10 @@ func TestClientsOverTLS(t *testing.T) {
 		o.DNSDaemon = under.dnsDaemon
 	})
 	f.setKeys(unitLabel)
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, namespace, headless))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, namespace, headless))
 	_, err := workload.CreateService(f.ctx, f.client, namespace, headless,
 		workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
-	f.must(err)
+	f.Must(err)
 	var nodes []*proxyNode
 	for i, proxy := range under.kubeProxies {
 		mode := proxy.modes()[0]
@@ -51,14 +51,14 @@ func TestClientsOverTLS(t *testing.T) {
 	f.kubectl(kubectl)
 	moved := f.oneOf(unitB)
 	moved.unit = unitA
-	f.must(f.cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitA))
+	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitA))
 	f.expectReach("node relabelled")
 	f.expectNames(coreDNS, "node relabelled")
 	f.checkCodes("before the restart", http.StatusOK, http.StatusCreated)
 
 	f.eachNode("stopping the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Stop() })
 	moved.unit = unitB
-	f.must(f.cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitB))
+	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitB))
 	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
 	f.expectReach("wrapper restarted")
 	f.expectNames(coreDNS, "wrapper restarted")
@@ -174,8 +174,8 @@ func (f *fixture) kubectl(s *subject) {
 		ctx, cancel := context.WithTimeout(f.ctx, deadline)
 		defer cancel()
 		return at.node.Run(ctx, under.components, append([]string{
-			"kubectl", "--kubeconfig=" + f.cluster.Kubeconfig(), "--server=" + at.node.WrapperURL(),
-			"--cache-dir=" + filepath.Join(f.cluster.Dir(), "tmp", "kubectl"),
+			"kubectl", "--kubeconfig=" + f.Cluster.Kubeconfig(), "--server=" + at.node.WrapperURL(),
+			"--cache-dir=" + filepath.Join(f.Cluster.Dir(), "tmp", "kubectl"),
 		}, args...)...)
 	}
 	endpoints := "{range .items[*].endpoints[*]}{.nodeName}{\"\\n\"}{end}"

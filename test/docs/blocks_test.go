@@ -3,6 +3,8 @@ package docs
 import (
 	"strings"
 	"testing"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 func TestBlocks(t *testing.T) {
@@ -13,9 +15,7 @@ func TestBlocks(t *testing.T) {
 		fence + `sh no-run="needs a moon"`, "e", fence,
 	}, "\n")
 	blocks, err := BlocksOf("p.md", page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	want := []Block{
 		{Page: "p.md", Line: 2, Script: "a\nb\n"},
 		{Page: "p.md", Line: 11, Script: "c\n  d\n", OnNode: true, Exit: 3},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
-	"github.com/application-grid/application-grid/test/netns"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -82,22 +82,14 @@ func read(t *testing.T) []Block {
 	var all []Block
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/dev/*.md", "charts/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			page, err := filepath.Rel(root, file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			blocks, err := BlocksOf(page, string(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			all = append(all, blocks...)
 		}
 	}
@@ -117,54 +109,22 @@ type reader struct {
 // start starts the cluster and applies the demonstration's grids.
 func start(t *testing.T) *reader {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces: run it as root")
-	}
-	if err := netns.Supported(); err != nil {
-		t.Fatal(err)
-	}
 	unit := func(name string) map[string]string {
 		return map[string]string{"zone1": name, "superedge.io/application-grid": "static"}
 	}
-	c, err := cluster.Start(t.Context(), cluster.Options{
-		Components: binary(t, "COMPONENTS_BIN", "components"),
-		Wrapper:    binary(t, "WRAPPER_BIN", "application-grid-wrapper"),
-		DNSDaemon:  binary(t, "DNS_DAEMON_BIN", "statefulset-grid-daemon"),
-		Nodes: []cluster.NodeSpec{
-			{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")},
-			{Name: "node2", Labels: unit("nodeunit2")},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		select {
-		case err := <-c.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	controller, err := c.NewController(t.Context(), "docs", binary(t, "CONTROLLER_BIN", "application-grid-controller"))
-	if err == nil {
-		err = controller.Start(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := suite.Start(t, cluster.Options{Nodes: []cluster.NodeSpec{
+		{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")},
+		{Name: "node2", Labels: unit("nodeunit2")},
+	}}, "application-grid-wrapper", "statefulset-grid-daemon")
+	controller, err := c.NewController(t.Context(), "docs", suite.Binary(t, "application-grid-controller"))
+	suite.Must(t, err)
+	suite.Must(t, controller.Start(t.Context()))
 	t.Cleanup(controller.Kill)
-	r := &reader{cluster: c, path: programs(t)}
+	r := &reader{cluster: c, path: suite.Path(t, "application-grid-wrapper") + ":" + os.Getenv("PATH")}
 	grids, err := os.ReadFile(filepath.Join(root, "test", "cmd", "edge-cluster", "grids.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	file := filepath.Join(t.TempDir(), "grids.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "UNIT-LABEL", "zone1")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "UNIT-LABEL", "zone1")), 0o600))
 	r.grids = file
 	return r
 }
@@ -226,49 +186,13 @@ func (r *reader) state(t *testing.T) (names, versions string) {
 	return names, versions
 }
 
-// programs is a directory with what a reader has on the PATH.
-func programs(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl \"$@\"\n", binary(t, "COMPONENTS_BIN", "components"))
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for variable, name := range map[string]string{"WRAPPER_BIN": "application-grid-wrapper",
-		"KUBECTL_GRID_BIN": "kubectl-grid"} {
-		if err := os.Symlink(binary(t, variable, name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir + ":" + os.Getenv("PATH")
-}
-
-// binary is the path in the environment variable, or the one that `make build` writes.
-func binary(t *testing.T, variable, name string) string {
-	t.Helper()
-	path := os.Getenv(variable)
-	if path == "" {
-		path = filepath.Join(root, "bin", name)
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variable)
-	}
-	return path
-}
-
 // run runs a block, as a reader would who pastes it into a shell in the repository's directory.
 func (r *reader) run(t *testing.T, b Block) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	directory, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash",
 		"-euo", "pipefail", "-c", b.Script}
 	begin := time.Now()

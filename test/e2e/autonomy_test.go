@@ -30,7 +30,7 @@ type healthService struct {
 func (f *fixture) startHealthService(node *cluster.Node, answer string) *healthService {
 	f.Helper()
 	listener, err := node.Listen(f.ctx, healthAddress)
-	f.must(err)
+	f.Must(err)
 	h := &healthService{answer: answer}
 	h.server = &http.Server{ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,34 +70,16 @@ func (f *fixture) withAutonomy(node *cluster.Node) {
 		}
 	})
 	node.Wrapper.SetArgs(append(before, "--service-autonomy-enhancement=enabled=true,interval=1,address=http://"+healthAddress+"/localinfo"))
-	f.must(node.Wrapper.Restart(f.ctx))
-}
-
-// expectReadyz waits until the node's wrapper says this.
-func (f *fixture) expectReadyz(node *cluster.Node, part string) {
-	f.Helper()
-	f.eventually("/readyz says "+part, func() error {
-		reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
-		if err != nil {
-			return err
-		}
-		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
-			return fmt.Errorf("it says %d %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
+	f.Must(node.Wrapper.Restart(f.ctx))
 }
 
 // TestDeadNeighbours: what a node's health service calls dead leaves that node's data plane, of governed
 // Services and others, and no other node's; it is back when the service says so and when it says nothing.
 func TestDeadNeighbours(t *testing.T) {
 	f := newFixture(t)
-	a1, err := shared.Node("a1")
-	f.must(err)
-	a2, err := shared.Node("a2")
-	f.must(err)
-	b1, err := shared.Node("b1")
-	f.must(err)
+	a1 := f.Node("a1")
+	a2 := f.Node("a2")
+	b1 := f.Node("b1")
 	governed := f.daemonSet("governed", unitLabel)
 	open := f.daemonSet("open")
 	preferring := f.daemonSet("preferring", unitLabel, "*")
@@ -114,7 +96,7 @@ func TestDeadNeighbours(t *testing.T) {
 
 	health.says("a2")
 	expect("a2 is dead, by name", "a1", "a1 b1 b2", "a1")
-	f.expectReadyz(a1, "autonomy: endpoints on a2 are hidden")
+	f.Says(a1, "/readyz", "autonomy: endpoints on a2 are hidden")
 	f.setReady("preferring", "a1", corev1.ConditionFalse)
 	f.expectReach("no living endpoint is near", preferring, closedLoop.with(reach{"a1": "b1 b2", "a2": "a2"}))
 	f.setReady("preferring", "a1", corev1.ConditionTrue)
@@ -123,28 +105,17 @@ func TestDeadNeighbours(t *testing.T) {
 
 	health.says(a2.Address, "::ffff:"+b1.Address)
 	expect("a2 and b1 are dead, by address", "a1", "a1 b2", "a1")
-	f.expectReadyz(a1, "autonomy: endpoints on a2, b1 are hidden")
-	f.must(health.server.Close())
+	f.Says(a1, "/readyz", "autonomy: endpoints on a2, b1 are hidden")
+	f.Must(health.server.Close())
 	expect("the health service is away", "a1 a2", all, "a1 a2")
-	f.expectReadyz(a1, "no good answer from the health service")
+	f.Says(a1, "/readyz", "no good answer from the health service")
 
 	health = f.startHealthService(a1, "")
 	health.says("a1", a1.Address, "b1", "not-a-node")
 	expect("it is back, and calls a1 itself dead", "a1 a2", "a1 a2 b2", "a1 a2")
-	f.eventually("the metrics tell", func() error {
-		reply, err := a1.Get(f.ctx, a1.WrapperURL()+"/metrics")
-		if err != nil {
-			return err
-		}
-		for _, want := range []string{"application_grid_wrapper_dead_nodes 2\n",
-			`application_grid_wrapper_autonomy_polls_total{result="ok"}`,
-			`application_grid_wrapper_autonomy_polls_total{result="unreachable"}`} {
-			if !strings.Contains(reply.Body, want) {
-				return fmt.Errorf("they do not say %s", want)
-			}
-		}
-		return nil
-	})
+	f.Says(a1, "/metrics", "application_grid_wrapper_dead_nodes 2\n",
+		`application_grid_wrapper_autonomy_polls_total{result="ok"}`,
+		`application_grid_wrapper_autonomy_polls_total{result="unreachable"}`)
 	health.mu.Lock()
 	health.answer = "<html>"
 	health.mu.Unlock()

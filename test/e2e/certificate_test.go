@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os/exec"
 	"testing"
-	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,35 +20,32 @@ import (
 // kube-controller-manager signs once the request is approved, and the CA that every pod has verifies it.
 func TestServingCertificateOfTheCluster(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"},
 		Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get"}}}
 	meta := metav1.ObjectMeta{Name: "application-grid:wrapper-certificate"}
-	_, err = f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
+	_, err := f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
 		metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
 			Name: string(cluster.RoleWrapper)}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 
-	wrapper, err := suite.Program("WRAPPER_BIN", "application-grid-wrapper")
-	f.must(err)
 	const address = "127.0.0.1:51106"
-	cmd := exec.Command(wrapper, append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",
+	cmd := exec.Command(suite.Binary(t, "application-grid-wrapper"), append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",
 		"--cert-dir="+t.TempDir(), "--state-dir=")...)
-	f.must(node.Start(cmd))
+	f.Must(node.Start(cmd))
 	t.Cleanup(func() {
 		// If it fails it has ended.
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	requests := f.client.CertificatesV1().CertificateSigningRequests()
-	f.eventually("a request is there", func() error {
+	f.Eventually("a request is there", func() error {
 		found, err := requests.List(f.ctx, metav1.ListOptions{})
 		if err != nil || len(found.Items) != 1 {
 			return fmt.Errorf("%d requests: %w", len(found.Items), err)
@@ -64,10 +60,9 @@ func TestServingCertificateOfTheCluster(t *testing.T) {
 	config := rest.CopyConfig(shared.RESTConfig())
 	config.Host, config.Dial = "https://"+address, node.WrapperConfig(cluster.RoleNobody).Dial
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
-	took := f.eventually("the cluster's CA verifies the wrapper", func() error {
+	f.Must(err)
+	f.Eventually("the cluster's CA verifies the wrapper", func() error {
 		_, err := client.CoreV1().Services("").List(f.ctx, metav1.ListOptions{})
 		return err
 	})
-	t.Logf("the certificate was served %s after its approval", took.Round(time.Millisecond))
 }

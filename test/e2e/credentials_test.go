@@ -32,14 +32,14 @@ func (f *fixture) revocableToken(name string) string {
 	}
 	secret, err := core.Secrets(namespace).Create(f.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() { f.revoke(name) })
 	request, err := core.ServiceAccounts(namespace).CreateToken(f.ctx, wrapperAccount,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name,
 				UID: secret.UID},
 		}}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	return request.Status.Token
 }
 
@@ -54,36 +54,13 @@ func (f *fixture) revoke(name string) {
 // goes on without a restart. When the new one ends, too, /readyz says so and names the file; a third one mends that.
 func TestInlineTokenIsReplaced(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "renewed", Labels: map[string]string{unitLabel: unitA}})
-	f.must(err)
-	t.Cleanup(func() {
-		if err := shared.RemoveNode(context.Background(), node.Spec.Name); err != nil {
-			t.Errorf("removing the node: %v", err)
-		}
-	})
+	node := f.AddNode(cluster.NodeSpec{Name: "renewed", Labels: map[string]string{unitLabel: unitA}})
 	service := f.daemonSet("echo", unitLabel)
 	f.expectReach("before", service, reach{"renewed": "a1 a2 renewed"})
 	pid := node.Wrapper.PID()
-	readyz := func(status int, parts ...string) func() error {
-		return func() error {
-			reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
-			if err != nil {
-				return err
-			}
-			if reply.Status != status {
-				return fmt.Errorf("/readyz: %d %s", reply.Status, reply.Body)
-			}
-			for _, part := range parts {
-				if !strings.Contains(reply.Body, part) {
-					return fmt.Errorf("/readyz lacks %q: %s", part, reply.Body)
-				}
-			}
-			return nil
-		}
-	}
 	lists := func() string {
 		reply, err := node.Get(f.ctx, node.WrapperURL()+"/metrics")
-		f.must(err)
+		f.Must(err)
 		var found []string
 		for line := range strings.Lines(reply.Body) {
 			if strings.HasPrefix(line, "application_grid_wrapper_upstream_lists_total") {
@@ -94,16 +71,16 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 	}
 	// The connections are cut, so that credentials are asked for again.
 	reconnect := func() {
-		f.must(node.FreezeConnections(f.ctx))
+		f.Must(node.FreezeConnections(f.ctx))
 		t.Cleanup(func() { _ = node.RestoreLink(context.Background()) })
 	}
 
 	began := lists()
 	first := f.revocableToken("wrapper-first")
-	f.must(node.GiveWrapperToken(first))
-	f.eventually("a call in its own name succeeds with the token that is in its kubeconfig now", func() error {
+	f.Must(node.GiveWrapperToken(first))
+	f.Eventually("a call in its own name succeeds with the token that is in its kubeconfig now", func() error {
 		log, err := os.ReadFile(node.Wrapper.LogFile())
-		f.must(err)
+		f.Must(err)
 		if !strings.Contains(string(log), "The kubeconfig has changed") {
 			return errors.New("the change was not noticed")
 		}
@@ -118,20 +95,20 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 	}
 
 	second := f.revocableToken("wrapper-second")
-	f.must(node.GiveWrapperToken(second))
+	f.Must(node.GiveWrapperToken(second))
 	f.revoke("wrapper-first")
 	reconnect()
 	f.setReady("echo", "a1", corev1.ConditionFalse)
 	f.expectReach("followed with the second token", service, reach{"renewed": "a2 renewed"})
-	f.eventually("it follows with the second token", readyz(http.StatusOK, "services: ok", "endpointslices: ok"))
+	f.Says(node, "/readyz", "services: ok", "endpointslices: ok")
 
-	f.must(node.RestoreLink(f.ctx))
+	f.Must(node.RestoreLink(f.ctx))
 	f.revoke("wrapper-second")
 	reconnect()
-	f.eventually("the refusal is a reason", readyz(http.StatusServiceUnavailable,
-		"[-] services: the upstream refuses the wrapper, renew the token in ", "wrapper-renewed.kubeconfig"))
+	f.Answers(node, node.WrapperURL()+"/readyz", http.StatusServiceUnavailable,
+		"[-] services: the upstream refuses the wrapper, renew the token in ", "wrapper-renewed.kubeconfig")
 	reply, err := node.Get(f.ctx, node.WrapperURL()+"/metrics")
-	f.must(err)
+	f.Must(err)
 	if !strings.Contains(reply.Body, `application_grid_wrapper_upstream_forbidden{source="services"} 1`) {
 		t.Error("no metric tells of the refusal")
 	}
@@ -141,9 +118,8 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 		t.Errorf("Services: %+v, %v", reply, err)
 	}
 
-	f.must(node.GiveWrapperToken(f.revocableToken("wrapper-third")))
-	took := f.eventually("a third token mends it", readyz(http.StatusOK, "services: ok", "endpointslices: ok"))
-	t.Logf("ready %s after the third token was written", took)
+	f.Must(node.GiveWrapperToken(f.revocableToken("wrapper-third")))
+	f.Says(node, "/readyz", "services: ok", "endpointslices: ok")
 	if node.Wrapper.PID() != pid {
 		t.Error("the wrapper was restarted")
 	}

@@ -34,26 +34,26 @@ func TestEndpointReadiness(t *testing.T) {
 
 func TestScale(t *testing.T) {
 	f := newFixture(t)
-	f.must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "echo", 1, map[string]string{unitLabel: unitA}))
+	f.Must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "echo", 1, map[string]string{unitLabel: unitA}))
 	service := f.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	onlyA := nowhere.with(reach{"a1": "a1 a2", "a2": "a1 a2"})
 
 	f.expectPods("one pod, in unit-a", service, 1)
-	f.must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 6))
+	f.Must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 6))
 	f.expectPods("scaled up", service, 6)
 	f.expectReach("scaled up, on both nodes of unit-a only", service, onlyA)
-	f.must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 2))
+	f.Must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 2))
 	f.expectPods("scaled down", service, 2)
-	f.must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 0))
+	f.Must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 0))
 	f.expectReach("scaled to none", service, nowhere)
-	f.must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 4))
+	f.Must(workload.Scale(f.ctx, f.client, f.namespace, "echo", 4))
 	f.expectPods("and up from none", service, 4)
 }
 
 // expectPods waits until this many pods answer the nodes of unit-a, and none those of unit-b.
 func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 	f.Helper()
-	took := f.eventually(what, func() error {
+	f.Eventually(what, func() error {
 		for _, node := range shared.Nodes() {
 			expected := pods
 			if node.Spec.Labels[unitLabel] != unitA {
@@ -65,7 +65,6 @@ func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 		}
 		return nil
 	})
-	f.Logf("%-52s %dms", what, took.Milliseconds())
 }
 
 func TestNodeRelabelled(t *testing.T) {
@@ -89,11 +88,11 @@ func TestAnnotationComesAndGoes(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo")
 	f.expectReach("without the annotation", service, everywhere)
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
 	f.expectReach("annotated", service, closedLoop)
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", corev1.LabelHostname))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", corev1.LabelHostname))
 	f.expectReach("annotated with another key", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
 	f.expectReach("the annotation is gone", service, everywhere)
 }
 

@@ -33,7 +33,7 @@ const (
 
 // fixture is a namespace of the shared cluster, with what most tests need.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
 	client    kubernetes.Interface
 	namespace string
@@ -41,35 +41,25 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	f := &fixture{
+		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
+		ctx:  t.Context(), client: shared.Client(),
+	}
 	f.namespace = suite.Namespace(t, shared, "e2e-")
 	return f
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// eventually asks until there is no error, and returns how long that took.
-func (f *fixture) eventually(what string, ask func() error) time.Duration {
-	f.Helper()
-	return await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
 }
 
 // daemonSet creates an echo pod on every node and a Service for them.
 func (f *fixture) daemonSet(name string, keys ...string) *corev1.Service {
 	f.Helper()
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
 	return f.service(name, workload.ServiceOptions{TopologyKeys: keys})
 }
 
 func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.Service {
 	f.Helper()
 	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name, options)
-	f.must(err)
+	f.Must(err)
 	return service
 }
 
@@ -77,27 +67,26 @@ func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.
 func (f *fixture) podsOn(name, node string) []string {
 	f.Helper()
 	names, err := workload.PodsOn(f.ctx, f.client, f.namespace, name, node)
-	f.must(err)
+	f.Must(err)
 	return names
 }
 
 // setReady sets the condition Ready of the workload's pods on a node.
 func (f *fixture) setReady(name, node string, status corev1.ConditionStatus) {
 	f.Helper()
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, name, node, status))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, name, node, status))
 }
 
 // relabel moves a node to another unit, or out of all if unit is empty. The cleanup moves it back.
 func (f *fixture) relabel(name, unit string) {
 	f.Helper()
-	node, err := shared.Node(name)
-	f.must(err)
+	node := f.Node(name)
 	f.Cleanup(func() {
 		if err := shared.RelabelNode(context.Background(), name, unitLabel, node.Spec.Labels[unitLabel]); err != nil {
 			f.Errorf("moving %s back: %v", name, err)
 		}
 	})
-	f.must(shared.RelabelNode(f.ctx, name, unitLabel, unit))
+	f.Must(shared.RelabelNode(f.ctx, name, unitLabel, unit))
 }
 
 // reach is whom the nodes should reach: for every node the nodes that answer it, separated by spaces; empty
@@ -128,8 +117,7 @@ func (f *fixture) expectReach(what string, service *corev1.Service, expected rea
 	took := map[string]time.Duration{}
 	var group sync.WaitGroup
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
-		node, err := shared.Node(name)
-		f.must(err)
+		node := f.Node(name)
 		group.Go(func() {
 			err := workload.AwaitReach(ctx, node, service, expected[name], tries)
 			mu.Lock()

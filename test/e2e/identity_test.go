@@ -14,19 +14,18 @@ import (
 // What the wrapper does not serve itself it must ask for as its caller, never as itself.
 func TestCallersKeepTheirIdentity(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	connect := func(role cluster.Role) kubernetes.Interface {
 		config := node.WrapperConfig(role)
 		client, err := kubernetes.NewForConfig(config)
-		f.must(err)
+		f.Must(err)
 		return client
 	}
 
 	if _, err := connect(cluster.RoleAdmin).CoreV1().Pods("").List(f.ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("an administrator lists pods: %v", err)
 	}
-	_, err = connect(cluster.RoleNobody).CoreV1().ConfigMaps("").List(f.ctx, metav1.ListOptions{})
+	_, err := connect(cluster.RoleNobody).CoreV1().ConfigMaps("").List(f.ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `User "nobody"`) {
 		t.Errorf("nobody lists ConfigMaps: want Forbidden in that name, got %v", err)
 	}
@@ -42,7 +41,7 @@ func TestCallersKeepTheirIdentity(t *testing.T) {
 	anonymous := node.WrapperConfig(cluster.RoleNobody)
 	anonymous.BearerToken = ""
 	client, err := kubernetes.NewForConfig(anonymous)
-	f.must(err)
+	f.Must(err)
 	_, err = client.CoreV1().ConfigMaps("").List(f.ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 		t.Errorf("a caller without credentials lists ConfigMaps: want it refused, got %v", err)

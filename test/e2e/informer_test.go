@@ -67,7 +67,7 @@ func (f *fixture) startInformers(node *cluster.Node, contentType string) *inform
 	config.AcceptContentTypes = contentType
 	c.requests.record(config)
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	c.factory = informers.NewSharedInformerFactory(client, 0)
 	c.factory.Core().V1().Services().Informer()
 	c.factory.Discovery().V1().EndpointSlices().Informer()
@@ -97,21 +97,21 @@ func TestInformersConverge(t *testing.T) {
 
 			f.daemonSet("ordered", corev1.LabelHostname, unitLabel)
 			f.daemonSet("open")
-			f.must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "scaled", 5, nil))
+			f.Must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "scaled", 5, nil))
 			f.service("scaled", workload.ServiceOptions{TopologyKeys: []string{unitLabel}, Headless: true})
 			f.expectViews("new workloads", clients)
 
 			f.relabel("a2", unitB)
 			f.relabel("b1", "")
 			f.setReady("ordered", "a1", corev1.ConditionFalse)
-			f.must(workload.Scale(f.ctx, f.client, f.namespace, "scaled", 2))
-			f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "open", unitLabel))
-			f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "before"))
+			f.Must(workload.Scale(f.ctx, f.client, f.namespace, "scaled", 2))
+			f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "open", unitLabel))
+			f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "before"))
 			f.expectViews("relabelled, scaled, unready, annotated", clients)
 
 			f.relabel("b1", unitB)
 			f.relabel("a2", unitA)
-			f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "ordered", metav1.DeleteOptions{}))
+			f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "ordered", metav1.DeleteOptions{}))
 			f.expectViews("moved back, a Service deleted", clients)
 
 			for _, client := range clients {
@@ -133,7 +133,7 @@ func TestInformersConverge(t *testing.T) {
 // expectViews waits until every client holds what kube-apiserver has, as its node should see it.
 func (f *fixture) expectViews(what string, clients []*informerClient) {
 	f.Helper()
-	took := f.eventually(what, func() error {
+	f.Eventually(what, func() error {
 		if err := f.settled(); err != nil {
 			return err
 		}
@@ -157,7 +157,6 @@ func (f *fixture) expectViews(what string, clients []*informerClient) {
 		}
 		return nil
 	})
-	f.Logf("%-52s %dms", what, took.Milliseconds())
 }
 
 // settled tells whether the controllers have done their work: otherwise "equal" would be true too early, of
@@ -236,12 +235,12 @@ func (c *informerClient) compare(services []corev1.Service, view map[string]*dis
 // wrapper does not serve itself.
 func TestDNSClient(t *testing.T) {
 	f := newFixture(t)
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "headless"))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "headless"))
 	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
 
 	for _, node := range shared.Nodes() {
 		client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleCoreDNS))
-		f.must(err)
+		f.Must(err)
 		factory := informers.NewSharedInformerFactory(client, 0)
 		services := factory.Core().V1().Services().Lister()
 		slices := factory.Discovery().V1().EndpointSlices().Lister()
@@ -249,7 +248,7 @@ func TestDNSClient(t *testing.T) {
 		factory.Start(f.ctx.Done())
 		f.Cleanup(factory.Shutdown)
 
-		f.eventually("the headless Service and its namespace are there", func() error {
+		f.Eventually("the headless Service and its namespace are there", func() error {
 			if _, err := services.Services(f.namespace).Get("headless"); err != nil {
 				return err
 			}
@@ -257,7 +256,7 @@ func TestDNSClient(t *testing.T) {
 			return err
 		})
 		expected := closedLoop[node.Spec.Name]
-		f.eventually("a headless Service has the pods of the own unit", func() error {
+		f.Eventually("a headless Service has the pods of the own unit", func() error {
 			found, err := slices.EndpointSlices(f.namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "headless"}))
 			if err != nil {
 				return err
@@ -275,12 +274,12 @@ func TestDNSClient(t *testing.T) {
 		})
 		created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-watched-"}}, metav1.CreateOptions{})
-		f.must(err)
+		f.Must(err)
 		f.Cleanup(func() {
 			// If it fails: the cluster goes in the end.
 			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{})
 		})
-		f.eventually("a new namespace comes through the forwarded watch", func() error {
+		f.Eventually("a new namespace comes through the forwarded watch", func() error {
 			_, err := namespaces.Get(created.Name)
 			return err
 		})

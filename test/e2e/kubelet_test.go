@@ -29,14 +29,7 @@ const (
 // succession the last hop shows this wait.
 func TestKubelet(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA},
-		Kubelet: true})
-	f.must(err)
-	t.Cleanup(func() {
-		if err := shared.RemoveNode(context.Background(), "k1"); err != nil {
-			t.Errorf("removing the node: %v", err)
-		}
-	})
+	node := f.AddNode(cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA}, Kubelet: true})
 	f.service("gated", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "gated", Namespace: f.namespace, Labels: workload.Labels("gated")},
@@ -46,9 +39,9 @@ func TestKubelet(t *testing.T) {
 	pod.Spec.TerminationGracePeriodSeconds = &grace
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "k1"}
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
-	_, err = f.client.CoreV1().Pods(f.namespace).Create(f.ctx, pod, metav1.CreateOptions{})
-	f.must(err)
-	f.eventually("the kubelet runs the pod's containers", func() error {
+	_, err := f.client.CoreV1().Pods(f.namespace).Create(f.ctx, pod, metav1.CreateOptions{})
+	f.Must(err)
+	f.Eventually("the kubelet runs the pod's containers", func() error {
 		pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, "gated", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -79,7 +72,7 @@ func TestKubelet(t *testing.T) {
 		return f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "gated", metav1.DeleteOptions{})
 	})
 	// A pod that outlives its kubelet keeps its namespace until it is garbage-collected, a minute or two later.
-	f.eventually("the kubelet has ended the pod", func() error {
+	f.Eventually("the kubelet has ended the pod", func() error {
 		_, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, "gated", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there: %w", err)
@@ -95,17 +88,17 @@ func (f *fixture) followHops(what string, node *cluster.Node, serving bool, trig
 	ctx, cancel := context.WithTimeout(f.ctx, deadline)
 	defer cancel()
 	behind, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
-	f.must(err)
+	f.Must(err)
 	pods, err := f.client.CoreV1().Pods(f.namespace).Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=gated"})
-	f.must(err)
+	f.Must(err)
 	defer pods.Stop()
 	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=gated"}
 	upstream, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Watch(ctx, ofService)
-	f.must(err)
+	f.Must(err)
 	defer upstream.Stop()
 	pruned, err := behind.DiscoveryV1().EndpointSlices(f.namespace).Watch(ctx, ofService)
-	f.must(err)
+	f.Must(err)
 	defer pruned.Stop()
 
 	begin := time.Now()
@@ -122,7 +115,7 @@ func (f *fixture) followHops(what string, node *cluster.Node, serving bool, trig
 		{"slice at the wrapper", passed(ctx, begin, pruned, sliceServes(serving))},
 		{"nft rule", f.ruleChanged(ctx, begin, node, serving)},
 	}
-	f.must(trigger())
+	f.Must(trigger())
 	called := time.Since(begin)
 	var times []string
 	for _, hop := range hops {
@@ -202,10 +195,9 @@ func (f *fixture) ruleChanged(ctx context.Context, begin time.Time, node *cluste
 
 func (f *fixture) hasRule(name, address string) bool {
 	f.Helper()
-	node, err := shared.Node(name)
-	f.must(err)
+	node := f.Node(name)
 	rules, err := node.Run(f.ctx, "nft", "list", "table", "ip", "kube-proxy")
-	f.must(err)
+	f.Must(err)
 	return strings.Contains(rules, address)
 }
 

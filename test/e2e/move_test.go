@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -68,41 +67,39 @@ func TestClientMovesToTheAPIServerAndBack(t *testing.T) {
 			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
 			f := newFixture(t)
 			f.daemonSet("echo", unitLabel)
-			node, err := shared.Node("a1")
-			f.must(err)
+			node := f.Node("a1")
 			b := &balancer{}
 			b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				b.to.Load().ServeHTTP(w, r)
 			}))
 			t.Cleanup(b.Close)
-			f.must(b.leadTo(node.WrapperConfig(cluster.RoleKubeProxy)))
+			f.Must(b.leadTo(node.WrapperConfig(cluster.RoleKubeProxy)))
 			client, err := kubernetes.NewForConfig(&rest.Config{Host: b.URL})
-			f.must(err)
+			f.Must(err)
 			factory := informers.NewSharedInformerFactory(client, 0)
 			lister := factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(f.namespace)
 			factory.Start(f.ctx.Done())
 			t.Cleanup(factory.Shutdown)
 			expect := func(what, nodes string) {
 				t.Helper()
-				took := f.eventually(what, func() error {
+				f.Eventually(what, func() error {
 					found, err := lister.List(labels.Everything())
-					if got := readyOn(found); got != nodes {
+					if got := nodesOf(found, isReady); got != nodes {
 						return fmt.Errorf("want endpoints on %s, got %s", nodes, got)
 					}
 					return err
 				})
-				t.Logf("%-40s %d ms", what, took.Milliseconds())
 			}
 			expect("at the wrapper", "a1 a2")
 
-			f.must(b.leadTo(shared.RESTConfig()))
-			f.must(node.Wrapper.Stop())
+			f.Must(b.leadTo(shared.RESTConfig()))
+			f.Must(node.Wrapper.Stop())
 			expect("at kube-apiserver", "a1 a2 b1 b2")
 			f.setReady("echo", "a2", corev1.ConditionFalse)
 			expect("a change there", "a1 b1 b2")
 
-			f.must(node.Wrapper.Start(f.ctx))
-			f.must(b.leadTo(node.WrapperConfig(cluster.RoleKubeProxy)))
+			f.Must(node.Wrapper.Start(f.ctx))
+			f.Must(b.leadTo(node.WrapperConfig(cluster.RoleKubeProxy)))
 			b.CloseClientConnections()
 			expect("at the wrapper again", "a1")
 			f.setReady("echo", "a2", corev1.ConditionTrue)
@@ -111,19 +108,21 @@ func TestClientMovesToTheAPIServerAndBack(t *testing.T) {
 	}
 }
 
-// readyOn returns the nodes of the ready endpoints.
-func readyOn(found []*discoveryv1.EndpointSlice) string {
+// nodesOf returns the nodes of the endpoints that are of interest.
+func nodesOf(found []*discoveryv1.EndpointSlice, of func(*discoveryv1.Endpoint) bool) string {
 	var nodes []string
 	for _, slice := range found {
-		for _, endpoint := range slice.Endpoints {
-			if endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready {
-				nodes = append(nodes, *endpoint.NodeName)
+		for i := range slice.Endpoints {
+			if of(&slice.Endpoints[i]) {
+				nodes = append(nodes, *slice.Endpoints[i].NodeName)
 			}
 		}
 	}
-	slices.Sort(nodes)
-	return strings.Join(nodes, " ")
+	return sorted(nodes)
 }
+
+// isAny is for nodesOf.
+func isAny(*discoveryv1.Endpoint) bool { return true }
 
 // TestForeignRevisions holds what kube-apiserver answers to revisions that are not its own, on which a client that
 // comes from the wrapper depends: docs/dev/design.md says what follows. "silence" is a watch that hears of no change.

@@ -44,29 +44,21 @@ func TestOpenYurt(t *testing.T) {
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool,kubernetes.io/hostname")
 	f.expectReach("a value that OpenYurt does not know", service, nowhere)
-	want := fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s does not parse: not one of", f.namespace,
-		openYurtKeys)
-	node, err := shared.Node("a1")
-	f.must(err)
-	f.eventually("readyz says so", func() error {
-		reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
-		if err == nil && !strings.Contains(reply.Body, want) {
-			err = fmt.Errorf("no %q in %s", want, reply.Body)
-		}
-		return err
-	})
+	node := f.Node("a1")
+	f.Answers(node, node.WrapperURL()+"/readyz", 0, fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s "+
+		"does not parse: not one of", f.namespace, openYurtKeys))
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
 	f.expectReach("openyurt.io/nodepool again", service, pools)
-	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, "shanghai"))
+	f.Must(shared.RelabelNode(f.ctx, "b1", nodePool, "shanghai"))
 	f.expectReach("b1 is in the other pool", service,
 		reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
-	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
+	f.Must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
 	f.expectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
 	f.expectReach("topologyKeys beside it", service, closedLoop)
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
 	f.expectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 	f.annotate("echo", openYurtKeys, "")
 	f.expectReach("an empty value", service, everywhere)
@@ -81,7 +73,7 @@ func (f *fixture) labelNodes(key string, values map[string]string) {
 				f.Errorf("taking the label %s from %s: %v", key, name, err)
 			}
 		})
-		f.must(shared.RelabelNode(f.ctx, name, key, value))
+		f.Must(shared.RelabelNode(f.ctx, name, key, value))
 	}
 }
 
@@ -91,15 +83,14 @@ func (f *fixture) annotate(service, annotation, value string) {
 	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, annotation, value)
 	_, err := f.client.CoreV1().Services(f.namespace).Patch(f.ctx, service, types.MergePatchType, patch,
 		metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 }
 
 // explain is what the node's wrapper explains of a Service.
 func (f *fixture) explain(node, service string) string {
 	f.Helper()
-	n, err := shared.Node(node)
-	f.must(err)
+	n := f.Node(node)
 	reply, err := n.Get(f.ctx, n.WrapperURL()+"/debug/explain/"+f.namespace+"/"+service)
-	f.must(err)
+	f.Must(err)
 	return reply.Body
 }

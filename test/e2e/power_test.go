@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -42,51 +39,34 @@ func newPowered(t *testing.T, spec cluster.NodeSpec) *powered {
 	spec.Labels = map[string]string{unitLabel: "unit-" + spec.Name}
 	spec.Runtime = true
 	spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String())
-	var err error
-	p.node, err = shared.AddNode(p.ctx, spec)
-	p.must(err)
-	p.Cleanup(func() {
-		if err := shared.RemoveNode(context.Background(), spec.Name); err != nil {
-			p.Errorf("removing the node: %v", err)
-		}
-	})
+	p.node = p.AddNode(spec)
 	for _, pod := range p.pods {
-		p.must(workload.CreatePod(p.ctx, p.client, p.namespace, pod, "echo", spec.Name))
+		p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, pod, "echo", spec.Name))
 	}
-	p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "echo-far", "echo", "b1"))
+	p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "echo-far", "echo", "b1"))
 	p.service = p.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	p.eventually("the node reaches both of its pods", func() error {
+	p.Eventually("the node reaches both of its pods", func() error {
 		if got := workload.ReachPods(p.ctx, p.node, p.service, tries); len(got) != 2 || got["echo-far"] > 0 {
 			return fmt.Errorf("it reaches %v", got)
 		}
 		return nil
 	})
-	p.expectReadyz(p.node, "cri: ok")
+	p.say("/readyz", "cri: ok")
 	return p
-}
-
-// kept waits until what the node sees now is in the snapshot.
-func (p *powered) kept() {
-	p.Helper()
-	time.Sleep(3 * stateWriteDelay) // a snapshot of the last change is begun by then
-	p.eventually("there is a snapshot", func() error {
-		_, err := os.Stat(p.node.SnapshotFile())
-		return err
-	})
 }
 
 // powerCut switches the node off and on with its link cut, so that all pods have new addresses, and checks how soon
 // after its processes are up no connection fails any more.
 func (p *powered) powerCut() {
 	p.Helper()
-	p.must(p.node.CutLink(p.ctx))
-	p.must(p.node.PowerOff(p.ctx))
+	p.Must(p.node.CutLink(p.ctx))
+	p.Must(p.node.PowerOff(p.ctx))
 	if got := workload.ReachPods(p.ctx, p.node, p.service, 2); len(got) > 0 {
 		p.Fatalf("a node without power reaches %v", got)
 	}
-	p.must(p.node.PowerOn(p.ctx))
-	p.must(p.node.Wrapper.WaitReady(p.ctx))
-	p.must(p.node.KubeProxy.WaitReady(p.ctx))
+	p.Must(p.node.PowerOn(p.ctx))
+	p.Must(p.node.Wrapper.WaitReady(p.ctx))
+	p.Must(p.node.KubeProxy.WaitReady(p.ctx))
 	up := time.Now()
 	recovery := workload.Recover(p.ctx, p.node, workload.URL(p.service), up, answersAgain+observed)
 	p.Logf("all processes are up: %s", recovery)
@@ -102,16 +82,7 @@ func (p *powered) powerCut() {
 // say waits until a page of the wrapper has a part.
 func (p *powered) say(path, part string) {
 	p.Helper()
-	p.eventually(path+" says "+part, func() error {
-		reply, err := p.node.Get(p.ctx, p.node.WrapperURL()+path)
-		if err != nil {
-			return err
-		}
-		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
-			return fmt.Errorf("it says %d %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
+	p.Says(p.node, path, part)
 }
 
 // TestPowerCut: power and link of a site fail together. Its pods start again with new addresses, and its Services work
@@ -125,10 +96,10 @@ func TestPowerCut(t *testing.T) {
 		t.Run(string(spec.ProxyMode), func(t *testing.T) {
 			t.Parallel()
 			p := newPowered(t, spec)
-			p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "old", "old", spec.Name))
+			p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "old", "old", spec.Name))
 			old := p.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-			p.must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, tries))
-			p.kept()
+			p.Must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, tries))
+			p.Kept(stateWriteDelay, p.node)
 			p.powerCut()
 			p.say("/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has "+
 				"them, 3 of them")
@@ -137,33 +108,28 @@ func TestPowerCut(t *testing.T) {
 
 			// As the node lifecycle controller does, of a node that it has not heard of.
 			for _, pod := range p.pods {
-				p.must(workload.SetPodCondition(p.ctx, p.client, p.namespace, pod, corev1.PodReady,
+				p.Must(workload.SetPodCondition(p.ctx, p.client, p.namespace, pod, corev1.PodReady,
 					corev1.ConditionFalse))
 			}
-			p.must(p.client.CoreV1().Services(p.namespace).Delete(p.ctx, "old", metav1.DeleteOptions{}))
-			p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "late", "late", spec.Name))
+			p.Must(p.client.CoreV1().Services(p.namespace).Delete(p.ctx, "old", metav1.DeleteOptions{}))
+			p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "late", "late", spec.Name))
 			late := p.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 
 			traffic := workload.StartTraffic(p.ctx, workload.URL(p.service), pause)
 			defer traffic.End()
 			end := traffic.From(p.node, []string{spec.Name})
-			p.must(p.node.RestoreLink(p.ctx))
+			p.Must(p.node.RestoreLink(p.ctx))
 			p.say("/readyz", "cri: 2 of this node's pods are shown as the container runtime has them, until the API "+
 				"server says the same")
 			time.Sleep(observed) // nothing is to happen
-			p.must(p.node.KubeletReports(p.ctx))
+			p.Must(p.node.KubeletReports(p.ctx))
 			p.say("/readyz", "cri: ok")
 			p.say("/metrics", "application_grid_wrapper_corrected_pods 0")
-			p.must(workload.AwaitReach(p.ctx, p.node, late, spec.Name, tries))
-			p.must(workload.AwaitReach(p.ctx, p.node, old, "", tries))
+			p.Must(workload.AwaitReach(p.ctx, p.node, late, spec.Name, tries))
+			p.Must(workload.AwaitReach(p.ctx, p.node, old, "", tries))
 			time.Sleep(observed)
 			end()
-			tried, failed := traffic.End()
-			t.Logf("%d connections from before the link was back until the API server had caught up", tried)
-			if len(failed) > 0 {
-				t.Errorf("%d of %d connections failed: first %s, last %s",
-					len(failed), tried, failed[0], failed[len(failed)-1])
-			}
+			p.expectFlawless(traffic) // from before the link was back until the API server had caught up
 		})
 	}
 }
@@ -179,18 +145,18 @@ func TestWithoutRuntime(t *testing.T) {
 		}
 	}
 	p.node.Wrapper.SetArgs(args)
-	p.must(p.node.Wrapper.Restart(p.ctx))
-	p.kept()
-	p.must(p.node.CutLink(p.ctx))
-	p.must(p.node.PowerOff(p.ctx))
-	p.must(p.node.PowerOn(p.ctx))
-	p.must(p.node.Wrapper.WaitReady(p.ctx))
-	p.must(p.node.KubeProxy.WaitReady(p.ctx))
+	p.Must(p.node.Wrapper.Restart(p.ctx))
+	p.Kept(stateWriteDelay, p.node)
+	p.Must(p.node.CutLink(p.ctx))
+	p.Must(p.node.PowerOff(p.ctx))
+	p.Must(p.node.PowerOn(p.ctx))
+	p.Must(p.node.Wrapper.WaitReady(p.ctx))
+	p.Must(p.node.KubeProxy.WaitReady(p.ctx))
 	recovery := workload.Recover(p.ctx, p.node, workload.URL(p.service), time.Now(), answersAgain)
 	if len(recovery.Failed) < recovery.Tried {
 		p.Fatalf("this test proves nothing: %s", recovery)
 	}
-	p.must(p.node.RestoreLink(p.ctx))
-	p.must(p.node.KubeletReports(p.ctx))
-	p.must(workload.AwaitReach(p.ctx, p.node, p.service, "p3", tries))
+	p.Must(p.node.RestoreLink(p.ctx))
+	p.Must(p.node.KubeletReports(p.ctx))
+	p.Must(workload.AwaitReach(p.ctx, p.node, p.service, "p3", tries))
 }

@@ -29,10 +29,10 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`}},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	slices := f.client.DiscoveryV1().EndpointSlices(f.namespace)
 	slice, err := slices.Create(f.ctx, busySlice(0), metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	// Everything that comes before has reached every kube-proxy once the nodes of unit-a reach this.
 	marker := f.daemonSet("marker", unitLabel)
 	f.expectReach("the cluster is at rest", marker, closedLoop)
@@ -49,10 +49,10 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 		changed := busySlice(i + 1)
 		changed.ResourceVersion = slice.ResourceVersion
 		slice, err = slices.Update(f.ctx, changed, metav1.UpdateOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 	// A change of the own unit does come, behind all of these.
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
 	f.expectReach("a change of the own unit comes", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
 	for _, node := range shared.Nodes() {
 		name := node.Spec.Name
@@ -68,7 +68,7 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 			t.Errorf("%s: %d syncs in the unit whose endpoints change; the counter does not count", name, syncs)
 		}
 	}
-	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service.Name, metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service.Name, metav1.DeleteOptions{}))
 }
 
 // busySlice has one endpoint in unit-a, which stays, and one in unit-b, which is another one each time.
@@ -95,7 +95,7 @@ func busySlice(n int) *discoveryv1.EndpointSlice {
 func (f *fixture) syncs(node *cluster.Node) int {
 	f.Helper()
 	reply, err := node.Get(f.ctx, "http://127.0.0.1:10249/metrics")
-	f.must(err)
+	f.Must(err)
 	syncs := 0
 	for line := range strings.SplitSeq(reply.Body, "\n") {
 		rest, found := strings.CutPrefix(line, "kubeproxy_sync_proxy_rules_duration_seconds_count")
@@ -104,7 +104,7 @@ func (f *fixture) syncs(node *cluster.Node) int {
 		}
 		_, value, _ := strings.Cut(rest, " ")
 		count, err := strconv.ParseFloat(value, 64)
-		f.must(err)
+		f.Must(err)
 		syncs = max(syncs, int(count)) // each IP family counts for itself
 	}
 	if syncs == 0 {
@@ -119,7 +119,7 @@ func (f *fixture) awaitRest() {
 	f.Helper()
 	const rest = 3 * time.Second
 	last, since, unrest := map[string]int{}, time.Now(), "nothing"
-	f.eventually("no kube-proxy writes rules", func() error {
+	f.Eventually("no kube-proxy writes rules", func() error {
 		namespaces, err := f.client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -176,7 +176,7 @@ func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 		return nil
 	})
 	// kube-proxy hears of this by the new process.
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
 	f.expectReach("a change comes by the new process", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
 	for _, node := range shared.Nodes() {
 		syncs := f.syncs(node) - before[node.Spec.Name]

@@ -31,7 +31,7 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 		return nil
 	})
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel, corev1.LabelHostname))
+	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel, corev1.LabelHostname))
 	f.atLeast(stream, 200)
 
 	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
@@ -78,9 +78,9 @@ func TestAPIServerRestarted(t *testing.T) {
 	stream := f.startTraffic(service, closedLoop)
 
 	shared.APIServer.Kill()
-	f.must(shared.RotateServingCertificate())
+	f.Must(shared.RotateServingCertificate())
 	f.atLeast(stream, 200)
-	f.must(shared.APIServer.Start(f.ctx))
+	f.Must(shared.APIServer.Start(f.ctx))
 	f.setReady("echo", "b1", corev1.ConditionFalse)
 	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b2", "b2": "b2"}))
 	f.setReady("echo", "b1", corev1.ConditionTrue)
@@ -119,21 +119,14 @@ func TestRestartIsNotSeen(t *testing.T) {
 		for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
 			// A unit of its own each, so that a node reaches its own pod or none.
 			name := fmt.Sprintf("away%d-%s", i, strings.ToLower(string(protocol[0])))
-			node, err := shared.AddNode(f.ctx, cluster.NodeSpec{
+			nodes = append(nodes, f.AddNode(cluster.NodeSpec{
 				Name: name, Labels: map[string]string{unitLabel: name}, ProxyMode: cluster.NFTables, Protocol: protocol,
-			})
-			f.must(err)
-			t.Cleanup(func() {
-				if err := shared.RemoveNode(context.Background(), name); err != nil {
-					t.Error(err)
-				}
-			})
-			nodes = append(nodes, node)
+			}))
 		}
 	}
 	service := f.daemonSet("echo", unitLabel)
 	for _, node := range nodes {
-		f.must(workload.AwaitReach(f.ctx, node, service, node.Name(), tries))
+		f.Must(workload.AwaitReach(f.ctx, node, service, node.Name(), tries))
 	}
 	var group sync.WaitGroup
 	for i, node := range nodes {

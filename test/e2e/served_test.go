@@ -25,15 +25,14 @@ import (
 // through is a client of a node's wrapper, in the name of a role; "" for none.
 func (f *fixture) through(node string, role cluster.Role) kubernetes.Interface {
 	f.Helper()
-	n, err := shared.Node(node)
-	f.must(err)
+	n := f.Node(node)
 	config := n.WrapperConfig(role)
 	if role == "" {
 		config.BearerToken = ""
 	}
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	return client
 }
 
@@ -41,9 +40,9 @@ func (f *fixture) through(node string, role cluster.Role) kubernetes.Interface {
 // echo pod stands in, in the rules as in both kinds of endpoints.
 func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	f := newFixture(t)
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "local"))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "local"))
 	var local *corev1.Pod
-	f.eventually("an echo pod has an address", func() error {
+	f.Eventually("an echo pod has an address", func() error {
 		for _, name := range f.podsOn("local", "a1") {
 			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
 			if err == nil && pod.Status.PodIP != "" {
@@ -58,12 +57,12 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 		patch := fmt.Sprintf(`{"metadata":{"annotations":%s}}`, annotations)
 		_, err := f.client.CoreV1().Endpoints("default").Patch(context.Background(), "kubernetes", types.MergePatchType,
 			[]byte(patch), metav1.PatchOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 	const remove = `{"superedge.io/local-endpoint":null,"superedge.io/local-port":null}`
 	t.Cleanup(func() { annotate(remove) })
 	service, err := f.client.CoreV1().Services("default").Get(f.ctx, "kubernetes", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	url := "http://" + net.JoinHostPort(service.Spec.ClusterIP, "443") + "/"
 
 	valid := fmt.Sprintf(`{"superedge.io/local-endpoint":%q,"superedge.io/local-port":"8080"}`, local.Status.PodIP)
@@ -71,7 +70,7 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	answered := func(what, pod string) {
 		t.Helper()
 		f.eachNode(func(node *cluster.Node) error {
-			f.eventually(what, func() error {
+			f.Eventually(what, func() error {
 				// kube-apiserver answers plain HTTP too, but is no echo.
 				if answer, _ := workload.Ask(f.ctx, node, url); answer.Pod != pod {
 					return fmt.Errorf("answered by %+v", answer)
@@ -121,7 +120,7 @@ func TestEndpointsForOldClients(t *testing.T) {
 	f.daemonSet("echo", unitLabel)
 	for node, want := range map[string]string{"a1": "a1 a2", "b2": "b1 b2"} {
 		client := f.through(node, cluster.RoleKubeProxy)
-		f.eventually("Endpoints seen from "+node, func() error {
+		f.Eventually("Endpoints seen from "+node, func() error {
 			endpoints, err := client.CoreV1().Endpoints(f.namespace).Get(f.ctx, "echo", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -161,11 +160,11 @@ func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
 				})
 			}
 			_, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, slice, metav1.CreateOptions{})
-			f.must(err)
+			f.Must(err)
 		}
 	}
 	client := f.through("a1", cluster.RoleKubeProxy)
-	f.eventually("seen from a1", func() error {
+	f.Eventually("seen from a1", func() error {
 		found, err := client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -207,18 +206,18 @@ func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
 	core, err := client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-core"}, InvolvedObject: ownNode, Reason: "Test",
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`),
 		metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	event, err := client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-new"}, Regarding: ownNode, Reason: "Test", Type: "Normal",
 		Action: "Test", EventTime: metav1.NowMicro(), ReportingController: "e2e", ReportingInstance: "a1",
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType,
 		[]byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	event.Name, event.ResourceVersion, event.Regarding.Name = "b1.e2e", "", "b1"
 	if _, err := client.EventsV1().Events("default").Create(f.ctx, event,
 		metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `regard Node "a1"`) {
@@ -242,11 +241,10 @@ func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
 // and that a health check's port is taken, about a Service.
 func TestKubeProxyReports(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	reported := func(kind, namespace, name, reason string) {
 		t.Helper()
-		f.eventually("kube-proxy's "+reason+" about "+kind+" "+name, func() error {
+		f.Eventually("kube-proxy's "+reason+" about "+kind+" "+name, func() error {
 			list, err := f.client.EventsV1().Events(namespace).List(f.ctx, metav1.ListOptions{})
 			if err != nil {
 				return err
@@ -272,10 +270,10 @@ func TestKubeProxyReports(t *testing.T) {
 		},
 	}
 	listener, err := node.Listen(f.ctx, ":31999")
-	f.must(err)
+	f.Must(err)
 	t.Cleanup(func() { _ = listener.Close() })
 	_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, service, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	reported("Service", f.namespace, "taken", "FailedToStartServiceHealthcheck")
 }
 

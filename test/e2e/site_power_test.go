@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -38,44 +35,22 @@ func newSite(t *testing.T, unit string, specs ...cluster.NodeSpec) *site {
 	t.Helper()
 	s := &site{fixture: newFixture(t)}
 	keys, err := cluster.WriteSiteKey(s.TempDir())
-	s.must(err)
+	s.Must(err)
 	for _, spec := range specs {
 		spec.Labels = map[string]string{unitLabel: unit}
 		spec.Runtime = true
 		spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String(),
 			"--site-exchange=on", "--site-exchange-key-file="+keys)
-		node, err := shared.AddNode(s.ctx, spec)
-		s.must(err)
-		s.Cleanup(func() {
-			if err := shared.RemoveNode(context.Background(), spec.Name); err != nil {
-				s.Errorf("removing the node: %v", err)
-			}
-		})
-		s.nodes, s.names = append(s.nodes, node), append(s.names, spec.Name)
-		s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "echo-"+spec.Name, "echo", spec.Name))
+		s.nodes, s.names = append(s.nodes, s.AddNode(spec)), append(s.names, spec.Name)
+		s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "echo-"+spec.Name, "echo", spec.Name))
 	}
 	s.service = s.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	for _, node := range s.nodes {
-		s.must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), tries))
-		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part",
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), tries))
+		s.Says(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part",
 			len(s.nodes)-1, len(s.nodes)-1))
 	}
 	return s
-}
-
-// say waits until a page of a node's wrapper has a part.
-func (s *site) say(node *cluster.Node, path, part string) {
-	s.Helper()
-	s.eventually(node.Spec.Name+path+" says "+part, func() error {
-		reply, err := node.Get(s.ctx, node.WrapperURL()+path)
-		if err != nil {
-			return err
-		}
-		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
-			return fmt.Errorf("it says %d %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
 }
 
 // each does something with all nodes at the same time.
@@ -88,19 +63,7 @@ func (s *site) each(act func(*cluster.Node) error) {
 	}
 	wg.Wait()
 	for _, err := range errs {
-		s.must(err)
-	}
-}
-
-// kept waits until what the nodes see now is in their snapshots.
-func (s *site) kept() {
-	s.Helper()
-	time.Sleep(3 * stateWriteDelay) // a snapshot of the last change is begun by then
-	for _, node := range s.nodes {
-		s.eventually("there is a snapshot", func() error {
-			_, err := os.Stat(node.SnapshotFile())
-			return err
-		})
+		s.Must(err)
 	}
 }
 
@@ -113,12 +76,12 @@ func TestSitePowerCut(t *testing.T) {
 		cluster.NodeSpec{Name: "s2", ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
 		cluster.NodeSpec{Name: "s3", ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
 	)
-	s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "old", "old", "s2"))
+	s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "old", "old", "s2"))
 	old := s.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	for _, node := range s.nodes {
-		s.must(workload.AwaitReach(s.ctx, node, old, "s2", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, old, "s2", tries))
 	}
-	s.kept()
+	s.Kept(stateWriteDelay, s.nodes...)
 
 	s.each(func(n *cluster.Node) error { return n.CutLink(s.ctx) })
 	s.each(func(n *cluster.Node) error { return n.PowerOff(s.ctx) })
@@ -127,18 +90,18 @@ func TestSitePowerCut(t *testing.T) {
 	s.each(func(n *cluster.Node) error { return n.KubeProxy.WaitReady(s.ctx) })
 	s.answersAgain()
 	for _, node := range s.nodes {
-		s.say(node, "/readyz", "site-exchange: ok, 2 of 2 neighbours take part; pods on ")
-		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods")
-		s.say(node, "/debug/explain/"+s.namespace+"/echo", "that node itself says so")
+		s.Says(node, "/readyz", "site-exchange: ok, 2 of 2 neighbours take part; pods on ")
+		s.Says(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods")
+		s.Says(node, "/debug/explain/"+s.namespace+"/echo", "that node itself says so")
 	}
 
 	// As the node lifecycle controller does, of nodes that it has not heard of.
 	for _, name := range s.names {
-		s.must(workload.SetPodCondition(s.ctx, s.client, s.namespace, "echo-"+name, corev1.PodReady,
+		s.Must(workload.SetPodCondition(s.ctx, s.client, s.namespace, "echo-"+name, corev1.PodReady,
 			corev1.ConditionFalse))
 	}
-	s.must(s.client.CoreV1().Services(s.namespace).Delete(s.ctx, "old", metav1.DeleteOptions{}))
-	s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "late", "late", "s3"))
+	s.Must(s.client.CoreV1().Services(s.namespace).Delete(s.ctx, "old", metav1.DeleteOptions{}))
+	s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "late", "late", "s3"))
 	late := s.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 
 	traffic := workload.StartTraffic(s.ctx, workload.URL(s.service), pause)
@@ -148,28 +111,24 @@ func TestSitePowerCut(t *testing.T) {
 	}
 	// One after another: those that are not back yet are still served by those that are.
 	for _, node := range s.nodes {
-		s.must(node.RestoreLink(s.ctx))
+		s.Must(node.RestoreLink(s.ctx))
 		time.Sleep(time.Second)
 	}
 	for _, node := range s.nodes {
-		s.say(node, "/readyz", "endpointslices: ok")
+		s.Says(node, "/readyz", "endpointslices: ok")
 	}
 	time.Sleep(observed) // nothing is to happen
 	for _, node := range s.nodes {
-		s.must(node.KubeletReports(s.ctx))
+		s.Must(node.KubeletReports(s.ctx))
 	}
 	for _, node := range s.nodes {
-		s.say(node, "/readyz", "cri: ok")
-		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0")
-		s.must(workload.AwaitReach(s.ctx, node, late, "s3", tries))
-		s.must(workload.AwaitReach(s.ctx, node, old, "", tries))
+		s.Says(node, "/readyz", "cri: ok")
+		s.Says(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0")
+		s.Must(workload.AwaitReach(s.ctx, node, late, "s3", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, old, "", tries))
 	}
 	time.Sleep(observed)
-	tried, failed := traffic.End()
-	t.Logf("%d connections from before the link was back until the API server had caught up", tried)
-	if len(failed) > 0 {
-		t.Errorf("%d of %d connections failed: first %s, last %s", len(failed), tried, failed[0], failed[len(failed)-1])
-	}
+	s.expectFlawless(traffic) // from before the link was back until the API server had caught up
 }
 
 // answersAgain checks how soon after all processes are up no connection of any node fails any more, and that the pods
@@ -201,17 +160,17 @@ func TestSilentNeighbour(t *testing.T) {
 		cluster.NodeSpec{Name: "q2", ProxyMode: cluster.IPTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "q3", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 	)
-	s.kept()
+	s.Kept(stateWriteDelay, s.nodes...)
 	s.each(func(n *cluster.Node) error { return n.CutLink(s.ctx) })
 	for _, node := range s.nodes {
-		s.say(node, "/readyz", "cri: the upstream is away")
+		s.Says(node, "/readyz", "cri: the upstream is away")
 	}
-	s.must(s.nodes[2].PowerOff(s.ctx))
+	s.Must(s.nodes[2].PowerOff(s.ctx))
 	died := time.Now()
 	for _, node := range s.nodes[:2] {
-		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
-		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
-		s.say(node, "/debug/explain/"+s.namespace+"/echo", "the neighbours do not hear node q3 any more")
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
+		s.Says(node, "/debug/explain/"+s.namespace+"/echo", "the neighbours do not hear node q3 any more")
 	}
 	t.Logf("the endpoints on the dead neighbour were hidden after %s", time.Since(died).Round(time.Millisecond))
 	if took := time.Since(died); took > suspicion {
@@ -219,32 +178,32 @@ func TestSilentNeighbour(t *testing.T) {
 	}
 	// The others lose their power too, so they have not heard it since they started.
 	for _, node := range s.nodes[:2] {
-		s.must(node.PowerOff(s.ctx))
+		s.Must(node.PowerOff(s.ctx))
 	}
 	for _, node := range s.nodes[:2] {
-		s.must(node.PowerOn(s.ctx))
+		s.Must(node.PowerOn(s.ctx))
 	}
 	started := time.Now()
 	for _, node := range s.nodes[:2] {
-		s.must(node.Wrapper.WaitReady(s.ctx))
-		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
-		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
+		s.Must(node.Wrapper.WaitReady(s.ctx))
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
 	}
 	t.Logf("they were hidden again %s after the neighbours were switched on",
 		time.Since(started).Round(time.Millisecond))
 	if took := time.Since(started); took > 2*suspicion {
 		t.Errorf("it took %s", took)
 	}
-	s.must(s.nodes[2].PowerOn(s.ctx))
+	s.Must(s.nodes[2].PowerOn(s.ctx))
 	for _, node := range s.nodes {
-		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2 q3", tries))
-		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 0")
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2 q3", tries))
+		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 0")
 	}
 	s.each(func(n *cluster.Node) error { return n.RestoreLink(s.ctx) })
 	for _, node := range s.nodes {
-		s.must(node.KubeletReports(s.ctx))
+		s.Must(node.KubeletReports(s.ctx))
 	}
 	for _, node := range s.nodes {
-		s.say(node, "/readyz", "cri: ok")
+		s.Says(node, "/readyz", "cri: ok")
 	}
 }

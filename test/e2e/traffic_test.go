@@ -15,8 +15,7 @@ import (
 func (f *fixture) startTraffic(service *corev1.Service, allowed reach) *workload.Traffic {
 	traffic := workload.StartTraffic(f.ctx, workload.URL(service), 2*time.Millisecond)
 	for name, nodes := range allowed {
-		node, err := shared.Node(name)
-		f.must(err)
+		node := f.Node(name)
 		traffic.From(node, strings.Fields(nodes))
 	}
 	f.Cleanup(func() { traffic.End() })
@@ -30,7 +29,7 @@ func (f *fixture) atLeast(traffic *workload.Traffic, more int) {
 	for name := range closedLoop {
 		before[name] = traffic.Tried(name)
 	}
-	f.eventually(fmt.Sprintf("%d more requests from every node", more), func() error {
+	f.Eventually(fmt.Sprintf("%d more requests from every node", more), func() error {
 		for name := range closedLoop {
 			if made := traffic.Tried(name) - before[name]; made < more {
 				return fmt.Errorf("%s has made %d", name, made)
@@ -45,7 +44,7 @@ func (f *fixture) expectFlawless(traffic *workload.Traffic) {
 	f.Helper()
 	tried, failed := traffic.End()
 	if len(failed) > 0 {
-		f.Fatalf("%d of %d requests went wrong, the first: %s", len(failed), tried, failed[0])
+		f.Fatalf("%d of %d requests went wrong: first %s, last %s", len(failed), tried, failed[0], failed[len(failed)-1])
 	}
 	f.Logf("%d requests, none failed", tried)
 }

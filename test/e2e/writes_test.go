@@ -31,12 +31,11 @@ import (
 // writer is a client through a1's wrapper that may do everything, and sends bodies in one encoding.
 func (f *fixture) writer(contentType string) kubernetes.Interface {
 	f.Helper()
-	node, err := shared.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	config := node.WrapperConfig(cluster.RoleAdmin)
 	config.ContentType = contentType
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	return client
 }
 
@@ -50,7 +49,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			f.service("written", workload.ServiceOptions{})
 			client := f.writer(contentType)
 			services := client.CoreV1().Services(f.namespace)
-			f.eventually("the wrapper has the Service", func() error {
+			f.Eventually("the wrapper has the Service", func() error {
 				_, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 				return err
 			})
@@ -87,7 +86,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			}
 			writers.Wait()
 			direct, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written", metav1.GetOptions{})
-			f.must(err)
+			f.Must(err)
 			if len(direct.Annotations) != 4*each {
 				t.Errorf("the Service has the annotations of %d writes, want those of %d", len(direct.Annotations),
 					4*each)
@@ -95,7 +94,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			if len(direct.ManagedFields) == 0 {
 				t.Error("the Service has lost its managedFields")
 			}
-			f.eventually("the wrapper has the last write", func() error {
+			f.Eventually("the wrapper has the last write", func() error {
 				s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 				if err == nil && len(s.Annotations) != 4*each {
 					err = fmt.Errorf("%d annotations", len(s.Annotations))
@@ -105,7 +104,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 
 			// One client alone, which reads right after it has written: what it reads may be older than what it wrote.
 			for i := range 10 {
-				f.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+				f.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 					s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 					if err == nil {
 						s.Annotations["alone"] = fmt.Sprint(i)
@@ -115,7 +114,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				}))
 			}
 
-			f.eventually("the wrapper has the last of these", func() error {
+			f.Eventually("the wrapper has the last of these", func() error {
 				s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 				if err == nil && s.Annotations["alone"] != "9" {
 					err = fmt.Errorf("it has %q", s.Annotations["alone"])
@@ -124,17 +123,17 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			})
 			// What a write returns can be written again: it has the upstream's resourceVersion.
 			s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
-			f.must(err)
+			f.Must(err)
 			old := s.DeepCopy()
 			for range 3 {
 				s.Labels = map[string]string{"turn": s.ResourceVersion}
 				s, err = services.Update(f.ctx, s, metav1.UpdateOptions{})
-				f.must(err)
+				f.Must(err)
 			}
 			s.Status.Conditions = []metav1.Condition{{Type: "Tested", Status: metav1.ConditionTrue, Reason: "Tested",
 				LastTransitionTime: metav1.Now()}}
 			_, err = services.UpdateStatus(f.ctx, s, metav1.UpdateOptions{})
-			f.must(err)
+			f.Must(err)
 
 			// An older revision of the wrapper's is a conflict, whichever way it comes.
 			old.Labels = map[string]string{"too": "late"}
@@ -154,7 +153,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				if err := patch(kind, old.ResourceVersion); err == nil {
 					t.Errorf("%s with an old resourceVersion was taken", kind)
 				}
-				f.must(retry.RetryOnConflict(backoff, func() error {
+				f.Must(retry.RetryOnConflict(backoff, func() error {
 					now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 					if err != nil {
 						return err
@@ -172,7 +171,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			if !apierrors.IsConflict(err) {
 				t.Errorf("applying with an old resourceVersion: got %v, want a conflict", err)
 			}
-			f.must(retry.RetryOnConflict(backoff, func() error {
+			f.Must(retry.RetryOnConflict(backoff, func() error {
 				now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -191,7 +190,7 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			if err := remove(old.ResourceVersion); !apierrors.IsConflict(err) {
 				t.Errorf("deleting an old version: got %v, want a conflict", err)
 			}
-			f.must(retry.RetryOnConflict(backoff, func() error {
+			f.Must(retry.RetryOnConflict(backoff, func() error {
 				now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -213,7 +212,7 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 	client := f.writer("application/vnd.kubernetes.protobuf")
 	slices := client.DiscoveryV1().EndpointSlices(f.namespace)
 	var pruned *discoveryv1.EndpointSlice
-	f.eventually("the wrapper shows two of the four endpoints", func() error {
+	f.Eventually("the wrapper shows two of the four endpoints", func() error {
 		list, err := slices.List(f.ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"})
 		if err != nil {
 			return err
@@ -249,16 +248,16 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 	refused("deletion", slices.Delete(f.ctx, pruned.Name, metav1.DeleteOptions{}))
 	refused("deletion of all", slices.DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	list, err := client.CoreV1().Endpoints(f.namespace).Get(f.ctx, "echo", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.CoreV1().Endpoints(f.namespace).Update(f.ctx, list, metav1.UpdateOptions{})
 	refused("update of Endpoints", err)
 
 	// The metadata alone takes nothing away.
 	_, err = slices.Patch(f.ctx, pruned.Name, types.StrategicMergePatchType,
 		[]byte(`{"metadata":{"annotations":{"e2e":"patched"}}}`), metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, pruned.Name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	if len(direct.Endpoints) != 4 || direct.Annotations["e2e"] != "patched" {
 		t.Errorf("got %d endpoints and the annotations %v, want 4 and the patch's", len(direct.Endpoints),
 			direct.Annotations)
@@ -271,10 +270,9 @@ func TestMetadataInformers(t *testing.T) {
 	f := newFixture(t)
 	f.daemonSet("echo", unitLabel)
 	f.daemonSet("plain")
-	node, err := shared.Node("b1")
-	f.must(err)
+	node := f.Node("b1")
 	client, err := metadata.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
-	f.must(err)
+	f.Must(err)
 	resources := []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("services"),
 		discoveryv1.SchemeGroupVersion.WithResource("endpointslices")}
 	factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, f.namespace, nil)
@@ -289,14 +287,14 @@ func TestMetadataInformers(t *testing.T) {
 			t.Fatalf("the informer of %s did not sync", r.Resource)
 		}
 	}
-	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "plain", metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "plain", metav1.DeleteOptions{}))
 	_, err = f.client.CoreV1().Services(f.namespace).Patch(f.ctx, "echo", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"e2e":"changed"}}}`), metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	direct, err := metadata.NewForConfig(shared.RESTConfig())
-	f.must(err)
+	f.Must(err)
 	for _, r := range resources {
-		f.eventually("the metadata of "+r.Resource+" are those of the API server", func() error {
+		f.Eventually("the metadata of "+r.Resource+" are those of the API server", func() error {
 			want, err := direct.Resource(r).Namespace(f.namespace).List(f.ctx, metav1.ListOptions{})
 			if err != nil {
 				return err

@@ -86,13 +86,13 @@ func slowWatching() fault {
 			quiet := s.latencies(lasting / 2)
 			for range slowWatchers {
 				conn, err := s.dial(s.ctx)
-				s.must(err)
+				s.Must(err)
 				open = append(open, conn)
-				s.must(conn.(*net.TCPConn).SetReadBuffer(4 << 10))
+				s.Must(conn.(*net.TCPConn).SetReadBuffer(4 << 10))
 				_, err = io.WriteString(conn,
 					"GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: localhost\r\n"+
 						"Accept: application/vnd.kubernetes.protobuf\r\n\r\n")
-				s.must(err)
+				s.Must(err)
 			}
 			slow := s.latencies(lasting)
 			during := s.level()
@@ -123,7 +123,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 func (s *site) latencies(lasting time.Duration) []time.Duration {
 	s.Helper()
 	through, err := kubernetes.NewForConfig(s.node.WrapperConfig(cluster.RoleKubeProxy))
-	s.must(err)
+	s.Must(err)
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -132,7 +132,7 @@ func (s *site) latencies(lasting time.Duration) []time.Duration {
 		w, err := client.CoreV1().Services(namespace).Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.canary.Name).String(),
 		})
-		s.must(err)
+		s.Must(err)
 		defer w.Stop()
 		go func() {
 			for event := range w.ResultChan() {
@@ -155,11 +155,11 @@ func (s *site) latencies(lasting time.Duration) []time.Duration {
 			strings.Repeat("x", noise))
 		_, err := shared.Client().CoreV1().Services(namespace).Patch(ctx, s.canary.Name, types.MergePatchType,
 			[]byte(patch), metav1.PatchOptions{})
-		s.must(err)
+		s.Must(err)
 		time.Sleep(noiseInterval)
 	}
 	var late []time.Duration
-	s.eventually(deadline, "all changes are heard of", func() error {
+	s.Eventually("all changes are heard of", func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		late = late[:0]

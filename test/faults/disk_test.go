@@ -18,7 +18,7 @@ const (
 // expectMore waits until a counter of the wrapper has risen above a value.
 func (s *site) expectMore(metric string, than float64) {
 	s.Helper()
-	s.eventually(deadline, metric+" rises", func() error {
+	s.Eventually(metric+" rises", func() error {
 		if value, _ := s.metric(metric); value <= than {
 			return fmt.Errorf("it is %v", value)
 		}
@@ -34,8 +34,8 @@ func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
 		name: name, bound: deadline * 3 / 2, restarts: true,
 		node: cluster.NodeSpec{StateDirSize: stateSize},
 		inflict: func(s *site) {
-			s.kept()
-			s.must(inflict(s.node))
+			s.Kept(writeDelay, s.node)
+			s.Must(inflict(s.node))
 		},
 		during: func(s *site) {
 			s.Helper()
@@ -48,7 +48,7 @@ func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
 			}
 		},
 		relieve: func(s *site) {
-			s.must(relieve(s.node))
+			s.Must(relieve(s.node))
 			restoreLink(s)
 		},
 		after: func(s *site) {

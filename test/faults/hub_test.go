@@ -19,7 +19,7 @@ func killReplica(number int) func(*site) {
 }
 
 func launchReplica(number int) func(*site) {
-	return func(s *site) { s.must(shared.Hubs[number].Launch()) }
+	return func(s *site) { s.Must(shared.Hubs[number].Launch()) }
 }
 
 // eachReplica does something to every replica.
@@ -79,12 +79,12 @@ func TestHub(t *testing.T) {
 				defer cancel()
 				// Asked to stop, it would wait for the streams that it hands on, a minute at most.
 				shared.APIServer.Kill()
-				s.must(shared.APIServer.Start(ctx))
+				s.Must(shared.APIServer.Start(ctx))
 			},
 		},
 		{
 			name: "10 % loss to the hub", lasts: forms(10*time.Second, time.Minute), bound: deadline,
-			inflict: func(s *site) { s.must(s.node.LoseOnLink(s.ctx, 10)) }, relieve: restoreLink,
+			inflict: func(s *site) { s.Must(s.node.LoseOnLink(s.ctx, 10)) }, relieve: restoreLink,
 		},
 	}
 	if !testing.Short() {

@@ -8,8 +8,8 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-func cutLink(s *site)     { s.must(s.node.CutLink(s.ctx)) }
-func restoreLink(s *site) { s.must(s.node.RestoreLink(s.ctx)) }
+func cutLink(s *site)     { s.Must(s.node.CutLink(s.ctx)) }
+func restoreLink(s *site) { s.Must(s.node.RestoreLink(s.ctx)) }
 
 func TestLink(t *testing.T) {
 	faults := []fault{
@@ -31,14 +31,14 @@ func TestLink(t *testing.T) {
 		{
 			// What is frozen stays so: only new connections work, and it is for the wrapper to notice.
 			name: "connections half-open", bound: 90 * time.Second,
-			inflict: func(s *site) { s.must(s.node.FreezeConnections(s.ctx)) },
+			inflict: func(s *site) { s.Must(s.node.FreezeConnections(s.ctx)) },
 		},
 		{
 			name: "30 % loss, 300 ms delay", lasts: forms(10*time.Second, time.Minute), bound: deadline,
 			node: cluster.NodeSpec{Interposed: true},
 			inflict: func(s *site) {
 				s.node.Interposer.Behave(cluster.Behaviour{Delay: 300 * time.Millisecond})
-				s.must(s.node.LoseOnLink(s.ctx, 30))
+				s.Must(s.node.LoseOnLink(s.ctx, 30))
 			},
 			relieve: func(s *site) {
 				s.node.Interposer.Behave(cluster.Behaviour{})

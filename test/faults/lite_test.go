@@ -53,7 +53,7 @@ func (s *site) source(name, source string) float64 {
 // no contact.
 func (s *site) expectFromCache() {
 	s.Helper()
-	took := s.eventually(deadline, "it says that it is answered from a cache", func() error {
+	took := s.Eventually("it says that it is answered from a cache", func() error {
 		reply, err := s.get("/readyz")
 		if err != nil {
 			return err
@@ -78,25 +78,10 @@ func (s *site) expectFromCache() {
 	}
 }
 
-// expectReadyzSays waits until /readyz has a part.
-func (s *site) expectReadyzSays(part string) {
-	s.Helper()
-	s.eventually(deadline, "/readyz says "+part, func() error {
-		reply, err := s.get("/readyz")
-		if err != nil {
-			return err
-		}
-		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
-			return fmt.Errorf("status %d: %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
-}
-
 // expectFollowing waits until nothing comes from a cache, and checks that no list took the place of another one in it.
 func (s *site) expectFollowing() {
 	s.Helper()
-	s.eventually(deadline, "all sources follow", func() error {
+	s.Eventually("all sources follow", func() error {
 		for _, source := range []string{"nodes", "node", "services", "endpointslices"} {
 			if s.source("from_cache", source) != 0 || s.source("up", source) != 1 {
 				return fmt.Errorf("%s do not", source)
@@ -116,14 +101,14 @@ func (s *site) expectFollowing() {
 func (s *site) nameAddresses() {
 	s.Helper()
 	listener, err := s.node.Listen(s.ctx, healthService)
-	s.must(err)
+	s.Must(err)
 	server := &http.Server{ReadHeaderTimeout: deadline,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"192.0.2.1":{"normal":true}}`)
 		})}
 	go server.Serve(listener)
 	s.Cleanup(func() { server.Close() })
-	s.eventually(deadline, "the nodes' addresses are listed", func() error {
+	s.Eventually("the nodes' addresses are listed", func() error {
 		if !s.node.Lite.Kept("+node-addresses_nodes_") {
 			return errors.New("the cache has none")
 		}
@@ -141,10 +126,10 @@ func (s *site) expectCompressedWatch() {
 		DisableCompression: true}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		config.Host+"/apis/networking.k8s.io/v1/servicecidrs?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", nil)
-	s.must(err)
+	s.Must(err)
 	r.Header.Set("Accept-Encoding", "gzip")
 	response, err := client.Do(r)
-	s.must(err)
+	s.Must(err)
 	defer response.Body.Close()
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(response.Body, first); err != nil || response.StatusCode != http.StatusOK {
@@ -175,7 +160,7 @@ func TestLiteAPIServer(t *testing.T) {
 		cloudAway("lists from the cache, empty watches", cluster.LiteHabits{}, (*site).expectFromCache),
 		func() fault {
 			f := cloudAway("nothing cached", cluster.LiteHabits{},
-				func(s *site) { s.expectReadyzSays("could not find the requested resource") })
+				func(s *site) { s.Says(s.node, "/readyz", "could not find the requested resource") })
 			inflict := f.inflict
 			f.inflict = func(s *site) {
 				s.node.Lite.Forget()
@@ -184,7 +169,7 @@ func TestLiteAPIServer(t *testing.T) {
 			return f
 		}(),
 		cloudAway("empty lists without resourceVersion", cluster.LiteHabits{EmptyLists: true},
-			func(s *site) { s.expectReadyzSays("not using it") }),
+			func(s *site) { s.Says(s.node, "/readyz", "not using it") }),
 		cloudAway("its writer hangs", cluster.LiteHabits{Stuck: true}, nil),
 		silently,
 	})

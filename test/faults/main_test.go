@@ -43,8 +43,6 @@ var (
 	shared *cluster.Cluster
 	// echo is the Service of the traffic.
 	echo *corev1.Service
-	// wrapperBin is the wrapper's path.
-	wrapperBin string
 )
 
 func TestMain(m *testing.M) {
@@ -54,39 +52,17 @@ func TestMain(m *testing.M) {
 	if !parallel {
 		flag.Set("test.parallel", atOnce)
 	}
-	suite.Suite{
-		Name: "faults", Options: options, Cluster: &shared, Prepare: prepare,
-		Finish: func() { results.print(os.Stdout) },
-	}.Main(m)
-}
-
-func options() (cluster.Options, error) {
-	var none cluster.Options
-	if err := suite.Privileged(); err != nil {
-		return none, err
-	}
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	if err != nil {
-		return none, err
-	}
-	if wrapperBin, err = suite.Program("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
-		return none, err
-	}
-	hub, err := suite.Program("HUB_BIN", "application-grid-hub")
-	if err != nil {
-		return none, err
-	}
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: unit}, Direct: true}
 	}
-	return cluster.Options{
-		Components: components,
-		Wrapper:    wrapperBin,
-		Hub:        hub, HubReplicas: 2, HubInterposed: true,
-		WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
-		Dir:         os.Getenv("E2E_DIR"), // to keep the logs
-		Nodes:       []cluster.NodeSpec{node(near1, unitA), node(near2, unitA), node(far, unitB)},
-	}, nil
+	suite.Suite{
+		Name: "faults", Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
+		Programs: []string{"application-grid-wrapper", "application-grid-hub"},
+		Options: cluster.Options{
+			HubReplicas: 2, HubInterposed: true, WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
+			Nodes: []cluster.NodeSpec{node(near1, unitA), node(near2, unitA), node(far, unitB)},
+		},
+	}.Main(m)
 }
 
 // prepare makes the namespace and the Service of the traffic.

@@ -50,7 +50,7 @@ type observer struct {
 func (s *site) observe() *observer {
 	s.Helper()
 	client, err := dynamic.NewForConfig(s.node.WrapperConfig(cluster.RoleKubeProxy))
-	s.must(err)
+	s.Must(err)
 	o := &observer{client: client, state: map[schema.GroupVersionResource]objects{}, deleted: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -61,7 +61,7 @@ func (s *site) observe() *observer {
 		cancel()
 		done.Wait()
 	})
-	s.eventually(deadline, "the observer has its first lists", func() error {
+	s.Eventually("the observer has its first lists", func() error {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if len(o.state) < len(observed) {
@@ -168,7 +168,7 @@ func (o *observer) note(kind watch.EventType, resource schema.GroupVersionResour
 func (s *site) expectNothingLost() {
 	s.Helper()
 	cloud, err := dynamic.NewForConfig(shared.RESTConfig())
-	s.must(err)
+	s.Must(err)
 	var stale []string
 	compare := func(what string, resource schema.GroupVersionResource, got, want objects) {
 		for key := range maps.Keys(union(got, want)) {
@@ -183,9 +183,9 @@ func (s *site) expectNothingLost() {
 		stale = nil
 		for _, resource := range observed {
 			served, _, err := listed(s.ctx, s.observer.client, resource)
-			s.must(err)
+			s.Must(err)
 			actual, _, err := listed(s.ctx, cloud, resource)
-			s.must(err)
+			s.Must(err)
 			s.observer.mu.Lock()
 			heard := maps.Clone(s.observer.state[resource])
 			s.observer.mu.Unlock()

@@ -19,7 +19,7 @@ func (s *site) restartOffline() {
 	s.Helper()
 	s.killWrapper()
 	started := time.Now()
-	s.must(s.node.Wrapper.Launch())
+	s.Must(s.node.Wrapper.Launch())
 	if took := s.expectSnapshotServed(started); took > fromSnapshot {
 		s.Errorf("it served from the snapshot %s after its process was started, more than %s", took, fromSnapshot)
 	}
@@ -31,8 +31,8 @@ func (s *site) reboot() {
 	s.Helper()
 	s.endStream()
 	begin := time.Now()
-	s.must(s.node.Reboot(s.ctx))
-	s.eventually(s.fault.bound, "the node reaches its unit again", func() error {
+	s.Must(s.node.Reboot(s.ctx))
+	s.within(s.fault.bound, "the node reaches its unit again", func() error {
 		_, err := workload.Ask(s.ctx, s.node, workload.URL(echo))
 		return err
 	})
@@ -49,13 +49,13 @@ const quick = 8 * time.Second
 func (s *site) expectRefusal() {
 	s.Helper()
 	reply, err := s.get("/api/v1/nodes/" + s.node.Spec.Name)
-	s.must(err)
+	s.Must(err)
 	if reply.Status != http.StatusOK {
 		s.Errorf("the own Node was answered with status %d: %s", reply.Status, reply.Body)
 	}
 	begin := time.Now()
 	reply, err = s.get("/api/v1/namespaces/default")
-	s.must(err)
+	s.Must(err)
 	took := time.Since(begin)
 	if reply.Status != http.StatusServiceUnavailable || !strings.Contains(reply.Body, `"kind":"Status"`) ||
 		reply.Header.Get("Retry-After") == "" {
@@ -74,13 +74,13 @@ func TestProcess(t *testing.T) {
 			name: "wrapper killed -9", lasts: forms(2*time.Second, 20*time.Second), bound: 90 * time.Second,
 			restarts: true,
 			inflict:  (*site).killWrapper,
-			relieve:  func(s *site) { s.must(s.node.Wrapper.Launch()) },
+			relieve:  func(s *site) { s.Must(s.node.Wrapper.Launch()) },
 		},
 		{
 			name: "wrapper killed -9, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second,
 			restarts: true,
 			inflict: func(s *site) {
-				s.kept()
+				s.Kept(writeDelay, s.node)
 				cutLink(s)
 				s.atLeast(50)
 				s.restartOffline()
@@ -92,7 +92,7 @@ func TestProcess(t *testing.T) {
 			restarts:    true,
 			changeAfter: true,
 			inflict: func(s *site) {
-				s.kept()
+				s.Kept(writeDelay, s.node)
 				cutLink(s)
 				s.reboot()
 			},
@@ -102,7 +102,7 @@ func TestProcess(t *testing.T) {
 			name: "node reboots, link down, cloud changes", lasts: forms(8*time.Second, 60*time.Second),
 			bound: 90 * time.Second, restarts: true,
 			inflict: func(s *site) {
-				s.kept()
+				s.Kept(writeDelay, s.node)
 				cutLink(s)
 				s.reboot()
 			},

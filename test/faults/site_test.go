@@ -17,7 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -35,7 +37,7 @@ const (
 
 // site is a node that a fault befalls, with a Service of its own in the cloud and a client that watches.
 type site struct {
-	*testing.T
+	suite.Test
 	fault  fault
 	ctx    context.Context
 	node   *cluster.Node
@@ -52,7 +54,9 @@ var sites atomic.Int64
 
 func newSite(t *testing.T, f fault) *site {
 	t.Helper()
-	s := &site{T: t, fault: f, ctx: t.Context(), result: result{test: t.Name(), fault: f.name, converged: -1}}
+	patience := await.Patience{Within: deadline, Between: between}
+	s := &site{Test: suite.Test{T: t, Cluster: shared, Patience: patience}, fault: f, ctx: t.Context(),
+		result: result{test: t.Name(), fault: f.name, converged: -1}}
 	number := sites.Add(1)
 	spec := f.node
 	spec.Name = fmt.Sprintf("site%d", number)
@@ -66,17 +70,11 @@ func newSite(t *testing.T, f fault) *site {
 	}
 	var err error
 	s.canary, err = createService(s.ctx, "canary-"+spec.Name)
-	s.must(err)
+	s.Must(err)
 	t.Cleanup(func() { deleteService(s.canary.Name) })
-	s.node, err = shared.AddNode(s.ctx, spec)
-	s.must(err)
-	t.Cleanup(func() {
-		if err := shared.RemoveNode(context.Background(), spec.Name); err != nil {
-			t.Errorf("removing the node: %v", err)
-		}
-	})
+	s.node = s.AddNode(spec)
 	t.Logf("%s: %s, %s", spec.Name, spec.ProxyMode, spec.Protocol)
-	s.eventually(deadline, "the node reaches both Services", func() error {
+	s.Eventually("the node reaches both Services", func() error {
 		for _, service := range []*corev1.Service{echo, s.canary} {
 			if got := s.reach(service); got != near1+" "+near2 {
 				return fmt.Errorf("of %s it reaches %s", service.Name, got)
@@ -88,27 +86,10 @@ func newSite(t *testing.T, f fault) *site {
 	return s
 }
 
-func (s *site) must(err error) {
+// within is Eventually with another limit.
+func (s *site) within(limit time.Duration, what string, ask func() error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// eventually asks until there is no error, and returns how long that took.
-func (s *site) eventually(limit time.Duration, what string, ask func() error) time.Duration {
-	s.Helper()
-	begin := time.Now()
-	for {
-		err := ask()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > limit {
-			s.Fatalf("not within %s: %s: %v", limit, what, err)
-		}
-		time.Sleep(between)
-	}
+	await.Patience{Within: limit, Between: between}.Until(s.T, what, ask)
 }
 
 func (s *site) wait(d time.Duration) {
@@ -136,7 +117,7 @@ func (s *site) resumeTraffic() { s.endStream = s.traffic.From(s.node, []string{n
 func (s *site) atLeast(more int) {
 	s.Helper()
 	goal := s.traffic.Tried(s.node.Spec.Name) + more
-	s.eventually(deadline, "traffic flows", func() error {
+	s.Eventually("traffic flows", func() error {
 		if tried := s.traffic.Tried(s.node.Spec.Name); tried < goal {
 			return fmt.Errorf("%d requests were made, not %d", tried, goal)
 		}
@@ -159,7 +140,7 @@ func (s *site) endTraffic() {
 // change makes a difference in the cloud: the canary has one endpoint less.
 func (s *site) change() {
 	s.Helper()
-	s.must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady,
+	s.Must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady,
 		corev1.ConditionFalse))
 }
 
@@ -177,7 +158,7 @@ func (s *site) hasConverged() bool {
 // awaitConverged waits until it does.
 func (s *site) awaitConverged() {
 	s.Helper()
-	s.eventually(s.fault.bound, "the data plane shows what changed in the cloud", func() error {
+	s.within(s.fault.bound, "the data plane shows what changed in the cloud", func() error {
 		if !s.hasConverged() {
 			return fmt.Errorf("it reaches %s", s.reach(s.canary))
 		}
@@ -253,19 +234,6 @@ func (s *site) explain() {
 	}
 }
 
-// snapshotFile is the wrapper's snapshot.
-func (s *site) snapshotFile() string { return s.node.SnapshotFile() }
-
-// kept waits until what the node sees now is in the snapshot: that of a change is written --state-write-delay later.
-func (s *site) kept() {
-	s.Helper()
-	s.wait(3 * writeDelay)
-	s.eventually(deadline, "there is a snapshot", func() error {
-		_, err := os.Stat(s.snapshotFile())
-		return err
-	})
-}
-
 // get asks the wrapper.
 func (s *site) get(path string) (*cluster.Reply, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
@@ -277,11 +245,11 @@ func (s *site) get(path string) (*cluster.Reply, error) {
 func (s *site) metric(name string) (value float64, found bool) {
 	s.Helper()
 	reply, err := s.get("/metrics")
-	s.must(err)
+	s.Must(err)
 	for line := range strings.Lines(reply.Body) {
 		if rest, matches := strings.CutPrefix(line, name+" "); matches {
 			value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			s.must(err)
+			s.Must(err)
 			return value, true
 		}
 	}
@@ -292,7 +260,7 @@ func (s *site) metric(name string) (value float64, found bool) {
 // so, and returns how long after its start that was.
 func (s *site) expectSnapshotServed(started time.Time) time.Duration {
 	s.Helper()
-	s.eventually(deadline, "it serves from the snapshot", func() error {
+	s.Eventually("it serves from the snapshot", func() error {
 		reply, err := s.get("/apis/discovery.k8s.io/v1/endpointslices?limit=500")
 		if err != nil {
 			return err
@@ -307,7 +275,7 @@ func (s *site) expectSnapshotServed(started time.Time) time.Duration {
 	})
 	took := time.Since(started)
 	reply, err := s.get("/readyz")
-	s.must(err)
+	s.Must(err)
 	if reply.Status != http.StatusOK || !strings.Contains(reply.Body, "[+] snapshot: ") {
 		s.Errorf("/readyz does not tell that a snapshot is served: status %d: %s", reply.Status, reply.Body)
 	}
@@ -321,7 +289,7 @@ func (s *site) expectSnapshotServed(started time.Time) time.Duration {
 // expectSynced checks that nothing speaks of a snapshot any more.
 func (s *site) expectSynced() {
 	s.Helper()
-	s.eventually(deadline, "the snapshot is not spoken of any more", func() error {
+	s.Eventually("the snapshot is not spoken of any more", func() error {
 		reply, err := s.get("/readyz")
 		if err != nil {
 			return err
@@ -345,12 +313,12 @@ type level struct {
 func (s *site) level() level {
 	s.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.node.Wrapper.PID()))
-	s.must(err)
+	s.Must(err)
 	var l level
 	for line := range strings.Lines(string(status)) {
 		if rest, matches := strings.CutPrefix(line, "VmRSS:"); matches {
 			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			s.must(err)
+			s.Must(err)
 			l.resident = kib / 1024
 		}
 	}
@@ -374,7 +342,7 @@ const (
 func (s *site) expectLevel(before level) {
 	s.Helper()
 	var after level
-	s.eventually(levelTime, "memory and goroutines are back at their level", func() error {
+	s.within(levelTime, "memory and goroutines are back at their level", func() error {
 		after = s.level()
 		if after.resident > before.resident+moreResident || after.goroutines > before.goroutines+moreGoroutines {
 			// Asking is work too, after which the wrapper has to come to rest again.

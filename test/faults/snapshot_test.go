@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/netns"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -74,7 +75,7 @@ func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	if err := os.WriteFile(kubeconfig, []byte(nowhere), 0o600); err != nil {
 		return nil, err
 	}
-	l.cmd = exec.Command(wrapperBin, "--kubeconfig="+kubeconfig, "--hostname="+s.node.Spec.Name,
+	l.cmd = exec.Command(suite.Binary(s, "application-grid-wrapper"), "--kubeconfig="+kubeconfig, "--hostname="+s.node.Spec.Name,
 		"--bind-address="+address, "--state-dir="+dir)
 	l.cmd.Stdout, l.cmd.Stderr = &l.output, &l.output
 	return l, thread.Start(l.cmd)
@@ -164,18 +165,18 @@ func TestSnapshotDamaged(t *testing.T) {
 			s := newSite(t, fault{name: d.name})
 			defer s.conclude()
 			s.fatten()
-			s.kept()
-			whole, err := os.ReadFile(s.snapshotFile())
-			s.must(err)
+			s.Kept(writeDelay, s.node)
+			whole, err := os.ReadFile(s.node.SnapshotFile())
+			s.Must(err)
 			thread := netns.NewThread()
 			defer thread.Close()
 
 			// That a good one is served tells that the damage is why the others are not.
 			good, err := s.startLone(thread, whole)
-			s.must(err)
+			s.Must(err)
 			took, err := good.expectServed(s.ctx)
 			good.stop()
-			s.must(err)
+			s.Must(err)
 			s.Logf("the whole snapshot, of %d bytes, was served %s after its process was started", len(whole),
 				took.Round(time.Millisecond))
 
@@ -229,7 +230,7 @@ func (s *site) fatten() {
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: workload.Port}}},
 		}
 		_, err := shared.Client().CoreV1().Services(namespace).Create(s.ctx, service, metav1.CreateOptions{})
-		s.must(err)
+		s.Must(err)
 		s.Cleanup(func() { deleteService(service.Name) })
 	}
 }
@@ -243,29 +244,29 @@ func TestClockSetBack(t *testing.T) {
 	f := fault{name: "clock set back by a day", bound: 90 * time.Second, restarts: true}
 	var given uint64
 	f.inflict = func(s *site) {
-		s.kept()
+		s.Kept(writeDelay, s.node)
 		s.killWrapper()
 		given = uint64(time.Now().Add(ahead).UnixMicro())
 		for _, file := range []string{s.node.RevisionFile(), s.node.SnapshotFile()} {
 			content, err := os.ReadFile(file)
-			s.must(err)
+			s.Must(err)
 			content, err = withRevision(content, given)
-			s.must(err)
-			s.must(os.WriteFile(file, content, 0o600))
+			s.Must(err)
+			s.Must(os.WriteFile(file, content, 0o600))
 		}
-		s.must(s.node.Wrapper.Launch())
+		s.Must(s.node.Wrapper.Launch())
 	}
 	f.after = func(s *site) {
 		list, err := s.observer.client.Resource(observed[0]).List(s.ctx, metav1.ListOptions{})
-		s.must(err)
+		s.Must(err)
 		revision, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
-		s.must(err)
+		s.Must(err)
 		if revision <= given {
 			s.Errorf("after revision %d was given out, the process with the earlier clock is at %d", given, revision)
 		}
 		for _, old := range []uint64{given, given - 1000, uint64(time.Now().UnixMicro())} {
 			reply, err := s.get(fmt.Sprintf("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion=%d", old))
-			s.must(err)
+			s.Must(err)
 			if reply.Status != http.StatusGone {
 				s.Errorf("a watch from revision %d, of before the restart, was answered with status %d: %s", old,
 					reply.Status, reply.Body)

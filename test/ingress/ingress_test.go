@@ -33,40 +33,18 @@ const (
 	tries = 40
 )
 
-// shared is the cluster of all tests, traefik the controller's program.
-var (
-	shared  *cluster.Cluster
-	traefik string
-)
+// shared is the cluster of all tests.
+var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	suite.Suite{Name: "ingress", Options: clusterOptions, Cluster: &shared}.Main(m)
-}
-
-func clusterOptions() (cluster.Options, error) {
-	options := cluster.Options{WrapperTLS: true, Progress: os.Stdout}
-	if err := suite.Privileged(); err != nil {
-		return options, err
-	}
-	for _, needed := range []struct {
-		to             *string
-		variable, name string
-	}{
-		{&options.Components, "COMPONENTS_BIN", "components"},
-		{&options.Wrapper, "WRAPPER_BIN", "application-grid-wrapper"},
-		{&traefik, "TRAEFIK_BIN", "traefik"},
-	} {
-		var err error
-		if *needed.to, err = suite.Program(needed.variable, needed.name); err != nil {
-			return options, err
-		}
-	}
 	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
-	options.Nodes = []cluster.NodeSpec{
-		{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
-		{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
-	}
-	return options, nil
+	suite.Suite{
+		Name: "ingress", Cluster: &shared, Programs: []string{"application-grid-wrapper"},
+		Options: cluster.Options{WrapperTLS: true, Nodes: []cluster.NodeSpec{
+			{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
+			{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
+		}},
+	}.Main(m)
 }
 
 // fixture is an edge node with Ingresses for a Service of its site, /site, and for an ordinary one, /open.
@@ -81,27 +59,25 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	node, err := shared.Node("a1")
-	must(t, err)
+	suite.Must(t, err)
 	f := &fixture{T: t, node: node, dir: t.TempDir()}
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	must(t, err)
-	_, err = node.Run(t.Context(), components, "kubectl", "--kubeconfig="+shared.Kubeconfig(),
+	_, err = node.Run(t.Context(), suite.Binary(t, "components"), "kubectl", "--kubeconfig="+shared.Kubeconfig(),
 		"--server="+node.APIServerURL(), "apply", "--server-side", "-f", "role.yaml")
-	must(t, err)
+	suite.Must(t, err)
 	client := shared.Client()
 	token, err := client.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), account,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
-	must(t, os.WriteFile(f.file("token"), []byte(token.Status.Token), 0o600))
-	must(t, os.WriteFile(f.file("ca.crt"), node.WrapperConfig(cluster.RoleNobody).CAData, 0o600))
+	suite.Must(t, err)
+	suite.Must(t, os.WriteFile(f.file("token"), []byte(token.Status.Token), 0o600))
+	suite.Must(t, os.WriteFile(f.file("ca.crt"), node.WrapperConfig(cluster.RoleNobody).CAData, 0o600))
 
 	namespace := suite.Namespace(t, shared, "ingress-")
 	var paths []networkingv1.HTTPIngressPath
 	for name, keys := range map[string][]string{"site": {unitLabel}, "open": nil} {
-		must(t, workload.CreateDaemonSet(t.Context(), client, namespace, name))
+		suite.Must(t, workload.CreateDaemonSet(t.Context(), client, namespace, name))
 		_, err := workload.CreateService(t.Context(), client, namespace, name,
 			workload.ServiceOptions{TopologyKeys: keys})
-		must(t, err)
+		suite.Must(t, err)
 		paths = append(paths, networkingv1.HTTPIngressPath{
 			Path: "/" + name, PathType: new(networkingv1.PathTypePrefix),
 			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
@@ -113,7 +89,7 @@ func newFixture(t *testing.T) *fixture {
 		Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{IngressRuleValue: networkingv1.IngressRuleValue{
 			HTTP: &networkingv1.HTTPIngressRuleValue{Paths: paths}}}}},
 	}, metav1.CreateOptions{})
-	must(t, err)
+	suite.Must(t, err)
 	t.Cleanup(f.stop)
 	return f
 }
@@ -123,12 +99,12 @@ func (f *fixture) file(name string) string { return filepath.Join(f.dir, name) }
 // start starts the controller on the node, with its service account, at an API server.
 func (f *fixture) start(url string) {
 	f.Helper()
-	f.controller = exec.Command(traefik, listen, url, f.file("ca.crt"), f.file("token"))
+	f.controller = exec.Command(suite.Binary(f, "traefik"), listen, url, f.file("ca.crt"), f.file("token"))
 	log, err := os.Create(filepath.Join(shared.Dir(), "traefik.log"))
-	must(f.T, err)
+	suite.Must(f.T, err)
 	defer log.Close() // the controller has its own descriptor
 	f.controller.Stdout, f.controller.Stderr = log, log
-	must(f.T, f.node.Start(f.controller))
+	suite.Must(f.T, f.node.Start(f.controller))
 }
 
 func (f *fixture) stop() {
@@ -163,7 +139,7 @@ func (f *fixture) reaches(what, path, want string) {
 
 func (f *fixture) relabel(unit string) {
 	f.Helper()
-	must(f.T, shared.RelabelNode(f.Context(), "b1", unitLabel, unit))
+	suite.Must(f.T, shared.RelabelNode(f.Context(), "b1", unitLabel, unit))
 }
 
 // TestIngress: what comes in at a site through the controller stays there, and follows a node that is relabelled.
@@ -181,20 +157,13 @@ func TestIngress(t *testing.T) {
 	f.relabel(unitB)
 	f.reaches("it leaves", "/site", "a1 a2")
 
-	must(t, f.node.Wrapper.Restart(t.Context()))
+	suite.Must(t, f.node.Wrapper.Restart(t.Context()))
 	f.relabel(unitA)
 	f.reaches("a node joins after the wrapper was restarted", "/site", "a1 a2 b1")
 
-	must(t, f.node.CutLink(t.Context()))
+	suite.Must(t, f.node.CutLink(t.Context()))
 	f.relabel(unitB)
 	f.reaches("while the link is cut: the site of before", "/site", "a1 a2 b1")
-	must(t, f.node.RestoreLink(t.Context()))
+	suite.Must(t, f.node.RestoreLink(t.Context()))
 	f.reaches("the link is back", "/site", "a1 a2")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

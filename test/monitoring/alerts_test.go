@@ -23,13 +23,19 @@ import (
 
 const shipped = "../../manifests/monitoring"
 
+// must ends a test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // read is a file of manifests/monitoring.
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(shipped, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return data
 }
 
@@ -276,21 +282,15 @@ func TestAlerts(t *testing.T) {
 func rulesFile(t *testing.T) string {
 	t.Helper()
 	var rule operator.PrometheusRule
-	if err := yaml.UnmarshalStrict(read(t, "alerts.yaml"), &rule); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(read(t, "alerts.yaml"), &rule))
 	if rule.Kind != "PrometheusRule" || rule.APIVersion != "monitoring.coreos.com/v1" ||
 		rule.Labels["release"] != "kube-prometheus-stack" {
 		t.Fatalf("not a rule that kube-prometheus-stack takes: %+v", rule.ObjectMeta)
 	}
 	data, err := yaml.Marshal(rule.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, data, 0o600))
 	return file
 }
 

@@ -33,9 +33,7 @@ var legendLabel = regexp.MustCompile(`\{\{\s*([a-z_]+)\s*\}\}`)
 // names: each has an answer, and each answer has the labels that the legend shows.
 func TestDashboard(t *testing.T) {
 	var d dashboard
-	if err := json.Unmarshal(read(t, "dashboard.json"), &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(read(t, "dashboard.json"), &d))
 	asked := 0
 	for _, panel := range d.Panels {
 		for _, target := range panel.Targets {
@@ -66,9 +64,7 @@ func TestDashboard(t *testing.T) {
 func ask(t *testing.T, query string) promql.Vector {
 	t.Helper()
 	expression, err := parser.NewParser(parser.Options{}).ParseExpr(query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	series := map[string]bool{}
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
@@ -106,13 +102,9 @@ func ask(t *testing.T, query string) promql.Vector {
 	db := promqltest.LoadedStorage(t, "load 1m\n"+strings.Join(slices.Sorted(maps.Keys(series)), ""))
 	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, 1e6)
 	asked, err := engine.NewInstantQuery(t.Context(), db, nil, query, time.Unix(0, 0).Add(90*time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer asked.Close()
 	vector, err := asked.Exec(t.Context()).Vector()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return vector
 }

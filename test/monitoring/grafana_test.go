@@ -12,9 +12,7 @@ import (
 // test-monitoring` fetches both.
 func TestGrafanaSchema(t *testing.T) {
 	compiler, err := filepath.Abs("grafana/node_modules/.bin/tsc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Stat(compiler); err != nil {
 		t.Fatalf("%v: run `make test-monitoring`", err)
 	}
@@ -27,9 +25,7 @@ export const wrong: Dashboard = { schemaVersion: 39, refresh: 30 };
 export const unknown: Dashboard = { schemaVersion: 39, nobodyKnowsThis: "" };
 `
 	file := filepath.Join("grafana", "dashboard.gen.ts") // where the compiler finds the package
-	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(program), 0o600))
 	defer os.Remove(file)
 	out, err := exec.CommandContext(t.Context(), compiler, "--noEmit", "--strict", "--target", "es2022", "--module",
 		"nodenext", "--moduleResolution", "nodenext", file).CombinedOutput()

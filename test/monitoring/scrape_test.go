@@ -38,9 +38,7 @@ var pods = []struct{ app, pod, node, port string }{
 // of our programs and nothing else, with the program's name as the job and the node's name as the instance.
 func TestPodMonitor(t *testing.T) {
 	var monitor operator.PodMonitor
-	if err := yaml.UnmarshalStrict(read(t, "podmonitor.yaml"), &monitor); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(read(t, "podmonitor.yaml"), &monitor))
 	if monitor.Kind != "PodMonitor" || monitor.APIVersion != "monitoring.coreos.com/v1" ||
 		monitor.Labels["release"] != "kube-prometheus-stack" {
 		t.Fatalf("not a PodMonitor that kube-prometheus-stack takes: %+v", monitor.ObjectMeta)
@@ -105,9 +103,7 @@ func prometheusConfig(t *testing.T, monitor *operator.PodMonitor) string {
 		"job_name": "podMonitor", "scrape_interval": "100ms", "scrape_timeout": "100ms", "metrics_path": endpoint.Path,
 		"relabel_configs": relabelings,
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(data)
 }
 
@@ -125,9 +121,7 @@ func TestScrapeOnNode(t *testing.T) {
 		}
 		text = "global: {scrape_interval: 100ms, scrape_timeout: 100ms}\n" + text
 		loaded, err := config.Load(text, promslog.NewNopLogger())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		groups := map[string][]*targetgroup.Group{}
 		for _, job := range loaded.ScrapeConfigs {
 			for _, found := range job.ServiceDiscoveryConfigs {
@@ -172,18 +166,12 @@ func serve(t *testing.T) string {
 func scraped(t *testing.T, text string, groups map[string][]*targetgroup.Group, n int) []string {
 	t.Helper()
 	loaded, err := config.Load(text, promslog.NewNopLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	db := teststorage.New(t)
 	manager, err := scrape.NewManager(&scrape.Options{DiscoveryReloadInterval: model.Duration(50 * time.Millisecond)},
 		promslog.NewNopLogger(), nil, nil, db, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := manager.ApplyConfig(loaded); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, manager.ApplyConfig(loaded))
 	sets := make(chan map[string][]*targetgroup.Group, 1)
 	sets <- groups
 	done := make(chan error, 1)
@@ -197,13 +185,9 @@ func scraped(t *testing.T, text string, groups map[string][]*targetgroup.Group, 
 	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, 1e6)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		query, err := engine.NewInstantQuery(t.Context(), db, nil, `up == 1`, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		vector, err := query.Exec(t.Context()).Vector()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var found []string
 		for _, sample := range vector {
 			found = append(found, fmt.Sprintf("%s %s %s", sample.Metric.Get("job"), sample.Metric.Get("instance"),

@@ -1,4 +1,4 @@
-// Package suite runs a package's tests on one embedded cluster: it finds the binaries, starts the cluster before the
+// Package suite runs a package's tests on one embedded cluster: it finds the programs, starts the cluster before the
 // tests and stops it after them, and gives every test a namespace; or it gives a test a cluster of its own. What is on
 // the cluster is the package's own.
 // Only tests import it.
@@ -27,8 +27,10 @@ import (
 type Suite struct {
 	// Name is the package's, in messages.
 	Name string
-	// Options are what the cluster is started with.
-	Options func() (cluster.Options, error)
+	// Options are what the cluster is started with. Where its programs are is found.
+	Options cluster.Options
+	// Programs are those that the cluster runs besides its components.
+	Programs []string
 	// Cluster is set when the cluster has started, before Prepare.
 	Cluster **cluster.Cluster
 	// Prepare, if set, makes what all tests need. The tests do not run if it fails.
@@ -49,13 +51,15 @@ func (s Suite) Main(m *testing.M) {
 }
 
 func (s Suite) run(m *testing.M) (code int, err error) {
-	options, err := s.Options()
-	if err != nil {
+	if s.Options.Dir == "" {
+		s.Options.Dir = os.Getenv("E2E_DIR") // to keep the logs
+	}
+	if err := complete(&s.Options, s.Programs); err != nil {
 		return 1, err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	shared, err := cluster.Start(ctx, options)
+	shared, err := cluster.Start(ctx, s.Options)
 	if err != nil {
 		return 1, err
 	}
@@ -85,25 +89,59 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// Start starts a cluster for one test, which stops it at its end and fails if a component has failed by then, or if it
-// cannot be stopped.
-func Start(t *testing.T, options cluster.Options) *cluster.Cluster {
+// complete checks that this process may make such a cluster, and finds the programs that it runs.
+func complete(o *cluster.Options, programs []string) error {
+	if !o.APIViewOnly {
+		if err := Privileged(); err != nil {
+			return err
+		}
+	}
+	if o.Progress == nil {
+		o.Progress = os.Stdout
+	}
+	paths := map[string]*string{"components": &o.Components, "application-grid-wrapper": &o.Wrapper,
+		"application-grid-hub": &o.Hub, "statefulset-grid-daemon": &o.DNSDaemon}
+	if o.Components == "" {
+		programs = append([]string{"components"}, programs...)
+	}
+	for _, name := range programs {
+		path, err := Program(name)
+		if err != nil {
+			return err
+		}
+		*paths[name] = path
+	}
+	return nil
+}
+
+// Start starts a cluster for one test, which runs these programs besides its components. The test stops it at its end
+// and fails if a component has failed by then, or if it cannot be stopped.
+func Start(t *testing.T, options cluster.Options, programs ...string) *cluster.Cluster {
 	t.Helper()
+	if err := complete(&options, programs); err != nil {
+		t.Fatal(err)
+	}
 	c, err := cluster.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		select {
-		case err := <-c.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
+		expectNoFailure(t, c)
 		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	return c
+}
+
+// expectNoFailure fails the test if a component of the cluster has failed.
+func expectNoFailure(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	select {
+	case err := <-c.Failed():
+		t.Errorf("a component failed: %v", err)
+	default:
+	}
 }
 
 // Privileged is nil if this process may make a cluster with nodes, or says why it may not.
@@ -114,9 +152,18 @@ func Privileged() error {
 	return netns.Supported()
 }
 
-// Program is the path in the environment variable, or the one of the program in bin/ of the repository, where
-// `make build cluster` writes it. It is an error if there is no such file.
-func Program(variable, name string) (string, error) {
+// variables name programs that are not where `make build cluster` writes them.
+var variables = map[string]string{
+	"components": "COMPONENTS_BIN", "application-grid-wrapper": "WRAPPER_BIN",
+	"application-grid-controller": "CONTROLLER_BIN", "application-grid-hub": "HUB_BIN",
+	"statefulset-grid-daemon": "DNS_DAEMON_BIN", "lite-apiserver": "LITE_BIN", "kubectl-grid": "KUBECTL_GRID_BIN",
+	"helm": "HELM_BIN", "traefik": "TRAEFIK_BIN", "cilium/daemon": "CILIUM_BIN",
+}
+
+// Program is the path in the program's environment variable, or the one of the program in bin/ of the repository,
+// where `make build cluster` writes it. It is an error if there is no such file.
+func Program(name string) (string, error) {
+	variable := variables[name]
 	path := os.Getenv(variable)
 	if path == "" {
 		root, err := Root()
@@ -165,11 +212,7 @@ func Namespace(t *testing.T, c *cluster.Cluster, prefix string) string {
 	t.Cleanup(func() {
 		// If it fails: the cluster goes in the end.
 		_ = client.Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{})
-		select {
-		case err := <-c.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
+		expectNoFailure(t, c)
 	})
 	await.Patience{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists",
 		func() error {

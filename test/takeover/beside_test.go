@@ -18,14 +18,9 @@ import (
 // TestBeside: the shipped manifests have no object in common with SuperEdge's, so that applying or deleting them
 // changes nothing of what SuperEdge runs; and in the images the programs are where SuperEdge's manifests start them.
 func TestBeside(t *testing.T) {
-	root, err := suite.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := suite.Repository(t)
 	data, err := os.ReadFile("superedge.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	theirs, commands := map[string]bool{}, map[string]string{}
 	for document := range strings.SplitSeq(string(data), "\n---\n") {
 		object := &unstructured.Unstructured{}
@@ -48,22 +43,16 @@ func TestBeside(t *testing.T) {
 	}
 	for name, command := range commands {
 		i, err := ourImage(filepath.Join(root, "build", name+".Dockerfile"), "program")
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		if i.files[command] == "" {
 			t.Errorf("the image of %s has no %s: %v", name, command, i.files)
 		}
 		ours, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
 			filepath.Join(root, "manifests", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		for _, resource := range ours.Resources() {
 			object, err := resource.Map()
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			if id := identity(&unstructured.Unstructured{Object: object}); theirs[id] {
 				t.Errorf("manifests/%s takes the place of SuperEdge's %s", name, id)
 			}

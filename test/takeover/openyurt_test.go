@@ -32,36 +32,35 @@ func TestFromOpenYurt(t *testing.T) {
 	}
 	o := newOperator(t, "migrate.md", cluster.Options{Nodes: nodes})
 	o.installKubeProxy()
-	root, err := suite.Root()
-	o.must(err)
+	root := suite.Repository(o)
 	images := map[string]*image{}
+	var err error
 	for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
 		"statefulset-grid-daemon"} {
 		images[registry+name+":v1"], err = ourImage(filepath.Join(root, "build", name+".Dockerfile"),
-			program(t, "", name))
-		o.must(err)
+			suite.Binary(t, name))
+		o.Must(err)
 	}
 	// These pods have the network of their node, where the pods of the shop have the controller's port.
 	controller := images[registry+"application-grid-controller:v1"]
 	controller.entrypoint = append(controller.entrypoint, "--metrics-bind-address=127.0.0.1:0")
-	kubelets := startKubelets(t, o.cluster, images)
+	kubelets := startKubelets(t, o.Cluster, images)
 
 	o.shell("kubectl create namespace " + shop)
 	services := map[string]*corev1.Service{}
 	for name, keys := range map[string]string{"pooled": "openyurt.io/nodepool", "zonal": "kubernetes.io/zone",
 		"nodal": "kubernetes.io/hostname"} {
-		o.must(workload.CreateDaemonSet(o.ctx, o.client, shop, name))
+		o.Must(workload.CreateDaemonSet(o.ctx, o.client, shop, name))
 		services[name], err = workload.CreateService(o.ctx, o.client, shop, name, workload.ServiceOptions{})
-		o.must(err)
+		o.Must(err)
 		o.shell("kubectl -n " + shop + " annotate service " + name + " openyurt.io/topologyKeys=" + keys)
 	}
 	reaches := func(node, service, want string) {
 		t.Helper()
-		n, err := o.cluster.Node(node)
-		o.must(err)
+		n := o.Node(node)
 		ctx, cancel := context.WithTimeout(o.ctx, patience.Within)
 		defer cancel()
-		o.must(workload.AwaitReach(ctx, n, services[service], want, 30))
+		o.Must(workload.AwaitReach(ctx, n, services[service], want, 30))
 	}
 	all := "node0 node1 node2"
 	for name := range services {
@@ -84,13 +83,12 @@ func TestFromOpenYurt(t *testing.T) {
 		}
 	}
 
-	node, err := o.cluster.Node("node0")
-	o.must(err)
+	node := o.Node("node0")
 	direct := node.KubeProxy.Args()
 	o.follow("## The way back to OpenYurt", nil)
-	o.eventually("the wrapper has gone from node0", func() error { return o.gone("app=application-grid-wrapper") })
+	o.Eventually("the wrapper has gone from node0", func() error { return o.gone("app=application-grid-wrapper") })
 	node.KubeProxy.SetArgs(withoutMaster(direct))
-	o.must(node.KubeProxy.Restart(o.ctx))
+	o.Must(node.KubeProxy.Restart(o.ctx))
 	for name := range services {
 		reaches("node0", name, all)
 	}
@@ -106,7 +104,7 @@ func withoutMaster(args []string) []string {
 func (o *operator) installKubeProxy() {
 	o.Helper()
 	file := filepath.Join(o.directory, "kube-proxy.yaml")
-	o.must(os.WriteFile(file, []byte(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: kube-proxy, namespace: kube-system}}
+	o.Must(os.WriteFile(file, []byte(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: kube-proxy, namespace: kube-system}}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -141,7 +139,7 @@ spec:
 func (o *operator) runPodsKubeProxy(k *kubelets, node string) {
 	o.Helper()
 	var master string
-	o.eventually("kube-proxy-edge is on "+node, func() error {
+	o.Eventually("kube-proxy-edge is on "+node, func() error {
 		pods, err := k.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.ctx, metav1.ListOptions{
 			LabelSelector: "app=kube-proxy-edge", FieldSelector: "spec.nodeName=" + node,
 		})
@@ -162,10 +160,9 @@ func (o *operator) runPodsKubeProxy(k *kubelets, node string) {
 		o.Fatal("the page's kube-proxy has no --master")
 	}
 	o.says(node, wrapperReady, "endpointslices: ok")
-	n, err := o.cluster.Node(node)
-	o.must(err)
+	n := o.Node(node)
 	n.KubeProxy.SetArgs(append(n.KubeProxy.Args(), master))
-	o.must(n.KubeProxy.Restart(o.ctx))
+	o.Must(n.KubeProxy.Restart(o.ctx))
 }
 
 // gone says why pods of kube-system with this label are still there.

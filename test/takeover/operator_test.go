@@ -2,7 +2,6 @@ package takeover
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -26,11 +25,11 @@ var patience = await.Patience{Within: 2 * time.Minute, Between: 100 * time.Milli
 
 // operator is who follows a page, in a directory with the repository's manifests.
 type operator struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
-	cluster   *cluster.Cluster
 	client    kubernetes.Interface
 	directory string
+	path      string // a directory with kubectl and its plugin
 	name      string // the page's
 	page      string
 }
@@ -38,56 +37,19 @@ type operator struct {
 // newOperator starts a cluster in which nothing of this project is installed.
 func newOperator(t *testing.T, page string, options cluster.Options) *operator {
 	t.Helper()
-	if err := suite.Privileged(); err != nil {
-		t.Fatal(err)
-	}
-	root, err := suite.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := suite.Repository(t)
 	text, err := os.ReadFile(filepath.Join(root, "docs", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	options.Components = program(t, "COMPONENTS_BIN", "components")
-	options.Progress = os.Stdout
+	suite.Must(t, err)
 	c := suite.Start(t, options)
-	o := &operator{T: t, ctx: t.Context(), cluster: c, client: c.Client(), directory: t.TempDir(), name: page,
-		page: string(text)}
-	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
-	bin := filepath.Join(o.directory, "bin")
-	o.must(os.Mkdir(bin, 0o755))
-	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl \"$@\"\n", options.Components)
-	o.must(os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755))
-	o.must(os.Symlink(program(t, "KUBECTL_GRID_BIN", "kubectl-grid"), filepath.Join(bin, "kubectl-grid")))
+	o := &operator{Test: suite.Test{T: t, Cluster: c, Patience: patience}, ctx: t.Context(), client: c.Client(),
+		directory: t.TempDir(), path: suite.Path(t), name: page, page: string(text)}
+	o.Must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
 	// The embedded cluster's programs have their roles from the start.
 	for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
 		"statefulset-grid-daemon"} {
 		o.shell("kubectl delete -k manifests/" + name + " --ignore-not-found")
 	}
 	return o
-}
-
-func program(t *testing.T, variable, name string) string {
-	t.Helper()
-	path, err := suite.Program(variable, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func (o *operator) must(err error) {
-	o.Helper()
-	if err != nil {
-		o.Fatal(err)
-	}
-}
-
-// eventually waits until there is no error.
-func (o *operator) eventually(what string, ask func() error) {
-	o.Helper()
-	o.Logf("%s: %.1f s", what, patience.Until(o.T, what, ask).Seconds())
 }
 
 // section is the text of the page from this heading to the next of its level.
@@ -108,11 +70,11 @@ func (o *operator) follow(heading string, after map[string]func()) {
 	section := o.section(heading)
 	for _, match := range regexp.MustCompile("(?s)\n( *)```yaml\n *# (\\S+)\n(.*?)\n *```").FindAllStringSubmatch(section, -1) {
 		file := filepath.Join(o.directory, match[2])
-		o.must(os.MkdirAll(filepath.Dir(file), 0o755))
-		o.must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[3], "\n"+match[1], "\n")), 0o600))
+		o.Must(os.MkdirAll(filepath.Dir(file), 0o755))
+		o.Must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[3], "\n"+match[1], "\n")), 0o600))
 	}
 	blocks, err := docs.BlocksOf(o.name, section)
-	o.must(err)
+	o.Must(err)
 	if len(blocks) == 0 {
 		o.Fatalf("%s has no commands below %q", o.name, heading)
 	}
@@ -144,8 +106,8 @@ func (o *operator) shell(script string) string {
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	command.Dir = o.directory
-	command.Env = append(os.Environ(), "KUBECONFIG="+o.cluster.Kubeconfig(), "HOME="+o.cluster.Dir(),
-		"PATH="+filepath.Join(o.directory, "bin")+":"+os.Getenv("PATH"))
+	command.Env = append(os.Environ(), "KUBECONFIG="+o.Cluster.Kubeconfig(), "HOME="+o.Cluster.Dir(),
+		"PATH="+o.path+":"+os.Getenv("PATH"))
 	begin := time.Now()
 	output, err := command.CombinedOutput()
 	if err != nil {
@@ -159,11 +121,11 @@ func (o *operator) shell(script string) string {
 func (o *operator) serveLite(node *cluster.Node) {
 	o.Helper()
 	_, err := node.Run(o.ctx, "ip", "address", "add", cluster.LiteAddress+"/32", "dev", "lo")
-	o.must(err)
+	o.Must(err)
 	listener, err := node.Listen(o.ctx, cluster.LiteAddress+":51003")
-	o.must(err)
+	o.Must(err)
 	o.Cleanup(func() { _ = listener.Close() })
-	config := o.cluster.RESTConfig()
+	config := o.Cluster.RESTConfig()
 	server := strings.TrimPrefix(config.Host, "https://")
 	go func() {
 		for {
@@ -200,7 +162,7 @@ func relay(a, b net.Conn) {
 func (o *operator) askWrapper(node *cluster.Node) {
 	o.Helper()
 	file := filepath.Join(o.directory, "kube-proxy-"+node.Name()+".conf")
-	o.must(os.WriteFile(file, []byte(`{apiVersion: v1, kind: Config, current-context: default,
+	o.Must(os.WriteFile(file, []byte(`{apiVersion: v1, kind: Config, current-context: default,
 clusters: [{name: default, cluster: {server: "http://127.0.0.1:51006"}}], contexts: [{name: default, context: {cluster: default, user: ""}}]}`), 0o600))
 	args := node.KubeProxy.Args()
 	for i, arg := range args {
@@ -209,19 +171,11 @@ clusters: [{name: default, cluster: {server: "http://127.0.0.1:51006"}}], contex
 		}
 	}
 	node.KubeProxy.SetArgs(args)
-	o.must(node.KubeProxy.Restart(o.ctx))
+	o.Must(node.KubeProxy.Restart(o.ctx))
 }
 
 // says waits until a URL on a node answers with this in it.
 func (o *operator) says(node, url, part string) {
 	o.Helper()
-	n, err := o.cluster.Node(node)
-	o.must(err)
-	o.eventually(fmt.Sprintf("%s %s says %q", node, url, part), func() error {
-		reply, err := n.Get(o.ctx, url)
-		if err == nil && !strings.Contains(reply.Body, part) {
-			err = fmt.Errorf("it says %d %s", reply.Status, reply.Body)
-		}
-		return err
-	})
+	o.Answers(o.Node(node), url, 0, part)
 }

@@ -120,31 +120,30 @@ func newSite(t *testing.T) *site {
 		Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
 	s := &site{operator: newOperator(t, "migrate.md", cluster.Options{Nodes: nodes})}
 	var err error
-	s.dynamic, err = dynamic.NewForConfig(s.cluster.RESTConfig())
-	s.must(err)
-	s.kubelets = startKubelets(t, s.cluster, s.images())
-	for _, node := range s.cluster.Nodes() {
+	s.dynamic, err = dynamic.NewForConfig(s.Cluster.RESTConfig())
+	s.Must(err)
+	s.kubelets = startKubelets(t, s.Cluster, s.images())
+	for _, node := range s.Cluster.Nodes() {
 		if _, edge := edges[node.Name()]; edge {
 			s.serveLite(node)
 		}
 	}
-	root, err := suite.Root()
-	s.must(err)
+	root := suite.Repository(s)
 	directory := filepath.Join(root, "test", "takeover")
 	s.shell("kubectl apply -f " + filepath.Join(directory, "superedge.yaml"))
-	for _, node := range s.cluster.Nodes() {
+	for _, node := range s.Cluster.Nodes() {
 		if _, edge := edges[node.Name()]; edge {
 			s.says(node.Name(), wrapperReady, "endpointslices: ok")
 			s.askWrapper(node)
 		}
 	}
-	s.eventually("SuperEdge's controller has made its CRDs", func() error {
+	s.Eventually("SuperEdge's controller has made its CRDs", func() error {
 		_, err := s.crds().Get(s.ctx, "servicegrids.superedge.io", metav1.GetOptions{})
 		return err
 	})
 	s.shell("kubectl wait --for=condition=Established crd/deploymentgrids.superedge.io crd/statefulsetgrids.superedge.io crd/servicegrids.superedge.io\n" +
 		"kubectl create namespace " + shop + "\nkubectl apply -f " + filepath.Join(directory, "grids.yaml"))
-	s.eventually("the units' pods run", func() error { return s.running(8) })
+	s.Eventually("the units' pods run", func() error { return s.running(8) })
 	for node := range edges {
 		s.expectHosts(node)
 	}
@@ -154,21 +153,20 @@ func newSite(t *testing.T) *site {
 // images are those of SuperEdge's release, with this project's wrapper in its image, and this project's.
 func (s *site) images() map[string]*image {
 	s.Helper()
-	root, err := suite.Root()
-	s.must(err)
+	root := suite.Repository(s)
 	ours := func(name string) *image {
-		i, err := ourImage(filepath.Join(root, "build", name+".Dockerfile"), program(s.T, "", name))
-		s.must(err)
+		i, err := ourImage(filepath.Join(root, "build", name+".Dockerfile"), suite.Binary(s.T, name))
+		s.Must(err)
 		return i
 	}
 	their := func(name string) *image {
 		path := "/usr/local/bin/" + name
-		return &image{files: map[string]string{path: program(s.T, "", "superedge/"+name)}, entrypoint: []string{path}}
+		return &image{files: map[string]string{path: suite.Binary(s.T, "superedge/"+name)}, entrypoint: []string{path}}
 	}
 	controller := their("application-grid-controller")
 	module, err := exec.CommandContext(s.ctx, "go", "-C", filepath.Join(root, "test", "takeover", "superedge"),
 		"list", "-m", "-f", "{{.Dir}}", "github.com/superedge/superedge").Output()
-	s.must(err)
+	s.Must(err)
 	controller.files["/etc/superedge/application-grid-controller/manifests"] =
 		filepath.Join(strings.TrimSpace(string(module)), "pkg", "application-grid-controller", "manifests")
 	return map[string]*image{
@@ -200,14 +198,13 @@ func (s *site) imagesAlone() {
 func (s *site) startTraffic() {
 	s.Helper()
 	service, err := s.client.CoreV1().Services(shop).Get(s.ctx, "echo-svc", metav1.GetOptions{})
-	s.must(err)
+	s.Must(err)
 	s.traffic = workload.StartTraffic(s.ctx, workload.URL(service), 5*time.Millisecond)
 	s.Cleanup(func() { s.traffic.End() })
 	for name := range edges {
-		node, err := s.cluster.Node(name)
-		s.must(err)
+		node := s.Node(name)
 		ctx, cancel := context.WithTimeout(s.ctx, patience.Within)
-		s.must(workload.AwaitReach(ctx, node, service, name, 20))
+		s.Must(workload.AwaitReach(ctx, node, service, name, 20))
 		cancel()
 		s.traffic.From(node, []string{name})
 	}
@@ -222,9 +219,9 @@ func (s *site) crds() dynamic.ResourceInterface {
 func (s *site) hasStatus(name string) bool {
 	s.Helper()
 	crd, err := s.crds().Get(s.ctx, name, metav1.GetOptions{})
-	s.must(err)
+	s.Must(err)
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	s.must(err)
+	s.Must(err)
 	if len(versions) != 1 {
 		s.Fatalf("%s has %d versions", name, len(versions))
 	}
@@ -261,7 +258,7 @@ func (s *site) expectOurNode(node string) {
 		!strings.Contains(file, "192.0.2.7 printer.site printer\n") {
 		s.Errorf("the hosts file of %s is\n%s", node, file)
 	}
-	s.eventually(node+" keeps a snapshot", func() error {
+	s.Eventually(node+" keeps a snapshot", func() error {
 		pods, err := s.client.CoreV1().Pods(metav1.NamespaceSystem).List(s.ctx, metav1.ListOptions{
 			LabelSelector: "app=application-grid-wrapper", FieldSelector: "spec.nodeName=" + node,
 		})
@@ -280,7 +277,7 @@ func (s *site) expectOurNode(node string) {
 // left.
 func (s *site) expectTheirs() {
 	s.Helper()
-	s.eventually("the CRDs are SuperEdge's", func() error {
+	s.Eventually("the CRDs are SuperEdge's", func() error {
 		for _, crd := range gridCRDs {
 			if s.hasStatus(crd) {
 				return fmt.Errorf("%s is not", crd)
@@ -295,7 +292,7 @@ func (s *site) expectTheirs() {
 		s.says(node, wrapperReady, "endpointslices: ok")
 		s.expectHosts(node)
 	}
-	s.eventually("the new programs have gone", func() error {
+	s.Eventually("the new programs have gone", func() error {
 		if pods := s.uids(metav1.NamespaceSystem); len(pods) > 0 {
 			return fmt.Errorf("there are still %v", pods)
 		}
@@ -303,7 +300,7 @@ func (s *site) expectTheirs() {
 	})
 	// SuperEdge's controller works: a new grid gets its child.
 	s.shell("kubectl -n " + shop + " get servicegrid echo -o json | sed 's/\"name\": \"echo\"/\"name\": \"new\"/' | kubectl create -f -")
-	s.eventually("SuperEdge's controller makes a child", func() error {
+	s.Eventually("SuperEdge's controller makes a child", func() error {
 		_, err := s.client.CoreV1().Services(shop).Get(s.ctx, "new-svc", metav1.GetOptions{})
 		return err
 	})
@@ -328,7 +325,7 @@ func (s *site) expectTheirRights() {
 
 func (s *site) expectNothingOfTheirs() {
 	s.Helper()
-	s.eventually("SuperEdge's pods have gone", func() error {
+	s.Eventually("SuperEdge's pods have gone", func() error {
 		if pods := s.uids(theirs); len(pods) > 0 {
 			return fmt.Errorf("there are %v", pods)
 		}
@@ -351,7 +348,7 @@ func (s *site) expectNothingOfTheirs() {
 // expectOn waits until the pods of a namespace whose names begin so run on exactly these nodes.
 func (s *site) expectOn(namespace, prefix string, nodes ...string) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("%s of %s on %v", prefix, namespace, nodes), func() error {
+	s.Eventually(fmt.Sprintf("%s of %s on %v", prefix, namespace, nodes), func() error {
 		pods, err := s.client.CoreV1().Pods(namespace).List(s.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -378,7 +375,7 @@ func (s *site) expectOn(namespace, prefix string, nodes ...string) {
 func (s *site) uids(namespace string) map[string]string {
 	s.Helper()
 	pods, err := s.client.CoreV1().Pods(namespace).List(s.ctx, metav1.ListOptions{})
-	s.must(err)
+	s.Must(err)
 	found := map[string]string{}
 	for _, pod := range pods.Items {
 		found[pod.Name] = string(pod.UID)
@@ -419,7 +416,7 @@ func (s *site) identities() map[string]string {
 		{Group: "superedge.io", Version: "v1", Resource: "servicegrids"},
 	} {
 		list, err := s.dynamic.Resource(resource).Namespace(shop).List(s.ctx, metav1.ListOptions{})
-		s.must(err)
+		s.Must(err)
 		for _, item := range list.Items {
 			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
 				resource.Resource == "controllerrevisions" {
@@ -456,23 +453,23 @@ func (s *site) expectIdentities(before map[string]string) {
 func (s *site) hosts(node string) string {
 	s.Helper()
 	data, err := os.ReadFile(s.kubelets.hostPath(node, "/data/edge/hosts"))
-	s.must(err)
+	s.Must(err)
 	return string(data)
 }
 
 func (s *site) appendHosts(node, line string) {
 	s.Helper()
 	file, err := os.OpenFile(s.kubelets.hostPath(node, "/data/edge/hosts"), os.O_APPEND|os.O_WRONLY, 0)
-	s.must(err)
+	s.Must(err)
 	_, err = file.WriteString(line)
-	s.must(err)
-	s.must(file.Close())
+	s.Must(err)
+	s.Must(file.Close())
 }
 
 // expectHosts waits until a node's hosts file has the names of its unit, with its pods' addresses, and no others.
 func (s *site) expectHosts(node string) {
 	s.Helper()
-	s.eventually("the hosts file of "+node, func() error {
+	s.Eventually("the hosts file of "+node, func() error {
 		var want []string
 		for ordinal := range 2 {
 			pod, err := s.client.CoreV1().Pods(shop).Get(s.ctx, fmt.Sprintf("db-%s-%d", edges[node], ordinal),

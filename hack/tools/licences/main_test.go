@@ -8,21 +8,25 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 )
 
+// must ends a test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // known returns the text of a licence, by its name and variant in the classifier.
 func known(t *testing.T, name string) string {
 	t.Helper()
 	data, err := assets.ReadLicenseFile("License/" + name + ".txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(data)
 }
 
 func TestJudge(t *testing.T) {
 	classifier, err := assets.DefaultClassifier()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own := strings.Repeat("The software may be used on Tuesdays by people of good character.\n", unrecognised+1)
 	for _, test := range []struct {
 		name, content string
@@ -67,9 +71,7 @@ func TestJudge(t *testing.T) {
 // TestPerModule: what lies in a directory of a module counts for the module, and notices count for nothing.
 func TestPerModule(t *testing.T) {
 	classifier, err := assets.DefaultClassifier()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	texts := []*text{
 		{
 			content: strings.TrimSpace(known(t, "MIT/pristine")),
@@ -80,9 +82,7 @@ func TestPerModule(t *testing.T) {
 		{content: "Copyright", notice: true, of: []string{"example.org/b"}},
 	}
 	got, err := perModule(texts, []string{"example.org/a", "example.org/a/v2", "example.org/b"}, classifier)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const want = `{
   "example.org/a": [
     "Apache-2.0",
@@ -105,18 +105,14 @@ func TestPerModule(t *testing.T) {
 // replaced may be changed, so it is not allowed.
 func TestSources(t *testing.T) {
 	classifier, err := assets.DefaultClassifier()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, replaced := range []bool{false, true} {
 		var p linkedPackage
 		said := `{"ImportPath": "example.org/a/v2/b", "Module": {"Path": "example.org/a/v2", "Version": "v2.0.1"}}`
 		if replaced {
 			said = strings.Replace(said, `"v2.0.1"`, `"v2.0.1", "Replace": {"Path": "../a"}`, 1)
 		}
-		if err := json.Unmarshal([]byte(said), &p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(said), &p))
 		texts := []*text{
 			{content: strings.TrimSpace(known(t, "MPL-2.0/license")), of: []string{"example.org/a/v2"}},
 			{content: strings.TrimSpace(known(t, "MIT/pristine")), of: []string{"example.org/a/v2/taken"}},

@@ -76,22 +76,12 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 	if err != nil {
 		return err
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	group, watching := errgroup.WithContext(watching)
-	seen := [2]*arrivals{}
-	for i, s := range []side{sideDirect, sideWrapper} {
-		seen[i] = &arrivals{at: map[string]time.Time{}}
-		body, err := s.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return watch(watching, body, func([]byte) string { return "" }, seen[i]) })
+	w, err := watchSlices(ctx, nothing, sideDirect, sideWrapper)
+	if err != nil {
+		return err
 	}
-	for _, a := range seen {
-		if err := a.settle(ctx); err != nil {
-			return err
-		}
+	defer w.stop()
+	for _, a := range w.seen {
 		a.take()
 	}
 	nodes := []*cluster.Node{viaDirect, viaWrapper}
@@ -105,22 +95,19 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 	if err != nil {
 		return err
 	}
-	for _, a := range seen {
-		if err := a.settle(ctx); err != nil {
-			return err
-		}
+	if err := w.settle(ctx); err != nil {
+		return err
 	}
 	for i, n := range nodes {
 		if after[i], err = spent(ctx, n); err != nil {
 			return err
 		}
 	}
-	stop()
-	if err := group.Wait(); err != nil {
+	if err := w.end(); err != nil {
 		return err
 	}
 	of := fmt.Sprintf("%d changes elsewhere in %s", changes, o.elsewhere)
-	t.add(of+": events at a watcher", strconv.Itoa(len(seen[0].take())), strconv.Itoa(len(seen[1].take())), "")
+	t.add(of+": events at a watcher", strconv.Itoa(len(w.seen[0].take())), strconv.Itoa(len(w.seen[1].take())), "")
 	t.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs),
 		fmt.Sprint(after[1].syncs-before[1].syncs), "")
 	cpu := [2]time.Duration{after[0].cpu - before[0].cpu, after[1].cpu - before[1].cpu}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -56,13 +57,17 @@ type follower struct {
 	// heard is called for every event of a slice, with its name.
 	heard func(slice string)
 
+	// version and known name what followShare has, known after the first step.
+	version string
+	known   *hubv1alpha1.Digests
+
 	listed, watched atomic.Int64
 }
 
-// followShare follows the node's share at the hub, calls ready when it is complete, and goes on until ctx is done.
+// followShare follows the node's share at the hub, and calls ready when it is complete.
 func (f *follower) followShare(ctx context.Context, ready func()) error {
 	response, err := f.get(ctx, followed{"/apis/hub.superedge.io/v1alpha1/shares",
-		"fieldSelector=metadata.name%3D" + f.node, protobufType}, "watch=true&timeoutSeconds=3000", true)
+		"fieldSelector=metadata.name%3D" + f.node, protobufType}, "watch=true&timeoutSeconds=3000&resourceVersion="+f.version, true)
 	if err != nil {
 		return err
 	}
@@ -74,6 +79,10 @@ func (f *follower) followShare(ctx context.Context, ready func()) error {
 	}
 	frames := bufio.NewReaderSize(zip, 4<<10)
 	complete := false
+	digests := &hubv1alpha1.Digests{}
+	if f.known != nil {
+		digests = f.known
+	}
 	var head [4]byte
 	var frame []byte
 	for {
@@ -84,14 +93,23 @@ func (f *follower) followShare(ctx context.Context, ready func()) error {
 		if _, err = io.ReadFull(frames, frame); err != nil {
 			break
 		}
-		at := bytes.Index(frame, []byte("svc-"))
-		switch {
-		case complete && at >= 0:
+		if bytes.Contains(frame[:min(len(frame), 32)], []byte("BOOKMARK")) {
+			mark, err := parseMark(frame)
+			if err != nil {
+				return fmt.Errorf("%s: reading a mark: %w", f.node, err)
+			}
+			mark.AddTo(digests, &[hubv1alpha1.Buckets]bool{})
+			if !mark.Ends {
+				continue
+			}
+			f.version, f.known = mark.Version.String(), digests
+			if !complete {
+				complete = true
+				counted.n = &f.watched
+				ready()
+			}
+		} else if at := bytes.Index(frame, []byte("svc-")); complete && at >= 0 {
 			f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
-		case !complete && bytes.Contains(frame[:min(len(frame), 32)], []byte("BOOKMARK")):
-			complete = true
-			counted.n = &f.watched
-			ready()
 		}
 	}
 	if ctx.Err() != nil {
@@ -139,6 +157,9 @@ func (f *follower) get(ctx context.Context, what followed, query string, gzip bo
 	request.Header.Set("Accept", what.accept)
 	if gzip { // asked for here, it is not undone by the transport
 		request.Header.Set("Accept-Encoding", "gzip")
+	}
+	if f.known != nil {
+		request.Header.Set(hubv1alpha1.DigestsHeader, f.known.String())
 	}
 	response, err := f.client.Do(request)
 	if err != nil {
@@ -334,8 +355,6 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 		return nil, group.Wait()
 	}
 	begin := time.Now()
-	var waiting sync.WaitGroup
-	waiting.Add(o.fleet.nodes)
 	places := make(chan struct{}, 64) // wrappers that list at the same time
 	for i := range o.fleet.nodes {
 		f := &follower{
@@ -348,21 +367,11 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 			case <-following.Done():
 				return nil
 			}
-			return f.followShare(following, func() {
-				<-places
-				waiting.Done()
-			})
+			return b.keepShare(following, f, sync.OnceFunc(func() { <-places }))
 		})
 	}
-	all := make(chan struct{})
-	go func() {
-		waiting.Wait()
-		close(all)
-	}()
-	select {
-	case <-all:
-	case <-following.Done():
-		return nil, group.Wait()
+	if err := b.awaitComplete(following, o.fleet.nodes); err != nil {
+		return nil, errors.Join(err, group.Wait())
 	}
 	b.figures.ready = figure{float64(everything.listed.Load()),
 		float64(b.sum(func(f *follower) int64 { return f.listed.Load() })) / float64(o.fleet.nodes)}
@@ -371,11 +380,17 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "",
 		time.Since(begin).Round(10*time.Millisecond).String())
 	measured := b.measureChanges(following, o, everything)
+	if measured == nil {
+		measured = b.measureReturn(following)
+	}
 	stop()
 	if err := errors.Join(measured, group.Wait()); err != nil {
 		return nil, fmt.Errorf("after %v: %w", b.rows, err)
 	}
 	if err := b.measureWrappers(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.measureRelabels(ctx); err != nil {
 		return nil, err
 	}
 	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
@@ -399,6 +414,9 @@ type hubBench struct {
 	changes         int
 	rows            [][3]string
 	figures         fleetFigures
+	// complete counts the shares that were complete, away is set while streams may end.
+	complete atomic.Int64
+	away     atomic.Bool
 }
 
 func (b *hubBench) add(figure, direct, hub string) {
@@ -439,41 +457,18 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	idle := float64(begun-before) / float64(idleFor)
-	resident, err := memory(hub.PID())
-	if err != nil {
-		return err
-	}
 	streams, err := hub.Metric(ctx, "application_grid_hub_streams")
 	if err != nil {
 		return err
 	}
-	b.add("streams; memory of the hub", "", fmt.Sprintf("%.0f; %s", streams, resident))
-	for _, of := range []struct{ what, metric string }{
-		{"of that, stacks", "go_memstats_stack_inuse_bytes"},
-		{"of that, heap in use", "go_memstats_heap_inuse_bytes"},
-		{"heap that is live", "go_gc_heap_live_bytes"},
-	} {
-		bytes, err := hub.Metric(ctx, of.metric)
-		if err != nil {
-			return err
-		}
-		b.add(of.what, "", megabytes(int64(bytes)))
+	b.add("streams", "", strconv.Itoa(int(streams)))
+	if err := b.addMemory(ctx, "when all are ready"); err != nil {
+		return err
 	}
 	watched, direct := b.sum(func(f *follower) int64 { return f.watched.Load() }), everything.watched.Load()
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()
 	begin := time.Now()
-	profiling, untilProfiled := errgroup.WithContext(ctx)
-	if o.hubProfile != "" {
-		profiling.Go(func() error {
-			profile, err := hub.Profile(untilProfiled,
-				time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(o.hubProfile, profile, 0o600)
-		})
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(loaders)
 	b.changes = min(o.events, b.fleet.services)
@@ -497,10 +492,7 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	took := time.Since(begin)
-	if err := profiling.Wait(); err != nil {
-		return err
-	}
-	for !b.direct.quiet() || !b.through.quiet() {
+	for end := time.Now(); time.Since(end) < stillness || !b.direct.quiet() || !b.through.quiet(); {
 		if err := pause(context.WithoutCancel(ctx), 100*time.Millisecond); err != nil {
 			return err
 		}
@@ -528,6 +520,28 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		b.add("CPU of the hub while nothing changes, a second", "", fmt.Sprintf("%.1f ms", 1e3*idle))
 	}
 	return b.checkShares()
+}
+
+// addMemory adds what memory the hub has.
+func (b *hubBench) addMemory(ctx context.Context, when string) error {
+	hub := b.cluster.Hubs[0]
+	resident, err := memory(hub.PID())
+	if err != nil {
+		return err
+	}
+	b.add("memory of the hub "+when, "", resident)
+	for _, of := range []struct{ what, metric string }{
+		{"of that, stacks", "go_memstats_stack_inuse_bytes"},
+		{"of that, heap in use", "go_memstats_heap_inuse_bytes"},
+		{"heap that is live", "go_gc_heap_live_bytes"},
+	} {
+		bytes, err := hub.Metric(ctx, of.metric)
+		if err != nil {
+			return err
+		}
+		b.add(of.what, "", megabytes(int64(bytes)))
+	}
+	return nil
 }
 
 // The ways of the real wrappers, as --hub has them.

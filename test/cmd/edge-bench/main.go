@@ -23,7 +23,7 @@ import (
 // options are the flags.
 type options struct {
 	components, wrapper, controller, hub string
-	// part is what is measured: wrapper, grids, rollout, large, hub, share, or all, which is the first three.
+	// part is what is measured: wrapper, grids, rollout, large, hub, or all, which is the first three.
 	part         string
 	gridUnits    int
 	fleet        fleet
@@ -31,8 +31,6 @@ type options struct {
 	events, rate int
 	relabels     int
 	elsewhere    time.Duration
-	// hubProfile is the file that a profile of the hub is written to while endpoints change; "" for none.
-	hubProfile string
 	// hubChart is the file that a chart is written to of fleets that grow to the one that is asked for; "" for none.
 	hubChart string
 	// hubSaving is how many times as many bytes a change must cost a node directly as through the hub; 0 for any.
@@ -47,7 +45,7 @@ func main() {
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
 	flags.StringVar(&o.hub, "hub", "bin/application-grid-hub", "binary of the hub")
 	flags.StringVar(&o.part, "part", "all",
-		"what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), share (the memory of a wrapper with the share of one node of 10,000), or all, which is the first three")
+		"what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), or all, which is the first three")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
@@ -58,8 +56,6 @@ func main() {
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
 	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
 	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
-	flags.StringVar(&o.hubProfile, "hub-profile", "",
-		"file for a profile of the hub's processor time while endpoints change, for go tool pprof")
 	flags.StringVar(&o.hubChart, "hub-chart", "",
 		"file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
 	flags.IntVar(&o.hubSaving, "hub-saving", 0,
@@ -98,13 +94,11 @@ func run(ctx context.Context, o options) error {
 		return nil
 	case "hub":
 		return measureFleets(ctx, o)
-	case "share":
-		return measureShare(ctx, o)
 	case "large":
 		o.fleet = fleet{nodes: 10_000, units: 1000, services: 20_000, endpoints: 50}
 		return measureWrapper(ctx, o)
 	}
-	return fmt.Errorf("--part=%s: it is wrapper, grids, rollout, large, hub, share or all", o.part)
+	return fmt.Errorf("--part=%s: it is wrapper, grids, rollout, large, hub or all", o.part)
 }
 
 // measureWrapper starts the cluster, measures, and prints the table.

@@ -276,6 +276,53 @@ func watch(ctx context.Context, body io.ReadCloser, key func(line []byte) string
 	}
 }
 
+// watches are JSON watches of slices, each with what came of it.
+type watches struct {
+	stop  context.CancelFunc
+	group *errgroup.Group
+	seen  []*arrivals
+}
+
+// watchSlices watches the slices on these sides, and returns when the first events have come. key is what lines are
+// recognised by.
+func watchSlices(ctx context.Context, key func(line []byte) string, on ...side) (*watches, error) {
+	ctx, stop := context.WithCancel(ctx)
+	group, watching := errgroup.WithContext(ctx)
+	w := &watches{stop: stop, group: group}
+	for _, s := range on {
+		seen := &arrivals{at: map[string]time.Time{}}
+		w.seen = append(w.seen, seen)
+		body, err := s.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
+		if err != nil {
+			return nil, errors.Join(err, w.end())
+		}
+		group.Go(func() error { return watch(watching, body, key, seen) })
+	}
+	if err := w.settle(ctx); err != nil {
+		return nil, errors.Join(err, w.end())
+	}
+	return w, nil
+}
+
+// settle waits until nothing has come to any watch for a while.
+func (w *watches) settle(ctx context.Context) error {
+	for _, seen := range w.seen {
+		if err := seen.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end ends the watches. It is an error if one has ended before.
+func (w *watches) end() error {
+	w.stop()
+	return w.group.Wait()
+}
+
+// nothing recognises no line.
+func nothing([]byte) string { return "" }
+
 // field is the string that follows a key in a line of JSON.
 func field(line []byte, key string) string {
 	_, rest, found := bytes.Cut(line, []byte(`"`+key+`":"`))
@@ -299,23 +346,11 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 	if err != nil {
 		return err
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	group, watching := errgroup.WithContext(watching)
-	seen := [3]*arrivals{}
-	for i, s := range []side{viaDirect, control, viaWrapper} {
-		seen[i] = &arrivals{at: map[string]time.Time{}}
-		body, err := s.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return watch(watching, body, stampOf, seen[i]) })
+	w, err := watchSlices(ctx, stampOf, viaDirect, control, viaWrapper)
+	if err != nil {
+		return err
 	}
-	for _, a := range seen {
-		if err := a.settle(ctx); err != nil {
-			return err
-		}
-	}
+	defer w.stop()
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()
 	begin := time.Now()
@@ -336,15 +371,10 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 		return fmt.Errorf("changing a slice: %w", err)
 	}
 	reached := float64(o.events) / time.Since(begin).Seconds()
-	for _, a := range seen {
-		if err := a.settle(ctx); err != nil {
-			return err
-		}
-	}
-	stop()
-	if err := group.Wait(); err != nil {
+	if err := errors.Join(w.settle(ctx), w.end()); err != nil {
 		return err
 	}
+	seen := w.seen
 	late := func(a *arrivals) (added samples, lost int) {
 		for stamp, at := range seen[0].at {
 			if later, ok := a.at[stamp]; ok {
@@ -385,15 +415,14 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 	if err != nil {
 		return err
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	group, watching := errgroup.WithContext(watching)
-	slices, nodes := &arrivals{at: map[string]time.Time{}}, &arrivals{at: map[string]time.Time{}}
-	body, err := viaWrapper.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
+	w, err := watchSlices(ctx, nothing, viaWrapper)
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return watch(watching, body, func([]byte) string { return "" }, slices) })
+	defer w.stop()
+	slices, nodes := w.seen[0], &arrivals{at: map[string]time.Time{}}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
 	request, err := http.NewRequestWithContext(watching, http.MethodGet,
 		viaDirect.base+"/api/v1/nodes?watch=true&timeoutSeconds=3000&fieldSelector=metadata.name%3D"+nodeName(1), nil)
 	if err != nil {
@@ -403,7 +432,7 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return watch(watching, response.Body, func([]byte) string { return "" }, nodes) })
+	w.group.Go(func() error { return watch(watching, response.Body, nothing, nodes) })
 	if err := slices.settle(ctx); err != nil {
 		return err
 	}
@@ -429,7 +458,7 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 		last = append(last, at[len(at)-1].Sub(begin))
 	}
 	stop()
-	if err := group.Wait(); err != nil {
+	if err := w.end(); err != nil {
 		return err
 	}
 	if len(first) == 0 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -55,11 +54,6 @@ until Ctrl-C.`,
 		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
 	}
 	o.addFlags(command.Flags())
-	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"),
-		"path of the application-grid-controller binary")
-	command.Flags().StringVar(&o.dnsDaemon, "dns-daemon", beside("statefulset-grid-daemon"),
-		"path of the statefulset-grid-daemon binary")
-	command.Flags().StringVar(&o.hub, "hub", beside("application-grid-hub"), "path of the application-grid-hub binary")
 	command.Flags().BoolVar(&once, "once", false,
 		"end after the walk-through; the exit code is 0 only if what was seen is right")
 	return command
@@ -77,35 +71,24 @@ type demo struct {
 }
 
 func (o *options) demo(ctx context.Context, once bool) (err error) {
-	specs, err := parseNodes(defaultNodes, o.unitLabel)
+	settings, err := o.clusterOptions()
 	if err != nil {
 		return err
 	}
-	settings, err := o.clusterOptions(specs)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(o.controller); err != nil {
-		return fmt.Errorf("there is no application-grid-controller at %s: build it (make build), or name it with --controller", o.controller)
-	}
-	if _, err := os.Stat(o.hub); err != nil {
-		return fmt.Errorf("there is no application-grid-hub at %s: build it (make build), or name it with --hub", o.hub)
-	}
-	settings.Hub, settings.HubLater = o.hub, true
 	if err := o.prepareMachine(ctx, &settings); err != nil {
 		return err
 	}
 	if !settings.APIViewOnly {
 		settings.DNSDaemon = o.dnsDaemon
 	}
-	fmt.Printf("1. A cluster: node0 in unit nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", o.unitLabel)
+	fmt.Printf("1. A cluster: node0 in unit nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", unitLabel)
 	c, err := cluster.Start(ctx, settings)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(c)) }()
 
-	err = o.walkThrough(ctx, c, specs)
+	err = o.walkThrough(ctx, c, settings.Nodes)
 	if once || ctx.Err() != nil {
 		return err
 	}
@@ -137,7 +120,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	}
 	d := demo{cluster: c, units: map[string]string{}, subject: "every node's data plane"}
 	for _, spec := range specs {
-		d.units[spec.Name] = spec.Labels[o.unitLabel]
+		d.units[spec.Name] = spec.Labels[unitLabel]
 	}
 	what := fmt.Sprintf("curl %s, %d times from each node's namespace", workload.URL(service), demoTries)
 	d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
@@ -157,8 +140,8 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	}
 
 	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
-		o.unitLabel, movedTo)
-	if err := c.RelabelNode(ctx, movedNode, o.unitLabel, movedTo); err != nil {
+		unitLabel, movedTo)
+	if err := c.RelabelNode(ctx, movedNode, unitLabel, movedTo); err != nil {
 		return err
 	}
 	d.units[movedNode] = movedTo
@@ -170,7 +153,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 
 	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
 	if _, err := c.AddNode(ctx, cluster.NodeSpec{Name: newNode,
-		Labels: map[string]string{o.unitLabel: newUnit}}); err != nil {
+		Labels: map[string]string{unitLabel: newUnit}}); err != nil {
 		return err
 	}
 	d.units[newNode] = newUnit
@@ -196,7 +179,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	}
 	fmt.Printf("\n%d. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's unit\n\n",
 		step+1, sitesServices, siteEndpoints, newUnit, hubNode)
-	if err := d.showHub(ctx, o.unitLabel); err != nil {
+	if err := d.showHub(ctx); err != nil {
 		return err
 	}
 	_, err = d.follow(ctx)

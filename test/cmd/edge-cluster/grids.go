@@ -53,7 +53,7 @@ func (o *options) startController(ctx context.Context, c *cluster.Cluster) error
 // applyGrids writes the grids to a file, and applies it as a user would.
 func (o *options) applyGrids(ctx context.Context, c *cluster.Cluster) error {
 	file := filepath.Join(c.Dir(), "grids.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "UNIT-LABEL", o.unitLabel)),
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "UNIT-LABEL", unitLabel)),
 		0o600); err != nil {
 		return fmt.Errorf("writing the grids: %w", err)
 	}

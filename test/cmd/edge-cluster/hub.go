@@ -28,8 +28,8 @@ const (
 )
 
 // showHub shows what a wrapper receives from the cloud before and after there is a hub.
-func (d *demo) showHub(ctx context.Context, unitLabel string) error {
-	if err := d.createSites(ctx, unitLabel); err != nil {
+func (d *demo) showHub(ctx context.Context) error {
+	if err := d.createSites(ctx); err != nil {
 		return err
 	}
 	node, err := d.cluster.Node(hubNode)
@@ -64,7 +64,7 @@ func (d *demo) showHub(ctx context.Context, unitLabel string) error {
 func kilobytes(bytes int64) string { return fmt.Sprintf("%.1f kB", float64(bytes)/1e3) }
 
 // createSites makes the Services and their endpoints.
-func (d *demo) createSites(ctx context.Context, unitLabel string) error {
+func (d *demo) createSites(ctx context.Context) error {
 	client := d.cluster.Client()
 	_, err := client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: siteNamespace}}, metav1.CreateOptions{})

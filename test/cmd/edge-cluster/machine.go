@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/netns"
 )
 
@@ -64,4 +65,62 @@ func dataPlaneObstacle() error {
 		return fmt.Errorf("network namespaces need root, and this is user %d", os.Geteuid())
 	}
 	return netns.Supported()
+}
+
+// prepareMachine installs what is missing, or settles for the API view if namespaces are not to be had.
+func (o *options) prepareMachine(ctx context.Context, settings *cluster.Options) error {
+	if obstacle := dataPlaneObstacle(); obstacle != nil {
+		settings.APIViewOnly = true
+		fmt.Printf("No data plane here: %v.\nShowing the API view only: the control plane and the wrappers run on loopback,\nbut there is no kube-proxy and nothing to curl. Run it as root for all of it.\n\n", obstacle)
+		return nil
+	}
+	return checkTools(ctx, o.install)
+}
+
+// printAccess tells how to use the cluster.
+func (o *options) printAccess(c *cluster.Cluster) {
+	fmt.Printf("\n  export KUBECONFIG=%s\n", c.Kubeconfig())
+	if _, err := exec.LookPath("kubectl"); err == nil {
+		fmt.Println("  kubectl get nodes,pods,services -o wide")
+	} else {
+		fmt.Printf("  alias kubectl='%s kubectl'\n", o.components)
+	}
+	for _, node := range c.Nodes() {
+		unit := node.Spec.Labels[unitLabel]
+		switch {
+		case node.Namespace() != "":
+			fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Spec.Name, unit)
+		case !node.Spec.Direct:
+			fmt.Printf("  curl %s/api/v1/services  # what the wrapper of %s (%s) serves\n", node.WrapperURL(),
+				node.Spec.Name, unit)
+		}
+	}
+	fmt.Printf("  Logs: %s/logs\n", c.Dir())
+}
+
+// enter is the command that opens a shell in a namespace.
+func enter(namespace string) string {
+	if _, err := exec.LookPath("ip"); err == nil {
+		return "ip netns exec " + namespace + " bash"
+	}
+	return "nsenter --net=/run/netns/" + namespace + " bash"
+}
+
+// waitForEnd waits for Ctrl-C, or for a component to fail, which is an error.
+func waitForEnd(ctx context.Context, c *cluster.Cluster) error {
+	fmt.Println("\nPress Ctrl-C to end it.")
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-c.Failed():
+		return err
+	}
+}
+
+func stop(c *cluster.Cluster) error {
+	fmt.Println("\nStopping the cluster.")
+	if err := c.Stop(); err != nil {
+		return fmt.Errorf("stopping the cluster: %w", err)
+	}
+	return nil
 }

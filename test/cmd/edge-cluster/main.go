@@ -1,5 +1,5 @@
-// Command edge-cluster starts a Kubernetes cluster with a real data plane on this machine: `up` for playing,
-// `demo` for a walk through what application-grid-wrapper does.
+// Command edge-cluster starts a Kubernetes cluster with a real data plane on this machine: `demo` is a walk through what
+// application-grid-wrapper does.
 package main
 
 import (
@@ -32,6 +32,6 @@ All of it ends with this program and leaves nothing behind.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUpCommand(), newDemoCommand())
+	root.AddCommand(newDemoCommand())
 	return root.ExecuteContext(ctx)
 }

@@ -49,7 +49,7 @@ func (f *fixture) browse(url string) *browser {
 
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.f.Helper()
-	b.f.must(chromedp.Do(b.ctx, actions...))
+	b.f.Must(chromedp.Do(b.ctx, actions...))
 }
 
 func (b *browser) listen(event any) {
@@ -102,7 +102,7 @@ func evaluate[T any](b *browser, expression string) T {
 // until waits until an expression is true. A page that is just being loaded cannot tell.
 func (b *browser) until(what, expression string) {
 	b.f.Helper()
-	b.f.eventually("the page: "+what, func() error {
+	b.f.Eventually("the page: "+what, func() error {
 		text, err := chromedp.Run(b.ctx,
 			chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
 		if err == nil && text != "" {
@@ -165,9 +165,9 @@ func (b *browser) press(key string) {
 func (b *browser) shot(name string) []byte {
 	b.f.Helper()
 	picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-	b.f.must(err)
+	b.f.Must(err)
 	if dir := os.Getenv("DASHBOARD_SHOTS"); dir != "" {
-		b.f.must(os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o600))
+		b.f.Must(os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o600))
 	}
 	return picture
 }
@@ -185,7 +185,7 @@ func (b *browser) violations() []string {
 	text := evaluate[string](b, `axe.run().then(found => JSON.stringify(
 		found.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.target.join(" ") + ": " + n.failureSummary))))`)
 	var found []string
-	b.f.must(json.Unmarshal([]byte(text), &found))
+	b.f.Must(json.Unmarshal([]byte(text), &found))
 	return found
 }
 

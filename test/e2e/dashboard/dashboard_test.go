@@ -67,14 +67,14 @@ func TestDashboard(t *testing.T) {
 		f.node(name, unit)
 	}
 	f.apply(manifests)
-	f.eventually("the grid is ready in three units", func() error {
+	f.Eventually("the grid is ready in three units", func() error {
 		if text := f.prints("status", "dg/echo"); strings.Count(text, "   Ready\n") != 3 {
 			return fmt.Errorf("got\n%s", text)
 		}
 		return nil
 	})
 	mark, err := shared.AuditMark()
-	f.must(err)
+	f.Must(err)
 	d := f.dashboard("--namespace=" + f.namespace)
 	b := f.browse(d.url)
 	b.until("it is live", `document.getElementById("connection").textContent === "Live"`)
@@ -103,7 +103,7 @@ func TestDashboard(t *testing.T) {
 	// What is shown is what the plugin prints.
 	for _, name := range []string{"echo-svc", "open", "cache"} {
 		b.follow(f.namespace + "/" + name)
-		f.eventually("the page and kubectl grid view "+name, func() error {
+		f.Eventually("the page and kubectl grid view "+name, func() error {
 			printed := f.prints("view", name)
 			if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) ||
 				len(got) == 0 {
@@ -134,7 +134,7 @@ func TestDashboard(t *testing.T) {
 	b.follow("DeploymentGrid " + f.namespace + "/echo")
 	grids := func() {
 		t.Helper()
-		f.eventually("the page and kubectl grid status", func() error {
+		f.Eventually("the page and kubectl grid status", func() error {
 			var want []string
 			for _, row := range rows(f.prints("status", "dg/echo"), "KIND ") {
 				cells := strings.Split(row, " | ")
@@ -154,7 +154,7 @@ func TestDashboard(t *testing.T) {
 	// A rollout, wave by wave.
 	waves := func(waits string) {
 		t.Helper()
-		f.eventually("the page and kubectl grid rollout status: "+waits, func() error {
+		f.Eventually("the page and kubectl grid rollout status: "+waits, func() error {
 			printed := f.prints("rollout", "status", "dg/echo", "--watch=false")
 			if !strings.Contains(printed, waits) {
 				return fmt.Errorf("the plugin: %s", printed)
@@ -192,7 +192,7 @@ func TestDashboard(t *testing.T) {
 
 	// A relabel appears within a second.
 	b.show("#/", "")
-	took := b.appears("south", func() { f.must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
+	took := b.appears("south", func() { f.Must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
 	t.Logf("a relabel appears after %s", took)
 	if took > time.Second {
 		t.Errorf("a relabel appears after %s", took)
@@ -247,7 +247,7 @@ func TestDashboard(t *testing.T) {
 		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") &&
 			r.IsWrite()
 	})
-	f.must(err)
+	f.Must(err)
 	for _, r := range requests {
 		// kubectl grid rollout approve writes to the grid, and asks first who it is.
 		if (r.ObjectRef.Resource != "deploymentgrids" || r.Verb != "patch") &&
@@ -268,7 +268,7 @@ func TestPicture(t *testing.T) {
 	}
 	well := strings.NewReplacer("ready: false", "ready: true", "approval: Manual", "soak: 1h").Replace(manifests)
 	f.apply(well)
-	f.eventually("the first revision is everywhere", func() error {
+	f.Eventually("the first revision is everywhere", func() error {
 		if text := f.prints("rollout", "status", "dg/echo", "--watch=false"); !strings.Contains(text, "Complete") {
 			return fmt.Errorf("got\n%s", text)
 		}
@@ -284,12 +284,10 @@ func TestPicture(t *testing.T) {
 	if os.Getenv("DASHBOARD_PICTURE") == "" {
 		return
 	}
-	root, err := suite.Root()
-	f.must(err)
 	if len(shot) > 200<<10 {
 		t.Errorf("the picture has %d bytes", len(shot))
 	}
-	f.must(os.WriteFile(filepath.Join(root, "docs", "dashboard.png"), shot, 0o600))
+	f.Must(os.WriteFile(filepath.Join(suite.Repository(f), "docs", "dashboard.png"), shot, 0o600))
 }
 
 // TestFewRights: a user who may read Services only sees what the page leaves out, and why.

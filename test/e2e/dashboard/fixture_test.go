@@ -33,7 +33,7 @@ const (
 
 // fixture is a namespace of the shared cluster, with a unit label of its own.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx            context.Context
 	client         kubernetes.Interface
 	namespace, key string
@@ -41,7 +41,10 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	f := &fixture{
+		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
+		ctx:  t.Context(), client: shared.Client(),
+	}
 	f.namespace = suite.Namespace(t, shared, "page-")
 	f.key = "site." + f.namespace
 	return f
@@ -53,42 +56,24 @@ func (f *fixture) settle(namespace, key string) {
 	f.namespace, f.key = namespace, key
 	wanted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	_, err := f.client.CoreV1().Namespaces().Create(f.ctx, wanted, metav1.CreateOptions{})
-	f.must(err)
-	f.eventually("the default service account exists", func() error {
+	f.Must(err)
+	f.Eventually("the default service account exists", func() error {
 		_, err := f.client.CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
 		return err
 	})
 }
 
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-func (f *fixture) eventually(what string, ask func() error) {
-	f.Helper()
-	took := await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
-	f.Logf("%-60s %dms", what, took.Milliseconds())
-}
-
 // node adds a node of a unit, on which pods run.
 func (f *fixture) node(name, unit string) {
 	f.Helper()
-	labels := map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}
-	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: labels})
-	f.must(err)
-	f.Cleanup(func() { _ = shared.RemoveNode(context.Background(), name) }) // the cluster goes in the end
+	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 }
 
 // apply applies manifests, in which KEY stands for the unit label.
 func (f *fixture) apply(manifests string) {
 	f.Helper()
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	f.must(err)
-	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply",
-		"--namespace="+f.namespace, "--filename=-")
+	command := exec.CommandContext(f.ctx, suite.Binary(f, "components"), "kubectl",
+		"--kubeconfig="+shared.Kubeconfig(), "apply", "--namespace="+f.namespace, "--filename=-")
 	command.Env = []string{"HOME=" + f.TempDir()}
 	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
 	if out, err := command.CombinedOutput(); err != nil {
@@ -99,9 +84,7 @@ func (f *fixture) apply(manifests string) {
 // plugin is a command of kubectl grid.
 func (f *fixture) plugin(args ...string) *exec.Cmd {
 	f.Helper()
-	program, err := suite.Program("KUBECTL_GRID_BIN", "kubectl-grid")
-	f.must(err)
-	command := exec.CommandContext(f.ctx, program, args...)
+	command := exec.CommandContext(f.ctx, suite.Binary(f, "kubectl-grid"), args...)
 	command.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.TempDir(), "KUBECONFIG=" + shared.Kubeconfig()}
 	return command
 }
@@ -155,8 +138,8 @@ func (f *fixture) dashboard(args ...string) *dashboard {
 	d := &dashboard{f: f, command: f.plugin(append([]string{"dashboard"}, args...)...), stderr: &bytes.Buffer{}}
 	d.command.Stderr = d.stderr
 	stdout, err := d.command.StdoutPipe()
-	f.must(err)
-	f.must(d.command.Start())
+	f.Must(err)
+	f.Must(d.command.Start())
 	f.Cleanup(d.end)
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
@@ -188,17 +171,17 @@ func (d *dashboard) origin() string {
 func (d *dashboard) usage() (resident int, cpu time.Duration) {
 	d.f.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid))
-	d.f.must(err)
+	d.f.Must(err)
 	_, after, _ := strings.Cut(string(status), "VmRSS:")
 	kib := 0
 	_, err = fmt.Sscanf(after, "%d kB", &kib)
-	d.f.must(err)
+	d.f.Must(err)
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.command.Process.Pid))
-	d.f.must(err)
+	d.f.Must(err)
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var user, system int
 	_, err = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
-	d.f.must(err)
+	d.f.Must(err)
 	const ticks = 100 // a second, on Linux
 	return kib >> 10, time.Duration(user+system) * time.Second / ticks
 }

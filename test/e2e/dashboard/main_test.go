@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"os"
 	"testing"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -17,20 +16,13 @@ var (
 
 func TestMain(m *testing.M) {
 	suite.Suite{
-		Name: "e2e/dashboard", Options: clusterOptions, Cluster: &shared, Prepare: startController,
-		Finish: func() { controller.Kill() },
+		Name: "e2e/dashboard", Options: cluster.Options{APIViewOnly: true, AuditLog: true}, Cluster: &shared,
+		Prepare: startController, Finish: func() { controller.Kill() },
 	}.Main(m)
 }
 
-func clusterOptions() (cluster.Options, error) {
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	return cluster.Options{
-		Components: components, APIViewOnly: true, AuditLog: true, Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"),
-	}, err
-}
-
 func startController(ctx context.Context) error {
-	program, err := suite.Program("CONTROLLER_BIN", "application-grid-controller")
+	program, err := suite.Program("application-grid-controller")
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func TestManyUnits(t *testing.T) {
 		return func() {
 			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
 				fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, f.key, unit), metav1.PatchOptions{})
-			f.must(err)
+			f.Must(err)
 		}
 	}
 	took := b.appears("other", patch(f.nodeName(7), "other"))
@@ -98,7 +98,7 @@ func (f *fixture) large() {
 	config := shared.RESTConfig()
 	config.QPS, config.Burst = 10000, 10000
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	makers, ctx := errgroup.WithContext(f.ctx)
 	makers.SetLimit(16)
 	for i := range manyUnits {
@@ -130,7 +130,7 @@ func (f *fixture) large() {
 			})
 		}
 	}
-	f.must(makers.Wait())
+	f.Must(makers.Wait())
 	f.Cleanup(func() {
 		ours := metav1.ListOptions{LabelSelector: f.key}
 		// The cluster goes in the end.

@@ -61,20 +61,17 @@ func prepare(ctx context.Context) error {
 	if _, err := client.Resource(crds).Create(ctx, crd, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	ctx, cancel := context.WithTimeoutCause(ctx, deadline, errors.New("the CRD is not served"))
+	defer cancel()
+	return await.NoError(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		_, err := client.Resource(gridsResource).List(ctx, metav1.ListOptions{})
-		if err == nil {
-			return nil
-		}
-		if time.Since(begin) > deadline {
-			return fmt.Errorf("the CRD is not served: %w", err)
-		}
-	}
+		return err
+	})
 }
 
 // fixture is a namespace with a grid in every unit.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
@@ -86,33 +83,25 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	f := &fixture{
+		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
+		ctx:  t.Context(), client: shared.Client(),
+	}
 	var err error
 	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
-	f.must(err)
+	f.Must(err)
 	f.namespace = suite.Namespace(t, shared, "dns-")
 	return f
 }
 
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// eventually asks until there is no error, and returns how long that took.
-func (f *fixture) eventually(what string, within time.Duration, ask func() error) time.Duration {
-	f.Helper()
-	return await.Patience{Within: within, Between: between}.Until(f.T, what, ask)
-}
+// resolvable is the patience for a name that could not be resolved before, which CoreDNS caches for 5 s.
+var resolvable = await.Patience{Within: 15 * time.Second, Between: between}
 
 // follows measures how long DNS takes to be as asked. That has to be as promised; once in a test it may take
 // longer, on a machine that has something else to do at the moment.
 func (f *fixture) follows(what string, ask func() error) {
 	f.Helper()
-	took := f.eventually(what, deadline, ask)
-	f.Logf("%-58s %4d ms", what, took.Milliseconds())
+	took := f.Eventually(what, ask)
 	if took > promise {
 		f.late++
 	}
@@ -135,6 +124,15 @@ func (f *fixture) createGrid() {
 	}
 }
 
+// east creates the grid, and waits until the node of unit east answers with the addresses of that unit's pods.
+func (f *fixture) east() (node *cluster.Node, addresses []string) {
+	f.Helper()
+	f.createGrid()
+	node, addresses = f.Node("east1"), f.podAddresses("east", replicas)
+	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	return node, addresses
+}
+
 func (f *fixture) createGridObject() {
 	f.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -144,7 +142,7 @@ func (f *fixture) createGridObject() {
 	}}
 	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object,
 		metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.gridUID = created.GetUID()
 }
 
@@ -163,7 +161,7 @@ func (f *fixture) createService() {
 			Selector: map[string]string{"app": grid}, Ports: []corev1.ServicePort{{Port: 8080}},
 		},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 }
 
 // createSet creates what the grid makes in a unit.
@@ -193,14 +191,14 @@ func (f *fixture) createSet(unit string) {
 		},
 	}
 	_, err := f.client.AppsV1().StatefulSets(f.namespace).Create(f.ctx, set, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 }
 
 // podAddresses waits until a unit has this many pods with addresses, and returns these by ordinal.
 func (f *fixture) podAddresses(unit string, count int) []string {
 	f.Helper()
 	addresses := make([]string, count)
-	f.eventually("the pods of unit "+unit+" have addresses", deadline, func() error {
+	f.Eventually("the pods of unit "+unit+" have addresses", func() error {
 		for i := range addresses {
 			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, podName(unit, i), metav1.GetOptions{})
 			if err != nil {
@@ -277,17 +275,10 @@ func onEveryNode(check func(node *cluster.Node) error) error {
 	return nil
 }
 
-func (f *fixture) node(name string) *cluster.Node {
-	f.Helper()
-	node, err := shared.Node(name)
-	f.must(err)
-	return node
-}
-
 // deleted waits until an object is gone.
 func (f *fixture) deleted(what string, get func() error) {
 	f.Helper()
-	f.eventually(what+" is gone", deadline, func() error {
+	f.Eventually(what+" is gone", func() error {
 		err := get()
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -322,7 +313,7 @@ func (f *fixture) scale(unit string, count int) {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
 	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+unit, types.MergePatchType, patch,
 		metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 }
 
 // deletePod deletes a unit's pod, which then stays, terminating, until it is let go.
@@ -331,8 +322,8 @@ func (f *fixture) deletePod(unit string, ordinal int) {
 	pods := f.client.CoreV1().Pods(f.namespace)
 	_, err := pods.Patch(f.ctx, podName(unit, ordinal), types.MergePatchType,
 		[]byte(`{"metadata":{"finalizers":["example.org/wait"]}}`), metav1.PatchOptions{})
-	f.must(err)
-	f.must(pods.Delete(f.ctx, podName(unit, ordinal), metav1.DeleteOptions{}))
+	f.Must(err)
+	f.Must(pods.Delete(f.ctx, podName(unit, ordinal), metav1.DeleteOptions{}))
 }
 
 // letGo ends a pod that deletePod deleted, and waits for its successor's address.
@@ -340,13 +331,13 @@ func (f *fixture) letGo(unit string, ordinal int) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
 	pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
-	f.must(err)
-	f.eventually("the finalizers are removed", deadline, func() error {
+	f.Must(err)
+	f.Eventually("the finalizers are removed", func() error {
 		_, err := pods.Patch(f.ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 			metav1.PatchOptions{})
 		return err
 	})
-	f.eventually("the new pod has an address", deadline, func() error {
+	f.Eventually("the new pod has an address", func() error {
 		now, err := pods.Get(f.ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -362,7 +353,7 @@ func (f *fixture) letGo(unit string, ordinal int) {
 func (f *fixture) setAddress(unit string, ordinal int, addresses ...string) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
-	f.eventually("the pod's status is written", deadline, func() error {
+	f.Eventually("the pod's status is written", func() error {
 		pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -379,7 +370,7 @@ func (f *fixture) setAddress(unit string, ordinal int, addresses ...string) {
 // settled waits until the tests before have left nothing in a node's file: only this one's lines are there.
 func (f *fixture) settled(node *cluster.Node) {
 	f.Helper()
-	f.eventually("the tests before have left nothing in the file", deadline, func() error {
+	f.Eventually("the tests before have left nothing in the file", func() error {
 		data, err := os.ReadFile(node.HostsFile)
 		if err != nil {
 			return err

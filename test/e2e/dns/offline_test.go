@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"os"
@@ -23,9 +24,9 @@ type version struct {
 func (f *fixture) version(node *cluster.Node) version {
 	f.Helper()
 	data, err := os.ReadFile(node.HostsFile)
-	f.must(err)
+	f.Must(err)
 	info, err := os.Stat(node.HostsFile)
-	f.must(err)
+	f.Must(err)
 	return version{string(data), info.Sys().(*syscall.Stat_t).Ino, info.ModTime()}
 }
 
@@ -41,23 +42,18 @@ func (f *fixture) untouched(node *cluster.Node, before version) {
 // readyz waits until the daemon answers with this status and says all of this.
 func (f *fixture) readyz(node *cluster.Node, status int, says ...string) {
 	f.Helper()
-	took := f.eventually(fmt.Sprintf("/readyz is %d and says %q", status, says), deadline, func() error {
-		reply, err := node.Get(f.ctx, "http://127.0.0.1:51007/readyz")
-		if err != nil {
-			return err
-		}
-		missing := slices.ContainsFunc(says, func(text string) bool { return !strings.Contains(reply.Body, text) })
-		if reply.Status != status || missing {
-			return fmt.Errorf("status %d: %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
-	f.Logf("/readyz is %d and says %-40q %5d ms", status, says, took.Milliseconds())
+	f.Answers(node, "http://127.0.0.1:51007/readyz", status, says...)
 }
 
-// alwaysAnswers asks for a unit's names all the time until the returned function is called, which tells how many
-// answers there were and fails the test if one was wrong.
+// alwaysAnswers asks for a unit's names all the time until the returned function is called, as always does.
 func (f *fixture) alwaysAnswers(node *cluster.Node, addresses []string) (stop func()) {
+	f.Helper()
+	return f.always(func() error { return f.asUnit(node, addresses) })
+}
+
+// always asks all the time until the returned function is called, which tells how often it has asked and fails the test
+// if an answer was an error.
+func (f *fixture) always(ask func() error) (stop func()) {
 	f.Helper()
 	type count struct {
 		asked int
@@ -73,9 +69,7 @@ func (f *fixture) alwaysAnswers(node *cluster.Node, addresses []string) (stop fu
 				return
 			case <-time.After(between):
 				c.asked++
-				if err := f.asUnit(node, addresses); err != nil && c.err == nil {
-					c.err = err
-				}
+				c.err = cmp.Or(c.err, ask())
 			}
 		}
 	}()
@@ -95,23 +89,20 @@ func (f *fixture) alwaysAnswers(node *cluster.Node, addresses []string) (stop fu
 // was set back meanwhile.
 func TestRebootWhileOffline(t *testing.T) {
 	f := newFixture(t)
-	f.createGrid()
-	addresses := f.podAddresses("east", replicas)
-	node := f.node("east1")
-	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	node, addresses := f.east()
 	f.settled(node)
 
 	// The lines of the last run, and foreign ones. Those of other tests, which the file keeps, have other names.
 	printer := "printer." + f.namespace + ".example.org"
-	f.must(os.WriteFile(node.HostsFile, []byte("10.9.9.9 "+printer+"\n"+f.version(node).data+"# the end"), 0o600))
-	f.eventually("the foreign line is answered", 15*time.Second, func() error {
+	f.Must(os.WriteFile(node.HostsFile, []byte("10.9.9.9 "+printer+"\n"+f.version(node).data+"# the end"), 0o600))
+	resolvable.Until(t, "the foreign line is answered", func() error {
 		return f.answers(node, printer, "A", "10.9.9.9")
 	})
 	f.readyz(node, http.StatusOK)
 	before := f.version(node)
-	f.kept(node)
+	f.Kept(stateWriteDelay, node)
 
-	f.must(node.CutLink(f.ctx))
+	f.Must(node.CutLink(f.ctx))
 	defer node.RestoreLink(f.ctx)
 	f.scale("east", 1) // of which the node hears later
 	stop := f.alwaysAnswers(node, addresses)
@@ -119,20 +110,17 @@ func TestRebootWhileOffline(t *testing.T) {
 	stop()
 	f.untouched(node, before)
 
-	f.must(node.Reboot(f.ctx))
-	begin := time.Now()
-	f.eventually("CoreDNS answers after the reboot", deadline, func() error { return f.asUnit(node, addresses) })
-	f.Logf("CoreDNS answers %s after the power is back", time.Since(begin))
+	f.Must(node.Reboot(f.ctx))
+	f.Eventually("CoreDNS answers after the reboot", func() error { return f.asUnit(node, addresses) })
 	stop = f.alwaysAnswers(node, addresses)
 	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started", "snapshot")
 	time.Sleep(time.Second)
 	stop()
 	f.untouched(node, before)
 
-	f.must(node.RestoreLink(f.ctx))
-	took := f.eventually("the pod that is gone is gone", deadline, func() error { return f.unknown(node, f.name(1)) })
-	f.Logf("what happened meanwhile is followed %s after the link is back", took)
-	f.must(f.asUnit(node, addresses[:1]))
+	f.Must(node.RestoreLink(f.ctx))
+	f.Eventually("what happened meanwhile is followed", func() error { return f.unknown(node, f.name(1)) })
+	f.Must(f.asUnit(node, addresses[:1]))
 	if err := f.answers(node, printer, "A", "10.9.9.9"); err != nil {
 		f.Fatalf("%v; the file is\n%s", err, f.version(node).data)
 	}
@@ -149,7 +137,7 @@ func TestRebootWhileOffline(t *testing.T) {
 func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	f.Helper()
 	future := time.Now().Add(48 * time.Hour)
-	f.must(os.Chtimes(node.HostsFile, future, future))
+	f.Must(os.Chtimes(node.HostsFile, future, future))
 	time.Sleep(time.Second) // CoreDNS looks every 200 ms
 	size := len(f.version(node).data)
 	other := strings.Replace(address, "10.244.", "10.245.", 1)
@@ -165,22 +153,19 @@ func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 // daemon runs and when it starts. Nothing is written; and once it behaves, what happened meanwhile is followed.
 func TestUpstreamMisbehaves(t *testing.T) {
 	f := newFixture(t)
-	f.createGrid()
-	addresses := f.podAddresses("east", replicas)
-	node := f.node("east1")
-	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	node, addresses := f.east()
 	f.settled(node)
 	interposer, err := shared.Interpose(f.ctx)
-	f.must(err)
+	f.Must(err)
 	defer interposer.Close()
 	kubeconfig, err := shared.DNSDaemonKubeconfig()
-	f.must(err)
+	f.Must(err)
 	args := node.DNSDaemon.Args()
 	node.DNSDaemon.SetArgs(append(slices.Clone(args), "--master="+interposer.URL(), "--kubeconfig="+kubeconfig))
-	f.must(node.DNSDaemon.Restart(f.ctx))
+	f.Must(node.DNSDaemon.Restart(f.ctx))
 	defer func() {
 		node.DNSDaemon.SetArgs(args)
-		f.must(node.DNSDaemon.Restart(f.ctx))
+		f.Must(node.DNSDaemon.Restart(f.ctx))
 	}()
 	before := f.version(node)
 	stop := f.alwaysAnswers(node, addresses)
@@ -204,23 +189,22 @@ func TestUpstreamMisbehaves(t *testing.T) {
 		served := interposer.Served()
 		interposer.Behave(fault.behaviour)
 		if fault.name != "hanging" && fault.name != "silent" { // they freeze what is under way
-			f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 3) })
+			f.Eventually("the daemon asks", func() error { return servedMore(interposer, served, 3) })
 		}
 		f.untouched(node, before)
 		// And started anew.
 		node.DNSDaemon.Kill()
 		served = interposer.Served()
-		f.must(node.DNSDaemon.Launch())
-		f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 3) })
+		f.Must(node.DNSDaemon.Launch())
+		f.Eventually("the daemon asks", func() error { return servedMore(interposer, served, 3) })
 		f.readyz(node, http.StatusServiceUnavailable, "[-] node: not listed yet: ")
 		f.untouched(node, before)
 	}
 	stop()
 	f.setAddress("east", 0, "10.244.9.9")
 	interposer.Behave(cluster.Behaviour{})
-	took := f.eventually("the new address is answered", deadline,
+	f.Eventually("what happened meanwhile is followed",
 		func() error { return f.answers(node, f.name(0), "A", "10.244.9.9") })
-	f.Logf("what happened meanwhile is followed %s after the end", took)
 	f.readyz(node, http.StatusOK)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -25,34 +24,25 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 		behind = 10 * time.Second
 	)
 	f := newFixture(t)
-	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{
-		Name: "south1", Labels: map[string]string{unitLabel: unit}, Runtime: true,
-		WrapperArgs: snapshots(),
+	node := f.AddNode(cluster.NodeSpec{
+		Name: "south1", Labels: map[string]string{unitLabel: unit}, Runtime: true, WrapperArgs: snapshots(),
 	})
-	f.must(err)
-	defer func() {
-		if err := shared.RemoveNode(context.Background(), node.Spec.Name); err != nil {
-			t.Errorf("removing the node: %v", err)
-		}
-	}()
 	f.createGridObject()
 	f.createService()
 	f.createSet(unit)
 	before := f.podAddresses(unit, replicas)
 	virtual, err := workload.CreateService(f.ctx, f.client, f.namespace, grid,
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	f.must(err)
-	f.eventually("every name leads to its pod", deadline, func() error { return f.leadToPods(node, unit) })
-	f.must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
-	f.kept(node)
+	f.Must(err)
+	f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, unit) })
+	f.Must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
+	f.Kept(stateWriteDelay, node)
 
-	f.must(node.CutLink(f.ctx))
-	f.must(node.PowerOff(f.ctx))
-	f.must(node.PowerOn(f.ctx))
-	f.must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
-	reached := time.Now()
-	took := f.eventually("every name leads to its pod", deadline, func() error { return f.leadToPods(node, unit) })
-	f.Logf("the names lead to the pods %s after the Service does", took)
+	f.Must(node.CutLink(f.ctx))
+	f.Must(node.PowerOff(f.ctx))
+	f.Must(node.PowerOn(f.ctx))
+	f.Must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
+	took := f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, unit) })
 	if took > behind {
 		f.Errorf("the names follow the Service after %s", took)
 	}
@@ -64,41 +54,14 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started")
 
 	// From now on no name may lead elsewhere, or nowhere.
-	end, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-end:
-				return
-			case <-time.After(between):
-				if err := f.leadToPods(node, unit); err != nil {
-					ended <- fmt.Errorf("%s after the Service worked: %w", time.Since(reached), err)
-					return
-				}
-			}
-		}
-	}()
-	f.must(node.RestoreLink(f.ctx))
+	stop := f.always(func() error { return f.leadToPods(node, unit) })
+	f.Must(node.RestoreLink(f.ctx))
 	time.Sleep(2 * time.Second) // the API server still has the old addresses
-	f.must(node.KubeletReports(f.ctx))
+	f.Must(node.KubeletReports(f.ctx))
 	f.readyz(node, http.StatusOK)
 	time.Sleep(2 * time.Second)
-	close(end)
-	if err := <-ended; err != nil {
-		f.Errorf("after the link was back: %v", err)
-	}
-	f.must(f.asUnit(node, f.podAddresses(unit, replicas)))
-}
-
-// kept waits until what a node sees now is in its wrapper's snapshot.
-func (f *fixture) kept(node *cluster.Node) {
-	f.Helper()
-	time.Sleep(3 * stateWriteDelay) // a snapshot of the last change is begun by then
-	f.eventually("there is a snapshot", deadline, func() error {
-		_, err := os.Stat(node.SnapshotFile())
-		return err
-	})
+	stop()
+	f.Must(f.asUnit(node, f.podAddresses(unit, replicas)))
 }
 
 // leadToPods checks that the name of each pod of a node's unit leads to that pod, and the headless name to all of them:

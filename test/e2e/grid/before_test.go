@@ -18,7 +18,7 @@ import (
 // with replicas in it, and a name that follows from them. It returns the name.
 func (f *fixture) asBefore() string {
 	f.Helper()
-	f.must(controller.Stop())
+	f.Must(controller.Stop())
 	f.Cleanup(func() {
 		if controller.PID() == 0 {
 			if err := controller.Start(context.Background()); err != nil { // the test's context is done
@@ -28,16 +28,16 @@ func (f *fixture) asBefore() string {
 	})
 	revisions := f.client.AppsV1().ControllerRevisions(f.namespace)
 	all, err := revisions.List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	if len(all.Items) != 1 {
 		f.Fatalf("there are %d ControllerRevisions", len(all.Items))
 	}
 	object := all.Items[0].DeepCopy()
 	var data map[string]any
-	f.must(json.Unmarshal(object.Data.Raw, &data))
+	f.Must(json.Unmarshal(object.Data.Raw, &data))
 	data["template"].(map[string]any)["replicas"] = 1
 	raw, err := json.Marshal(data)
-	f.must(err)
+	f.Must(err)
 	sum := sha256.Sum256(fmt.Appendf(nil, "DeploymentGrid/demo\n%s", raw))
 	old := "demo-" + hex.EncodeToString(sum[:5])
 	if !(gridrevision.Revision{Name: old, Data: raw}).IsOf("DeploymentGrid", "demo") {
@@ -47,9 +47,9 @@ func (f *fixture) asBefore() string {
 		Name: old, Namespace: object.Namespace, Labels: object.Labels, OwnerReferences: object.OwnerReferences,
 	}
 	object.Data = runtime.RawExtension{Raw: raw}
-	f.must(revisions.Delete(f.ctx, all.Items[0].Name, metav1.DeleteOptions{}))
+	f.Must(revisions.Delete(f.ctx, all.Items[0].Name, metav1.DeleteOptions{}))
 	_, err = revisions.Create(f.ctx, object, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, name := range strings.Fields(f.names("Deployment")) {
 		f.patch("Deployment", name, `metadata: {annotations: {superedge.io/revision: `+old+`}}`)
 	}

@@ -15,7 +15,7 @@ import (
 func (f *fixture) file(manifests ...string) string {
 	f.Helper()
 	path := filepath.Join(f.TempDir(), "grids.yaml")
-	f.must(os.WriteFile(path, []byte(strings.NewReplacer("KEY", f.key, "\t",
+	f.Must(os.WriteFile(path, []byte(strings.NewReplacer("KEY", f.key, "\t",
 		" ").Replace(strings.Join(manifests, "\n---\n"))), 0o600))
 	return path
 }
@@ -91,7 +91,7 @@ func TestPluginDiff(t *testing.T) {
 
 	// It says what the controller then does.
 	f.apply(changed)
-	f.eventually("it is applied", func() error {
+	f.Eventually("it is applied", func() error {
 		if s := f.kubectl(strings.Fields(diff(changed, service))...); s.code != 0 {
 			return errors.New(s.stdout + s.stderr)
 		}
@@ -111,7 +111,7 @@ func TestPluginDiff(t *testing.T) {
 	deployment.Object = map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
 		"metadata": map[string]any{"name": "other-taken"}, "spec": deployment.Object["spec"]}
 	_, err := f.of("Deployment").Create(f.ctx, deployment, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.expectSaid(diff(strings.Replace(grid("replicas: 1", ""), "name: demo", "name: other", 1)), 3,
 		"REFUSED: Deployment other-taken exists already and was not made by this grid")
 }

@@ -30,14 +30,8 @@ func (f *fixture) units(count int) {
 // TestSteadyState: where nothing changes nothing is written, however much the nodes report.
 func TestSteadyState(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
-	f.apply(deploymentGrid("demo"))
-	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.gridsOfEveryKind()
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
-	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
-	f.expectReady("DeploymentGrid", "demo", 2)
-	f.expectReady("DaemonSetGrid", "agent", 2)
 	f.expectReady("StatefulSetGrid", "db", 2)
 	time.Sleep(2 * time.Second)
 	told := f.statuses("demo")
@@ -48,7 +42,7 @@ func TestSteadyState(t *testing.T) {
 			patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
 			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, fmt.Sprintf("%s-%d", f.namespace, i),
 				types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-			f.must(err)
+			f.Must(err)
 		}
 	}
 	time.Sleep(2 * time.Second)
@@ -60,8 +54,8 @@ func TestSteadyState(t *testing.T) {
 
 	// A controller that starts finds everything as it should be.
 	mark = f.auditMark()
-	f.must(killController(f.ctx))
-	f.must(controller.Start(f.ctx))
+	f.Must(killController(f.ctx))
+	f.Must(controller.Start(f.ctx))
 	f.led()
 	time.Sleep(2 * time.Second)
 	f.expectNoWrites(mark)
@@ -71,7 +65,7 @@ func TestSteadyState(t *testing.T) {
 func (f *fixture) statuses(grid string) func() []string {
 	f.Helper()
 	w, err := f.of("DeploymentGrid").Watch(f.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + grid})
-	f.must(err)
+	f.Must(err)
 	var mu sync.Mutex
 	var all []string
 	go func() {
@@ -101,11 +95,11 @@ func (f *fixture) led() {
 	name := fmt.Sprint(probe, time.Now().UnixNano())
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + name +
 		`}, spec: {gridUniqKey: KEY, template: {ports: [{port: 80}]}}}`)
-	f.eventually("the controller leads", func() error {
+	f.Eventually("the controller leads", func() error {
 		_, err := f.of("Service").Get(f.ctx, name+"-svc", metav1.GetOptions{})
 		return err
 	})
-	f.must(f.of("ServiceGrid").Delete(f.ctx, name, metav1.DeleteOptions{}))
+	f.Must(f.of("ServiceGrid").Delete(f.ctx, name, metav1.DeleteOptions{}))
 }
 
 // TestKilledAtRandom: the controller is killed again and again while it works, and kube-apiserver once. In the
@@ -142,9 +136,9 @@ func TestKilledAtRandom(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 		if i == 1 {
 			shared.APIServer.Kill()
-			f.must(shared.APIServer.Start(f.ctx))
+			f.Must(shared.APIServer.Start(f.ctx))
 		}
-		f.eventually("a change of the template", func() error {
+		f.Eventually("a change of the template", func() error {
 			_, err := f.of("DeploymentGrid").Patch(f.ctx, "demo", types.MergePatchType,
 				fmt.Appendf(nil, `{"spec":{"template":{"replicas":0,"minReadySeconds":%d}}}`, i), metav1.PatchOptions{})
 			return err
@@ -166,7 +160,7 @@ func TestKilledAtRandom(t *testing.T) {
 		}
 	}
 	list, err := f.of("Deployment").List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, d := range list.Items {
 		if seconds, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds"); seconds != 3 {
 			f.Errorf("%s has minReadySeconds %d", d.GetName(), seconds)
@@ -182,18 +176,18 @@ func TestTwoReplicas(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	second, err := shared.NewController(f.ctx, "second", program, slices.Concat(arguments(), shortLease)...)
-	f.must(err)
-	f.must(second.Start(f.ctx))
+	f.Must(err)
+	f.Must(second.Start(f.ctx))
 	f.Cleanup(second.Kill)
 	f.led()
 	begin := time.Now()
-	f.must(controller.Stop())
+	f.Must(controller.Stop())
 	if code := controller.ExitCode(); code != 0 {
 		f.Errorf("exit code %d after SIGTERM", code)
 	}
 	f.led()
 	f.Logf("taken over %s after SIGTERM", time.Since(begin))
-	f.must(controller.Start(f.ctx))
+	f.Must(controller.Start(f.ctx))
 
 	begin = time.Now()
 	second.Kill()
@@ -204,7 +198,7 @@ func TestTwoReplicas(t *testing.T) {
 		f.Errorf("taken over %s after SIGKILL", took)
 	}
 	mark := f.auditMark()
-	f.must(second.Start(f.ctx))
+	f.Must(second.Start(f.ctx))
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
 	f.expectOneCreateEach(mark, "deployments", 1)
@@ -214,21 +208,20 @@ func TestTwoReplicas(t *testing.T) {
 // start brings its own ones back.
 func TestForeignCRDs(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "west")
 	crds := f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"})
 	crd, err := crds.Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	f.must(err)
+	f.Must(err)
 	crd.SetAnnotations(nil) // as SuperEdge's, they have no version
 	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
 		"x-kubernetes-preserve-unknown-fields": true}}
-	f.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
+	f.Must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
 	_, err = crds.Update(f.ctx, crd, metav1.UpdateOptions{})
-	f.must(err)
-	f.eventually("the API server takes anything", func() error {
+	f.Must(err)
+	f.Eventually("the API server takes anything", func() error {
 		return f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)
 	})
 	f.expectCondition("DeploymentGrid", "empty", "Degraded", metav1.ConditionTrue, "InvalidKey",
@@ -240,12 +233,12 @@ func TestForeignCRDs(t *testing.T) {
 		`1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
 	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
 	f.expectNames("the other unit has its Deployment", "Deployment", "demo-west")
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
-	f.must(controller.Restart(f.ctx))
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.Must(controller.Restart(f.ctx))
 	// Each time a new one: what is there already may keep a value that is not allowed any more.
 	again := 0
-	f.eventually("the API server refuses it again", func() error {
+	f.Eventually("the API server refuses it again", func() error {
 		again++
 		err := f.tryApply(fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty-%d}, spec: {gridUniqKey: "", template: {}}}`, again))
 		if err == nil || !strings.Contains(err.Error(), "gridUniqKey") {
@@ -261,7 +254,7 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 	f := newFixture(t)
 	const name = "daemonsetgrids.superedge.io"
 	before, err := f.crds().Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	ours := before.GetAnnotations()["superedge.io/crd-version"]
 	set := func(version string, labels map[string]any) {
 		t.Helper()
@@ -270,17 +263,17 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 				"labels": labels},
 			"spec": map[string]any{"names": map[string]any{"categories": []string{"grids", "theirs"}}},
 		})
-		f.must(err)
+		f.Must(err)
 		_, err = f.crds().Patch(f.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "someone"})
-		f.must(err)
-		f.must(controller.Restart(f.ctx))
+		f.Must(err)
+		f.Must(controller.Restart(f.ctx))
 		f.led()
 	}
 	version := func() string {
 		crd, err := f.crds().Get(f.ctx, name, metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		categories, _, err := unstructured.NestedStringSlice(crd.Object, "spec", "names", "categories")
-		f.must(err)
+		f.Must(err)
 		return fmt.Sprint(crd.GetAnnotations()["superedge.io/crd-version"], " ", len(categories))
 	}
 	t.Cleanup(func() {

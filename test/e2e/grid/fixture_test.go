@@ -43,7 +43,7 @@ const (
 
 // fixture is a namespace of the shared cluster with a unit label of its own.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
@@ -55,28 +55,16 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	f := &fixture{
+		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
+		ctx:  t.Context(), client: shared.Client(),
+	}
 	var err error
 	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
-	f.must(err)
+	f.Must(err)
 	f.namespace = suite.Namespace(t, shared, "grid-")
 	f.key = f.namespace
 	return f
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-// eventually asks until there is no error, and returns how long that took.
-func (f *fixture) eventually(what string, ask func() error) time.Duration {
-	f.Helper()
-	took := await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
-	f.Logf("%-60s %dms", what, took.Milliseconds())
-	return took
 }
 
 // stays fails the test if the question has an error within the time.
@@ -95,18 +83,21 @@ func (f *fixture) node(unit string) string {
 	f.Helper()
 	f.nodes++
 	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit,
-		v1.LabelEdgeNode: v1.EdgeNodeStatic}})
-	f.must(err)
-	f.Cleanup(func() {
-		_ = shared.RemoveNode(context.Background(), name) // gone already, if the test has removed it
-	})
+	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 	return name
+}
+
+// nodesIn adds a node to each of these units.
+func (f *fixture) nodesIn(units ...string) {
+	f.Helper()
+	for _, unit := range units {
+		f.node(unit)
+	}
 }
 
 func (f *fixture) relabel(node, unit string) {
 	f.Helper()
-	f.must(shared.RelabelNode(f.ctx, node, f.key, unit))
+	f.Must(shared.RelabelNode(f.ctx, node, f.key, unit))
 }
 
 var resources = map[string]schema.GroupVersionResource{
@@ -127,7 +118,7 @@ func (f *fixture) of(kind string) dynamic.ResourceInterface {
 // apply applies a manifest, in which KEY stands for the test's unit label.
 func (f *fixture) apply(manifest string) {
 	f.Helper()
-	f.must(f.tryApply(manifest))
+	f.Must(f.tryApply(manifest))
 }
 
 func (f *fixture) tryApply(manifest string) error {
@@ -144,16 +135,16 @@ func (f *fixture) tryApply(manifest string) error {
 func (f *fixture) patch(kind, name, patch string, sub ...string) {
 	f.Helper()
 	data, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(patch, "KEY", f.key)))
-	f.must(err)
+	f.Must(err)
 	_, err = f.of(kind).Patch(f.ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "someone"},
 		sub...)
-	f.must(err)
+	f.Must(err)
 }
 
 func (f *fixture) get(kind, name string) *unstructured.Unstructured {
 	f.Helper()
 	u, err := f.of(kind).Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	return u
 }
 
@@ -161,7 +152,7 @@ func (f *fixture) get(kind, name string) *unstructured.Unstructured {
 func (f *fixture) names(kind string) string {
 	f.Helper()
 	list, err := f.of(kind).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	var names []string
 	for _, item := range list.Items {
 		names = append(names, item.GetName())
@@ -170,20 +161,20 @@ func (f *fixture) names(kind string) string {
 	return strings.Join(names, " ")
 }
 
+// deployments are the names of all Deployments, demoPods is how many pods the grid demo has.
+func (f *fixture) deployments() string { return f.names("Deployment") }
+
+func (f *fixture) demoPods() int { return len(f.pods("demo-")) }
+
 func (f *fixture) expectNames(what, kind, want string) {
 	f.Helper()
-	f.eventually(what, func() error {
-		if got := f.names(kind); got != want {
-			return fmt.Errorf("want %q, got %q", want, got)
-		}
-		return nil
-	})
+	f.Eventually(what, suite.Is(want, func() string { return f.names(kind) }))
 }
 
 // expectReady waits until this many units of a grid are ready, and no more are there.
 func (f *fixture) expectReady(kind, name string, units int64) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("%s %s: %d units ready", kind, name, units), func() error {
+	f.Eventually(fmt.Sprintf("%s %s: %d units ready", kind, name, units), func() error {
 		u := f.get(kind, name)
 		all, _, _ := unstructured.NestedInt64(u.Object, "status", "units")
 		ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readyUnits")
@@ -212,7 +203,7 @@ func conditions(u *unstructured.Unstructured) []metav1.Condition {
 func (f *fixture) expectCondition(kind, name, condition string, status metav1.ConditionStatus, reason string,
 	says ...string) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("%s %s: %s=%s, %s", kind, name, condition, status, reason), func() error {
+	f.Eventually(fmt.Sprintf("%s %s: %s=%s, %s", kind, name, condition, status, reason), func() error {
 		u := f.get(kind, name)
 		c := meta.FindStatusCondition(conditions(u), condition)
 		if c == nil || c.Status != status || c.Reason != reason || c.ObservedGeneration != u.GetGeneration() {
@@ -230,7 +221,7 @@ func (f *fixture) expectCondition(kind, name, condition string, status metav1.Co
 // expectEvent waits for an event on a grid.
 func (f *fixture) expectEvent(kind, name, reason string, says ...string) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("%s %s: event %s", kind, name, reason), func() error {
+	f.Eventually(fmt.Sprintf("%s %s: event %s", kind, name, reason), func() error {
 		events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -252,7 +243,7 @@ func (f *fixture) expectEvent(kind, name, reason string, says ...string) {
 func (f *fixture) statefulSet(name string) *appsv1.StatefulSet {
 	f.Helper()
 	set, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	return set
 }
 
@@ -260,7 +251,7 @@ func (f *fixture) statefulSet(name string) *appsv1.StatefulSet {
 func (f *fixture) pods(prefix string) []corev1.Pod {
 	f.Helper()
 	list, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !strings.HasPrefix(pod.Name, prefix) })
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return pods
@@ -270,7 +261,7 @@ func (f *fixture) pods(prefix string) []corev1.Pod {
 func (f *fixture) auditMark() int64 {
 	f.Helper()
 	mark, err := shared.AuditMark()
-	f.must(err)
+	f.Must(err)
 	return mark
 }
 
@@ -280,7 +271,7 @@ func (f *fixture) requests(since int64, keep func(cluster.Request) bool) []clust
 	requests, err := shared.Audited(since, func(r cluster.Request) bool {
 		return strings.Contains(r.UserAgent, "application-grid-controller") && keep(r)
 	})
-	f.must(err)
+	f.Must(err)
 	return requests
 }
 
@@ -290,7 +281,7 @@ func (f *fixture) bareNode(name, unit string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: unit,
 		v1.LabelEdgeNode: v1.EdgeNodeStatic}}}
 	_, err := f.client.CoreV1().Nodes().Create(f.ctx, node, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		// If it fails: the cluster goes in the end.
 		_ = f.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{})
@@ -309,9 +300,9 @@ func quantity(text string) *resource.Quantity {
 func (f *fixture) applyAs(manager, manifest string) {
 	f.Helper()
 	u := &unstructured.Unstructured{}
-	f.must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &u.Object))
+	f.Must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &u.Object))
 	_, err := f.of(u.GetKind()).Apply(f.ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager})
-	f.must(err)
+	f.Must(err)
 }
 
 // slowWebhook makes kube-apiserver wait before it takes a Deployment of a grid.
@@ -349,7 +340,7 @@ func (f *fixture) slowWebhook(grid string, pause time.Duration) {
 			}},
 		}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		if err := webhooks.Delete(context.Background(), f.namespace, metav1.DeleteOptions{}); err != nil {
 			f.Errorf("removing the webhook: %v", err)

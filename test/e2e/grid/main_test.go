@@ -2,7 +2,6 @@ package grid
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -26,27 +25,15 @@ var (
 
 func TestMain(m *testing.M) {
 	suite.Suite{
-		Name: "e2e/grid", Options: clusterOptions, Cluster: &shared, Prepare: startController,
-		Finish: func() { controller.Kill() },
+		Name: "e2e/grid", Options: cluster.Options{APIViewOnly: true, AuditLog: true}, Cluster: &shared,
+		Prepare: startController, Finish: func() { controller.Kill() },
 	}.Main(m)
 }
 
-func clusterOptions() (cluster.Options, error) {
-	var options cluster.Options
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	if err != nil {
-		return options, err
+func startController(ctx context.Context) (err error) {
+	if program, err = suite.Program("application-grid-controller"); err != nil {
+		return err
 	}
-	if program, err = suite.Program("CONTROLLER_BIN", "application-grid-controller"); err != nil {
-		return options, err
-	}
-	return cluster.Options{
-		Components: components, APIViewOnly: true, AuditLog: true, Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"),
-	}, nil
-}
-
-func startController(ctx context.Context) error {
-	var err error
 	if controller, err = shared.NewController(ctx, "shared", program, arguments()...); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // misled takes the place of the controller of all tests for the time of one: its way to kube-apiserver leads through
@@ -23,11 +24,11 @@ import (
 func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interposer) {
 	f.Helper()
 	interposer, err := shared.Interpose(f.ctx)
-	f.must(err)
+	f.Must(err)
 	misled, err := shared.NewController(f.ctx, "misled", program,
 		slices.Concat(arguments(), shortLease, []string{"--master=" + interposer.URL()}, args)...)
-	f.must(err)
-	f.must(controller.Stop())
+	f.Must(err)
+	f.Must(controller.Stop())
 	f.Cleanup(func() {
 		misled.Kill()
 		if err := interposer.Close(); err != nil {
@@ -46,13 +47,22 @@ func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interpos
 // for the grids that led makes. A controller that starts applies one child of each template, which changes nothing.
 func (f *fixture) expectNoWrites(mark int64) {
 	f.Helper()
+	if err := f.noWrites(mark); err != nil {
+		f.Error(err)
+	}
+}
+
+// noWrites returns an error that has these writes.
+func (f *fixture) noWrites(mark int64) error {
+	f.Helper()
 	writes := f.requests(mark, func(a cluster.Request) bool {
 		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && !strings.HasPrefix(a.ObjectRef.Name, probe) &&
 			!f.changedNothing(a)
 	})
 	if len(writes) > 0 {
-		f.Errorf("%d writes: %v", len(writes), writes)
+		return fmt.Errorf("%d writes: %v", len(writes), writes)
 	}
+	return nil
 }
 
 // changedNothing reports whether a request was an apply that changed nothing: then the API server has kept the time in
@@ -77,14 +87,17 @@ func (f *fixture) changedNothing(a cluster.Request) bool {
 // gridsOfEveryKind makes three grids in two units.
 func (f *fixture) gridsOfEveryKind() {
 	f.Helper()
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "west")
 	f.apply(deploymentGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)
-	time.Sleep(time.Second) // statuses follow
+	f.Eventually("nothing more is written for a second", func() error {
+		mark := f.auditMark()
+		time.Sleep(time.Second)
+		return f.noWrites(mark)
+	})
 }
 
 // TestUpstreamMisbehaves: for a while the API server, or what is before it, answers with errors, nonsense, halves or
@@ -95,7 +108,7 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	f.gridsOfEveryKind()
 	misled, interposer := f.misled("--leader-elect=false")
 	mark := f.auditMark()
-	f.must(misled.Start(f.ctx))
+	f.Must(misled.Start(f.ctx))
 	f.led()
 	pid, served := misled.PID(), interposer.Served()
 	for _, behaviour := range []cluster.Behaviour{
@@ -116,7 +129,7 @@ func TestUpstreamMisbehaves(t *testing.T) {
 			time.Sleep(time.Second)
 			continue
 		}
-		f.eventually("it is met", func() error {
+		f.Eventually("it is met", func() error {
 			if n := interposer.Served() - before; n < 3 {
 				return fmt.Errorf("%d requests", n)
 			}
@@ -135,7 +148,7 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	}
 	// And it goes on as before.
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
-	f.eventually("a change reaches the children", func() error {
+	f.Eventually("a change reaches the children", func() error {
 		if seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec",
 			"minReadySeconds"); seconds != 1 {
 			return fmt.Errorf("minReadySeconds is %d", seconds)
@@ -153,7 +166,7 @@ func TestLeaseLost(t *testing.T) {
 	var output bytes.Buffer
 	leader := exec.Command(program, misled.Args()...)
 	leader.Stderr = &output
-	f.must(leader.Start())
+	f.Must(leader.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -165,7 +178,7 @@ func TestLeaseLost(t *testing.T) {
 	})
 	mark := f.auditMark()
 	f.led()
-	f.must(controller.Start(f.ctx)) // the one in reserve
+	f.Must(controller.Start(f.ctx)) // the one in reserve
 	interposer.Behave(cluster.Hang())
 	begin := time.Now()
 	select {
@@ -180,10 +193,10 @@ func TestLeaseLost(t *testing.T) {
 	}
 	f.led()
 	f.Logf("the other one works after %s", time.Since(begin))
-	f.must(misled.Launch())
+	f.Must(misled.Launch())
 	time.Sleep(time.Second)
 	interposer.Behave(cluster.Behaviour{})
-	f.must(misled.WaitReady(f.ctx))
+	f.Must(misled.WaitReady(f.ctx))
 	f.expectNoWrites(mark)
 }
 
@@ -244,19 +257,15 @@ func TestServerThatLostTheNodes(t *testing.T) {
 	// One grid lets all of its units go at once, the other one waits for an approval.
 	f.patch("DeploymentGrid", "demo", `spec: {removal: {maxUnits: 100%}}`)
 	misled, interposer := f.misled("--leader-elect=false")
-	f.must(misled.Start(f.ctx))
+	f.Must(misled.Start(f.ctx))
 	f.led()
 	children := f.names("Deployment") + " " + f.names("DaemonSet")
 	mark := f.auditMark()
 	interposer.Behave(withoutNodes())
 	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing",
 		"no node is in east, west")
-	f.stays("nothing is deleted, not even after the grace time", grace+time.Second, func() error {
-		if now := f.names("Deployment") + " " + f.names("DaemonSet"); now != children {
-			return fmt.Errorf("%s, before %s", now, children)
-		}
-		return nil
-	})
+	f.stays("nothing is deleted, not even after the grace time", grace+time.Second,
+		suite.Is(children, func() string { return f.names("Deployment") + " " + f.names("DaemonSet") }))
 	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
 		"message")
 	if !strings.Contains(state, "has no nodes at all") {

@@ -143,7 +143,7 @@ func TestRemovalsInsideAtomicValues(t *testing.T) {
 				test.template)
 			template := runtime.DeepCopyJSON(o.template)
 			remove(template, test.path)
-			o.must(o.change(template))
+			o.Must(o.change(template))
 			o.expectSame(fmt.Sprint("without ", test.path))
 		})
 	}
@@ -222,9 +222,9 @@ func (f *fixture) newOracle(grid, kind, name, template string) *oracle {
 	if kind == "Service" {
 		o.child = name + "-svc"
 	}
-	f.must(yaml.Unmarshal([]byte(template), &o.template))
+	f.Must(yaml.Unmarshal([]byte(template), &o.template))
 	f.apply(fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: %s}, spec: {gridUniqKey: KEY, template: {}}}`, grid, name))
-	f.must(o.change(o.template))
+	f.Must(o.change(o.template))
 	o.expectSame("the beginning of " + kind + " " + name)
 	return o
 }
@@ -235,9 +235,9 @@ func (o *oracle) change(template map[string]any) error {
 		return err
 	}
 	patch, err := json.Marshal([]any{map[string]any{"op": "replace", "path": "/spec/template", "value": template}})
-	o.must(err)
+	o.Must(err)
 	_, err = o.of(o.grid).Patch(o.ctx, o.name, types.JSONPatchType, patch, metav1.PatchOptions{})
-	o.must(err)
+	o.Must(err)
 	o.template = template
 	return nil
 }
@@ -260,7 +260,7 @@ func (o *oracle) applyOracle(template map[string]any) error {
 // drift makes somebody else change the spec of both objects, and applies the oracle again.
 func (o *oracle) drift(spec map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"spec": difference(o.spec(o.oracle), spec)})
-	o.must(err)
+	o.Must(err)
 	for _, dryRun := range [][]string{{metav1.DryRunAll}, nil} { // a port may be free for one of them only
 		for _, name := range []string{o.oracle, o.child} {
 			_, err := o.of(o.kind).Patch(o.ctx, name, types.MergePatchType, patch,
@@ -268,7 +268,7 @@ func (o *oracle) drift(spec map[string]any) error {
 			if err != nil && dryRun != nil {
 				return err
 			}
-			o.must(err)
+			o.Must(err)
 		}
 	}
 	if err := o.applyOracle(o.template); err != nil {
@@ -325,7 +325,7 @@ func (o *oracle) spec(name string) map[string]any {
 func (o *oracle) expectSame(what string) {
 	o.Helper()
 	want := o.spec(o.oracle)
-	o.eventually(what, func() error {
+	o.Eventually(what, func() error {
 		u, err := o.of(o.kind).Get(o.ctx, o.child, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("%w; %v", err, conditions(o.get(o.grid, o.name)))
@@ -342,13 +342,13 @@ func (o *oracle) expectSame(what string) {
 func (f *fixture) schemas(document string) map[string]any {
 	f.Helper()
 	data, err := f.client.Discovery().RESTClient().Get().AbsPath("/openapi/v3/" + document).DoRaw(f.ctx)
-	f.must(err)
+	f.Must(err)
 	var decoded struct {
 		Components struct {
 			Schemas map[string]any `json:"schemas"`
 		} `json:"components"`
 	}
-	f.must(json.Unmarshal(data, &decoded))
+	f.Must(json.Unmarshal(data, &decoded))
 	return decoded.Components.Schemas
 }
 

@@ -57,17 +57,9 @@ func (f *fixture) kubectl(args ...string) said {
 // command is kubectl with these arguments, with the plugin and its completion on the PATH.
 func (f *fixture) command(args ...string) *exec.Cmd {
 	f.Helper()
-	components, err := suite.Program("COMPONENTS_BIN", "components")
-	f.must(err)
-	plugin, err := suite.Program("KUBECTL_GRID_BIN", "kubectl-grid")
-	f.must(err)
-	completion, err := filepath.Abs(filepath.Join("..", "..", "..", "hack", "kubectl_complete-grid"))
-	f.must(err)
-	dir := f.TempDir()
-	f.must(os.Symlink(plugin, filepath.Join(dir, "kubectl-grid")))
-	f.must(os.Symlink(completion, filepath.Join(dir, "kubectl_complete-grid")))
-	f.must(os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+components+" kubectl \"$@\"\n"),
-		0o700))
+	dir := suite.Path(f)
+	f.Must(os.Symlink(filepath.Join(suite.Repository(f), "hack", "kubectl_complete-grid"),
+		filepath.Join(dir, "kubectl_complete-grid")))
 	command := exec.CommandContext(f.ctx, filepath.Join(dir, "kubectl"), args...)
 	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "HOME=" + dir, "KUBECONFIG=" + shared.Kubeconfig()}
 	return command
@@ -78,7 +70,7 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 func (f *fixture) expectSaid(line string, code int, says ...string) said {
 	f.Helper()
 	var last said
-	f.eventually(fmt.Sprintf("kubectl %s: %d", line, code), func() error {
+	f.Eventually(fmt.Sprintf("kubectl %s: %d", line, code), func() error {
 		last = f.kubectl(strings.Fields(line)...)
 		text := last.rows() + "\n" + last.stderr
 		for _, want := range says {
@@ -100,7 +92,7 @@ func (f *fixture) cordon(node string, cordoned bool) {
 	f.Helper()
 	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType,
 		fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, cordoned), metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 }
 
 // TestPlugin: kubectl grid, in the words of a user's day.
@@ -123,13 +115,13 @@ func TestPlugin(t *testing.T) {
 	// A unit that lacks a pod.
 	f.cordon(west, true)
 	lost := f.pods("demo-west-")[0].Name
-	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
 		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
 		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west - Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
 	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
 	for _, pod := range f.pods("demo-west-") {
-		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
+		f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
 	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n",
 		"The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
@@ -137,7 +129,7 @@ func TestPlugin(t *testing.T) {
 		Closed  bool
 		Without []string
 	}
-	f.must(json.Unmarshal([]byte(f.expectSaid("grid view demo -o json"+in, 3).stdout), &view))
+	f.Must(json.Unmarshal([]byte(f.expectSaid("grid view demo -o json"+in, 3).stdout), &view))
 	if view.Closed || len(view.Without) != 1 || view.Without[0] != "west" {
 		f.Errorf("got %+v", view)
 	}
@@ -146,7 +138,7 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid status"+in, 0)
 
 	// A unit that vanishes is told while its workload waits.
-	f.eventually("a unit that vanishes is told", func() error {
+	f.Eventually("a unit that vanishes is told", func() error {
 		f.relabel(west, "")
 		defer f.relabel(west, "west")
 		var last said
@@ -194,7 +186,7 @@ func (f *fixture) follow(line string) (*exec.Cmd, *lines) {
 	f.Helper()
 	command, written := f.command(strings.Fields(line)...), &lines{}
 	command.Stdout, command.Stderr = written, written
-	f.must(command.Start())
+	f.Must(command.Start())
 	return command, written
 }
 
@@ -220,7 +212,7 @@ func TestPluginWatch(t *testing.T) {
 	expect := func(row string) {
 		f.Helper()
 		row = strings.ReplaceAll(row, "$KEY", f.key)
-		f.eventually("a row: "+row, func() error {
+		f.Eventually("a row: "+row, func() error {
 			text := said{stdout: written.String()}.rows() + "\n"
 			i := strings.Index(text[read:], row)
 			if i < 0 {
@@ -233,7 +225,7 @@ func TestPluginWatch(t *testing.T) {
 	expect("KIND GRID KEY UNIT DESIRED READY UPDATED STATE\nDeploymentGrid demo $KEY east 2 2 2 Ready\nDeploymentGrid demo $KEY west 2 2 2 Ready\n")
 	// A pod that finds no node, and the reason, which is in no object that is followed.
 	f.cordon(west, true)
-	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, f.pods("demo-west-")[0].Name, metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, f.pods("demo-west-")[0].Name, metav1.DeleteOptions{}))
 	expect("DeploymentGrid demo $KEY west 2 1 2 Progressing: 1 of 2 pods not ready")
 	expect("Unschedulable: 0/")
 	f.cordon(west, false)
@@ -243,9 +235,9 @@ func TestPluginWatch(t *testing.T) {
 	expect("ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
 	f.relabel(east, "north")
 	expect("DeploymentGrid demo $KEY north 2 2 2 Ready\n")
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	expect("DeploymentGrid demo $KEY west - - - Gone: the grid is deleted\n")
-	f.eventually("the documents say so", func() error {
+	f.Eventually("the documents say so", func() error {
 		if text := documents.String(); !strings.Contains(text, `"removed"`) {
 			return fmt.Errorf("they are\n%s", text)
 		}
@@ -256,7 +248,7 @@ func TestPluginWatch(t *testing.T) {
 		f.Errorf("a row was written that had not changed:\n%s", text)
 	}
 	for _, watching := range []*exec.Cmd{command, encoded} {
-		f.must(watching.Process.Signal(os.Interrupt))
+		f.Must(watching.Process.Signal(os.Interrupt))
 		if err := watching.Wait(); err != nil {
 			f.Errorf("interrupted, it ended with %v", err)
 		}
@@ -297,7 +289,7 @@ func TestPluginWatchRights(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"list"}}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		_ = f.client.RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
@@ -306,7 +298,7 @@ func TestPluginWatchRights(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		_ = f.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
@@ -323,14 +315,14 @@ func TestPluginViews(t *testing.T) {
 	f.bareNode(f.namespace+"-bare", "")
 	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, f.namespace+"-bare", types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"labels":{"%s":null}}}`, f.key), metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	f.relabelRegion(east)
 	f.relabelRegion(west)
 	_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"topologyKeys": `["` + f.key + `"]`}},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}, // no selector: the endpoints are the test's
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
@@ -341,7 +333,7 @@ func TestPluginViews(t *testing.T) {
 			{Addresses: []string{"10.1.0.4"}},
 		},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	in := " -n " + f.namespace
 	f.expectSaid("grid view s"+in, 3,
 		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
@@ -363,5 +355,5 @@ func TestPluginViews(t *testing.T) {
 // relabelRegion gives a node the test's second label.
 func (f *fixture) relabelRegion(node string) {
 	f.Helper()
-	f.must(shared.RelabelNode(f.ctx, node, "region."+f.key, "r"))
+	f.Must(shared.RelabelNode(f.ctx, node, "region."+f.key, "r"))
 }

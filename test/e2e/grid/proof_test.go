@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // waved is a grid whose units run the image one. ROLLOUT stands for its spec.rollout.
@@ -53,13 +55,13 @@ func (s sites) heard(f *fixture, ready corev1.ConditionStatus, units ...string) 
 	}
 	for _, unit := range units {
 		node, err := f.client.CoreV1().Nodes().Get(f.ctx, s[unit], metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		node.Status.Phase = phase
 		node.Status.Conditions = []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: ready, Reason: "Test", LastTransitionTime: metav1.Now(),
 		}}
 		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 }
 
@@ -75,7 +77,7 @@ func (s sites) all() []string {
 func (f *fixture) runs() string {
 	f.Helper()
 	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	var images []string
 	for i := range list.Items { // in the order of their names
 		images = append(images, list.Items[i].Spec.Template.Spec.Containers[0].Image)
@@ -95,12 +97,7 @@ func (f *fixture) expectRuns(want string) {
 
 func (f *fixture) staysAt(images string, d time.Duration) {
 	f.Helper()
-	f.stays("the units run "+images, d, func() error {
-		if got := f.runs(); got != images {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("the units run "+images, d, suite.Is(images, f.runs))
 }
 
 // canaryThenRest has the rest one unit after the other.
@@ -217,10 +214,10 @@ func TestOrphansInWaves(t *testing.T) {
 	f := newFixture(t)
 	const rollout = `{waves: [{name: canary, units: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
 	f.waved(4, rollout)
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
 	}))
-	f.eventually("the grid is gone, and the Deployments are orphans", func() error {
+	f.Eventually("the grid is gone, and the Deployments are orphans", func() error {
 		if _, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the grid is there: %w", err)
 		}
@@ -324,7 +321,7 @@ func (f *fixture) restartContainer(prefix, image string) {
 		status.RestartCount++
 		status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
 		_, err := f.client.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx, &pod, metav1.UpdateOptions{})
-		f.must(err)
+		f.Must(err)
 		return
 	}
 	f.Fatalf("there is no pod %s with the image %s", prefix, image)
@@ -336,12 +333,7 @@ func TestScaling(t *testing.T) {
 	f.waved(4, canaryThenRest)
 	before := f.get("DeploymentGrid", "demo")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}}`)
-	f.eventually("every unit is scaled", func() error {
-		if pods := len(f.pods("demo-")); pods != 8 {
-			return fmt.Errorf("%d pods", pods)
-		}
-		return nil
-	})
+	f.Eventually("every unit is scaled", suite.Is(8, f.demoPods))
 	f.expectRollout("Complete", "")
 	for _, field := range []string{"currentRevision", "updateRevision"} {
 		was, _, _ := unstructured.NestedString(before.Object, "status", field)
@@ -354,12 +346,8 @@ func TestScaling(t *testing.T) {
 	f.setImage("broken", "{no: where}")
 	f.expectRollout("Halted", "canary")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 3}}`)
-	f.eventually("the units that have not got the change are scaled", func() error {
-		if replicas := f.replicas("Deployment", "demo-u3"); replicas != 3 {
-			return fmt.Errorf("%d replicas", replicas)
-		}
-		return nil
-	})
+	f.Eventually("the units that have not got the change are scaled",
+		suite.Is(3, func() int64 { return f.replicas("Deployment", "demo-u3") }))
 	f.expectSaid("grid rollout undo dg/demo -n "+f.namespace, 0)
 	f.expectRollout("Complete", "")
 	f.expectReady("DeploymentGrid", "demo", 4)
@@ -369,19 +357,9 @@ func TestScaling(t *testing.T) {
 
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 0}}`)
 	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "4 units are to be scaled to 0")
-	f.stays("nothing is scaled to 0", 2*time.Second, func() error {
-		if pods := len(f.pods("demo-")); pods != 12 {
-			return fmt.Errorf("%d pods", pods)
-		}
-		return nil
-	})
+	f.stays("nothing is scaled to 0", 2*time.Second, suite.Is(12, f.demoPods))
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
-	f.eventually("what was approved of is scaled to 0", func() error {
-		if pods := len(f.pods("demo-")); pods != 0 {
-			return fmt.Errorf("%d pods", pods)
-		}
-		return nil
-	})
+	f.Eventually("what was approved of is scaled to 0", suite.Is(0, f.demoPods))
 }
 
 // TestOlderRevisions: a controller before this one has written replicas into the ControllerRevisions, and a status
@@ -391,7 +369,7 @@ func TestOlderRevisions(t *testing.T) {
 	f.waved(3, canaryThenRest)
 	old := f.asBefore()
 	pods := f.podUIDs()
-	f.must(controller.Start(context.Background()))
+	f.Must(controller.Start(context.Background()))
 	f.led()
 	f.expectRollout("Complete", "")
 	f.keepsPods("an upgrade of the controller replaces", pods, 3*time.Second)
@@ -400,7 +378,7 @@ func TestOlderRevisions(t *testing.T) {
 		t.Errorf("the revision was %s; the status says %v, %v", old, status["updateRevision"], status["currentRevision"])
 	}
 	revisions, err := f.client.AppsV1().ControllerRevisions(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	if len(revisions.Items) != 1 || revisions.Items[0].Name != old {
 		t.Errorf("there are %d ControllerRevisions", len(revisions.Items))
 	}
@@ -453,7 +431,7 @@ func TestChecks(t *testing.T) {
 					Selector: map[string]string{"check": "served"}, Ports: []corev1.ServicePort{{Port: 80}},
 				},
 			}, metav1.CreateOptions{})
-			f.must(err)
+			f.Must(err)
 			s := f.waved(3, `{waves: [{name: canary, units: {names: [u0]}, check: {deadlineSeconds: 8, template: {backoffLimit: 0,
 				template: {metadata: {labels: `+c.labels+`}, spec: {`+c.spec+`containers: [{name: check, image: curl}]}}}}}, {name: rest}]}`)
 			f.setImage("two", "{}")
@@ -462,7 +440,7 @@ func TestChecks(t *testing.T) {
 			}
 			f.expectRollout(c.phase, c.wave, c.says)
 			f.expectRuns(c.runs)
-			f.eventually(fmt.Sprintf("%d Jobs are left", c.jobs), func() error {
+			f.Eventually(fmt.Sprintf("%d Jobs are left", c.jobs), func() error {
 				jobs, err := f.client.BatchV1().Jobs(f.namespace).List(f.ctx, metav1.ListOptions{})
 				if err == nil && len(jobs.Items) != c.jobs {
 					err = fmt.Errorf("there are %d", len(jobs.Items))
@@ -476,7 +454,7 @@ func TestChecks(t *testing.T) {
 // endCheck waits for the pod of a check of the unit u0, and says how it ends.
 func (f *fixture) endCheck(node string, phase corev1.PodPhase) {
 	f.Helper()
-	f.eventually("the check runs", func() error {
+	f.Eventually("the check runs", func() error {
 		pods := f.pods("demo-check-")
 		if len(pods) != 1 {
 			return fmt.Errorf("%d pods", len(pods))
@@ -495,7 +473,7 @@ func TestCheckWithoutRight(t *testing.T) {
 	f := newFixture(t)
 	roles := f.client.RbacV1().ClusterRoles()
 	role, err := roles.Get(f.ctx, "application-grid:controller", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	whole := role.DeepCopy().Rules
 	setRules := func(without string) error {
 		role, err := roles.Get(context.Background(), "application-grid:controller", metav1.GetOptions{})
@@ -511,7 +489,7 @@ func TestCheckWithoutRight(t *testing.T) {
 		_, err = roles.Update(context.Background(), role, metav1.UpdateOptions{})
 		return err
 	}
-	f.must(setRules("batch"))
+	f.Must(setRules("batch"))
 	f.Cleanup(func() {
 		if err := setRules("none"); err != nil {
 			f.Error(err)
@@ -522,7 +500,7 @@ func TestCheckWithoutRight(t *testing.T) {
 	f.setImage("two", "{}")
 	f.expectRollout("Soaking", "canary", "the check waits: ", "forbidden")
 	f.staysAt("two one", 2*time.Second)
-	f.must(setRules("none"))
+	f.Must(setRules("none"))
 	f.expectRollout("Complete", "")
 	f.expectRuns("two two")
 }
@@ -537,7 +515,7 @@ func TestOrderedReady(t *testing.T) {
 	f.expectReady("StatefulSetGrid", "db", 2)
 	expect := func(phase, says string) {
 		t.Helper()
-		f.eventually("the rollout is "+phase, func() error {
+		f.Eventually("the rollout is "+phase, func() error {
 			rollout, _, _ := unstructured.NestedMap(f.get("StatefulSetGrid", "db").Object, "status", "rollout")
 			if message, _ := rollout["message"].(string); rollout["phase"] != phase || !strings.Contains(message, says) {
 				return fmt.Errorf("%v: %s", rollout["phase"], message)
@@ -550,7 +528,7 @@ func TestOrderedReady(t *testing.T) {
 	expect("Halted", "u0: ")
 	f.expectSaid("grid rollout undo ssg/db -n "+f.namespace, 0)
 	expect("Progressing", "keeps the template of an earlier attempt until somebody deletes it, because podManagementPolicy is OrderedReady")
-	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-u0-0", metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-u0-0", metav1.DeleteOptions{}))
 	expect("Complete", "")
 	f.expectReady("StatefulSetGrid", "db", 2)
 }

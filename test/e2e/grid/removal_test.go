@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // quietGrid is a grid whose workloads make no pods.
@@ -38,11 +40,11 @@ func (f *fixture) approval(kind, name string) string {
 func (f *fixture) unlabelAll() {
 	f.Helper()
 	nodes, err := f.client.CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: f.key})
-	f.must(err)
+	f.Must(err)
 	for _, node := range nodes.Items {
 		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node.Name, types.MergePatchType,
 			fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, f.key), metav1.PatchOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 }
 
@@ -60,13 +62,8 @@ func TestMassRemoval(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
 		"from "+f.key+" to "+f.key+"-typo", "12 units")
 	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
-	f.must(controller.Restart(f.ctx))
-	f.stays("a mistyped key removes nothing", grace+2*time.Second, func() error {
-		if got := f.names("Deployment"); got != before {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.Must(controller.Restart(f.ctx))
+	f.stays("a mistyped key removes nothing", grace+2*time.Second, suite.Is(before, f.deployments))
 	f.expectSaid("grid status -n "+f.namespace, 3, "MassRemoval: spec.gridUniqKey has changed")
 	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY}`)
 	f.expectReady("DeploymentGrid", "demo", 12)
@@ -80,21 +77,11 @@ func TestMassRemoval(t *testing.T) {
 	f.unlabelAll()
 	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
 		"12 units have no node any more", "only 1 of 12")
-	f.stays("nodes without labels remove nothing", grace+2*time.Second, func() error {
-		if got := f.names("Deployment"); got != before {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("nodes without labels remove nothing", grace+2*time.Second, suite.Is(before, f.deployments))
 	f.expectSaid("grid status -n "+f.namespace, 3,
 		"u3 0 0 0 Removing: no node is in this unit any more; Deployment demo-u3 stays until the removal of so many units is approved")
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: "12"}}`)
-	f.stays("nor does an approval of something else", 2*time.Second, func() error {
-		if got := f.names("Deployment"); got != before {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("nor does an approval of something else", 2*time.Second, suite.Is(before, f.deployments))
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
 	f.expectNames("what was approved of goes", "Deployment", "")
 }
@@ -107,12 +94,7 @@ func TestRetain(t *testing.T) {
 	f.expectReady("DeploymentGrid", "demo", 3)
 	f.unlabelAll()
 	f.expectReady("DeploymentGrid", "demo", 0)
-	f.stays("what is retained stays", 3*time.Second, func() error {
-		if got := f.names("Deployment"); got != "demo-u0 demo-u1 demo-u2" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("what is retained stays", 3*time.Second, suite.Is("demo-u0 demo-u1 demo-u2", f.deployments))
 }
 
 // TestUnreachable: the node controller has lost a site. It is counted apart, and the rest is ready.
@@ -124,14 +106,14 @@ func TestUnreachable(t *testing.T) {
 	ready := func(status corev1.ConditionStatus) {
 		t.Helper()
 		node, err := f.client.CoreV1().Nodes().Get(f.ctx, name, metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test"}}
 		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 	f.apply(deploymentGrid("demo"))
 	ready(corev1.ConditionUnknown)
-	f.eventually("one unit is ready, and one cannot be reached", func() error {
+	f.Eventually("one unit is ready, and one cannot be reached", func() error {
 		status, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "demo").Object, "status")
 		if fmt.Sprint(status["units"], status["readyUnits"], status["unreachableUnits"]) != "2 1 1" {
 			return fmt.Errorf("%v", status)
@@ -159,8 +141,8 @@ func TestStalled(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
 	}, metav1.CreateOptions{})
-	f.must(err)
-	f.eventually("the quota counts", func() error {
+	f.Must(err)
+	f.Eventually("the quota counts", func() error {
 		quota, err := f.client.CoreV1().ResourceQuotas(f.namespace).Get(f.ctx, "few", metav1.GetOptions{})
 		if err != nil || quota.Status.Used.Pods().Value() != 2 {
 			return fmt.Errorf("used: %v, %w", quota.Status.Used, err)
@@ -174,7 +156,7 @@ func TestStalled(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionFalse, "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3, "Stalled: FailedCreate: ")
-	f.must(f.client.CoreV1().ResourceQuotas(f.namespace).Delete(f.ctx, "few", metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().ResourceQuotas(f.namespace).Delete(f.ctx, "few", metav1.DeleteOptions{}))
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 1)
 	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionFalse, "AsDesired")
@@ -192,8 +174,7 @@ func TestStalled(t *testing.T) {
 // TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each unit's.
 func TestReplicasAreHandedOver(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "west")
 	f.apply(deploymentGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {replicas: 3, serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
@@ -206,12 +187,7 @@ func TestReplicasAreHandedOver(t *testing.T) {
 		return fmt.Sprint(f.replicas("Deployment", "demo-east"), f.replicas("Deployment", "demo-west"),
 			f.replicas("StatefulSet", "db-east"))
 	}
-	f.stays("the replicas stay", 2*time.Second, func() error {
-		if got := replicas(); got != "2 2 3" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("the replicas stay", 2*time.Second, suite.Is("2 2 3", replicas))
 	f.patch("Deployment", "demo-east", `spec: {replicas: 4}`, "scale") // as an autoscaler does
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
@@ -219,18 +195,13 @@ func TestReplicasAreHandedOver(t *testing.T) {
 		f.Errorf("got the replicas %s", got)
 	}
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 1}}`)
-	f.eventually("a template that names them again has its way", func() error {
-		if got := replicas(); got != "1 1 3" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.Eventually("a template that names them again has its way", suite.Is("1 1 3", replicas))
 }
 
 func (f *fixture) replicas(kind, name string) int64 {
 	f.Helper()
 	replicas, _, err := unstructured.NestedInt64(f.get(kind, name).Object, "spec", "replicas")
-	f.must(err)
+	f.Must(err)
 	return replicas
 }
 
@@ -241,14 +212,14 @@ func TestRecreated(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
 	old := f.get("Deployment", "demo-east").GetUID()
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
 	if f.get("Deployment", "demo-east").GetUID() == old {
 		f.Error("the Deployment is the old one's")
 	}
 	events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, event := range events.Items {
 		if event.Regarding.Kind == "DeploymentGrid" && event.Type == corev1.EventTypeWarning {
 			f.Errorf("%s: %s", event.Reason, event.Note)
@@ -259,15 +230,14 @@ func TestRecreated(t *testing.T) {
 // TestUnitLabel: with it, pods and selectors of two units differ, so that what selects one selects no other.
 func TestUnitLabel(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "west")
 	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1))
 	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DeploymentGrid", "plain", 2)
 	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx,
 		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
-	f.must(err)
+	f.Must(err)
 	if len(pods.Items) != 2 || slices.ContainsFunc(pods.Items,
 		func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, "demo-east-") }) {
 		f.Errorf("%d pods have the label of unit east", len(pods.Items))
@@ -282,14 +252,14 @@ func TestUnitLabel(t *testing.T) {
 	// An orphaned ReplicaSet of one unit is adopted by its own unit's Deployment.
 	sets, err := f.client.AppsV1().ReplicaSets(f.namespace).List(f.ctx,
 		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
-	f.must(err)
+	f.Must(err)
 	if len(sets.Items) != 1 {
 		f.Fatalf("%d ReplicaSets", len(sets.Items))
 	}
 	_, err = f.client.AppsV1().ReplicaSets(f.namespace).Patch(f.ctx, sets.Items[0].Name, types.MergePatchType,
 		[]byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{})
-	f.must(err)
-	f.eventually("the orphan is adopted", func() error {
+	f.Must(err)
+	f.Eventually("the orphan is adopted", func() error {
 		set, err := f.client.AppsV1().ReplicaSets(f.namespace).Get(f.ctx, sets.Items[0].Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -319,8 +289,8 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 		return unit
 	}
 	leave := func() {
-		f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &orphan}))
-		f.eventually("the workload is an orphan", func() error {
+		f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &orphan}))
+		f.Eventually("the workload is an orphan", func() error {
 			if by := metav1.GetControllerOf(f.get("Deployment", "demo-east")); by != nil {
 				return fmt.Errorf("it belongs to %s %s", by.Kind, by.Name)
 			}
@@ -341,8 +311,8 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	if got := selected(); got != "" {
 		f.Errorf("the adopted workload selects unit %q", got)
 	}
-	f.must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
-	f.eventually("the workload is made anew", func() error {
+	f.Must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
+	f.Eventually("the workload is made anew", func() error {
 		d, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -353,7 +323,7 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 		}
 		return nil
 	})
-	f.eventually("nothing is without effect", func() error {
+	f.Eventually("nothing is without effect", func() error {
 		conditions, _, err := unstructured.NestedSlice(f.get("DeploymentGrid", "demo").Object, "status", "conditions")
 		for _, c := range conditions {
 			if condition, ok := c.(map[string]any); ok && condition["type"] == "SpecWarning" {
@@ -400,14 +370,14 @@ func TestSlowWebhook(t *testing.T) {
 	f.units(60)
 	f.slowWebhook("slow", 2*time.Second)
 	f.apply(quietGrid("slow"))
-	f.eventually("the grid that the webhook holds up has begun", func() error {
+	f.Eventually("the grid that the webhook holds up has begun", func() error {
 		if f.names("Deployment") == "" {
 			return errors.New("it has not")
 		}
 		return nil
 	})
 	f.apply(strings.Replace(quietGrid("other"), "KEY", "KEY-none", 1))
-	took := f.eventually("another grid is answered", func() error {
+	took := f.Eventually("another grid is answered", func() error {
 		if c := meta.FindStatusCondition(conditions(f.get("DeploymentGrid", "other")), "Ready"); c == nil {
 			return errors.New("it is not")
 		}

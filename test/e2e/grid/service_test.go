@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestServices: every change of a grid reaches its Service, and what the API server has chosen stays.
@@ -18,7 +20,7 @@ func TestServices(t *testing.T) {
 	service := func() *corev1.Service {
 		f.Helper()
 		s, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "demo-svc", metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		return s
 	}
 	before := service()
@@ -29,7 +31,7 @@ func TestServices(t *testing.T) {
 	}
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: other,
 		template: {type: NodePort, selector: {app: x}, ports: [{name: http, port: 80, targetPort: 9090}]}}}`)
-	f.eventually("what was removed or changed is removed or changed", func() error {
+	f.Eventually("what was removed or changed is removed or changed", func() error {
 		s := service()
 		if len(s.Spec.Ports) != 1 || s.Spec.Ports[0].TargetPort.IntVal != 9090 || len(s.Spec.Selector) != 1 ||
 			s.Annotations["topologyKeys"] != `["other"]` || s.Annotations["note"] != "" || s.Labels["team"] != "" ||
@@ -44,7 +46,7 @@ func TestServices(t *testing.T) {
 		f.Errorf("cluster IP and node port were to stay: %+v, %+v", before.Spec, after.Spec)
 	}
 	f.patch("Service", "demo-svc", `{metadata: {annotations: {topologyKeys: null, injected: x}}, spec: {selector: {app: theirs}}}`)
-	f.eventually("drift is reverted", func() error {
+	f.Eventually("drift is reverted", func() error {
 		s := service()
 		if s.Annotations["topologyKeys"] != `["other"]` || s.Spec.Selector["app"] != "x" ||
 			s.Annotations["injected"] != "x" {
@@ -53,14 +55,10 @@ func TestServices(t *testing.T) {
 		return nil
 	})
 	f.patch("ServiceGrid", "demo", `spec: {fallbackKeys: [region, "*"]}`)
-	f.eventually("further keys follow the first", func() error {
-		if keys := service().Annotations["topologyKeys"]; keys != `["other","region","*"]` {
-			return fmt.Errorf("topologyKeys %s", keys)
-		}
-		return nil
-	})
+	f.Eventually("further keys follow the first",
+		suite.Is(`["other","region","*"]`, func() string { return service().Annotations["topologyKeys"] }))
 	f.patch("ServiceGrid", "demo", `spec: {template: {clusterIP: 10.96.77.77}}`)
 	f.expectCondition("ServiceGrid", "demo", "Degraded", metav1.ConditionTrue, "Rejected", "may not change once set")
-	f.must(f.of("ServiceGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.Must(f.of("ServiceGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	f.expectNames("the Service goes with the grid", "Service", "")
 }

@@ -98,19 +98,18 @@ status: {loadBalancer: {}}
 // the old controller had written is the grids' from then on, also where it leaves them.
 func TestFromSuperEdge(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
-	f.must(killController(f.ctx))
+	f.nodesIn("east", "west")
+	f.Must(killController(f.ctx))
 	f.Cleanup(func() { _ = controller.Launch() }) // it runs already, if the test came that far
 	f.theirCRDs()
 	grids := f.createTheirGrids()
 	f.createTheirChildren(grids)
-	f.eventually("the pods run", func() error { return f.running(8) })
+	f.Eventually("the pods run", func() error { return f.running(8) })
 	f.expectSaid("grid status -n "+f.namespace, 3, "is application-grid-controller running?")
 	before := f.identities()
 
 	begin := time.Now()
-	f.must(controller.Start(f.ctx))
+	f.Must(controller.Start(f.ctx))
 	f.expectReady("DeploymentGrid", "deploymentgrid-demo", 2)
 	f.expectReady("StatefulSetGrid", "statefulsetgrid-demo", 2)
 	f.expectCondition("ServiceGrid", "servicegrid-demo", "Ready", metav1.ConditionTrue, "Ready")
@@ -138,7 +137,7 @@ func TestFromSuperEdge(t *testing.T) {
 	f.patch("Deployment", "deploymentgrid-demo-east", `spec: {replicas: 5}`)
 	f.patch("StatefulSet", "statefulsetgrid-demo-west", `spec: {template: {spec: {nodeSelector: {KEY: east}}}}`)
 	f.patch("Service", "servicegrid-demo-svc", `metadata: {annotations: {topologyKeys: null}}`)
-	f.eventually("drift is reverted", func() error {
+	f.Eventually("drift is reverted", func() error {
 		replicas, _, _ := unstructured.NestedInt64(f.get("Deployment", "deploymentgrid-demo-east").Object, "spec",
 			"replicas")
 		unit, _, _ := unstructured.NestedString(f.get("StatefulSet", "statefulsetgrid-demo-west").Object, "spec",
@@ -154,17 +153,17 @@ func TestFromSuperEdge(t *testing.T) {
 	f.patch("DeploymentGrid", "deploymentgrid-demo",
 		`spec: {template: {template: {spec: {containers: [{name: echo, image: superedge/echoserver:2.3}]}}}}`)
 	f.patch("ServiceGrid", "servicegrid-demo", `spec: {template: {selector: {appGrid: null, app: other}}}`)
-	f.eventually("a change of the template reaches the children, and what is gone from it goes", func() error {
+	f.Eventually("a change of the template reaches the children, and what is gone from it goes", func() error {
 		for _, name := range []string{"deploymentgrid-demo-east", "deploymentgrid-demo-west"} {
 			d, err := f.client.AppsV1().Deployments(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
-			f.must(err)
+			f.Must(err)
 			if c := d.Spec.Template.Spec.Containers[0]; c.Image != "superedge/echoserver:2.3" || len(c.Env) != 0 ||
 				len(c.Ports) != 0 {
 				return fmt.Errorf("%s: %+v", name, c)
 			}
 		}
 		s, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "servicegrid-demo-svc", metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		if len(s.Spec.Selector) != 1 || s.Spec.Selector["app"] != "other" {
 			return fmt.Errorf("selector %v", s.Spec.Selector)
 		}
@@ -173,7 +172,7 @@ func TestFromSuperEdge(t *testing.T) {
 	f.expectReady("DeploymentGrid", "deploymentgrid-demo", 2)
 
 	for _, grid := range grids {
-		f.must(f.of(grid.GetKind()).Delete(f.ctx, grid.GetName(), metav1.DeleteOptions{}))
+		f.Must(f.of(grid.GetKind()).Delete(f.ctx, grid.GetName(), metav1.DeleteOptions{}))
 	}
 	for _, kind := range []string{"Deployment", "StatefulSet", "Service"} {
 		f.expectNames("children go with their grid", kind, "")
@@ -192,10 +191,10 @@ func (f *fixture) theirCRDs() {
 	names := map[string]string{"deploymentgrids": "DeploymentGrid dg", "statefulsetgrids": "StatefulSetGrid ssg",
 		"servicegrids": "ServiceGrid sg", "daemonsetgrids": ""}
 	for plural := range names {
-		f.must(f.crds().Delete(f.ctx, plural+".superedge.io", metav1.DeleteOptions{}))
+		f.Must(f.crds().Delete(f.ctx, plural+".superedge.io", metav1.DeleteOptions{}))
 	}
 	for plural := range names {
-		f.eventually("no CRD "+plural, func() error {
+		f.Eventually("no CRD "+plural, func() error {
 			if _, err := f.crds().Get(f.ctx, plural+".superedge.io", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("got %w", err)
 			}
@@ -209,14 +208,14 @@ func (f *fixture) theirCRDs() {
 		}
 		kind, short, _ := strings.Cut(kind, " ")
 		crd := &unstructured.Unstructured{}
-		f.must(yaml.Unmarshal([]byte(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: `+plural+`.superedge.io}, spec: {
+		f.Must(yaml.Unmarshal([]byte(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: `+plural+`.superedge.io}, spec: {
 			group: superedge.io, scope: Namespaced, names: {kind: `+kind+`, listKind: `+kind+`List, plural: `+plural+`, singular: `+strings.ToLower(kind)+`, shortNames: [`+short+`]},
 			versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {
 				spec: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {gridUniqKey: {type: string}}},
 				status: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}}]}}`), &crd.Object))
 		_, err := f.crds().Create(f.ctx, crd, metav1.CreateOptions{FieldManager: theirManager})
-		f.must(err)
-		f.eventually(kind+" is served", func() error {
+		f.Must(err)
+		f.Eventually(kind+" is served", func() error {
 			_, err := f.of(kind).List(f.ctx, metav1.ListOptions{})
 			return err
 		})
@@ -234,14 +233,14 @@ func (f *fixture) storeUnpruned(crd string) {
 		f.Fatalf("etcd has %d CRDs %s", len(stored.Kvs), crd)
 	}
 	var object map[string]any
-	f.must(json.Unmarshal(stored.Kvs[0].Value, &object))
-	f.must(unstructured.SetNestedField(object, true, "spec", "preserveUnknownFields"))
+	f.Must(json.Unmarshal(stored.Kvs[0].Value, &object))
+	f.Must(unstructured.SetNestedField(object, true, "spec", "preserveUnknownFields"))
 	value, err := json.Marshal(object)
-	f.must(err)
+	f.Must(err)
 	f.etcd("put", map[string]any{"key": key, "value": value}, &struct{}{})
-	f.eventually("the CRD "+crd+" keeps unknown fields", func() error {
+	f.Eventually("the CRD "+crd+" keeps unknown fields", func() error {
 		u, err := f.crds().Get(f.ctx, crd, metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		if keeps, _, _ := unstructured.NestedBool(u.Object, "spec", "preserveUnknownFields"); !keeps {
 			return fmt.Errorf("got %v", u.Object["spec"])
 		}
@@ -253,17 +252,17 @@ func (f *fixture) storeUnpruned(crd string) {
 func (f *fixture) etcd(call string, body any, answer any) {
 	f.Helper()
 	data, err := json.Marshal(body)
-	f.must(err)
+	f.Must(err)
 	request, err := http.NewRequestWithContext(f.ctx, http.MethodPost, shared.EtcdURL()+"/v3/kv/"+call,
 		bytes.NewReader(data))
-	f.must(err)
+	f.Must(err)
 	response, err := http.DefaultClient.Do(request)
-	f.must(err)
+	f.Must(err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		f.Fatalf("etcd: %s: %s", call, response.Status)
 	}
-	f.must(json.NewDecoder(response.Body).Decode(answer))
+	f.Must(json.NewDecoder(response.Body).Decode(answer))
 }
 
 // createTheirGrids applies the samples as kubectl did, and writes them as their controller did.
@@ -272,13 +271,13 @@ func (f *fixture) createTheirGrids() []*unstructured.Unstructured {
 	var grids []*unstructured.Unstructured
 	for manifest := range strings.SplitSeq(theirGrids, "\n---\n") {
 		grid := &unstructured.Unstructured{}
-		f.must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &grid.Object))
+		f.Must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &grid.Object))
 		created, err := f.of(grid.GetKind()).Create(f.ctx, grid,
 			metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
-		f.must(err)
+		f.Must(err)
 		created.SetAnnotations(map[string]string{"by": "theirs"})
 		created, err = f.of(grid.GetKind()).Update(f.ctx, created, metav1.UpdateOptions{FieldManager: theirManager})
-		f.must(err)
+		f.Must(err)
 		grids = append(grids, created)
 	}
 	return grids
@@ -298,36 +297,36 @@ func (f *fixture) createTheirChildren(grids []*unstructured.Unstructured) {
 			}
 		}
 		template, _, err := unstructured.NestedMap(grid.Object, "spec", "template")
-		f.must(err)
+		f.Must(err)
 		data, err := json.Marshal(template)
-		f.must(err)
+		f.Must(err)
 		create := metav1.CreateOptions{FieldManager: theirManager}
 		update := metav1.UpdateOptions{FieldManager: theirManager}
 		for _, unit := range []string{"east", "west"} {
 			switch grid.GetKind() {
 			case "DeploymentGrid":
 				d := &appsv1.Deployment{ObjectMeta: meta(grid.GetName() + "-" + unit)}
-				f.must(json.Unmarshal(data, &d.Spec))
+				f.Must(json.Unmarshal(data, &d.Spec))
 				d.Spec.Template.Spec.NodeSelector = map[string]string{f.key: unit}
 				_, err = f.client.AppsV1().Deployments(f.namespace).Create(f.ctx, d, create)
-				f.must(err)
+				f.Must(err)
 				_, err = f.client.AppsV1().Deployments(f.namespace).Update(f.ctx, d, update)
 			case "StatefulSetGrid":
 				s := &appsv1.StatefulSet{ObjectMeta: meta(grid.GetName() + "-" + unit)}
-				f.must(json.Unmarshal(data, &s.Spec))
+				f.Must(json.Unmarshal(data, &s.Spec))
 				s.Spec.Template.Spec.NodeSelector = map[string]string{f.key: unit}
 				_, err = f.client.AppsV1().StatefulSets(f.namespace).Create(f.ctx, s, create)
-				f.must(err)
+				f.Must(err)
 				_, err = f.client.AppsV1().StatefulSets(f.namespace).Update(f.ctx, s, update)
 			}
-			f.must(err)
+			f.Must(err)
 		}
 		if grid.GetKind() == "ServiceGrid" {
 			s := &corev1.Service{ObjectMeta: meta(grid.GetName() + "-svc")}
 			s.Annotations = map[string]string{"topologyKeys": `["` + f.key + `"]`}
-			f.must(json.Unmarshal(data, &s.Spec))
+			f.Must(json.Unmarshal(data, &s.Spec))
 			_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, s, create)
-			f.must(err)
+			f.Must(err)
 		}
 	}
 }
@@ -347,14 +346,14 @@ func (f *fixture) running(count int) error {
 		return fmt.Errorf("%d of %d pods are ready, want %d", ready, len(pods), count)
 	}
 	deployments, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, d := range deployments.Items {
 		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != *d.Spec.Replicas {
 			return fmt.Errorf("Deployment %s is not at rest: %+v", d.Name, d.Status)
 		}
 	}
 	sets, err := f.client.AppsV1().StatefulSets(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, s := range sets.Items {
 		if s.Status.ObservedGeneration != s.Generation || s.Status.UpdatedReplicas != *s.Spec.Replicas {
 			return fmt.Errorf("StatefulSet %s is not at rest: %+v", s.Name, s.Status)
@@ -375,7 +374,7 @@ func (f *fixture) identities() map[string]string {
 		{Group: "apps", Version: "v1", Resource: "statefulsets"},
 	} {
 		list, err := f.dynamic.Resource(resource).Namespace(f.namespace).List(f.ctx, metav1.ListOptions{})
-		f.must(err)
+		f.Must(err)
 		for _, item := range list.Items {
 			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
 				resource.Resource == "controllerrevisions" {
@@ -399,7 +398,7 @@ func (f *fixture) expectOurCRDs() {
 			continue
 		}
 		crd, err := f.crds().Get(f.ctx, resource.Resource+".superedge.io", metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 		if _, ok, _ := unstructured.NestedMap(versions[0].(map[string]any), "subresources", "status"); !ok ||
 			len(versions) != 1 {
@@ -420,7 +419,7 @@ func (f *fixture) expectOnlyApplied() {
 	f.Helper()
 	for _, kind := range []string{"Deployment", "StatefulSet", "Service"} {
 		list, err := f.of(kind).List(f.ctx, metav1.ListOptions{})
-		f.must(err)
+		f.Must(err)
 		for _, item := range list.Items {
 			for _, entry := range item.GetManagedFields() {
 				if entry.Manager == theirManager && entry.Operation != metav1.ManagedFieldsOperationApply {

@@ -50,10 +50,10 @@ func TestTolerateUnreachable(t *testing.T) {
 	taint := func(taints string) {
 		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType,
 			[]byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 	taint(fmt.Sprintf(`[{"key":%q,"effect":"NoExecute"}]`, corev1.TaintNodeUnreachable))
-	f.eventually("pods without the toleration are evicted", func() error {
+	f.Eventually("pods without the toleration are evicted", func() error {
 		for _, uid := range uids("leaving") {
 			if slices.Contains(leaving, uid) {
 				return fmt.Errorf("pod %s is still there", uid)

@@ -1,7 +1,6 @@
 package grid
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -27,9 +27,7 @@ func deploymentGrid(name string) string {
 
 func TestDeployments(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "east", "west")
 	mark := f.auditMark()
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 2)
@@ -37,7 +35,7 @@ func TestDeployments(t *testing.T) {
 	for _, unit := range []string{"east", "west"} {
 		for _, pod := range f.pods("demo-" + unit) {
 			node, err := f.client.CoreV1().Nodes().Get(f.ctx, pod.Spec.NodeName, metav1.GetOptions{})
-			f.must(err)
+			f.Must(err)
 			if node.Labels[f.key] != unit {
 				f.Errorf("pod %s runs in unit %s", pod.Name, node.Labels[f.key])
 			}
@@ -97,7 +95,7 @@ func TestDrift(t *testing.T) {
 	f.expectReady("DeploymentGrid", "demo", 1)
 
 	f.patch("Deployment", "demo-east", `{metadata: {labels: {superedge.io/grid-uniq-key: other}}, spec: {template: {spec: {nodeSelector: {KEY: other}, containers: [{name: c, image: theirs}]}}}}`)
-	f.eventually("drift is reverted", func() error {
+	f.Eventually("drift is reverted", func() error {
 		d := f.get("Deployment", "demo-east")
 		unit, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", f.key)
 		containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
@@ -108,14 +106,10 @@ func TestDrift(t *testing.T) {
 		return nil
 	})
 	f.patch("Deployment", "demo-east", `metadata: {labels: {superedge.io/grid-selector: null}}`)
-	f.eventually("the label that makes it a child comes back", func() error {
-		if got := f.get("Deployment", "demo-east").GetLabels()["superedge.io/grid-selector"]; got != "demo" {
-			return fmt.Errorf("got %q", got)
-		}
-		return nil
-	})
-	f.must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
-	f.eventually("a deleted child comes back", func() error {
+	f.Eventually("the label that makes it a child comes back",
+		suite.Is("demo", func() string { return f.get("Deployment", "demo-east").GetLabels()["superedge.io/grid-selector"] }))
+	f.Must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
+	f.Eventually("a deleted child comes back", func() error {
 		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		return err
 	})
@@ -132,7 +126,7 @@ func TestDrift(t *testing.T) {
 		return nil
 	})
 	f.patch("DeploymentGrid", "demo", `{metadata: {labels: {team: a}}, spec: {template: {minReadySeconds: 1}}}`)
-	f.eventually("also through a change of the grid", func() error {
+	f.Eventually("also through a change of the grid", func() error {
 		d := f.get("Deployment", "demo-east")
 		replicas, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas")
 		ready, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds")
@@ -146,8 +140,7 @@ func TestDrift(t *testing.T) {
 // TestImmutableField: what the API server refuses is told in its words, for the units that it concerns.
 func TestImmutableField(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("west")
+	f.nodesIn("east", "west")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
 		template: {` + selector + `, template: ` + podTemplate + `},
 		templatePool: {b: {` + selector + `, template: ` + podTemplate + `}}, templates: {west: b}}}`)
@@ -184,7 +177,7 @@ func TestUnitVanishes(t *testing.T) {
 		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		return err
 	})
-	f.must(shared.RemoveNode(f.ctx, east))
+	f.Must(shared.RemoveNode(f.ctx, east))
 	begin := time.Now()
 	f.expectNames("one that is gone for good loses it", "Deployment", "demo-west")
 	if took := time.Since(begin); took < grace-time.Second {
@@ -199,23 +192,17 @@ func TestDeletion(t *testing.T) {
 		metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
 			f := newFixture(t)
-			f.node("east")
-			f.node("west")
+			f.nodesIn("east", "west")
 			f.apply(deploymentGrid("demo"))
 			f.expectReady("DeploymentGrid", "demo", 2)
 			before := f.get("Deployment", "demo-east").GetUID()
-			f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &policy}))
+			f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &policy}))
 			f.expectNames("the grid goes", "DeploymentGrid", "")
 			if policy != metav1.DeletePropagationOrphan {
 				f.expectNames("its children go", "Deployment", "")
 				return
 			}
-			f.stays("its children stay", 2*time.Second, func() error {
-				if got := f.names("Deployment"); got != "demo-east demo-west" {
-					return errors.New(got)
-				}
-				return nil
-			})
+			f.stays("its children stay", 2*time.Second, suite.Is("demo-east demo-west", f.deployments))
 			f.apply(deploymentGrid("demo"))
 			f.expectReady("DeploymentGrid", "demo", 2)
 			after := f.get("Deployment", "demo-east")
@@ -229,8 +216,7 @@ func TestDeletion(t *testing.T) {
 // TestConflict: the name that a unit of one grid would have is another grid's. The unit gets another one, and keeps it.
 func TestConflict(t *testing.T) {
 	f := newFixture(t)
-	f.node("b-c")
-	f.node("c")
+	f.nodesIn("b-c", "c")
 	f.apply(deploymentGrid("a"))
 	f.expectReady("DeploymentGrid", "a", 2)
 	f.apply(deploymentGrid("a-b"))
@@ -240,7 +226,7 @@ func TestConflict(t *testing.T) {
 		f.Errorf("it is labelled for unit %q", unit)
 	}
 	f.expectSaid("grid status dg/a-b -o wide -n "+f.namespace, 0, "c 2 2 2 2 1 default a-b-c-4e84717d - Ready\n")
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
+	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
 	f.expectNames("it keeps its name", "Deployment", "a-b-b-c a-b-c-4e84717d")
 	f.expectReady("DeploymentGrid", "a-b", 2)
 
@@ -252,7 +238,7 @@ func TestConflict(t *testing.T) {
 		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	metrics, err := controller.Metrics(f.ctx)
-	f.must(err)
+	f.Must(err)
 	if !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
 		f.Error("the metrics do not count the conflict")
 	}
@@ -279,9 +265,7 @@ func TestKeyWithASlash(t *testing.T) {
 // TestNames: a unit value that cannot be part of a name is in a label, and the workload has a name that can be one.
 func TestNames(t *testing.T) {
 	f := newFixture(t)
-	f.node("east")
-	f.node("Shop_1")
-	f.node("v1.2")
+	f.nodesIn("east", "Shop_1", "v1.2")
 	long := strings.Repeat("u", 50)
 	f.node(long)
 	f.apply(deploymentGrid("demo"))
@@ -306,16 +290,22 @@ func TestNames(t *testing.T) {
 func TestRefusedByTheSchema(t *testing.T) {
 	f := newFixture(t)
 	for manifest, says := range map[string]string{
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: ""}}`:                                                "gridUniqKey",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: "a b"}}`:                                             "must be the key of a node label",
-		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: "a/b/c"}}`:                                              "must be the key of a node label",
-		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, templates: {east: b}}}`:                            "templates names a template that is not in templatePool",
-		`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, defaultTemplateName: b, templatePool: {c: {}}}}`: "defaultTemplateName names a template",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {maxUnits: 101%}}}`:                      "percentage",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {policy: Never}}}`:                       "Retain",
-		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["*", b]}}`:                            "* must be the last one",
-		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["b c"]}}`:                             "must be keys of node labels",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                    "template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: ""}}`:                                                             "gridUniqKey",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: "a b"}}`:                                                          "must be the key of a node label",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: "a/b/c"}}`:                                                           "must be the key of a node label",
+		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, templates: {east: b}}}`:                                         "templates names a template that is not in templatePool",
+		`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, defaultTemplateName: b, templatePool: {c: {}}}}`:              "defaultTemplateName names a template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {maxUnits: 101%}}}`:                                   "percentage",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {policy: Never}}}`:                                    "Retain",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["*", b]}}`:                                         "* must be the last one",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["b c"]}}`:                                          "must be keys of node labels",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                                 "template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a}, {name: b}]}}}`:                "only the last wave may leave units out",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, soak: 99999h}]}}}`:             "8760h at most",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, maxUnavailable: 0}]}}}`:        "a number of 1 or more",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {}, replicas: 1}]}}`:          "give names, nodeSelector or both",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}}]}}`:             "give replicas, images or patch",
+		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}, replicas: 1}]}}`: "a DaemonSet has a pod on every node",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) +
 			`}, spec: {gridUniqKey: a}}`: "63 characters",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) +
@@ -373,23 +363,13 @@ func TestDaemonSets(t *testing.T) {
 		}
 		return count
 	}
-	f.eventually("a node that joins a unit gets its pod", func() error {
-		if count := podsOf(joined); count != 1 {
-			return fmt.Errorf("it has %d", count)
-		}
-		return nil
-	})
+	f.Eventually("a node that joins a unit gets its pod", suite.Is(1, func() int { return podsOf(joined) }))
 	f.expectReady("DaemonSetGrid", "agent", 1)
 	f.relabel(joined, "west")
 	f.expectReady("DaemonSetGrid", "agent", 2)
 	f.expectNames("in another unit it has that unit's", "DaemonSet", "agent-east agent-west")
 	f.relabel(joined, "")
-	f.eventually("one that leaves all units loses it", func() error {
-		if count := podsOf(joined); count != 0 {
-			return fmt.Errorf("it has %d", count)
-		}
-		return nil
-	})
+	f.Eventually("one that leaves all units loses it", suite.Is(0, func() int { return podsOf(joined) }))
 }
 
 const volumes = `volumeClaimTemplates: [{metadata: {name: data}, spec: {storageClassName: manual, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}]`
@@ -408,7 +388,7 @@ func TestStatefulSets(t *testing.T) {
 				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 			},
 		}, metav1.CreateOptions{})
-		f.must(err)
+		f.Must(err)
 	}
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {
 		serviceName: db-svc, replicas: 3, ` + selector + `, template: ` + podTemplate + `, ` + volumes + `}}}`)
@@ -428,23 +408,13 @@ func TestStatefulSets(t *testing.T) {
 	}
 	expectImages := func(what, want string) {
 		f.Helper()
-		f.eventually(what, func() error {
-			if got := images(); got != want {
-				return errors.New(got)
-			}
-			return nil
-		})
+		f.Eventually(what, suite.Is(want, images))
 	}
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 2}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
 	expectImages("a canary: partition 2", "one/one/two")
 	f.expectReady("StatefulSetGrid", "db", 1)
-	f.stays("the partition holds", 2*time.Second, func() error {
-		if got := images(); got != "one/one/two" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	f.stays("the partition holds", 2*time.Second, suite.Is("one/one/two", images))
 	seen := f.watchImages(images)
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
 	expectImages("the rest follows", "two/two/two")
@@ -454,7 +424,7 @@ func TestStatefulSets(t *testing.T) {
 	f.expectReady("StatefulSetGrid", "db", 1)
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: OnDelete, rollingUpdate: null}, template: {spec: {containers: [{name: c, image: three}]}}}}`)
-	f.eventually("the set waits for deletions", func() error {
+	f.Eventually("the set waits for deletions", func() error {
 		set := f.statefulSet("db-east")
 		if set.Spec.UpdateStrategy.Type != "OnDelete" || set.Spec.UpdateStrategy.RollingUpdate != nil ||
 			set.Status.ObservedGeneration != set.Generation {
@@ -462,24 +432,19 @@ func TestStatefulSets(t *testing.T) {
 		}
 		return nil
 	})
-	f.stays("OnDelete", 2*time.Second, func() error {
-		if got := images(); got != "two/two/two" {
-			return errors.New(got)
-		}
-		return nil
-	})
-	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-east-1", metav1.DeleteOptions{}))
+	f.stays("OnDelete", 2*time.Second, suite.Is("two/two/two", images))
+	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-east-1", metav1.DeleteOptions{}))
 	expectImages("the deleted pod is the new one", "two/three/two")
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {replicas: 1}}`)
-	f.eventually("scaled down", func() error {
+	f.Eventually("scaled down", func() error {
 		if pods := f.pods("db-east-"); len(pods) != 1 || pods[0].Name != "db-east-0" {
 			return fmt.Errorf("%d pods", len(pods))
 		}
 		return nil
 	})
 	claims, err := f.client.CoreV1().PersistentVolumeClaims(f.namespace).List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	if len(claims.Items) != 3 {
 		f.Errorf("the claims were to stay, and %d are left", len(claims.Items))
 	}

@@ -37,7 +37,7 @@ const (
 
 // fixture is a namespace of the shared cluster with an echo pod on every node.
 type fixture struct {
-	*testing.T
+	suite.Test
 	ctx       context.Context
 	client    kubernetes.Interface
 	namespace string
@@ -45,37 +45,27 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return &fixture{T: t, ctx: t.Context(), client: shared.Client(),
-		namespace: suite.Namespace(t, shared, namespacePrefix)}
-}
-
-func (f *fixture) must(err error) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-}
-
-func (f *fixture) eventually(what string, ask func() error) time.Duration {
-	f.Helper()
-	return await.Patience{Within: deadline, Between: 20 * time.Millisecond}.Until(f.T, what, ask)
-}
-
-func (f *fixture) node(name string) *cluster.Node {
-	f.Helper()
-	node, err := shared.Node(name)
-	f.must(err)
-	return node
+	patience := await.Patience{Within: deadline, Between: 20 * time.Millisecond}
+	return &fixture{Test: suite.Test{T: t, Cluster: shared, Patience: patience}, ctx: t.Context(),
+		client: shared.Client(), namespace: suite.Namespace(t, shared, namespacePrefix)}
 }
 
 // service makes a Service of echo pods that are on every node.
 func (f *fixture) service(name string, keys ...string) *corev1.Service {
 	f.Helper()
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
 	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name,
 		workload.ServiceOptions{TopologyKeys: keys})
-	f.must(err)
+	f.Must(err)
 	return service
+}
+
+// closedLoop makes a Service that is governed, and waits until every node reaches its own unit.
+func (f *fixture) closedLoop() *corev1.Service {
+	f.Helper()
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	return governed
 }
 
 // expectReach waits until every node reaches exactly these nodes by a Service, and logs how long that took.
@@ -85,7 +75,7 @@ func (f *fixture) expectReach(what string, service *corev1.Service, expected map
 	ctx, cancel := context.WithTimeout(f.ctx, deadline)
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
-		if err := workload.AwaitReach(ctx, f.node(name), service, expected[name], tries); err != nil {
+		if err := workload.AwaitReach(ctx, f.Node(name), service, expected[name], tries); err != nil {
 			f.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -106,10 +96,10 @@ func TestClosedLoop(t *testing.T) {
 			f.Error(err)
 		}
 	})
-	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
+	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
 	f.expectReach("b1 moves to unit a", governed,
 		map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
-	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
+	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
 	f.expectReach("b1 moves back", governed, closedLoop)
 }
 
@@ -122,7 +112,7 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f.expectReach("the closed loop", governed, closedLoop)
 	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
 	f.expectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
-	f.eventually("the Services of other tests are gone", func() error {
+	f.Eventually("the Services of other tests are gone", func() error {
 		services, err := f.client.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -135,7 +125,7 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 		return nil
 	})
 	for _, name := range []string{"a1", "a2"} {
-		node := f.node(name)
+		node := f.Node(name)
 		through := f.rules(node)
 		if !strings.Contains(through, f.namespace+"/governed") {
 			t.Fatalf("%s: no rules of the Service:\n%s", name, through)
@@ -144,10 +134,10 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 		direct := slices.DeleteFunc(slices.Clone(before),
 			func(arg string) bool { return strings.HasPrefix(arg, "--hub=") })
 		node.Wrapper.SetArgs(append(direct, "--hub=off"))
-		f.must(node.Wrapper.Restart(f.ctx))
+		f.Must(node.Wrapper.Restart(f.ctx))
 		directly := f.rules(node)
 		node.Wrapper.SetArgs(before)
-		f.must(node.Wrapper.Restart(f.ctx))
+		f.Must(node.Wrapper.Restart(f.ctx))
 		if through != directly {
 			t.Fatalf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode,
 				through, directly)
@@ -164,7 +154,7 @@ func (f *fixture) rules(node *cluster.Node) string {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "marker-"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9}}},
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	command, canonical := []string{"nft", "-j", "list", "ruleset"}, canonicalNFTables
 	if node.Spec.ProxyMode == cluster.IPTables {
 		command, canonical = []string{"iptables-save"}, canonicalIPTables
@@ -172,7 +162,7 @@ func (f *fixture) rules(node *cluster.Node) string {
 	var listed string
 	look := func(there bool) {
 		f.Helper()
-		f.eventually(fmt.Sprintf("%s has rules of %s: %t", node.Name(), marker.Name, there), func() error {
+		f.Eventually(fmt.Sprintf("%s has rules of %s: %t", node.Name(), marker.Name, there), func() error {
 			var err error
 			if listed, err = node.Run(f.ctx, command[0], command[1:]...); err != nil {
 				return err
@@ -186,10 +176,10 @@ func (f *fixture) rules(node *cluster.Node) string {
 		})
 	}
 	look(true)
-	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, marker.Name, metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, marker.Name, metav1.DeleteOptions{}))
 	look(false)
 	rules, err := canonical(listed)
-	f.must(err)
+	f.Must(err)
 	return rules
 }
 
@@ -262,14 +252,14 @@ func withoutCounters(value any) any {
 func (f *fixture) boundToken(node string) string {
 	f.Helper()
 	object, err := f.client.CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node,
 			UID: object.UID},
 	}}
 	request, err = f.client.CoreV1().ServiceAccounts("kube-system").CreateToken(f.ctx, "application-grid-wrapper",
 		request, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	return request.Status.Token
 }
 
@@ -280,7 +270,7 @@ func (f *fixture) shareClient(token string) rest.Interface {
 	config.BearerToken, config.BearerTokenFile = token, ""
 	config.UserAgent = "share-test"
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	return client.Discovery().RESTClient()
 }
 
@@ -294,11 +284,10 @@ func (f *fixture) askShare(token, path string) ([]byte, error) {
 // servers have that in their audit logs.
 func TestNothingLeaks(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	f.closedLoop()
 	token := f.boundToken("a2")
 	share, err := f.askShare(token, "/a2?kind=EndpointSlice&labelSelector=kubernetes.io/service-name%3Dgoverned")
-	f.must(err)
+	f.Must(err)
 	for _, name := range []string{"a1", "a2", "b1"} {
 		if has := strings.Contains(string(share), fmt.Sprintf(`"nodeName":"%s"`, name)); has != (name != "b1") {
 			t.Errorf("the share of a2 has endpoints on %s: %t\n%s", name, has, share)
@@ -315,7 +304,7 @@ func TestNothingLeaks(t *testing.T) {
 		t.Errorf("somebody without the permission: %v %s", err, got)
 	}
 	// A Service of another test, which may be on its way out, may have endpoints on b1 for everybody.
-	f.eventually("the share of a2 does not name b1", func() error {
+	f.Eventually("the share of a2 does not name b1", func() error {
 		got, err := f.askShare(token, "/a2?kind=Node")
 		if strings.Contains(string(got), `"name":"b1"`) {
 			return fmt.Errorf("got %s", got)
@@ -327,7 +316,7 @@ func TestNothingLeaks(t *testing.T) {
 			r.ResponseStatus.Code == http.StatusForbidden
 	}
 	expectAudited := func(what string, logs ...string) {
-		f.eventually("the refusals are in the log of "+what, func() error {
+		f.Eventually("the refusals are in the log of "+what, func() error {
 			found := 0
 			for _, log := range logs {
 				requests, err := cluster.AuditedIn(log, 0, refused)
@@ -349,7 +338,7 @@ func TestNothingLeaks(t *testing.T) {
 // TestAWrapperWithABoundToken works with that of its node, and is told when it has another one's.
 func TestAWrapperWithABoundToken(t *testing.T) {
 	f := newFixture(t)
-	node := f.node("a2")
+	node := f.Node("a2")
 	f.Cleanup(func() {
 		err := errors.Join(node.GiveWrapperToken(shared.Token(cluster.RoleWrapper)),
 			node.Wrapper.Restart(context.Background()))
@@ -357,15 +346,15 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 			f.Error(err)
 		}
 	})
-	f.must(node.GiveWrapperToken(f.boundToken("a2")))
-	f.must(node.Wrapper.Restart(f.ctx))
+	f.Must(node.GiveWrapperToken(f.boundToken("a2")))
+	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", unitLabel)
 	f.expectReach("with a token that is bound to its node", governed, closedLoop)
 
-	f.must(node.GiveWrapperToken(f.boundToken("b1")))
-	f.must(node.Wrapper.Stop())
-	f.must(node.Wrapper.Launch())
-	f.eventually("the wrapper says that it is refused", func() error {
+	f.Must(node.GiveWrapperToken(f.boundToken("b1")))
+	f.Must(node.Wrapper.Stop())
+	f.Must(node.Wrapper.Launch())
+	f.Eventually("the wrapper says that it is refused", func() error {
 		reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
 		if err == nil && !strings.Contains(reply.Body, `bound to the node "b1"`) {
 			err = errors.New(reply.Body)
@@ -381,7 +370,7 @@ func (f *fixture) takeRights() {
 	f.Helper()
 	roles := f.client.RbacV1().ClusterRoles()
 	before, err := roles.Get(f.ctx, "application-grid:wrapper", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	after := before.DeepCopy()
 	// The patch of the component tests that these two rules are what it takes away.
 	after.Rules = slices.Concat([]rbacv1.PolicyRule{{
@@ -391,7 +380,7 @@ func (f *fixture) takeRights() {
 		APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
 	}}, before.Rules[2:])
 	_, err = roles.Update(f.ctx, after, metav1.UpdateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		before.ResourceVersion = ""
 		if _, err := roles.Update(context.Background(), before, metav1.UpdateOptions{}); err != nil {
@@ -404,12 +393,12 @@ func (f *fixture) takeRights() {
 func TestAWrapperAsksForNothingElse(t *testing.T) {
 	f := newFixture(t)
 	f.takeRights()
-	node := f.node("b1") // whose wrapper never has another --hub than require
-	f.must(node.Wrapper.Restart(f.ctx))
+	node := f.Node("b1") // whose wrapper never has another --hub than require
+	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", unitLabel)
 	f.expectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
 	asked := map[string]int{}
-	f.eventually("b1's wrapper watches its share", func() error {
+	f.Eventually("b1's wrapper watches its share", func() error {
 		clear(asked)
 		requests, err := shared.Audited(0, func(r cluster.Request) bool {
 			return strings.HasPrefix(r.UserAgent, "application-grid-wrapper") &&
@@ -446,36 +435,24 @@ func TestASiteComesBackAlone(t *testing.T) {
 	f := newFixture(t)
 	f.takeRights()
 	keys, err := cluster.WriteSiteKey(t.TempDir())
-	f.must(err)
+	f.Must(err)
 	names := []string{"h1", "h2"}
 	nodes := make([]*cluster.Node, len(names))
 	for i, name := range names {
-		nodes[i], err = shared.AddNode(f.ctx, cluster.NodeSpec{
+		nodes[i] = f.AddNode(cluster.NodeSpec{
 			Name: name, Labels: map[string]string{unitLabel: "unit-alone"}, ProxyMode: cluster.NFTables,
 			Protocol: cluster.WatchList, Runtime: true, WrapperArgs: []string{
 				"--state-write-delay=200ms", "--site-exchange=on", "--site-exchange-key-file=" + keys,
 			},
 		})
-		f.must(err)
-		f.Cleanup(func() {
-			if err := shared.RemoveNode(context.Background(), name); err != nil {
-				f.Errorf("removing the node: %v", err)
-			}
-		})
-		f.must(workload.CreatePod(f.ctx, f.client, f.namespace, "echo-"+name, "echo", name))
+		f.Must(workload.CreatePod(f.ctx, f.client, f.namespace, "echo-"+name, "echo", name))
 	}
 	service, err := workload.CreateService(f.ctx, f.client, f.namespace, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	f.must(err)
+	f.Must(err)
 	for _, node := range nodes {
-		f.must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
-		f.eventually("the other node takes part", func() error {
-			reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
-			if err == nil && !strings.Contains(reply.Body, "site-exchange: ok, 1 of 1 neighbours take part") {
-				err = fmt.Errorf("/readyz says %s", reply.Body)
-			}
-			return err
-		})
+		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
+		f.Says(node, "/readyz", "site-exchange: ok, 1 of 1 neighbours take part")
 	}
 	time.Sleep(3 * time.Second) // no write is delayed as long
 
@@ -487,7 +464,7 @@ func TestASiteComesBackAlone(t *testing.T) {
 		func(n *cluster.Node) error { return n.KubeProxy.WaitReady(f.ctx) },
 	} {
 		for _, node := range nodes {
-			f.must(act(node))
+			f.Must(act(node))
 		}
 	}
 	report, err := workload.SiteRecovers(f.ctx, nodes, workload.URL(service), answersAgain, observed)
@@ -496,9 +473,9 @@ func TestASiteComesBackAlone(t *testing.T) {
 		t.Error(err)
 	}
 	for _, node := range nodes {
-		f.must(node.RestoreLink(f.ctx))
-		f.must(node.KubeletReports(f.ctx))
-		f.must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
+		f.Must(node.RestoreLink(f.ctx))
+		f.Must(node.KubeletReports(f.ctx))
+		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
 	}
 }
 
@@ -509,7 +486,7 @@ func TestPermissions(t *testing.T) {
 	requests, err := shared.Audited(0, func(r cluster.Request) bool {
 		return r.User.Username == string(cluster.RoleHub)
 	})
-	f.must(err)
+	f.Must(err)
 	for _, r := range requests {
 		if r.ResponseStatus.Code == http.StatusForbidden || r.ResponseStatus.Code == http.StatusUnauthorized {
 			t.Errorf("refused: %s", r)
@@ -533,11 +510,10 @@ func TestPermissions(t *testing.T) {
 // TestKubectlShowsAShare: to kubectl, a share is a list.
 func TestKubectlShowsAShare(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	f.closedLoop()
 	kubectl := func(args ...string) string {
 		f.Helper()
-		out, err := exec.CommandContext(f.ctx, components,
+		out, err := exec.CommandContext(f.ctx, suite.Binary(t, "components"),
 			append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig()}, args...)...).CombinedOutput()
 		if err != nil {
 			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
@@ -570,19 +546,19 @@ func TestAReplicaThatComesLater(t *testing.T) {
 	streams := func(replica int) float64 {
 		f.Helper()
 		n, err := shared.Hubs[replica].Metric(f.ctx, "application_grid_hub_streams")
-		f.must(err)
+		f.Must(err)
 		return n
 	}
-	f.must(shared.Hubs[1].Stop())
-	f.eventually("one replica has all streams", func() error {
+	f.Must(shared.Hubs[1].Stop())
+	f.Eventually("one replica has all streams", func() error {
 		if n := streams(0); n < 3 {
 			return fmt.Errorf("it has %v", n)
 		}
 		return nil
 	})
-	f.must(shared.Hubs[1].Start(f.ctx))
+	f.Must(shared.Hubs[1].Start(f.ctx))
 	client, asked := f.shareClient(f.boundToken("a1")), 0
-	took := f.eventually("a stream comes to the other one", func() error {
+	took := f.Eventually("a stream comes to the other one", func() error {
 		asked++
 		stream, err := client.Get().AbsPath("/apis/hub.superedge.io/v1alpha1/shares").
 			Param("watch", "true").Param("fieldSelector", "metadata.name=a1").
@@ -598,30 +574,27 @@ func TestAReplicaThatComesLater(t *testing.T) {
 		return nil
 	})
 	t.Logf("the other replica had a stream after %d others, and %s", asked-1, took.Round(time.Millisecond))
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	f.closedLoop()
 }
 
 // TestTheCertificatesSecretIsDeleted: a replica makes it again, with the certificate that is served, by the rights that
 // the shipped role gives. No stream notices, and a replica that starts later serves the same.
 func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	governed := f.closedLoop()
 	secrets := f.client.CoreV1().Secrets("kube-system")
 	const name, certificate = "application-grid-hub-tls", "tls.crt"
 	before, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
-	f.must(secrets.Delete(f.ctx, name, metav1.DeleteOptions{}))
-	took := f.eventually("the Secret is there again", func() error {
+	f.Must(err)
+	f.Must(secrets.Delete(f.ctx, name, metav1.DeleteOptions{}))
+	f.Eventually("the Secret is there again", func() error {
 		after, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
 		if err == nil && string(after.Data[certificate]) != string(before.Data[certificate]) {
 			err = errors.New("it has another certificate")
 		}
 		return err
 	})
-	t.Logf("the Secret was there again after %s", took.Round(time.Millisecond))
-	f.eventually("it was made by a patch that created it", func() error {
+	f.Eventually("it was made by a patch that created it", func() error {
 		made, err := shared.Audited(0, func(r cluster.Request) bool {
 			return r.User.Username == string(cluster.RoleHub) && r.ObjectRef.Name == name && r.Verb == "patch" &&
 				r.ResponseStatus.Code == http.StatusCreated
@@ -631,11 +604,11 @@ func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 		}
 		return err
 	})
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
 	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
-	f.must(shared.Hubs[1].Restart(f.ctx))
+	f.Must(shared.Hubs[1].Restart(f.ctx))
 	after, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	if string(after.Data[certificate]) != string(before.Data[certificate]) {
 		t.Error("a replica that started later has made another certificate")
 	}
@@ -644,15 +617,14 @@ func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 // TestAResetBundleIsMended: somebody resets the caBundle, as a tool does that applies its own manifest again.
 func TestAResetBundleIsMended(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	governed := f.closedLoop()
 	service := func() *rest.Request {
 		return f.client.Discovery().RESTClient().Verb("PATCH").
 			AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.hub.superedge.io").
 			SetHeader("Content-Type", "application/merge-patch+json")
 	}
-	f.must(service().Body([]byte(`{"spec":{"caBundle":null,"insecureSkipTLSVerify":false}}`)).Do(f.ctx).Error())
-	took := f.eventually("the bundle is there again", func() error {
+	f.Must(service().Body([]byte(`{"spec":{"caBundle":null,"insecureSkipTLSVerify":false}}`)).Do(f.ctx).Error())
+	took := f.Eventually("the bundle is there again", func() error {
 		got, err := service().Body([]byte(`{}`)).Do(f.ctx).Raw()
 		if err == nil && !strings.Contains(string(got), "caBundle") {
 			err = errors.New("it is not")
@@ -663,18 +635,17 @@ func TestAResetBundleIsMended(t *testing.T) {
 	if took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
 	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }
 
 // TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
 func TestAHubThatRestarts(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
-	f.must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
+	governed := f.closedLoop()
+	f.Must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
 	f.expectReach("without a hub", governed, closedLoop)
-	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
-	f.must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
+	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.Must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
 	f.expectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }

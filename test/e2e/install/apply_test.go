@@ -24,6 +24,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestInstallAndRemove goes through docs/install.md on a cluster with kubeadm's kube-proxy: labelled nodes have
@@ -47,7 +48,7 @@ func TestInstallAndRemove(t *testing.T) {
 		f.expectPods(app, "app", "edge1 edge2")
 	}
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2") // kube-proxy-edge waits for them to go
-	f.eventually("both controllers are available", func() error {
+	f.Eventually("both controllers are available", func() error {
 		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
 			metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
@@ -60,10 +61,10 @@ func TestInstallAndRemove(t *testing.T) {
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	// kwok's pods of the controller label no nodes; the real one does.
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	controller, err := f.cluster.NewController(f.ctx, "moving", binary(t, "application-grid-controller"),
+	controller, err := f.Cluster.NewController(f.ctx, "moving", suite.Binary(t, "application-grid-controller"),
 		"--move-kube-proxy")
-	f.must(err)
-	f.must(controller.Start(f.ctx))
+	f.Must(err)
+	f.Must(controller.Start(f.ctx))
 	t.Cleanup(controller.Kill)
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.awaitPolicy()
@@ -96,10 +97,10 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 	}
 	// The controller may change one label of a node, and nothing else.
-	config := rest.CopyConfig(f.cluster.RESTConfig())
+	config := rest.CopyConfig(f.Cluster.RESTConfig())
 	config.Impersonate.UserName = "system:serviceaccount:kube-system:application-grid-controller"
 	asController, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	for patch, allowed := range map[string]bool{
 		`{"metadata":{"labels":{"superedge.io/kube-proxy":"edge"}}}`: true, `{"metadata":{"labels":{"zone1":"a"}}}`: false,
 		`{"spec":{"unschedulable":true}}`: false, `{"metadata":{"annotations":{"a":"b"}}}`: false,
@@ -113,18 +114,14 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	f.eventually("no node has the controller's label", func() error {
-		if left := f.kubectl("get", "nodes", "-l", v1.LabelKubeProxy, "-o", "name"); left != "" {
-			return errors.New(left)
-		}
-		return nil
-	})
+	f.Eventually("no node has the controller's label",
+		suite.Is("", func() string { return f.kubectl("get", "nodes", "-l", v1.LabelKubeProxy, "-o", "name") }))
 	controller.Kill()
 	f.kubectl("-n", "kube-system", "rollout", "restart", "deployment", "application-grid-controller")
 	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2", "edge1 edge2") // none is an edge node now: not on one
 	f.kubectl("delete", "-k", overlay)
 	f.deleteCRDs()
-	f.eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while
+	f.Eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while
 		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 			filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
 		if left := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o",
@@ -171,12 +168,12 @@ func (f *fixture) waitForWrapper() {
 func (f *fixture) deleteCRDs() {
 	f.Helper()
 	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
-	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
-	f.must(err)
+	client, err := dynamic.NewForConfig(f.Cluster.RESTConfig())
+	f.Must(err)
 	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"})
 	begin := time.Now()
-	f.eventually("the CRDs are gone", func() error {
+	f.Eventually("the CRDs are gone", func() error {
 		left, err := crds.List(f.ctx, metav1.ListOptions{})
 		if err != nil || len(left.Items) == 0 {
 			return err
@@ -200,11 +197,11 @@ func (f *fixture) deleteCRDs() {
 func (f *fixture) overlay(directory string) string {
 	f.Helper()
 	absolute, err := filepath.Abs(manifests)
-	f.must(err)
+	f.Must(err)
 	overlay := f.TempDir()
 	base, err := filepath.Rel(overlay, filepath.Join(absolute, directory)) // kustomize wants it relative
-	f.must(err)
-	f.must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"),
+	f.Must(err)
+	f.Must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"),
 		[]byte(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [`+base+`]
@@ -229,9 +226,9 @@ func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19,
 		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
 		var manifest bytes.Buffer
-		f.must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
+		f.Must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
 		_, err := f.tryKubectl(manifest.String(), verb, "-f", "-")
-		f.must(err)
+		f.Must(err)
 	}
 }
 
@@ -240,7 +237,7 @@ func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 func (f *fixture) awaitPolicy() {
 	f.Helper()
 	sets := f.client.AppsV1().DaemonSets("kube-system")
-	f.eventually("the policy adds an affinity", func() error {
+	f.Eventually("the policy adds an affinity", func() error {
 		set, err := sets.Get(f.ctx, "kube-proxy", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -257,7 +254,7 @@ func (f *fixture) awaitPolicy() {
 // expectPods waits until the pods of an app are on exactly one of these sets of nodes, and run.
 func (f *fixture) expectPods(app, label string, nodes ...string) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("%s runs on %q", app, nodes), func() error {
+	f.Eventually(fmt.Sprintf("%s runs on %q", app, nodes), func() error {
 		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
 			metav1.ListOptions{LabelSelector: label + "=" + app})
 		if err != nil {
@@ -283,20 +280,20 @@ func (f *fixture) expectPods(app, label string, nodes ...string) {
 func (f *fixture) inventory() map[string]int {
 	f.Helper()
 	lists, err := f.client.Discovery().ServerPreferredResources()
-	f.must(err)
-	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
-	f.must(err)
+	f.Must(err)
+	client, err := dynamic.NewForConfig(f.Cluster.RESTConfig())
+	f.Must(err)
 	inventory := map[string]int{}
 	for _, list := range lists {
 		group, err := schema.ParseGroupVersion(list.GroupVersion)
-		f.must(err)
+		f.Must(err)
 		for _, resource := range list.APIResources {
 			if !slices.Contains(resource.Verbs, "list") || resource.Name == "events" ||
 				resource.Name == "controllerrevisions" {
 				continue
 			}
 			objects, err := client.Resource(group.WithResource(resource.Name)).List(f.ctx, metav1.ListOptions{})
-			f.must(err)
+			f.Must(err)
 			for _, object := range objects.Items {
 				name := object.GetName()
 				if generated := object.GetGenerateName(); generated != "" {
@@ -315,7 +312,7 @@ func (f *fixture) inventory() map[string]int {
 // expectInventory waits until there is again what there was.
 func (f *fixture) expectInventory(before map[string]int) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("nothing is left beside the %d objects that were there", len(before)), func() error {
+	f.Eventually(fmt.Sprintf("nothing is left beside the %d objects that were there", len(before)), func() error {
 		now := f.inventory()
 		var differences []string
 		for _, name := range slices.Sorted(maps.Keys(now)) {

@@ -34,13 +34,13 @@ func TestApprovalPolicy(t *testing.T) {
 	grids := schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"}
 	as := func(config *rest.Config) dynamic.ResourceInterface {
 		client, err := dynamic.NewForConfig(config)
-		f.must(err)
+		f.Must(err)
 		return client.Resource(grids).Namespace("default")
 	}
 	client := func(user string) dynamic.ResourceInterface {
-		config := rest.CopyConfig(f.cluster.RESTConfig())
+		config := rest.CopyConfig(f.Cluster.RESTConfig())
 		if user == "controller" {
-			config.BearerToken = f.cluster.Token(cluster.RoleController)
+			config.BearerToken = f.Cluster.Token(cluster.RoleController)
 			return as(config)
 		}
 		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
@@ -60,12 +60,12 @@ func TestApprovalPolicy(t *testing.T) {
 		return err
 	}
 
-	f.must(create("jane", ""))
-	f.must(patch("root", `{"status":{"units":1,"readyUnits":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
+	f.Must(create("jane", ""))
+	f.Must(patch("root", `{"status":{"units":1,"readyUnits":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
 	const resumed = `"superedge.io/resumed":"2030-01-01T00:00:00Z"`
-	f.eventually("the policy is in effect", func() error {
+	f.Eventually("the policy is in effect", func() error {
 		if annotate("jane", resumed) == nil {
-			f.must(annotate("root", `"superedge.io/resumed":null,"superedge.io/approved-by":null`))
+			f.Must(annotate("root", `"superedge.io/resumed":null,"superedge.io/approved-by":null`))
 			return fmt.Errorf("jane may resume")
 		}
 		return nil
@@ -137,9 +137,9 @@ func TestApprovalPolicy(t *testing.T) {
 		!strings.Contains(err.Error(), "jane may not approve: superedge.io/at-once") {
 		t.Errorf("a new grid past the waves: %v", err)
 	}
-	f.must(create("ann", ", annotations: {superedge.io/at-once: demo-1/1, superedge.io/approved-by: ann}"))
+	f.Must(create("ann", ", annotations: {superedge.io/at-once: demo-1/1, superedge.io/approved-by: ann}"))
 
-	f.eventually("the policy is checked", func() error {
+	f.Eventually("the policy is checked", func() error {
 		status := f.kubectl("get", "validatingadmissionpolicy", "grid-approvals.superedge.io", "-o",
 			"jsonpath={.status.observedGeneration} {.status.typeChecking.expressionWarnings}")
 		if !strings.HasPrefix(status, "1") {

@@ -15,13 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const chart = "../../../charts/application-grid"
@@ -30,7 +29,7 @@ const chart = "../../../charts/application-grid"
 func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	home := t.TempDir()
-	cmd := exec.CommandContext(ctx, binary(t, "helm"), args...)
+	cmd := exec.CommandContext(ctx, suite.Binary(t, "helm"), args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -51,9 +50,7 @@ func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructur
 	t.Helper()
 	out, err := helm(t.Context(), t, append([]string{"template", "application-grid", chart, "--namespace=kube-system",
 		"--include-crds"}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	all := objects(t, strings.Split("\n"+out, "\n---\n"))
 	maps.DeleteFunc(all, func(_ string, o *unstructured.Unstructured) bool { // what is there at a removal only
 		return o.GetAnnotations()["helm.sh/hook"] != ""
@@ -88,36 +85,30 @@ func kustomize(t *testing.T, kustomization string, files map[string]string) map[
 	t.Helper()
 	overlay := t.TempDir()
 	absolute, err := filepath.Abs(manifests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	base, err := filepath.Rel(overlay, absolute) // kustomize wants it relative
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	files = maps.Clone(files)
 	if files == nil {
 		files = map[string]string{}
 	}
 	files["kustomization.yaml"] = strings.ReplaceAll(kustomization, "../manifests", base)
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(overlay, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, os.WriteFile(filepath.Join(overlay, name), []byte(content), 0o600))
 	}
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), overlay)
-	if err != nil {
-		t.Fatal(err)
+	return objects(t, build(t, overlay))
+}
+
+// textOf are objects as YAML.
+func textOf(t *testing.T, all map[string]*unstructured.Unstructured) string {
+	t.Helper()
+	var text strings.Builder
+	for _, object := range all {
+		document, err := yaml.Marshal(object.Object)
+		suite.Must(t, err)
+		text.Write(document)
 	}
-	var documents []string
-	for _, resource := range resources.Resources() {
-		document, err := resource.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
-		documents = append(documents, string(document))
-	}
-	return objects(t, documents)
+	return text.String()
 }
 
 // images is the part of a user's kustomization that names them.
@@ -149,9 +140,7 @@ generatorOptions: {disableNameSuffixHash: true}
 // makes of manifests/.
 func TestChartIsTheKustomizations(t *testing.T) {
 	shipped, err := os.ReadFile(filepath.Join(manifests, "application-grid-wrapper", "kubeconfig.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	kubeconfig := strings.ReplaceAll(string(shipped), "https://set-this-to-your-api-server.invalid:6443", plainServer)
 	monitored := []string{"--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
 		"--set=monitoring.dashboard.enabled=true"}
@@ -247,22 +236,41 @@ subjects:
 	return all.String()
 }
 
-// TestPrintedValues: with the values that kubectl grid check --pre prints for a cluster, helm makes of the chart what
-// kustomize makes of the kustomization that it prints.
-func TestPrintedValues(t *testing.T) {
+// TestPrinted: kustomize takes what kubectl grid check --pre prints for each kind of cluster. It makes objects with the
+// images that were asked for, none that the API server is too old for, and the same that helm makes of the chart with
+// the values that are printed beside it.
+func TestPrinted(t *testing.T) {
 	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
 		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
 			t.Run(fmt.Sprintf("%s 1.%d", distribution, minor), func(t *testing.T) {
 				kind := setup.Kind{Distribution: distribution, Minor: minor,
 					KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
 				install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
-				values := filepath.Join(t.TempDir(), "values.yaml")
-				if err := os.WriteFile(values, []byte(install.Values), 0o600); err != nil {
-					t.Fatal(err)
+				want := kustomize(t, install.Kustomization, map[string]string{"kubeconfig.conf": install.Kubeconfig})
+				text := textOf(t, want)
+				expect := func(part string, want bool) {
+					t.Helper()
+					if strings.Contains(text, part) != want {
+						t.Errorf("%q is in it: %v", part, !want)
+					}
 				}
+				expect("kind: FlowSchema", minor >= 29)
+				expect("kind: ValidatingAdmissionPolicy\n", minor >= 30)
+				expect("kind: MutatingAdmissionPolicy\n", minor >= 36 && distribution == "kubeadm")
+				expect("kind: MutatingAdmissionPolicyBinding\n", minor >= 36 && distribution == "kubeadm")
+				expect("image: mirror.example.org:5000/kube-proxy:v1.28.3", distribution == "kubeadm")
+				expect("server: https://127.0.0.1:6443", distribution == "RKE2")
+				expect("server: https://127.0.0.1:16443", distribution == "MicroK8s")
+				expect("server: https://127.0.0.1:6444", distribution == "k3s")
+				for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
+					"statefulset-grid-daemon"} {
+					expect("image: registry.example.org/edge/"+program+":v7", true)
+				}
+
+				values := filepath.Join(t.TempDir(), "values.yaml")
+				suite.Must(t, os.WriteFile(values, []byte(install.Values), 0o600))
 				got := templated(t, "--values="+values, fmt.Sprintf("--kube-version=1.%d.0", minor))
 				maps.DeleteFunc(got, func(_ string, o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" })
-				want := kustomize(t, install.Kustomization, map[string]string{"kubeconfig.conf": install.Kubeconfig})
 				withoutComments(t, got)
 				withoutComments(t, want)
 				expectSame(t, want, got)
@@ -276,9 +284,7 @@ func withoutComments(t *testing.T, all map[string]*unstructured.Unstructured) {
 	t.Helper()
 	for name, object := range all {
 		text, found, err := unstructured.NestedString(object.Object, "data", "kubeconfig.conf")
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		if !found {
 			continue
 		}
@@ -286,9 +292,7 @@ func withoutComments(t *testing.T, all map[string]*unstructured.Unstructured) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := unstructured.SetNestedField(object.Object, string(said), "data", "kubeconfig.conf"); err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, unstructured.SetNestedField(object.Object, string(said), "data", "kubeconfig.conf"))
 	}
 }
 
@@ -345,9 +349,7 @@ func TestChartValues(t *testing.T) {
 			after := templated(t, append(append(chartImages, base...), "--set="+value)...)
 			for name, object := range after {
 				text, err := yaml.Marshal(object)
-				if err != nil {
-					t.Fatal(err)
-				}
+				suite.Must(t, err)
 				changed := !cmp.Equal(before[name], object)
 				if changed != (want[name] != "") {
 					t.Errorf("%s: changed: %v", name, changed)
@@ -392,9 +394,7 @@ func TestChartInAnotherNamespace(t *testing.T) {
 		"--set=monitoring.dashboard.enabled=true", "--namespace=edge-system")...)
 	for name, object := range got {
 		text, err := yaml.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		if strings.Contains(string(text), "kube-system") && object.GetKind() != "CustomResourceDefinition" {
 			t.Errorf("%s names kube-system:\n%s", name, text)
 		}
@@ -448,15 +448,15 @@ func TestChartOnACluster(t *testing.T) {
 	before := f.inventory()
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := helm(f.ctx, f.T, append(args, "--kubeconfig="+f.cluster.Kubeconfig(), "--namespace=kube-system")...)
-		f.must(err)
+		out, err := helm(f.ctx, f.T, append(args, "--kubeconfig="+f.Cluster.Kubeconfig(), "--namespace=kube-system")...)
+		f.Must(err)
 		return out
 	}
 
 	// kube-proxy's image is the cluster's own.
 	said := run("install", "application-grid", chart, "--set=distribution=kubeadm",
 		"--set=image.registry=registry.example.org", "--set=image.tag=v1")
-	f.eventually("both controllers are available", func() error {
+	f.Eventually("both controllers are available", func() error {
 		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
 			metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
@@ -467,7 +467,7 @@ func TestChartOnACluster(t *testing.T) {
 	f.expectPods("application-grid-wrapper", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	edge, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "kube-proxy-edge", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	if image := edge.Spec.Template.Spec.Containers[0].Image; image != "registry.k8s.io/kube-proxy:v1.37.1" {
 		t.Errorf("kube-proxy-edge is of %s", image)
 	}
@@ -491,7 +491,7 @@ func TestChartOnACluster(t *testing.T) {
 	}
 	run("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2",
 		"--set=controller.args={--manage-crds=off}")
-	f.eventually("the upgrade is there", func() error {
+	f.Eventually("the upgrade is there", func() error {
 		wrapper, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "application-grid-wrapper",
 			metav1.GetOptions{})
 		if err == nil && wrapper.Spec.Template.Spec.Containers[0].Image != "registry.example.org/application-grid-wrapper:v2" {
@@ -504,7 +504,7 @@ func TestChartOnACluster(t *testing.T) {
 	}
 
 	// Removing it in the wrong order is refused before anything is deleted.
-	_, err = helm(f.ctx, f.T, "uninstall", "application-grid", "--kubeconfig="+f.cluster.Kubeconfig(), "--namespace=kube-system")
+	_, err = helm(f.ctx, f.T, "uninstall", "application-grid", "--kubeconfig="+f.Cluster.Kubeconfig(), "--namespace=kube-system")
 	if err == nil || !strings.Contains(err.Error(), "kubectl label nodes --all superedge.io/application-grid-") {
 		t.Errorf("helm uninstall with edge nodes: %v", err)
 	}
@@ -524,12 +524,12 @@ func (f *fixture) generations() map[string]int64 {
 	f.Helper()
 	found := map[string]int64{}
 	deployments, err := f.client.AppsV1().Deployments("kube-system").List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, d := range deployments.Items {
 		found["deployment "+d.Name] = d.Generation
 	}
 	sets, err := f.client.AppsV1().DaemonSets("kube-system").List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	for _, d := range sets.Items {
 		found["daemonset "+d.Name] = d.Generation
 	}

@@ -16,13 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // checkReport is what kubectl grid check -o json prints.
@@ -55,8 +53,8 @@ func (r *checkReport) trouble() []string {
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (f *fixture) plugin(args ...string) (stdout, stderr string, code int) {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"),
-		append(args, "--kubeconfig="+f.cluster.Kubeconfig())...)
+	cmd := exec.CommandContext(f.ctx, suite.Binary(f.T, "kubectl-grid"),
+		append(args, "--kubeconfig="+f.Cluster.Kubeconfig())...)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err := cmd.Run()
@@ -83,7 +81,7 @@ func (f *fixture) expectCheck(what string, want []string, code int, args ...stri
 	f.Helper()
 	slices.Sort(want)
 	var last *checkReport
-	f.eventually(what, func() error {
+	f.Eventually(what, func() error {
 		report, got, err := f.check(args...)
 		if err != nil {
 			return err
@@ -101,7 +99,7 @@ func (f *fixture) expectCheck(what string, want []string, code int, args ...stri
 func (f *fixture) temporarily(manifest string) {
 	f.Helper()
 	_, err := f.tryKubectl(manifest, "apply", "-f", "-")
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() {
 		if _, err := f.tryKubectl(manifest, "delete", "-f", "-", "--ignore-not-found", "--wait=false"); err != nil {
 			f.Error(err)
@@ -123,7 +121,7 @@ func TestCheck(t *testing.T) {
 		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType,
 			[]byte(`{"status":{"nodeInfo":{"kubeletVersion":"v1.37.1","operatingSystem":"linux","architecture":"amd64","machineID":"","systemUUID":"","bootID":"","kernelVersion":"","osImage":"","containerRuntimeVersion":"","kubeProxyVersion":""}}}`),
 			metav1.PatchOptions{}, "status")
-		f.must(err)
+		f.Must(err)
 	}
 
 	// Nothing is there but nodes.
@@ -142,14 +140,14 @@ func TestCheck(t *testing.T) {
 
 	// What is printed to install with is installed.
 	edge := f.TempDir()
-	f.must(os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)))
-	f.must(os.Mkdir(filepath.Join(edge, "edge"), 0o755))
+	f.Must(os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)))
+	f.Must(os.Mkdir(filepath.Join(edge, "edge"), 0o755))
 	stdout, stderr, code := f.plugin("check", "--pre", "--registry=registry.example.org", "--tag=v1", "-o",
 		"kustomization")
 	if code != 0 || !strings.Contains(stderr, "0 failures") {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	f.must(os.WriteFile(filepath.Join(edge, "edge", "kustomization.yaml"), []byte(stdout), 0o600))
+	f.Must(os.WriteFile(filepath.Join(edge, "edge", "kustomization.yaml"), []byte(stdout), 0o600))
 	f.kubectl("apply", "-k", filepath.Join(manifests, "crds"))
 	f.kubectl("apply", "-k", filepath.Join(edge, "edge"), "--validate=strict")
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
@@ -167,60 +165,6 @@ func TestCheck(t *testing.T) {
 	}
 	f.breakAfter()
 	f.expectCheck("check: all is well again", nil, 0)
-}
-
-// TestPrintedKustomizations renders what kubectl grid check --pre prints for each kind of cluster: kustomize takes it,
-// the images are those that were asked for, and nothing is in it that the API server is too old for.
-func TestPrintedKustomizations(t *testing.T) {
-	edge := t.TempDir()
-	if err := os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)); err != nil {
-		t.Fatal(err)
-	}
-	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
-		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
-			kind := setup.Kind{Distribution: distribution, Minor: minor,
-				KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
-			install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
-			directory := filepath.Join(edge, fmt.Sprintf("%s-%d", distribution, minor))
-			if err := os.Mkdir(directory, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			for name, text := range map[string]string{"kustomization.yaml": install.Kustomization,
-				"kubeconfig.conf": install.Kubeconfig} {
-				if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), directory)
-			if err != nil {
-				t.Errorf("%s on 1.%d: %v in\n%s", distribution, minor, err, install.Kustomization)
-				continue
-			}
-			rendered, err := resources.AsYaml()
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := string(rendered)
-			expect := func(part string, want bool) {
-				t.Helper()
-				if strings.Contains(text, part) != want {
-					t.Errorf("%s on 1.%d: %q is in it: %v", distribution, minor, part, !want)
-				}
-			}
-			expect("kind: FlowSchema", minor >= 29)
-			expect("kind: ValidatingAdmissionPolicy\n", minor >= 30)
-			expect("kind: MutatingAdmissionPolicy\n", minor >= 36 && distribution == "kubeadm")
-			expect("kind: MutatingAdmissionPolicyBinding\n", minor >= 36 && distribution == "kubeadm")
-			expect("image: mirror.example.org:5000/kube-proxy:v1.28.3", distribution == "kubeadm")
-			expect("server: https://127.0.0.1:6443", distribution == "RKE2")
-			expect("server: https://127.0.0.1:16443", distribution == "MicroK8s")
-			expect("server: https://127.0.0.1:6444", distribution == "k3s")
-			for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
-				"statefulset-grid-daemon"} {
-				expect("image: registry.example.org/edge/"+program+":v7", true)
-			}
-		}
-	}
 }
 
 // breakBefore lets the check find what speaks against an installation.
@@ -243,7 +187,7 @@ func (f *fixture) breakBefore() {
 			"unknown Read ConfigMap kube-system/kubeadm-config", "unknown Read CiliumNodeConfig",
 			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
 			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
-		}, 3, []string{"--token=" + f.cluster.Token(cluster.RoleNobody)}},
+		}, 3, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
 	} {
 		f.Run(name, func(t *testing.T) {
 			f.T = t
@@ -252,7 +196,7 @@ func (f *fixture) breakBefore() {
 				f.temporarily(defect.manifest)
 			} else {
 				report, _, err := f.check("--pre", defect.args[0])
-				f.must(err)
+				f.Must(err)
 				denied := 0
 				for _, finding := range report.Findings {
 					if finding.Check == "Rights" &&
@@ -286,7 +230,7 @@ func (f *fixture) breakBefore() {
 // proxyConfig changes a key of a ConfigMap of kube-proxy until the test ends.
 func (f *fixture) proxyConfig(name, key, text string) {
 	f.Helper()
-	f.eventually("the second in which the pods have started is over", func() error { // times have no fractions
+	f.Eventually("the second in which the pods have started is over", func() error { // times have no fractions
 		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
 			metav1.ListOptions{LabelSelector: "app=kube-proxy-edge"})
 		if err != nil {
@@ -303,7 +247,7 @@ func (f *fixture) proxyConfig(name, key, text string) {
 	})
 	maps := f.client.CoreV1().ConfigMaps("kube-system")
 	before, err := maps.Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	set := func(text string) error {
 		patch, err := json.Marshal(map[string]any{"data": map[string]string{key: text}})
 		if err == nil {
@@ -311,7 +255,7 @@ func (f *fixture) proxyConfig(name, key, text string) {
 		}
 		return err
 	}
-	f.must(set(text))
+	f.Must(set(text))
 	f.Cleanup(func() {
 		if err := set(before.Data[key]); err != nil {
 			f.Error(err)
@@ -403,7 +347,7 @@ func (f *fixture) breakAfter() {
 					"context": map[string]any{"cluster": "a", "user": "own"}}},
 				"current-context": "a",
 			})
-			f.must(err)
+			f.Must(err)
 			f.proxyConfig("kube-proxy", "kubeconfig.conf", string(text))
 			return append(both("warning", "KubeProxy"), "warning Credentials ConfigMap kube-system/kube-proxy")
 		}, 0, nil},
@@ -418,14 +362,14 @@ func (f *fixture) breakAfter() {
 				lost[i] = "unknown Read " + lost[i]
 			}
 			return lost
-		}, 1, []string{"--token=" + f.cluster.Token(cluster.RoleNobody)}},
+		}, 1, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
 		{"NodeLocal DNSCache", func() []string {
 			f.temporarily(nodeLocalManifest)
 			return []string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns"}
 		}, 0, nil},
 		{"the port is taken", func() []string {
 			f.temporarily(portManifest)
-			f.eventually("the others run", func() error {
+			f.Eventually("the others run", func() error {
 				if pods := f.podsOfIn("default", "grabber"); len(pods) != 3 {
 					return fmt.Errorf("%q", pods)
 				}
@@ -433,7 +377,7 @@ func (f *fixture) breakAfter() {
 			})
 			want := []string{"warning Port DaemonSet default/grabber"}
 			pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=grabber"})
-			f.must(err)
+			f.Must(err)
 			for _, pod := range pods.Items {
 				if pod.Spec.NodeName != "cloud1" {
 					want = append(want, "failure Port Pod default/"+pod.Name)
@@ -464,7 +408,7 @@ func (f *fixture) breakAfter() {
 			f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"-")
 			f.Cleanup(func() { f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"="+v1.KubeProxyEdge) })
 			var pod string
-			f.eventually("kubeadm's kube-proxy is back", func() error {
+			f.Eventually("kubeadm's kube-proxy is back", func() error {
 				pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{
 					LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=edge1"})
 				if err == nil && len(pods.Items) != 1 {
@@ -510,7 +454,7 @@ func (f *fixture) podsOf(set string) []string { return f.podsOfIn("kube-system",
 func (f *fixture) podsOfIn(namespace, set string) []string {
 	f.Helper()
 	pods, err := f.client.CoreV1().Pods(namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "app=" + set})
-	f.must(err)
+	f.Must(err)
 	var names []string
 	for _, pod := range pods.Items {
 		if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning {
@@ -544,12 +488,12 @@ func (f *fixture) patchIn(namespace, kind, name, patch, back string) {
 func (f *fixture) secondPod(of, node string) {
 	f.Helper()
 	set, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, of, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-" + of},
 		Spec: *set.Spec.Template.Spec.DeepCopy()}
 	pod.Spec.NodeName, pod.Spec.Affinity, pod.Spec.NodeSelector = node, nil, nil
 	_, err = f.client.CoreV1().Pods("kube-system").Create(f.ctx, pod, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	f.Cleanup(func() { f.kubectl("-n", "kube-system", "delete", "pod", pod.Name, "--now") })
 }
 

@@ -27,7 +27,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 	refused := func(why, says string) {
 		t.Helper()
 		for _, value := range []string{"true", "systemd", "static"} {
-			f.eventually(value+" is refused: "+why, func() error {
+			f.Eventually(value+" is refused: "+why, func() error {
 				switch err := label(value); {
 				case err == nil:
 					unlabel()
@@ -43,13 +43,13 @@ func TestEdgeNodePolicy(t *testing.T) {
 	}
 	taken := func(why string) {
 		t.Helper()
-		f.eventually("it is taken: "+why, func() error { return label("true") })
+		f.Eventually("it is taken: "+why, func() error { return label("true") })
 		f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite")
 		unlabel()
 	}
 
 	taken("there is no kube-proxy, and Nodes can be written all the same")
-	f.must(f.apply(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-proxy, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: kube-proxy}},
+	f.Must(f.apply(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-proxy, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: kube-proxy}},
  template: {metadata: {labels: {k8s-app: kube-proxy}}, spec: {containers: [{name: kube-proxy, image: kube-proxy, command: [kube-proxy, --v=2]}]}}}}`))
 	refused("the kube-proxy is not kubeadm's", "is not kubeadm's")
 	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
@@ -63,7 +63,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": null}}}}}`)
 	taken("it is back")
 
-	f.must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodes.cilium.io}, spec: {group: cilium.io,
+	f.Must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodes.cilium.io}, spec: {group: cilium.io,
  scope: Cluster, names: {plural: ciliumnodes, singular: ciliumnode, kind: CiliumNode}, versions: [{name: v2, served: true, storage: true,
  schema: {openAPIV3Schema: {type: object}}}]}}`))
 	refused("there is Cilium", "Cilium is installed")
@@ -71,12 +71,12 @@ func TestEdgeNodePolicy(t *testing.T) {
 	taken("Cilium is gone")
 
 	// manifests/cilium has another policy in place of that one.
-	f.must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodeconfigs.cilium.io},
+	f.Must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodeconfigs.cilium.io},
  spec: {group: cilium.io, scope: Namespaced, names: {plural: ciliumnodeconfigs, singular: ciliumnodeconfig, kind: CiliumNodeConfig},
  versions: [{name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
  nodeSelector: {type: object, x-kubernetes-preserve-unknown-fields: true}, defaults: {type: object, additionalProperties: {type: string}}}}}}}}]}}`))
 	f.kubectl("apply", "-f", manifests+"/cilium/policy.yaml", "--validate=strict")
-	f.eventually("the CiliumNodeConfig can be applied", func() error {
+	f.Eventually("the CiliumNodeConfig can be applied", func() error {
 		_, err := f.tryKubectl("", "apply", "-f", manifests+"/cilium/node-config.yaml")
 		return err
 	})
@@ -93,7 +93,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 	taken("they ask the wrapper again")
 
 	// What is an edge node already stays one, and can be written.
-	f.must(label("true"))
+	f.Must(label("true"))
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
 		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
 	f.kubectl("label", "node", "edge1", "zone1=a")
@@ -103,7 +103,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 
 	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io",
 		"edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
-		f.eventually(policy+" is checked", func() error {
+		f.Eventually(policy+" is checked", func() error {
 			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
 				"jsonpath={.status.observedGeneration}") == "" {
 				return fmt.Errorf("not yet")

@@ -17,15 +17,14 @@ import (
 // manifests have for them.
 func TestFlowControl(t *testing.T) {
 	f := start(t, cluster.Options{
-		Wrapper: binary(t, "application-grid-wrapper"), DNSDaemon: binary(t, "statefulset-grid-daemon"),
 		Nodes: []cluster.NodeSpec{{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}}},
-	})
+	}, "application-grid-wrapper", "statefulset-grid-daemon")
 	f.kubectl("apply", "-k", filepath.Join(manifests, "flow-control"), "--validate=strict")
 	const name = "application-grid-nodes"
 	flow, err := f.client.FlowcontrolV1().FlowSchemas().Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	level, err := f.client.FlowcontrolV1().PriorityLevelConfigurations().Get(f.ctx, name, metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 
 	for _, test := range []struct {
 		who         string
@@ -41,11 +40,11 @@ func TestFlowControl(t *testing.T) {
 		{"the wrapper's namesake", rest.ImpersonationConfig{UserName: "system:serviceaccount:default:application-grid-wrapper", Groups: []string{"system:authenticated"}}, cluster.RoleAdmin, false},
 		{"kube-proxy", rest.ImpersonationConfig{}, cluster.RoleKubeProxy, false},
 	} {
-		config := f.cluster.RESTConfig()
-		config.BearerToken, config.Impersonate = f.cluster.Token(test.role), test.impersonate
+		config := f.Cluster.RESTConfig()
+		config.BearerToken, config.Impersonate = f.Cluster.Token(test.role), test.impersonate
 		client, err := rest.HTTPClientFor(config)
-		f.must(err)
-		f.eventually("kube-apiserver has noticed, for "+test.who, func() error {
+		f.Must(err)
+		f.Eventually("kube-apiserver has noticed, for "+test.who, func() error {
 			request, err := http.NewRequestWithContext(f.ctx, http.MethodGet, config.Host+"/api/v1/services?limit=1",
 				nil)
 			if err != nil {
@@ -66,11 +65,10 @@ func TestFlowControl(t *testing.T) {
 	}
 
 	// The real programs' own requests are counted by kube-apiserver.
-	node, err := f.cluster.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	before := f.dispatched(name)
-	f.must(node.Wrapper.Restart(f.ctx))
-	f.eventually("the wrapper's lists and watches are dispatched there", func() error {
+	f.Must(node.Wrapper.Restart(f.ctx))
+	f.Eventually("the wrapper's lists and watches are dispatched there", func() error {
 		if got := f.dispatched(name) - before; got < 6 { // three sources, each a list and a watch
 			return fmt.Errorf("%d were", got)
 		}
@@ -82,7 +80,7 @@ func TestFlowControl(t *testing.T) {
 func (f *fixture) dispatched(flow string) int {
 	f.Helper()
 	metrics, err := f.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(f.ctx)
-	f.must(err)
+	f.Must(err)
 	match := regexp.MustCompile(`(?m)^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="` + flow +
 		`".*\} (\S+)$`).FindSubmatch(metrics)
 	if match == nil {

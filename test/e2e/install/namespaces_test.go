@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestControllerOfSomeNamespaces: with --namespaces the controller needs its rights there only, besides that to nodes,
@@ -17,15 +18,15 @@ func TestControllerOfSomeNamespaces(t *testing.T) {
 	for _, namespace := range []string{"shop", "yard", "mall"} {
 		f.kubectl("create", "namespace", namespace)
 	}
-	f.must(f.apply(controllerBinding("shop", "yard")))
-	controller, err := f.cluster.NewController(f.ctx, "namespaced", binary(t, "application-grid-controller"),
+	f.Must(f.apply(controllerBinding("shop", "yard")))
+	controller, err := f.Cluster.NewController(f.ctx, "namespaced", suite.Binary(t, "application-grid-controller"),
 		"--namespaces=shop,yard", "--manage-crds=off", "--unit-removal-grace=1s")
-	f.must(err)
+	f.Must(err)
 	starting := make(chan error, 1)
 	go func() { starting <- controller.Start(f.ctx) }() // it waits for the CRDs
 	t.Cleanup(controller.Kill)
 	f.kubectl("apply", "-k", manifests+"/crds")
-	f.must(<-starting)
+	f.Must(<-starting)
 
 	for _, namespace := range []string{"mall", "shop", "yard"} {
 		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: web}, spec: {gridUniqKey: zone1, rollout: {}, template: `+
@@ -33,13 +34,13 @@ func TestControllerOfSomeNamespaces(t *testing.T) {
 ---
 {apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: web}, spec: {gridUniqKey: zone1, template: {selector: {app: x}, ports: [{port: 80}]}}}
 `, "apply", "-n", namespace, "-f", "-")
-		f.must(err)
+		f.Must(err)
 	}
 	ready := func(namespace string) string {
 		return f.kubectl("get", "deploymentgrid/web", "-n", namespace, "-o", "jsonpath={.status.readyUnits}")
 	}
 	for _, namespace := range []string{"shop", "yard"} {
-		f.eventually("the grid of "+namespace+" is ready", func() error {
+		f.Eventually("the grid of "+namespace+" is ready", func() error {
 			if got := ready(namespace); got != "1" {
 				return fmt.Errorf("%q units are: %s", got, f.kubectl("get", "deploymentgrid/web", "-n", namespace, "-o",
 					"jsonpath={.status}")+f.kubectl("get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].status}"))
@@ -53,17 +54,13 @@ func TestControllerOfSomeNamespaces(t *testing.T) {
 	if got := f.kubectl("get", "deployments,services,controllerrevisions", "-n", "mall", "-o", "name"); got != "" {
 		t.Errorf("mall has %s", got)
 	}
-	f.must(f.cluster.RelabelNode(f.ctx, "a1", unitLabel, ""))
-	f.eventually("the unit's workload is removed", func() error {
-		if got := f.kubectl("get", "deployments", "-n", "shop", "-o", "name"); got != "" {
-			return fmt.Errorf("there is %s", got)
-		}
-		return nil
-	})
-	requests, err := f.cluster.Audited(0, func(r cluster.Request) bool {
+	f.Must(f.Cluster.RelabelNode(f.ctx, "a1", unitLabel, ""))
+	f.Eventually("the unit's workload is removed",
+		suite.Is("", func() string { return f.kubectl("get", "deployments", "-n", "shop", "-o", "name") }))
+	requests, err := f.Cluster.Audited(0, func(r cluster.Request) bool {
 		return r.User.Username == string(cluster.RoleController)
 	})
-	f.must(err)
+	f.Must(err)
 	if len(requests) < 10 {
 		t.Errorf("only %d requests are the controller's", len(requests))
 	}

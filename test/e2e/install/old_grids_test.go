@@ -31,11 +31,11 @@ func TestOldGrids(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
 	shipped := manifests + "/crds/superedge.io_deploymentgrids.yaml"
 	text, err := os.ReadFile(shipped)
-	f.must(err)
+	f.Must(err)
 	crd := &unstructured.Unstructured{}
-	f.must(yaml.UnmarshalStrict(text, &crd.Object))
+	f.Must(yaml.UnmarshalStrict(text, &crd.Object))
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	f.must(err)
+	f.Must(err)
 	version, ok := versions[0].(map[string]any)
 	if !ok {
 		t.Fatalf("got %T", versions[0])
@@ -47,14 +47,14 @@ func TestOldGrids(t *testing.T) {
 		}
 		unstructured.RemoveNestedField(version, path...)
 		if rule.was != nil {
-			f.must(unstructured.SetNestedField(version, rule.was, path...))
+			f.Must(unstructured.SetNestedField(version, rule.was, path...))
 		}
 	}
-	f.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
+	f.Must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
 	old, err := json.Marshal(crd)
-	f.must(err)
+	f.Must(err)
 	_, err = f.tryKubectl(string(old), "apply", "-f", "-")
-	f.must(err)
+	f.Must(err)
 	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
 
 	spec := func(name, more string) string {
@@ -70,10 +70,10 @@ func TestOldGrids(t *testing.T) {
 		"default":  `templatePool: {x/y: {replicas: 2}}, defaultTemplateName: x/y`,
 	}
 	for name, more := range odd {
-		f.must(f.apply(spec(name, more)))
+		f.Must(f.apply(spec(name, more)))
 	}
 	f.kubectl("apply", "-f", shipped)
-	f.eventually("the present CRD is in effect", func() error {
+	f.Eventually("the present CRD is in effect", func() error {
 		_, err := f.tryKubectl(spec("probe", odd["empty"]), "create", "--dry-run=server", "-f", "-")
 		if err == nil {
 			return os.ErrExist
@@ -99,30 +99,30 @@ func TestOldGrids(t *testing.T) {
 	for name, more := range odd {
 		_, err := f.tryKubectl(spec("new-"+name, more), "create", "-f", "-")
 		refused("made", name, err)
-		f.must(patch(name, `{"spec":{"template":{"replicas":5}}}`))
-		f.must(patch(name, `{"metadata":{"labels":{"a":"b"}}}`))
-		f.must(patch(name, `{"status":{"units":1,"readyUnits":1}}`, "--subresource=status"))
+		f.Must(patch(name, `{"spec":{"template":{"replicas":5}}}`))
+		f.Must(patch(name, `{"metadata":{"labels":{"a":"b"}}}`))
+		f.Must(patch(name, `{"status":{"units":1,"readyUnits":1}}`, "--subresource=status"))
 		if got := f.kubectl("get", "deploymentgrid", name, "-o", "jsonpath={.spec.template.replicas}"); got != "5" {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
 	// Beside what is odd, also in the same list or map; applied again; mended; and not worse.
-	f.must(f.apply(spec("empty", strings.Replace(odd["empty"], "replicas: 3", "replicas: 4", 1))))
-	f.must(f.apply(spec("empties", strings.Replace(odd["empties"], "{name: rest}", "{name: lab, units: {names: [lab]}}, {name: rest}", 1))))
-	f.must(f.apply(spec("operator", odd["operator"])))
-	f.must(patch("named", `{"spec":{"templates":{"north":"z","west":null},"templatePool":{"v w":{}}}}`))
+	f.Must(f.apply(spec("empty", strings.Replace(odd["empty"], "replicas: 3", "replicas: 4", 1))))
+	f.Must(f.apply(spec("empties", strings.Replace(odd["empties"], "{name: rest}", "{name: lab, units: {names: [lab]}}, {name: rest}", 1))))
+	f.Must(f.apply(spec("operator", odd["operator"])))
+	f.Must(patch("named", `{"spec":{"templates":{"north":"z","west":null},"templatePool":{"v w":{}}}}`))
 	refused("another unit", "named", patch("named", `{"spec":{"templates":{"east":"v w"}}}`))
 	refused("another empty one", "empties", patch("empties", `{"spec":{"rollout":{"waves":[{"name":"new","units":{"nodeSelector":{}}}]}}}`))
 	refused("written anew", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
-	f.must(patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
-	f.must(patch("default", `{"spec":{"defaultTemplateName":null}}`))
+	f.Must(patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
+	f.Must(patch("default", `{"spec":{"defaultTemplateName":null}}`))
 
 	// Two owners of one list: each has its own elements, and the order is the one that is applied.
 	apply := func(manager, waves string) {
 		t.Helper()
 		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: two}, spec: {gridUniqKey: zone1, rollout: {waves: [`+waves+`]}}}`,
 			"apply", "--server-side", "--field-manager="+manager, "-f", "-")
-		f.must(err)
+		f.Must(err)
 	}
 	wave := func(name string) string { return `{name: ` + name + `, units: {names: [` + name + `]}}` }
 	apply("ops", wave("a")+", "+wave("b"))

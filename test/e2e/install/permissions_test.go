@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -69,17 +70,16 @@ func (p permission) String() string {
 // TestPermissions: with the shipped roles everything works, no request is refused, and no permission is left over.
 func TestPermissions(t *testing.T) {
 	f := start(t, cluster.Options{
-		Wrapper: binary(t, "application-grid-wrapper"), DNSDaemon: binary(t, "statefulset-grid-daemon"),
 		DNSFromAPIServer: true, AuditLog: true,
 		Nodes: []cluster.NodeSpec{
 			{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}, Protocol: cluster.WatchList},
 			{Name: "b1", Labels: map[string]string{unitLabel: "unit-b"}, Protocol: cluster.ListThenWatch},
 		},
-	})
-	controller, err := f.cluster.NewController(f.ctx, "shipped", binary(t, "application-grid-controller"),
+	}, "application-grid-wrapper", "statefulset-grid-daemon")
+	controller, err := f.Cluster.NewController(f.ctx, "shipped", suite.Binary(t, "application-grid-controller"),
 		"--unit-removal-grace=1s")
-	f.must(err)
-	f.must(controller.Start(f.ctx))
+	f.Must(err)
+	f.Must(controller.Start(f.ctx))
 	t.Cleanup(controller.Kill)
 
 	f.useGrids()
@@ -120,20 +120,20 @@ func (f *fixture) useGrids() {
 		for kind, template := range map[string]string{"Deployment": podTemplate, "DaemonSet": daemons,
 			"StatefulSet": set} {
 			for _, unit := range []string{"unit-a", "unit-b"} {
-				f.must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit +
+				f.Must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit +
 					labels + "}, spec: " + template + "}"))
 			}
 		}
-		f.must(f.apply("{apiVersion: v1, kind: Service, metadata: {name: " + name + "-svc" + labels +
+		f.Must(f.apply("{apiVersion: v1, kind: Service, metadata: {name: " + name + "-svc" + labels +
 			"}, spec: {ports: [{port: 80}]}}"))
 	}
 	// Two events with one reason about one revision of a grid: the second becomes a series, by a patch of the first.
 	uid := f.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.metadata.uid}")
 	f.kubectl("patch", "deployment", "taken-unit-b", "--type=merge", "-p",
 		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "`+uid+`", "controller": true}]}}`)
-	f.must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) +
+	f.Must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) +
 		grid("ServiceGrid", "db", "{selector: {app: x}, ports: [{port: 8080}]}") + grids("taken") + grids("adopted")))
-	f.eventually("two units of every grid are ready", func() error {
+	f.Eventually("two units of every grid are ready", func() error {
 		for _, grid := range []string{
 			"deploymentgrids/web", "daemonsetgrids/web", "statefulsetgrids/web", "statefulsetgrids/db",
 			"deploymentgrids/adopted", "daemonsetgrids/adopted", "statefulsetgrids/adopted",
@@ -150,7 +150,7 @@ func (f *fixture) useGrids() {
 			`{"spec": {"template": {"template": {"metadata": {"annotations": {"changed": "yes"}}}}}}`)
 	}
 	f.kubectl("patch", "servicegrid/db", "--type=merge", "-p", `{"spec": {"template": {"ports": [{"port": 8081}]}}}`)
-	f.eventually("the children have followed", func() error {
+	f.Eventually("the children have followed", func() error {
 		for _, child := range []string{"deployment/web-unit-a", "daemonset/web-unit-b", "statefulset/db-unit-a"} {
 			out, err := f.tryKubectl("", "get", child, "-o", "jsonpath={.spec.template.metadata.annotations.changed}")
 			if err != nil || out != "yes" {
@@ -174,8 +174,8 @@ func (f *fixture) apply(manifests string) error {
 // useNames asks each node's CoreDNS for what the daemon wrote.
 func (f *fixture) useNames() {
 	f.Helper()
-	for _, node := range f.cluster.Nodes() {
-		f.eventually("db-0 has its address on "+node.Spec.Name, func() error {
+	for _, node := range f.Cluster.Nodes() {
+		f.Eventually("db-0 has its address on "+node.Spec.Name, func() error {
 			addresses, err := node.Lookup(f.ctx, "db-0.db-svc.default.svc.cluster.local", "A")
 			if err == nil && len(addresses) != 1 {
 				err = fmt.Errorf("got %v", addresses)
@@ -189,11 +189,10 @@ func (f *fixture) useNames() {
 // shipped for it.
 func (f *fixture) useShippedKubeProxy() {
 	f.Helper()
-	node, err := f.cluster.Node("b1")
-	f.must(err)
+	node := f.Node("b1")
 	dir := f.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig.conf")
-	f.must(os.WriteFile(filepath.Join(dir, "config.conf"), []byte(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+	f.Must(os.WriteFile(filepath.Join(dir, "config.conf"), []byte(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
 clusterCIDR: 10.244.0.0/16
@@ -204,9 +203,9 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 	var command []string
 	for _, document := range render(f.T, "kubeadm") {
 		var shipped corev1.ConfigMap
-		f.must(yaml.Unmarshal([]byte(document), &shipped))
+		f.Must(yaml.Unmarshal([]byte(document), &shipped))
 		if shipped.Kind == "ConfigMap" && shipped.Name == "kube-proxy-edge" {
-			f.must(os.WriteFile(kubeconfig, []byte(shipped.Data["kubeconfig.conf"]), 0o600))
+			f.Must(os.WriteFile(kubeconfig, []byte(shipped.Data["kubeconfig.conf"]), 0o600))
 		}
 		if _, name, template := podOf(f.T, document); name == "kube-proxy-edge" {
 			command = template.Spec.Containers[0].Command
@@ -217,13 +216,13 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 		args = append(args, strings.NewReplacer("/var/lib/kube-proxy", dir, "$(NODE_NAME)", "b1").Replace(arg))
 	}
 	node.KubeProxy.SetArgs(args)
-	f.must(node.KubeProxy.Restart(f.ctx))
+	f.Must(node.KubeProxy.Restart(f.ctx))
 
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
 	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	f.must(err)
-	f.eventually("b1 reaches its own unit by the shipped command line", func() error {
+	f.Must(err)
+	f.Eventually("b1 reaches its own unit by the shipped command line", func() error {
 		if got := workload.Reach(f.ctx, node, service, 10).Nodes(); !slices.Equal(got, []string{"b1"}) {
 			return fmt.Errorf("it reaches %v", got)
 		}
@@ -234,12 +233,11 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 // useLentIdentity asks the wrapper, as kube-proxies without credentials do, for what it does in its own name.
 func (f *fixture) useLentIdentity() {
 	f.Helper()
-	node, err := f.cluster.Node("a1")
-	f.must(err)
+	node := f.Node("a1")
 	config := node.WrapperConfig(cluster.RoleNobody)
 	config.BearerToken = ""
 	client, err := kubernetes.NewForConfig(config)
-	f.must(err)
+	f.Must(err)
 	regarding := corev1.ObjectReference{Kind: "Node", Name: "a1", Namespace: "default"}
 	oldPatch, newPatch := []byte(`{"count": 2}`), []byte(`{"series": {"count": 2, "lastObservedTime": "2030-01-01T00:00:00.000000Z"}}`)
 
@@ -247,33 +245,33 @@ func (f *fixture) useLentIdentity() {
 		ObjectMeta: metav1.ObjectMeta{Name: "old-style"}, InvolvedObject: regarding, Reason: "Starting",
 		Type: corev1.EventTypeNormal,
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.CoreV1().Events("default").Patch(f.ctx, "old-style", types.MergePatchType, oldPatch,
 		metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new-style"}, Regarding: regarding, Reason: "Starting", Action: "Starting",
 		Type:      corev1.EventTypeNormal,
 		EventTime: metav1.NowMicro(), ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-a1",
 	}, metav1.CreateOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.EventsV1().Events("default").Patch(f.ctx, "new-style", types.MergePatchType, newPatch,
 		metav1.PatchOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{})
-	f.must(err)
+	f.Must(err)
 	_, err = client.NetworkingV1().ServiceCIDRs().Get(f.ctx, "kubernetes", metav1.GetOptions{})
-	f.must(err)
+	f.Must(err)
 	watch, err := client.NetworkingV1().ServiceCIDRs().Watch(f.ctx,
 		metav1.ListOptions{TimeoutSeconds: ptr.To[int64](1)})
-	f.must(err)
+	f.Must(err)
 	watch.Stop()
 	// The first who asks makes the wrapper follow them.
-	f.eventually("legacy Endpoints are served", func() error {
+	f.Eventually("legacy Endpoints are served", func() error {
 		_, err := client.CoreV1().Endpoints("default").List(f.ctx, metav1.ListOptions{})
 		return err
 	})
-	f.eventually("namespaces are served", func() error {
+	f.Eventually("namespaces are served", func() error {
 		_, err := client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
 		return err
 	})
@@ -282,8 +280,8 @@ func (f *fixture) useLentIdentity() {
 // loseUnit has the controller remove the children of a unit without nodes.
 func (f *fixture) loseUnit() {
 	f.Helper()
-	f.must(f.cluster.RelabelNode(f.ctx, "b1", unitLabel, ""))
-	f.eventually("the unit's workloads are removed", func() error {
+	f.Must(f.Cluster.RelabelNode(f.ctx, "b1", unitLabel, ""))
+	f.Eventually("the unit's workloads are removed", func() error {
 		out, err := f.tryKubectl("", "get", "deployments,statefulsets,daemonsets", "-o", "name")
 		if err == nil && (strings.Contains(out, "web-unit-b") || strings.Contains(out, "db-unit-b")) {
 			err = fmt.Errorf("there are %s", out)
@@ -301,8 +299,8 @@ func (f *fixture) rollOut() {
 		if image == "four" {
 			limit = "0"
 		}
-		f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: " + waves + ", template: " + template + "}}"))
-		f.eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
+		f.Must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: " + waves + ", template: " + template + "}}"))
+		f.Eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
 			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o",
 				"jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")
 			if want := fmt.Sprintf("%d %d Complete", i+1, i+1); err == nil && out != want {
@@ -317,8 +315,8 @@ func (f *fixture) rollOut() {
 func (f *fixture) stall() {
 	f.Helper()
 	template := strings.Replace(podTemplate, "spec: {containers", "spec: {nodeSelector: {absent: here}, containers", 1)
-	f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck}, spec: {gridUniqKey: zone1, progressDeadlineSeconds: 1, template: " + template + "}}"))
-	f.eventually("a stalled unit is told with the reason of a pod", func() error {
+	f.Must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck}, spec: {gridUniqKey: zone1, progressDeadlineSeconds: 1, template: " + template + "}}"))
+	f.Eventually("a stalled unit is told with the reason of a pod", func() error {
 		out, err := f.tryKubectl("", "get", "deploymentgrid/stuck", "-o",
 			`jsonpath={.status.conditions[?(@.type=="Stalled")].message}`)
 		if err == nil && !strings.Contains(out, "Unschedulable") {
@@ -333,10 +331,10 @@ func (f *fixture) doWithoutStreaming(controller *cluster.Controller) {
 	f.Helper()
 	// An older CRD is there, and no Lease.
 	f.kubectl("annotate", "crd", "daemonsetgrids.superedge.io", "superedge.io/crd-version=1", "--overwrite")
-	f.must(controller.Stop())
+	f.Must(controller.Stop())
 	f.kubectl("delete", "lease", "application-grid-controller", "-n", "kube-system")
 	controller.AddEnv("KUBE_FEATURE_WatchListClient=false")
-	f.must(controller.Restart(f.ctx))
+	f.Must(controller.Restart(f.ctx))
 }
 
 // checkPermissions compares the audit log with the shipped roles.
@@ -348,9 +346,9 @@ func (f *fixture) checkPermissions() {
 		roles[string(p.role)] = true
 	}
 	var used map[permission]int
-	f.eventually("all permissions have been used", func() error { // the last of them by what is still starting
-		requests, err := f.cluster.Audited(0, func(r cluster.Request) bool { return roles[r.User.Username] })
-		f.must(err)
+	f.Eventually("all permissions have been used", func() error { // the last of them by what is still starting
+		requests, err := f.Cluster.Audited(0, func(r cluster.Request) bool { return roles[r.User.Username] })
+		f.Must(err)
 		used = f.used(requests)
 		for p := range granted {
 			if used[p] == 0 && unusedForAReason[p] == "" && !f.Failed() {
@@ -400,7 +398,7 @@ func (f *fixture) used(requests []cluster.Request) map[permission]int {
 func (f *fixture) granted() map[permission]bool {
 	f.Helper()
 	objects, err := cluster.ShippedRBAC()
-	f.must(err)
+	f.Must(err)
 	rules := map[string][]rbacv1.PolicyRule{}
 	granted := map[permission]bool{}
 	bind := func(kind, name string, subjects []rbacv1.Subject) {

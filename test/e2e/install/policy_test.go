@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestPolicyKeepsAffinity evaluates the shipped policy as kube-apiserver does, on kubeadm's DaemonSet and on what
@@ -31,18 +32,14 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 	var policy admissionregistrationv1.MutatingAdmissionPolicy
 	for _, document := range render(t, "kubeadm") {
 		if strings.Contains(document, "kind: MutatingAdmissionPolicy\n") {
-			if err := yaml.UnmarshalStrict([]byte(document), &policy); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, yaml.UnmarshalStrict([]byte(document), &policy))
 		}
 	}
 	if len(policy.Spec.Mutations) != 1 {
 		t.Fatalf("the policy is %+v", policy)
 	}
 	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	expression := policy.Spec.Mutations[0].JSONPatch.Expression
 	compiled := compiler.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: expression},
 		cel.OptionalVariableDeclarations{HasPatchTypes: true}, environment.StoredExpressions)
@@ -65,9 +62,7 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			before := kubeadmsDaemonSet(t)
 			before.Spec.Template.Spec.Affinity = affinity
 			scheme := runtime.NewScheme()
-			if err := appsv1.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, appsv1.AddToScheme(scheme))
 			kind, resource := appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithResource("daemonsets")
 			written := &admission.VersionedAttributes{
 				Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource,
@@ -89,9 +84,7 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 				MatchedResource: resource, VersionedAttributes: written,
 				ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
 			}, 1<<30)
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity
 			terms := after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 			notIn := func(key string, values ...string) corev1.NodeSelectorRequirement {
@@ -137,12 +130,8 @@ func kubeadmsDaemonSet(t *testing.T) *appsv1.DaemonSet {
 		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf",
 		"Image": "registry.k8s.io/kube-proxy:v1.37.1",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	var set appsv1.DaemonSet
-	if err := yaml.Unmarshal(manifest.Bytes(), &set); err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, yaml.Unmarshal(manifest.Bytes(), &set))
 	return &set
 }

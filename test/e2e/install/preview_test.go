@@ -23,25 +23,21 @@ import (
 // TestPreview asks, on a cluster that has nothing of application-grid, what closing Services would change, holds it
 // against whom the real kube-proxy's rules reach, and runs the command that is printed.
 func TestPreview(t *testing.T) {
-	if err := suite.Privileged(); err != nil {
-		t.Fatal(err)
-	}
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": unit}}
 	}
 	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"),
 		node("n2", "west")}})
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
 	echo, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{})
-	f.must(err)
-	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"site": "west"}))
+	f.Must(err)
+	f.Must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"site": "west"}))
 	_, err = workload.CreateService(f.ctx, f.client, "default", "lone", workload.ServiceOptions{})
-	f.must(err)
-	n0, err := f.cluster.Node("n0")
-	f.must(err)
+	f.Must(err)
+	n0 := f.Node("n0")
 	limited, cancel := context.WithTimeout(f.ctx, deadline)
 	defer cancel()
-	f.must(workload.AwaitReach(limited, n0, echo, "n0 n1 n2", 60))
+	f.Must(workload.AwaitReach(limited, n0, echo, "n0 n1 n2", 60))
 
 	type service struct {
 		Name         string
@@ -68,7 +64,7 @@ func TestPreview(t *testing.T) {
 		}
 		return p.Services[i], code
 	}
-	f.eventually("the pod of lone is ready", func() error {
+	f.Eventually("the pod of lone is ready", func() error {
 		if s, _ := preview("lone"); s.Ready != 1 {
 			return fmt.Errorf("%+v", s)
 		}
@@ -103,14 +99,14 @@ func TestPreview(t *testing.T) {
 
 	// The command that is printed closes the Service; once lone is gone nothing is left to be mended.
 	kubectl := filepath.Join(t.TempDir(), "kubectl")
-	f.must(os.Symlink(binary(t, "components"), kubectl))
+	f.Must(os.Symlink(suite.Binary(t, "components"), kubectl))
 	shell := exec.CommandContext(f.ctx, "sh", "-c", got.Command)
 	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"),
-		"KUBECONFIG="+f.cluster.Kubeconfig())
+		"KUBECONFIG="+f.Cluster.Kubeconfig())
 	if output, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", got.Command, err, output)
 	}
-	f.must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
+	f.Must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
 	if _, code := preview("echo"); code != 3 {
 		t.Errorf("nothing keeps the Service to its sites yet: exit code %d", code)
 	}

@@ -46,7 +46,7 @@ func (f *fixture) provingPods() int {
 	f.Helper()
 	pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
-	f.must(err)
+	f.Must(err)
 	return len(pods.Items)
 }
 
@@ -68,28 +68,22 @@ func (f *fixture) prove(args ...string) (*proof, int) {
 // TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed,
 // where a node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
 func TestProve(t *testing.T) {
-	if err := suite.Privileged(); err != nil {
-		t.Fatal(err)
-	}
 	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, ProxyMode: mode,
 			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "static"}}
 	}
-	f := start(t, cluster.Options{Wrapper: binary(t, "application-grid-wrapper"), Nodes: []cluster.NodeSpec{
-		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables),
-		node("n2", "west", cluster.NFTables),
-	}})
+	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east", cluster.NFTables),
+		node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables)}}, "application-grid-wrapper")
 	ctx, stop := context.WithCancel(f.ctx)
 	defer stop()
-	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
+	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
 	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
-	f.must(err)
+	f.Must(err)
 	for name, want := range map[string]string{"n0": "n0", "n1": "n1 n2", "n2": "n1 n2"} {
-		n, err := f.cluster.Node(name)
-		f.must(err)
+		n := f.Node(name)
 		limited, cancel := context.WithTimeout(f.ctx, deadline)
-		f.must(workload.AwaitReach(limited, n, service, want, 20))
+		f.Must(workload.AwaitReach(limited, n, service, want, 20))
 		cancel()
 	}
 
@@ -101,13 +95,13 @@ func TestProve(t *testing.T) {
 	}
 	f.interruptProof()
 
-	go workload.Probes{Client: f.client, Dir: filepath.Join(f.cluster.Dir(), "tmp"),
+	go workload.Probes{Client: f.client, Dir: filepath.Join(f.Cluster.Dir(), "tmp"),
 		Execute: func(ctx context.Context, name string, args ...string) error {
-			n, err := f.cluster.Node(name)
+			n, err := f.Cluster.Node(name)
 			if err != nil {
 				return err
 			}
-			_, err = n.Run(ctx, binary(t, "application-grid-wrapper"), args...)
+			_, err = n.Run(ctx, suite.Binary(t, "application-grid-wrapper"), args...)
 			return err
 		}}.Run(ctx)
 	p, code = f.prove("echo", "--all-nodes", "--requests=40")
@@ -128,13 +122,9 @@ func TestProve(t *testing.T) {
 	}
 
 	// A node past its wrapper reaches every unit.
-	_, err = f.cluster.AddNode(f.ctx, cluster.NodeSpec{Name: "n3", Direct: true,
-		Labels: map[string]string{"zone1": "east"}})
-	f.must(err)
-	n3, err := f.cluster.Node("n3")
-	f.must(err)
+	n3 := f.AddNode(cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
 	limited, cancel := context.WithTimeout(f.ctx, deadline)
-	f.must(workload.AwaitReach(limited, n3, service, "n0 n1 n2 n3", 60))
+	f.Must(workload.AwaitReach(limited, n3, service, "n0 n1 n2 n3", 60))
 	cancel()
 	p, code = f.prove("echo", "--all-nodes", "--requests=60")
 	if reached, _, verdict, message := p.row(t, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" ||
@@ -150,25 +140,23 @@ func TestProve(t *testing.T) {
 		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	f.must(f.cluster.RemoveNode(f.ctx, "n3"))
+	f.Must(f.Cluster.RemoveNode(f.ctx, "n3"))
 
 	// A unit without a pod: nobody answers, which is right.
-	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
+	f.Must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
 	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
-	f.must(err)
-	n0, err := f.cluster.Node("n0")
-	f.must(err)
-	n1, err := f.cluster.Node("n1")
-	f.must(err)
-	f.eventually("the Service of one unit is there", func() error {
+	f.Must(err)
+	n0 := f.Node("n0")
+	n1 := f.Node("n1")
+	f.Eventually("the Service of one unit is there", func() error {
 		if nodes := workload.Reach(f.ctx, n1, lone, 1).Nodes(); nodes[0] == workload.Refused {
 			return fmt.Errorf("%q", nodes)
 		}
 		return nil
 	})
 	limited, cancel = context.WithTimeout(f.ctx, deadline)
-	f.must(workload.AwaitReach(limited, n0, lone, "", 5))
+	f.Must(workload.AwaitReach(limited, n0, lone, "", 5))
 	cancel()
 	p, code = f.prove("lone")
 	if reached, nobody, verdict, message := p.row(t, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
@@ -178,7 +166,7 @@ func TestProve(t *testing.T) {
 
 	// kube-proxy has no part in a Service that it is told to leave alone.
 	f.kubectl("label", "service", "echo", "service.kubernetes.io/service-proxy-name=none")
-	f.eventually("kube-proxy has dropped the Service", func() error {
+	f.Eventually("kube-proxy has dropped the Service", func() error {
 		if nodes := workload.Reach(f.ctx, n1, service, 1).Nodes(); nodes[0] != workload.Refused {
 			return fmt.Errorf("%q", nodes)
 		}
@@ -197,18 +185,13 @@ func TestProve(t *testing.T) {
 // interruptProof interrupts a run while its pods are there, as Ctrl-C does, and looks that they go.
 func (f *fixture) interruptProof() {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"), "prove", "echo",
-		"--image=application-grid-wrapper:test", "--kubeconfig="+f.cluster.Kubeconfig())
+	cmd := exec.CommandContext(f.ctx, suite.Binary(f.T, "kubectl-grid"), "prove", "echo",
+		"--image=application-grid-wrapper:test", "--kubeconfig="+f.Cluster.Kubeconfig())
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	f.must(cmd.Start())
-	f.eventually("pods are made", func() error {
-		if n := f.provingPods(); n != 2 {
-			return fmt.Errorf("%d", n)
-		}
-		return nil
-	})
-	f.must(cmd.Process.Signal(syscall.SIGINT))
+	f.Must(cmd.Start())
+	f.Eventually("pods are made", suite.Is(2, f.provingPods))
+	f.Must(cmd.Process.Signal(syscall.SIGINT))
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 ||
 		!strings.Contains(stderr.String(), "interrupted") {
 		f.Errorf("%v: %s", err, stderr.String())

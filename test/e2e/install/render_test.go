@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const manifests = "../../../manifests"
@@ -29,17 +30,20 @@ const manifests = "../../../manifests"
 // render is what kustomize makes of a directory of manifests/, as YAML documents.
 func render(t *testing.T, directory string) []string {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
-		filepath.Join(manifests, directory))
+	return build(t, filepath.Join(manifests, directory))
+}
+
+// build is what kustomize makes of a directory, as YAML documents.
+func build(t *testing.T, directory string) []string {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), directory)
 	if err != nil {
 		t.Fatalf("%s: %v", directory, err)
 	}
 	var documents []string
 	for _, resource := range resources.Resources() {
 		document, err := resource.AsYAML()
-		if err != nil {
-			t.Fatalf("%s: %v", directory, err)
-		}
+		suite.Must(t, err)
 		documents = append(documents, string(document))
 	}
 	return documents
@@ -55,9 +59,7 @@ func kustomizations(t *testing.T) []string {
 	var directories []string
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		if strings.Contains(string(data), "kind: Component\n") {
 			continue // a part of another one
 		}
@@ -78,13 +80,9 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%s has the labels %v", name, labels)
 		}
 		selector, found, err := unstructured.NestedStringMap(object.Object, "spec", "selector", "matchLabels")
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		of, isWorkload, err := unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		if isWorkload {
 			selectors[object.GetName()] = true
 			for _, label := range []string{"app", "app.kubernetes.io/name", "app.kubernetes.io/component",
@@ -125,9 +123,7 @@ func podOf(t *testing.T, document string) (kind, name string, template corev1.Po
 // TestEveryCRDIsListed: a new CRD must not be forgotten in the kustomization.
 func TestEveryCRDIsListed(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(manifests, "crds", "superedge.io_*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	if got := len(render(t, "crds")); got != len(files) || got == 0 {
 		t.Errorf("the kustomization of the CRDs makes %d of %d", got, len(files))
 	}
@@ -203,9 +199,7 @@ func TestShippedCommandLines(t *testing.T) {
 	}
 	for _, object := range kustomize(t, kustomizationHead+"resources: [../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
 		text, err := yaml.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		documents["monitoring"] = append(documents["monitoring"], string(text))
 	}
 	for directory, all := range documents {
@@ -219,7 +213,7 @@ func TestShippedCommandLines(t *testing.T) {
 				for i := range args {
 					args[i] = strings.NewReplacer("$(NODE_NAME)", "node0", "$(HOST_IP)", "192.0.2.1").Replace(args[i])
 				}
-				out, err := exec.Command(binary(t, c.Name), append(args, "--version")...).CombinedOutput()
+				out, err := exec.Command(suite.Binary(t, c.Name), append(args, "--version")...).CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "go1.") {
 					t.Errorf("%s: %s %q: %v: %s", directory, name, args, err, out)
 				}
@@ -267,16 +261,12 @@ var introduced = map[string]int{
 // TestKubernetesVersions: docs/compatibility.md says for every kustomization from which version on it can be applied.
 func TestKubernetesVersions(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/compatibility.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	for _, directory := range kustomizations(t) {
 		needs := 0
 		for _, document := range render(t, directory) {
 			var kind metav1.TypeMeta
-			if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, yaml.Unmarshal([]byte(document), &kind))
 			used := []string{kind.APIVersion + " " + kind.Kind}
 			for _, word := range []string{"matchLabelKeys", "x-kubernetes-validations", "discovery.k8s.io"} {
 				if strings.Contains(document, word) {
@@ -306,41 +296,15 @@ func TestKubernetesVersions(t *testing.T) {
 // it.
 func TestPageKustomizations(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	directory := t.TempDir()
-	if err := os.CopyFS(filepath.Join(directory, "manifests"), os.DirFS(manifests)); err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	const address = "https://127.0.0.1:16443"
 	kubeconfig, err := os.ReadFile(filepath.Join(manifests, "k3s", "kubeconfig.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	build := func(kustomization string) string {
 		t.Helper()
-		for name, content := range map[string]string{
-			"kustomization.yaml": kustomization,
-			"kubeconfig.conf":    strings.ReplaceAll(string(kubeconfig), "https://127.0.0.1:6444", address),
-		} {
-			if err := os.MkdirAll(filepath.Join(directory, "edge"), 0o750); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(directory, "edge", name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
-			filepath.Join(directory, "edge"))
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, kustomization)
-		}
-		built, err := resources.AsYaml()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(built)
+		return textOf(t, kustomize(t, kustomization, map[string]string{
+			"kubeconfig.conf": strings.ReplaceAll(string(kubeconfig), "https://127.0.0.1:6444", address),
+		}))
 	}
 	blocks := regexp.MustCompile("(?s)\n( *)```yaml\n *# edge/kustomization.yaml\n(.*?)\n *```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 3 {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const samples = manifests + "/samples/"
@@ -20,9 +21,7 @@ const samples = manifests + "/samples/"
 // gets to every place of a grid's template that names one, and changes with the content.
 func TestKustomizeReachesTemplates(t *testing.T) {
 	configuration, err := os.ReadFile(samples + "kustomizeconfig.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	const container = `{name: c, image: i, envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: password}}],
 		env: [{name: A, valueFrom: {configMapKeyRef: {name: settings, key: a}}}, {name: B, valueFrom: {secretKeyRef: {name: password, key: b}}}]}`
 	const pod = `{template: {spec: {initContainers: [` + container + `], containers: [` + container + `],
@@ -37,22 +36,16 @@ func TestKustomizeReachesTemplates(t *testing.T) {
 			"kustomization.yaml": `{resources: [grid.yaml], configurations: [kustomizeconfig.yaml],
  configMapGenerator: [{name: settings, literals: [a=` + value + `]}], secretGenerator: [{name: password, literals: [b=` + value + `]}]}`,
 		} {
-			if err := files.WriteFile(filepath.Join("/", name), []byte(text)); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, files.WriteFile(filepath.Join("/", name), []byte(text)))
 		}
 		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		suite.Must(t, err)
 		for _, resource := range resources.Resources() {
 			if resource.GetKind() != kind {
 				continue
 			}
 			document, err := resource.AsYAML()
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			var found []string
 			for _, match := range names.FindAllStringSubmatch(string(document), -1) {
 				found = append(found, match[1])
@@ -95,7 +88,7 @@ func TestTenantsPolicy(t *testing.T) {
 	}
 	refused := func(what, manifest, user, says string) {
 		t.Helper()
-		f.eventually(what+" is refused", func() error {
+		f.Eventually(what+" is refused", func() error {
 			switch err := apply(manifest, user); {
 			case err == nil:
 				f.kubectl("delete", "deploymentgrids", "--all", "-n", "default")
@@ -108,8 +101,8 @@ func TestTenantsPolicy(t *testing.T) {
 	}
 	refused("another key", grid("demo", "rack", ""), "jane",
 		"gridUniqKey must be zone1 or topology.kubernetes.io/zone in this cluster")
-	f.must(apply(grid("demo", "zone1", ""), "jane"))
-	f.must(apply(grid("zones", "topology.kubernetes.io/zone", ""), "jane"))
+	f.Must(apply(grid("demo", "zone1", ""), "jane"))
+	f.Must(apply(grid("zones", "topology.kubernetes.io/zone", ""), "jane"))
 	pool := func(templates int) string {
 		var b strings.Builder
 		for i := range templates {
@@ -117,20 +110,20 @@ func TestTenantsPolicy(t *testing.T) {
 		}
 		return ", templatePool: {" + strings.TrimSuffix(b.String(), ", ") + "}"
 	}
-	f.must(apply(grid("demo", "zone1", pool(20)), "jane"))
+	f.Must(apply(grid("demo", "zone1", pool(20)), "jane"))
 	refused("a large pool", grid("demo", "zone1", pool(21)), "jane",
 		"a grid may have 20 templates in its pool at most")
 
 	service := func(key string) string {
 		return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, namespace: default}, spec: {gridUniqKey: ` + key + `, template: {}}}`
 	}
-	f.must(apply(service("zone1"), "jane"))
+	f.Must(apply(service("zone1"), "jane"))
 	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane",
 		"gridUniqKey must be zone1")
 
 	// The API server has found no mistake of types in them.
 	for _, policy := range []string{"application-grid-tenants", "application-grid-tenants-pools"} {
-		f.eventually(policy+" is checked", func() error {
+		f.Eventually(policy+" is checked", func() error {
 			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
 				"jsonpath={.status.observedGeneration}")
 			if observed == "" {

@@ -2,6 +2,8 @@ package install
 
 import (
 	"context"
+	"crypto/x509/pkix"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -12,9 +14,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
-var units = []string{"application-grid-wrapper", "statefulset-grid-daemon"}
+var units = []string{"application-grid-wrapper", "statefulset-grid-daemon", "lite-apiserver"}
 
 // TestNotifications: the real programs, started as their units start them while the API server is away, say that
 // they are ready, serve the watchdog, and say that they end.
@@ -24,15 +32,11 @@ func TestNotifications(t *testing.T) {
 			dir := t.TempDir()
 			socket, err := net.ListenUnixgram("unixgram",
 				&net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, err)
 			defer socket.Close()
 			next := func() string {
 				t.Helper()
-				if err := socket.SetReadDeadline(time.Now().Add(deadline)); err != nil {
-					t.Fatal(err)
-				}
+				suite.Must(t, socket.SetReadDeadline(time.Now().Add(deadline)))
 				buffer := make([]byte, 4096)
 				n, err := socket.Read(buffer)
 				if err != nil {
@@ -40,15 +44,13 @@ func TestNotifications(t *testing.T) {
 				}
 				return string(buffer[:n])
 			}
-			cmd := exec.Command(binary(t, name), startOf(t, name, dir)...)
+			cmd := exec.Command(suite.Binary(t, name), startOf(t, name, dir)...)
 			const watchdog = 3 * time.Second
 			cmd.Env = []string{"NOTIFY_SOCKET=" + filepath.Join(dir, "notify"),
 				"WATCHDOG_USEC=" + strconv.FormatInt(watchdog.Microseconds(), 10)}
 			var log strings.Builder
 			cmd.Stderr = &log
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, cmd.Start())
 			defer cmd.Process.Kill()
 			if got := next(); !strings.HasPrefix(got, "READY=1\nSTATUS=not ready: ") {
 				t.Errorf("first it says %q", got)
@@ -62,9 +64,7 @@ func TestNotifications(t *testing.T) {
 			if took := time.Since(begin); took < watchdog/2 { // the first is at once
 				t.Errorf("5 pings in %s are more than were asked for", took)
 			}
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			suite.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 			for ending := false; !ending; {
 				ending = strings.HasPrefix(next(), "STOPPING=1")
 			}
@@ -79,27 +79,39 @@ func TestNotifications(t *testing.T) {
 func startOf(t *testing.T, name, dir string) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(manifests, "systemd", name+".service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	match := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/` + name + ` (.*)$`).FindSubmatch(data)
 	if match == nil {
 		t.Fatalf("%s has no ExecStart=", name)
 	}
-	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
-	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["x"] = &clientcmdapi.Cluster{Server: "http://127.0.0.1:1"}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}
+	config.CurrentContext = "x"
 	options := "--bind-address=127.0.0.1:0"
-	if name == "statefulset-grid-daemon" {
+	switch name {
+	case "statefulset-grid-daemon":
 		options += " --hostpath=" + filepath.Join(dir, "hosts")
+	case "lite-apiserver":
+		authority := tlstest.NewAuthority(t)
+		config.Clusters["x"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1",
+			CertificateAuthorityData: authority.PEM}
+		certificate := filepath.Join(dir, "kubelet.pem")
+		if err := os.WriteFile(certificate, authority.IssueClient(t, pkix.Name{CommonName: "system:node:node0",
+			Organization: []string{"system:nodes"}}, time.Now().Add(time.Hour)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		config.AuthInfos["x"] = &clientcmdapi.AuthInfo{ClientCertificate: certificate, ClientKey: certificate}
+		options = fmt.Sprintf("--kubeconfig=%s --file-cache-path=%s --port=%d --health-bind-address=0",
+			filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "kept"), suite.FreePort(t))
 	}
+	suite.Must(t, clientcmd.WriteToFile(*config, filepath.Join(dir, "kubeconfig")))
 	return strings.Fields(strings.NewReplacer("${CREDENTIALS_DIRECTORY}", dir, "${NODE_NAME}", "node0", "$OPTIONS",
-		options).Replace(string(match[1])))
+		options, "$SEAL", "--unsealed").Replace(string(match[1])))
 }
 
 // exposure is what docs/install.md says of the units, and no more.
-var exposure = map[string]float64{"application-grid-wrapper": 1.1, "statefulset-grid-daemon": 1.6}
+var exposure = map[string]float64{"application-grid-wrapper": 1.1, "statefulset-grid-daemon": 1.6, "lite-apiserver": 1.6}
 
 // TestInstalledUnits: make install puts everything where it belongs, systemd finds nothing to complain of and
 // little that the programs could do, an edited file survives, and make uninstall leaves what it says.
@@ -139,11 +151,13 @@ func TestInstalledUnits(t *testing.T) {
 	destination := "DESTDIR=" + filepath.Join(root, "package")
 	run("install", destination)
 	const where = "/package/usr/local/"
-	want := "/package/etc/application-grid/application-grid-wrapper.env /package/etc/application-grid/statefulset-grid-daemon.env " +
+	want := "/package/etc/application-grid/application-grid-wrapper.env /package/etc/application-grid/lite-apiserver.env " +
+		"/package/etc/application-grid/statefulset-grid-daemon.env " +
 		where + "bin/application-grid-controller " + where + "bin/application-grid-hub " +
 		where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
 		where + "bin/lite-apiserver " + where + "bin/statefulset-grid-daemon " +
 		where + "lib/systemd/system/application-grid-wrapper.service " + where +
+		"lib/systemd/system/lite-apiserver.service " + where +
 		"lib/systemd/system/statefulset-grid-daemon.service " +
 		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" +
 		manual(t, " "+where+"share/man/man1/")
@@ -151,15 +165,11 @@ func TestInstalledUnits(t *testing.T) {
 		t.Errorf("installed are %s", got)
 	}
 	edited := filepath.Join(root, "package", "etc", "application-grid", "application-grid-wrapper.env")
-	if err := os.WriteFile(edited, []byte("OPTIONS=--v=4\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, os.WriteFile(edited, []byte("OPTIONS=--v=4\n"), 0o600))
 	if out := run("install", destination); !strings.Contains(out, "kept, because it was edited: "+edited) {
 		t.Errorf("of the edited file: %s", out)
 	}
-	if err := os.MkdirAll(filepath.Join(root, "package", "var", "lib", "application-grid-wrapper"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, os.MkdirAll(filepath.Join(root, "package", "var", "lib", "application-grid-wrapper"), 0o700))
 	out := run("uninstall", destination)
 	for _, kept := range []string{"/etc/application-grid", "/var/lib/application-grid-wrapper"} {
 		if !strings.Contains(out, "rm -r "+filepath.Join(root, "package", kept)+"\n") {
@@ -209,8 +219,6 @@ func files(t *testing.T, root string) string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	suite.Must(t, err)
 	return strings.Join(names, " ")
 }

@@ -1,0 +1,158 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// Test is a test with a cluster. The fixtures of packages embed it.
+type Test struct {
+	*testing.T
+	// Cluster is what the test's nodes are of.
+	Cluster *cluster.Cluster
+	// Patience is how long a change may take to get where it should, and the pause between two looks.
+	Patience await.Patience
+}
+
+// Must ends the test if there is an error.
+func (t *Test) Must(err error) {
+	t.Helper()
+	Must(t.T, err)
+}
+
+// Must ends a test if there is an error.
+func Must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Binary is Program, of a test that ends without it.
+func Binary(tb testing.TB, name string) string {
+	tb.Helper()
+	path, err := Program(name)
+	Must(tb, err)
+	return path
+}
+
+// Repository is Root, of a test that ends without it.
+func Repository(tb testing.TB) string {
+	tb.Helper()
+	root, err := Root()
+	Must(tb, err)
+	return root
+}
+
+// Eventually asks until there is no error, and logs and returns how long that took.
+func (t *Test) Eventually(what string, ask func() error) time.Duration {
+	t.Helper()
+	took := t.Patience.Until(t.T, what, ask)
+	t.Logf("%-60s %dms", what, took.Milliseconds())
+	return took
+}
+
+// Node is a node of the cluster.
+func (t *Test) Node(name string) *cluster.Node {
+	t.Helper()
+	node, err := t.Cluster.Node(name)
+	t.Must(err)
+	return node
+}
+
+// AddNode adds a node to the cluster, until the test ends. The test may remove it before.
+func (t *Test) AddNode(spec cluster.NodeSpec) *cluster.Node {
+	t.Helper()
+	node, err := t.Cluster.AddNode(t.Context(), spec)
+	t.Must(err)
+	t.Cleanup(func() {
+		if _, err := t.Cluster.Node(spec.Name); err != nil {
+			return
+		}
+		if err := t.Cluster.RemoveNode(context.Background(), spec.Name); err != nil {
+			t.Errorf("removing the node: %v", err)
+		}
+	})
+	return node
+}
+
+// Says waits until a page of the node's wrapper is answered with 200, and has all the parts.
+func (t *Test) Says(node *cluster.Node, path string, parts ...string) {
+	t.Helper()
+	t.Answers(node, node.WrapperURL()+path, http.StatusOK, parts...)
+}
+
+// Answers waits until a URL is answered on the node with this status, 0 for any, and has all the parts.
+func (t *Test) Answers(node workload.Source, url string, status int, parts ...string) {
+	t.Helper()
+	t.Eventually(fmt.Sprintf("%s: %s is %d and says %q", node.Name(), url, status, parts), func() error {
+		reply, err := node.Get(t.Context(), url)
+		if err != nil {
+			return err
+		}
+		if status != 0 && reply.Status != status {
+			return fmt.Errorf("it is %d, and says %s", reply.Status, reply.Body)
+		}
+		for _, part := range parts {
+			if !strings.Contains(reply.Body, part) {
+				return fmt.Errorf("%q is not in %s", part, reply.Body)
+			}
+		}
+		return nil
+	})
+}
+
+// Kept waits until what the nodes see now is in the snapshots of their wrappers, which write one this time after a
+// change.
+func (t *Test) Kept(writeDelay time.Duration, nodes ...*cluster.Node) {
+	t.Helper()
+	time.Sleep(3 * writeDelay) // a snapshot of the last change is begun by then
+	for _, node := range nodes {
+		t.Eventually("there is a snapshot of "+node.Name(), func() error {
+			_, err := os.Stat(node.SnapshotFile())
+			return err
+		})
+	}
+}
+
+// Is returns a question to wait for, which is answered by an error unless a value is the one that is wanted.
+func Is[T comparable](want T, get func() T) func() error {
+	return func() error {
+		if got := get(); got != want {
+			return fmt.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	}
+}
+
+// Path makes a directory with what a user has on the PATH: kubectl and its plugin, and these programs.
+func Path(tb testing.TB, programs ...string) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	for _, name := range append([]string{"kubectl-grid"}, programs...) {
+		Must(tb, os.Symlink(Binary(tb, name), filepath.Join(dir, name)))
+	}
+	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl \"$@\"\n", Binary(tb, "components"))
+	Must(tb, os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755)) //nolint:gosec // to be run
+	return dir
+}
+
+// FreePort is a port of the loopback that nothing listens on now.
+func FreePort(tb testing.TB) int {
+	tb.Helper()
+	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	Must(tb, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener has no other
+}

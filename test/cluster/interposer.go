@@ -123,8 +123,8 @@ func (i *Interposer) serve(w http.ResponseWriter, r *http.Request) {
 	e := i.episode()
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), alterKey{}, e.Alter))
 	defer cancel()
-	f := &freezingWriter{ResponseWriter: w, ctx: ctx}
-	go f.follow(e, cancel)
+	f := &freezingWriter{ResponseWriter: w, ctx: ctx, cancel: cancel, at: e}
+	go f.follow()
 	r = r.WithContext(ctx)
 	if e.Answer != nil {
 		e.Answer(f, r)
@@ -145,38 +145,68 @@ func (i *Interposer) Close() error {
 	return nil
 }
 
-// freezingWriter is the answer to a request that may hear nothing more at any time.
+// freezingWriter is the answer to a request that may hear nothing more from the moment on that a behaviour begins.
 type freezingWriter struct {
 	http.ResponseWriter
 
 	ctx    context.Context //nolint:containedctx // the request's, which a Write must heed
-	frozen atomic.Bool
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	at     *episode // guarded by mu
+	frozen bool     // guarded by mu
+	silent bool     // guarded by mu; it outlasts the behaviours to come
 }
 
-// follow freezes the request, or cuts it off by cancel, when the behaviour it began under is over.
-func (f *freezingWriter) follow(e *episode, cancel context.CancelFunc) {
+// follow freezes the request, or cuts it off, when the behaviour it began under is over.
+func (f *freezingWriter) follow() {
 	for {
+		over := f.over()
+		if over == nil {
+			return
+		}
 		select {
-		case <-e.over:
+		case <-over:
 		case <-f.ctx.Done():
 			return
 		}
-		if e.Endures && (f.frozen.Load() || e.Answer != nil) {
-			return
-		}
-		if e = e.next; !e.Freezes {
-			cancel()
-			return
-		}
-		f.frozen.Store(true)
 	}
 }
 
-// Write implements io.Writer.
+// over brings the request up to the behaviour of now, and returns when that one is over; nil if the request ends with
+// none that follows.
+func (f *freezingWriter) over() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.ctx.Err() == nil && !f.silent {
+		select {
+		case <-f.at.over:
+		default:
+			return f.at.over
+		}
+		if f.silent = f.at.Endures && (f.frozen || f.at.Answer != nil); f.silent {
+			break
+		}
+		if f.at = f.at.next; f.at.Freezes {
+			f.frozen = true
+		} else {
+			f.cancel()
+		}
+	}
+	return nil
+}
+
+// Write implements io.Writer. Nothing is written for a behaviour that is over, however late follow is.
 func (f *freezingWriter) Write(p []byte) (int, error) {
-	if f.frozen.Load() {
+	f.over()
+	f.mu.Lock()
+	frozen := f.frozen
+	f.mu.Unlock()
+	if frozen {
 		<-f.ctx.Done()
-		return 0, f.ctx.Err()
+	}
+	if err := f.ctx.Err(); err != nil {
+		return 0, err
 	}
 	return f.ResponseWriter.Write(p)
 }

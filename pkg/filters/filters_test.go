@@ -145,12 +145,11 @@ func TestServedOrPassedOn(t *testing.T) {
 }
 
 func TestLocalEndpoints(t *testing.T) {
-	profiles := []string{"", "cmdline", "symbol", "heap", "goroutine", "allocs", "block", "mutex", "threadcreate"}
 	var reachable bool
-	for _, debug := range []bool{false, true} {
+	for pprof, profiles := range map[string]http.Handler{"upstream": nil, "profiles": mark("profiles")} {
 		handler := WithLocalEndpoints(LocalEndpoints{
 			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
-			Reachable: func() bool { return reachable }, Debug: debug,
+			Reachable: func() bool { return reachable }, Profiles: profiles,
 		})(mark("upstream"))
 		for path, want := range map[string]string{
 			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream",
@@ -192,11 +191,9 @@ func TestLocalEndpoints(t *testing.T) {
 				}
 			}
 		}
-		// SuperEdge's wrapper served the index of the profiles only.
-		for _, profile := range profiles {
-			w := answer(handler, request(t, "GET", "/debug/pprof/"+profile))
-			if passed := w.Body.String() == "upstream"; passed == debug || w.Code != http.StatusOK {
-				t.Errorf("debug %v: /debug/pprof/%s: code %d, passed on %v", debug, profile, w.Code, passed)
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap"} {
+			if got := answer(handler, request(t, "GET", path)).Body.String(); got != pprof {
+				t.Errorf("%s: answered by %s, want %s", path, got, pprof)
 			}
 		}
 	}

@@ -36,7 +36,8 @@ type Target struct {
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
 
-// Forward passes every request on. Responses are flushed as they come, so that watches and logs stream.
+// Forward passes every request on. Responses of unknown length, such as watches and logs, are flushed as they come;
+// httputil does that by itself.
 func Forward(target Target) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -52,7 +53,6 @@ func Forward(target Target) http.Handler {
 		},
 		Transport:      roundTripper{target},
 		BufferPool:     &bufferPool{},
-		FlushInterval:  -1,
 		ErrorHandler:   forwardError,
 		ModifyResponse: target.endWithProcess,
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.

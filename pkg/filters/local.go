@@ -2,7 +2,6 @@ package filters
 
 import (
 	"net/http"
-	"net/http/pprof"
 
 	"github.com/gorilla/mux"
 )
@@ -14,12 +13,11 @@ type LocalEndpoints struct {
 	Reachable func() bool
 	// Explain answers /debug/explain/{namespace}/{service}. It gets namespace and service as variables of gorilla/mux.
 	Explain http.Handler
-	// Debug also serves /debug/pprof.
-	Debug bool
+	// Profiles answers /debug/pprof. If it is nil, that is passed on like every other path.
+	Profiles http.Handler
 }
 
-// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and, if Debug is set, /debug/pprof.
-// Without Debug, /debug/pprof is passed on like every other path.
+// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and /debug/pprof.
 //
 // A client with credentials takes the wrapper for an API server, and asks for that one's health: Cilium drops all its
 // connections if the answer is not 200. While the upstream is away the wrapper's own health counts, because it answers
@@ -36,13 +34,8 @@ func WithLocalEndpoints(local LocalEndpoints) Filter {
 		own.Handle("/readyz", local.Ready)
 		get.Handle("/metrics", local.Metrics)
 		get.Handle("/debug/explain/{namespace}/{service}", local.Explain)
-		if local.Debug {
-			router.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-			router.HandleFunc("/debug/pprof/profile", pprof.Profile)
-			router.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-			router.HandleFunc("/debug/pprof/trace", pprof.Trace)
-			// The index serves the named profiles (heap, goroutine, allocs, block, mutex, threadcreate) too.
-			router.PathPrefix("/debug/pprof/").HandlerFunc(pprof.Index)
+		if local.Profiles != nil {
+			router.PathPrefix("/debug/pprof/").Handler(local.Profiles)
 			router.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 		}
 		router.NotFoundHandler = next

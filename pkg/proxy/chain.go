@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"net/http/pprof"
 	"path/filepath"
 
 	"github.com/application-grid/application-grid/pkg/filters"
@@ -18,14 +19,14 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
-		p.door(),
+		p.onlyPrograms(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive:     http.HandlerFunc(health.Alive),
 			Ready:     health.Ready(p.readiness().report),
 			Metrics:   p.metrics.handler(),
 			Explain:   http.HandlerFunc(p.explain),
 			Reachable: p.upstream.Reachable,
-			Debug:     p.config.Debug,
+			Profiles:  p.profiles(),
 		}),
 		filters.WithUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
@@ -53,10 +54,25 @@ func (p *Proxy) chain() http.Handler {
 	return wrap(filters.Forward(p.asCaller), chain...)
 }
 
-// door returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is set, it
+// profiles answers /debug/pprof; nil without --debug.
+func (p *Proxy) profiles() http.Handler {
+	if !p.config.Debug {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	// The index serves the named profiles (heap, goroutine, allocs, block, mutex, threadcreate) too.
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	return mux
+}
+
+// onlyPrograms returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is set, it
 // also refuses requests for other hosts. Elsewhere TLS makes that unnecessary: a browser that reaches the wrapper by a
 // name that is not in its certificate sends no request.
-func (p *Proxy) door() filters.Filter {
+func (p *Proxy) onlyPrograms() filters.Filter {
 	pages := filters.WithoutWebPages(p.hosts)
 	if !p.loopback && len(p.config.AllowedHosts) == 0 {
 		return pages

@@ -282,8 +282,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	route := t.route.Load()
 	ctx, cancel := context.WithCancel(r.Context())
 	release := context.AfterFunc(route.left, cancel)
-	r = r.Clone(ctx)
-	if *route.server != *t.first {
+	if *route.server == *t.first {
+		r = r.WithContext(ctx)
+	} else {
+		r = r.Clone(ctx)
 		redirect(r, t.first, route.server)
 	}
 	response, err := route.next.RoundTrip(r)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -32,6 +33,8 @@ type Program struct {
 	Ignored func() []string
 	// GCPercent is the GOGC of the process, where the environment has none; 0 for Go's own.
 	GCPercent int
+	// Processors is the GOMAXPROCS of the process, where the environment has none; 0 for Go's own.
+	Processors int
 	// Run does the work until ctx is done, which happens on SIGTERM and SIGINT. ctx carries the logger.
 	Run func(ctx context.Context) error
 	// Commands are those that answer and end.
@@ -75,6 +78,9 @@ func (p Program) start(ctx context.Context, stdout io.Writer) error {
 	}
 	if p.GCPercent > 0 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(p.GCPercent)
+	}
+	if p.Processors > 0 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(p.Processors)
 	}
 	ctx, stop := signal.NotifyContext(klog.NewContext(ctx, logger), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -1,12 +1,16 @@
 package lite
 
 import (
+	"bytes"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +29,7 @@ const (
 	// manyPods is how many pods a node has, each with a ConfigMap, a Secret and a token of its own.
 	manyPods = 50
 	// memoryGoal and latencyGoal are what lite-apiserver may take: resident bytes, and time added to one request in a
-	// hundred. The test fails from twice the first, and where requests take more than twice as long: other programs
-	// run beside it.
+	// hundred. Tests fail from twice the first and ten times the second: other programs run beside them.
 	memoryGoal  = 30 << 20
 	latencyGoal = 500 * time.Microsecond
 	// asked is how many requests are timed on each way.
@@ -48,27 +51,12 @@ func TestFigures(t *testing.T) {
 	t.Logf("with %d pods: resident %.1f MB, of it %.1f MB of the program's file, journal %.0f kB", manyPods,
 		float64(m.resident())/(1<<20), float64(m.processFile("status", "RssFile:"))/(1<<10), float64(m.kept())/1e3)
 
-	path := "/api/v1/namespaces/" + namespace + "/configmaps/0"
-	direct, through := m.client(m.kubeconfig, path), m.client(filepath.Join(m.dir(), "kubelet.conf"), path)
-	var directly, passed []time.Duration
-	used := m.processor()
-	for range asked {
-		directly = append(directly, m.ask(direct))
-		passed = append(passed, m.ask(through))
-	}
-	added := percentile(passed, 99) - percentile(directly, 99)
-	t.Logf("GET of a ConfigMap: directly p50 %s, p99 %s; through lite-apiserver p50 %s, p99 %s; added to p99 %s",
-		percentile(directly, 50), percentile(directly, 99), percentile(passed, 50), percentile(passed, 99), added)
+	m.compare("kube-apiserver", "/api/v1/namespaces/"+namespace+"/configmaps/0")
 	resident := m.resident()
-	t.Logf("after %d requests: %s of processor time each, resident %.1f MB", asked, (m.processor()-used)/asked,
-		float64(resident)/(1<<20))
+	t.Logf("after %d requests resident %.1f MB", 2*asked, float64(resident)/(1<<20))
 	if resident > 2*memoryGoal {
 		t.Errorf("%d bytes are resident, of %d", resident, memoryGoal)
 	}
-	if added > percentile(directly, 99)+10*latencyGoal {
-		t.Errorf("%s are added, of %s", added, latencyGoal)
-	}
-
 	calm, err := time.ParseDuration(os.Getenv("CALM"))
 	if err != nil {
 		calm = 10 * time.Second
@@ -77,6 +65,58 @@ func TestFigures(t *testing.T) {
 	time.Sleep(calm) // nothing is to happen
 	t.Logf("in %s without a change: %d bytes written, and the journal has %d more", calm, m.written()-before,
 		m.kept()-journal)
+}
+
+// TestLatency times requests to an upstream that answers at once: kube-apiserver and etcd collect their garbage for
+// milliseconds, in one request of a hundred, which is more than what is measured.
+func TestLatency(t *testing.T) {
+	m := newMachine(t, "latency-0", false)
+	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != atOnce {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(bytes.Repeat([]byte(" "), 1500))
+	}))
+	upstream.EnableHTTP2 = true
+	upstream.StartTLS()
+	defer upstream.Close()
+	config, err := clientcmd.LoadFromFile(m.kubeconfig)
+	m.Must(err)
+	for _, at := range config.Clusters { // lite-apiserver knows the node's certificate by the cluster's CA
+		at.Server = upstream.URL
+		at.CertificateAuthorityData = append(at.CertificateAuthorityData, pem.EncodeToMemory(&pem.Block{
+			Type: "CERTIFICATE", Bytes: upstream.Certificate().Raw})...)
+	}
+	m.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	m.Must(clientcmd.WriteToFile(*config, m.kubeconfig))
+	m.start()
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // this process is client and upstream
+	if added := m.compare("an upstream that answers at once", atOnce); added > 10*latencyGoal {
+		t.Errorf("%s are added, of %s", added, latencyGoal)
+	}
+}
+
+// atOnce is the path that TestLatency's upstream answers.
+const atOnce = "/api/v1/namespaces/default/configmaps/at-once"
+
+// compare times requests directly and through lite-apiserver, one after the other, and returns what is added to one in
+// a hundred.
+func (m *machine) compare(upstream, path string) time.Duration {
+	m.Helper()
+	direct, through := m.client(m.kubeconfig, path), m.client(filepath.Join(m.dir(), "kubelet.conf"), path)
+	var directly, passed []time.Duration
+	used := m.processor()
+	for range asked {
+		directly = append(directly, m.ask(direct))
+		passed = append(passed, m.ask(through))
+	}
+	added := percentile(passed, 99) - percentile(directly, 99)
+	m.Logf("GET of a ConfigMap from %s: directly p50 %s, p99 %s; through lite-apiserver p50 %s, p99 %s; added to p99 "+
+		"%s; %s of its processor time", upstream, percentile(directly, 50), percentile(directly, 99),
+		percentile(passed, 50), percentile(passed, 99), added, (m.processor()-used)/asked)
+	return added
 }
 
 // createRichPod makes a pod with a ConfigMap, a Secret and the token of a ServiceAccount.

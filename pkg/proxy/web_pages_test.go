@@ -19,7 +19,7 @@ import (
 )
 
 // TestWebPagesGetNothing takes the seat of a web page that is open on the node: neither by a name of its own that
-// leads to the loopback nor by the wrapper's right name does it get past the door, whatever it asks for.
+// leads to the loopback nor by the wrapper's right name is it answered, whatever it asks for.
 func TestWebPagesGetNothing(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()

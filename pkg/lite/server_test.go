@@ -31,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
@@ -205,11 +206,10 @@ func newFixture(t *testing.T) *fixture {
 		f.cloud.Close()
 	})
 
-	port, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	port, err := freeport.Find(t.Context())
 	f.must(err)
-	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"), Address: port.Addr().String(),
-		Dir: t.TempDir()}
-	f.must(port.Close())
+	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"),
+		Address: fmt.Sprintf("127.0.0.1:%d", port), Dir: t.TempDir()}
 	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
 	return f
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 )
 
 // Controller is an application-grid-controller beside the control plane.
@@ -27,11 +29,11 @@ func (c *Cluster) NewController(ctx context.Context, name, path string, args ...
 	if err != nil {
 		return nil, err
 	}
-	health, err := freePort(ctx)
+	health, err := freeport.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := freePort(ctx)
+	metrics, err := freeport.Find(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	heartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
 	podstage "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
+
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 )
 
 const (
@@ -35,7 +36,7 @@ var namespacePorts = controlPlanePorts{
 	etcd: 2379, etcdPeer: 2380, apiserver: 6443, controllerManager: 10257, scheduler: 10259, kwok: 10247, hub: 8443,
 }
 
-// freePorts finds free loopback ports. They are only probably still free when the components take them.
+// freePorts finds free loopback ports.
 func freePorts(ctx context.Context) (controlPlanePorts, error) {
 	var ports controlPlanePorts
 	for _, port := range []*int{
@@ -43,20 +44,11 @@ func freePorts(ctx context.Context) (controlPlanePorts, error) {
 		&ports.hub,
 	} {
 		var err error
-		if *port, err = freePort(ctx); err != nil {
+		if *port, err = freeport.Find(ctx); err != nil {
 			return ports, err
 		}
 	}
 	return ports, nil
-}
-
-func freePort(ctx context.Context) (int, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("looking for a free loopback port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has no other
 }
 
 // local is host:port on the loopback of the control plane.

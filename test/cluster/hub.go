@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
+
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 )
 
 const (
@@ -92,7 +94,7 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 	server := "https://" + local(c.ports.apiserver)
 	var err error
 	if c.options.APIViewOnly {
-		if r.port, err = freePort(ctx); err != nil {
+		if r.port, err = freeport.Find(ctx); err != nil {
 			return nil, err
 		}
 	}

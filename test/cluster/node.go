@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/test/netns"
 )
 
@@ -119,7 +120,7 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	thread := c.thread
 	node.wrapperAddress = local(wrapperPort)
 	if c.options.APIViewOnly {
-		port, err := freePort(ctx)
+		port, err := freeport.Find(ctx)
 		if err != nil {
 			return err
 		}

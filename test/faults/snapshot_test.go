@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -63,12 +62,7 @@ func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	if err := os.WriteFile(l.snapshot, snapshot, 0o600); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", suite.FreePort(s))
 	l.url = "http://" + address
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	const nowhere = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]}`

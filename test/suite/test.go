@@ -3,7 +3,6 @@ package suite
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
 )
@@ -148,11 +148,10 @@ func Path(tb testing.TB, programs ...string) string {
 	return dir
 }
 
-// FreePort is a port of the loopback that nothing listens on now.
+// FreePort is a port of 127.0.0.1 on which nothing listens.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
-	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	port, err := freeport.Find(tb.Context())
 	Must(tb, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener has no other
+	return port
 }

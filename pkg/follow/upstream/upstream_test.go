@@ -32,6 +32,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -364,17 +365,20 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	}
 }
 
-// TestRefusedConnectionThenBack: before the first list nothing is served, after it the cache is.
-func TestRefusedConnectionThenBack(t *testing.T) {
-	t.Parallel()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+// freeAddress is an address on which nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	port, err := freeport.Find(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// TestRefusedConnectionThenBack: before the first list nothing is served, after it the cache is.
+func TestRefusedConnectionThenBack(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
 	api := smallCluster()
 	f := start(t, api, &rest.Config{Host: "http://" + address})
 	soon.UntilQuiet(t, func() string {
@@ -470,14 +474,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	ca := tlstest.NewAuthority(t)
 	api := smallCluster()
 	first := ca.Issue(t, "upstream")
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	stop := serveAt(t, address, api, &first)
 	f := start(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
 	f.expectSynced()

@@ -86,6 +86,9 @@ func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, er
 		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
 	}
 	body, err := client.Get().AbsPath(lite.ExplainPath).MaxRetries(0).DoRaw(ctx)
+	if why := lite.CheckCertificate(o.kubeconfig, time.Now()); err != nil && why != nil {
+		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s: %w", config.Host, why)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s; does it run, and is --kubeconfig its own? %w",
 			config.Host, err)

@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509/pkix"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 // TestFlagsReference: docs/reference.md has the flags as they are.
@@ -52,5 +56,27 @@ func TestMistakes(t *testing.T) {
 		if code == 0 || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%q: exit code %d, and %s", line, code, stderr.String())
 		}
+	}
+}
+
+// TestExplainExpired: with a certificate that has expired there is no answer, and explain says why.
+func TestExplainExpired(t *testing.T) {
+	certificate := filepath.Join(t.TempDir(), "client.pem")
+	node0 := pkix.Name{CommonName: "system:node:node0", Organization: []string{"system:nodes"}}
+	kubeconfig := filepath.Join(t.TempDir(), "kubelet.conf")
+	for path, content := range map[string][]byte{
+		certificate: tlstest.NewAuthority(t).IssueClient(t, node0, time.Now().Add(-time.Minute)),
+		kubeconfig: fmt.Appendf(nil, "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "+
+			"clusters: [{name: c, cluster: {server: https://127.0.0.1:1}}], "+
+			"users: [{name: u, user: {client-certificate: %[1]s, client-key: %[1]s}}]}", certificate),
+	} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stderr bytes.Buffer
+	code := newOptions().program().Main([]string{"explain", "--kubeconfig=" + kubeconfig}, &stderr, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "the kubelet's certificate has expired at") {
+		t.Errorf("exit code %d, and %s", code, stderr.String())
 	}
 }

@@ -68,13 +68,8 @@ func (s *Server) missing() []string {
 	if err := s.tooOld(); err != nil {
 		missing = append(missing, err.Error())
 	}
-	certificate, err := kubeletCertificate(s.config.Kubeconfig)
-	switch {
-	case err != nil:
-		missing = append(missing, fmt.Sprintf("the kubelet's certificate cannot be read: %v", err))
-	case !s.store.now().Before(certificate.NotAfter):
-		missing = append(missing, fmt.Sprintf("the kubelet's certificate has expired at %s: it starts again only when "+
-			"kube-apiserver signs a new one", certificate.NotAfter.UTC().Format(time.RFC3339)))
+	if err := CheckCertificate(s.config.Kubeconfig, s.store.now()); err != nil {
+		missing = append(missing, err.Error())
 	}
 	return missing
 }

@@ -96,6 +96,19 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 	return nil, errors.New("it has no client certificate")
 }
 
+// CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate; nil if it can.
+func CheckCertificate(kubeconfig string, now time.Time) error {
+	certificate, err := kubeletCertificate(kubeconfig)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the kubelet's certificate cannot be read: %w", err)
+	case !now.Before(certificate.NotAfter):
+		return fmt.Errorf("the kubelet's certificate has expired at %s: it starts again only when kube-apiserver "+
+			"signs a new one", certificate.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
 // tlsConfig asks for certificates of the cluster's CA. A clock that is behind does not make them invalid.
 func (s *Server) tlsConfig(clusterCA []byte) (*tls.Config, error) {
 	pool := x509.NewCertPool()

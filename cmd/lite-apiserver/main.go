@@ -16,8 +16,8 @@ const (
 	// gcPercent is the GOGC. What passes through becomes garbage at once, and a node has little memory to spare for it.
 	// With 50 every hundredth request would wait for the garbage collection.
 	gcPercent = 75
-	// processors is the GOMAXPROCS. A request passes through several goroutines; on several processors each wakes another
-	// thread, which takes a third more processor time, and longer.
+	// processors is the GOMAXPROCS. A request passes through several goroutines; on several processors each wakes
+	// another thread, which takes a third more processor time, and longer.
 	processors = 1
 )
 

@@ -69,9 +69,9 @@ func (p *Proxy) profiles() http.Handler {
 	return mux
 }
 
-// onlyPrograms returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is set, it
-// also refuses requests for other hosts. Elsewhere TLS makes that unnecessary: a browser that reaches the wrapper by a
-// name that is not in its certificate sends no request.
+// onlyPrograms returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is
+// set, it also refuses requests for other hosts. Elsewhere TLS makes that unnecessary: a browser that reaches the
+// wrapper by a name that is not in its certificate sends no request.
 func (p *Proxy) onlyPrograms() filters.Filter {
 	pages := filters.WithoutWebPages(p.hosts)
 	if !p.loopback && len(p.config.AllowedHosts) == 0 {

@@ -1,7 +1,7 @@
 // Package freeport finds ports for servers of tests that have to be told their port before they listen on it.
 //
-// A port that the kernel chose (port 0) does not serve for that: the kernel may give it to any client as soon as nothing
-// listens on it, for example while a server is started again.
+// A port that the kernel chose (port 0) does not serve for that: the kernel may give it to any client as soon as
+// nothing listens on it, for example while a server is started again.
 package freeport
 
 import (
@@ -32,7 +32,7 @@ func Find(ctx context.Context) (int, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	for range tries {
-		port := first + rand.IntN(last-first+1)
+		port := first + rand.IntN(last-first+1) //nolint:gosec // no secret
 		if given[port] {
 			continue
 		}

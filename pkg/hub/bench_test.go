@@ -315,3 +315,33 @@ func processorTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
+
+// BenchmarkRelabel moves a node from site to site, each of which has endpoints of every second of 1,000 Services.
+func BenchmarkRelabel(b *testing.B) {
+	const nodes, zones, services = 1000, 100, 1000
+	all := make(map[string]string, services)
+	var slices []*wire.Object
+	for i := range services {
+		name := fmt.Sprintf("svc-%04d", i)
+		all[name] = `["zone"]`
+		var in []int
+		for j := range 50 {
+			in = append(in, (i*17+j*7)%nodes)
+		}
+		slices = append(slices, boundsSlice(name, name, 0, in...))
+	}
+	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % zones }), all, slices...)
+	streams := make([]*stream, nodes)
+	for i := range streams {
+		streams[i] = w.stream(b, i, nil)
+		drain(b, streams[i])
+	}
+	b.ReportAllocs()
+	moves, sent := 0, 0
+	for b.Loop() {
+		moves++
+		w.nodes.Apply(boundsNode(0, moves%zones, 0))
+		sent += drain(b, streams[0])
+	}
+	b.ReportMetric(float64(sent)/float64(moves), "B/relabel")
+}

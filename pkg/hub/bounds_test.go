@@ -2,9 +2,11 @@ package hub
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
-	"runtime"
+	"maps"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
@@ -116,19 +120,19 @@ func digestsOf(w *boundsWorld, st *stream) hubv1alpha1.Digests {
 }
 
 func liveHeap() int {
-	runtime.GC()
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
+	goruntime.GC()
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
 	return int(stats.HeapAlloc)
 }
 
 // drain takes what a stream is to be sent.
-func drain(t *testing.T, st *stream) (bytes int) {
-	t.Helper()
+func drain(tb testing.TB, st *stream) (bytes int) {
+	tb.Helper()
 	data, sent, err := st.Next()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, member := range data {
 		bytes += len(member)
@@ -174,6 +178,70 @@ func TestLabelsGoWithTheLastClass(t *testing.T) {
 	}
 }
 
+// TestARelabelSendsWhatDiffers: a node that moves to another site is sent that site's slices, and no Services, of which
+// it has the same. It keeps the labels that another class names.
+func TestARelabelSendsWhatDiffers(t *testing.T) {
+	const services = 1000
+	all := map[string]string{"racks": `["rack"]`}
+	slices := []*wire.Object{boundsSlice("racks", "racks", 0, 1), boundsSlice("both", "svc-0000", 0, 3, 1, 2)}
+	for i := range services {
+		name := fmt.Sprintf("svc-%04d", i)
+		all[name] = `["zone"]`
+		slices = append(slices, boundsSlice(name+"-a", name, 0, 1), boundsSlice(name+"-b", name, 0, 2))
+	}
+	node := func(i int, zone, rack string) *wire.Object {
+		return wiretest.Object(nodeObject(fmt.Sprintf("node-%d", i), map[string]string{"zone": zone, "rack": rack}))
+	}
+	w := newBoundsWorld([]*wire.Object{node(0, "a", "1"), node(1, "a", "1"), node(2, "b", "2")}, all, slices...)
+	st := w.stream(t, 0, nil)
+	var known hubv1alpha1.Digests
+	addMarks(t, &known, frames(t, st))
+	w.nodes.Apply(node(0, "b", "1"))
+	got := frames(t, st)
+	for what, n := range map[string]int{
+		"topologyKeys": 0, "DELETED": services, "10.0.2.0": services, "10.0.2.2": 1, "10.0.1.": 0,
+	} {
+		if has := strings.Count(got, what); has != n {
+			t.Errorf("%d times %q, and not %d times", has, what, n)
+		}
+	}
+	if addMarks(t, &known, got); known != digestsOf(w, st) {
+		t.Error("the digests are not those of the new share")
+	}
+	w.nodes.Apply(node(0, "b", "2"))
+	if got := frames(t, st); strings.Count(got, "DELETED") != 2 { // the slice of racks, and the labels of node-1
+		t.Errorf("another rack: %q", got)
+	}
+}
+
+// addMarks does with the marks of frames what a client does.
+func addMarks(t *testing.T, digests *hubv1alpha1.Digests, frames string) {
+	t.Helper()
+	var whole [hubv1alpha1.Buckets]bool
+	for len(frames) > 0 {
+		size := 4 + binary.BigEndian.Uint32([]byte(frames))
+		event, envelope, object := &metav1.WatchEvent{}, &runtime.Unknown{}, &metav1.PartialObjectMetadata{}
+		if err := event.Unmarshal([]byte(frames[4:size])); err != nil {
+			t.Fatal(err)
+		}
+		frames = frames[size:]
+		if event.Type != string(watch.Bookmark) {
+			continue
+		}
+		if err := envelope.Unmarshal(bytes.TrimPrefix(event.Object.Raw, []byte("k8s\x00"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := object.Unmarshal(envelope.Raw); err != nil {
+			t.Fatal(err)
+		}
+		mark, err := hubv1alpha1.ParseMark(object.ResourceVersion, object.Annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mark.AddTo(digests, &whole)
+	}
+}
+
 // TestDaysOfReports: kubelets report, slices flap, and nothing of it stays.
 func TestDaysOfReports(t *testing.T) {
 	const nodes, zones, beats = 6, 2, 3 * 288 // three days
@@ -205,7 +273,7 @@ func TestDaysOfReports(t *testing.T) {
 	if grown > 1<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
-	runtime.KeepAlive(streams)
+	goruntime.KeepAlive(streams)
 }
 
 // TestHostnameMultipliesNothing: a Service with the key kubernetes.io/hostname, in anybody's namespace, makes every
@@ -242,7 +310,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 	if got := w.stats(); got.classes != stats.classes {
 		t.Errorf("%d classes", got.classes)
 	}
-	runtime.KeepAlive(streams)
+	goruntime.KeepAlive(streams)
 }
 
 // TestManySetsOfKeys: Services beyond maxSets are matched node by node, and shown as well.
@@ -253,8 +321,8 @@ func TestManySetsOfKeys(t *testing.T) {
 		labels[fmt.Sprint("key-", i)] = "here"
 		services[fmt.Sprint("svc-", i)] = fmt.Sprintf(`["key-%d"]`, i)
 	}
-	node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: labels}})
-	w := newBoundsWorld([]*wire.Object{node}, nil)
+	neighbour := wiretest.Object(nodeObject("node-2", maps.Clone(labels)))
+	w := newBoundsWorld([]*wire.Object{wiretest.Object(nodeObject("node-1", labels)), neighbour}, nil)
 	follow := func() *stream {
 		st := w.stream(t, 1, nil)
 		drain(t, st)
@@ -263,7 +331,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	first := follow()
 	for name, keys := range services {
 		w.services.Apply(boundsService(name, keys))
-		w.slices.Apply(boundsSlice(name, name, 0, 1))
+		w.slices.Apply(boundsSlice(name, name, 0, 2))
 	}
 	drain(t, first)
 	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
@@ -271,6 +339,17 @@ func TestManySetsOfKeys(t *testing.T) {
 	}
 	if second := follow(); digestsOf(w, first) != digestsOf(w, second) {
 		t.Error("what a stream was told step by step is not what a new one is told")
+	}
+	for key := range labels { // the node moves away from its neighbour, label by label
+		labels[key] = "there"
+		w.nodes.Apply(wiretest.Object(nodeObject("node-1", labels)))
+		wanted := 1
+		if !slices.Contains(slices.Collect(maps.Values(labels)), "here") {
+			wanted++ // and the neighbour's labels
+		}
+		if got := frames(t, first); strings.Count(got, "DELETED") != wanted {
+			t.Errorf("without the same %s: %q", key, got)
+		}
 	}
 	for name := range services {
 		w.services.Remove("ns", name)

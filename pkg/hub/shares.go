@@ -248,9 +248,16 @@ func (s reading) join(st *stream, set *keySet) {
 	st.classes = append(st.classes, c)
 }
 
-// leave takes a stream out of its classes. A class of a set that has no streams is dropped.
+// leave takes a stream out of its classes.
 func (s *shares) leave(st *stream) {
-	for _, c := range st.classes {
+	s.leaveClasses(st, st.classes)
+	st.classes = nil
+	s.forget(s.node(st.node))
+}
+
+// leaveClasses takes a stream out of classes. One of a set that has no streams is dropped.
+func (s *shares) leaveClasses(st *stream, left []*class) {
+	for _, c := range left {
 		delete(c.streams, st)
 		if c.set == nil || len(c.streams) > 0 {
 			continue
@@ -263,8 +270,6 @@ func (s *shares) leave(st *stream) {
 			}
 		}
 	}
-	st.classes = nil
-	s.forget(s.node(st.node))
 }
 
 // fill computes what a new class has.
@@ -295,7 +300,11 @@ func (s reading) visit(c *class, visit func(*object)) {
 			visit(n.labels)
 		}
 	default:
-		s.visitSlices(c, visit)
+		for o := range s.slicesOf(c) {
+			if part := s.slices[o].at(s.facts.LabelsOf).part(c); part != nil {
+				visit(part)
+			}
+		}
 		for name := range c.names {
 			if n := s.nodes[name]; n != nil && n.labels != nil {
 				visit(n.labels)
@@ -304,26 +313,22 @@ func (s reading) visit(c *class, visit func(*object)) {
 	}
 }
 
-// visitSlices calls visit for what a class of a set has of slices.
-func (s reading) visitSlices(c *class, visit func(*object)) {
-	if c.set.slices == 0 {
-		return
-	}
+// slicesOf are the slices that a class of a set has a part of.
+func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	found := make(map[*facts.Object]struct{})
+	if c.set.slices == 0 {
+		return found
+	}
 	for key, value := range c.here {
 		for n := range s.facts.NodesWith(key, value) {
 			for _, o := range n.Objects() {
-				found[o] = struct{}{}
+				if p := s.slices[o]; p.set == c.set && slices.Contains(p.keys, key) {
+					found[o] = struct{}{}
+				}
 			}
 		}
 	}
-	for o := range found {
-		if p := s.slices[o]; p.set == c.set {
-			if part := p.at(s.facts.LabelsOf).part(c); part != nil {
-				visit(part)
-			}
-		}
-	}
+	return found
 }
 
 // at returns the slice, taken apart, at a time when nodes had these labels.

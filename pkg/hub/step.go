@@ -35,19 +35,14 @@ type classStep struct {
 	labels map[string]*object
 }
 
-// publish makes a change of the facts one step of the streams. Those of nodes that were relabelled are in no class
-// until its end, when they get what differs from what they had.
+// publish makes a change of the facts one step of the streams. Those of nodes that were relabelled are in the classes
+// of the old labels until its end, when they get what differs in those of the new ones.
 func (s reading) publish(c *facts.Change) {
 	t := &step{
 		reading: s, change: c, before: make(map[string]topology.Labels), classes: make(map[*class]*classStep),
 	}
-	moved := make(map[*stream]*hubv1alpha1.Digests)
 	for n, labels := range c.Relabelled {
 		t.before[n.Name] = labels
-		for st := range t.node(n.Name).streams {
-			moved[st] = st.digests()
-			t.leave(st)
-		}
 	}
 	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
@@ -57,10 +52,6 @@ func (s reading) publish(c *facts.Change) {
 		t.placeSlice(o)
 	}
 	t.send()
-	for st, known := range moved {
-		t.joinAll(st)
-		t.resync(st, known)
-	}
 }
 
 // placeNode publishes a node to its own class, or that it is gone, and its labels to the classes that need them.
@@ -286,9 +277,54 @@ func (t *step) send() {
 			}
 		}
 	}
+	for n := range t.change.Relabelled {
+		for st := range maps.Clone(t.node(n.Name).streams) {
+			touched[st] = append(touched[st], t.move(st)...)
+		}
+	}
 	for st, chunks := range touched {
 		st.send(append(chunks, end))
 	}
+}
+
+// move brings a stream from the classes of a node's old labels into those of its new ones, and returns what differs.
+func (t *step) move(st *stream) (chunks []*chunk) {
+	were, before := st.classes, st.digests()
+	st.classes = nil
+	t.joinAll(st)
+	mark := &hubv1alpha1.Mark{Added: make(map[uint8]uint64)}
+	for bucket, digest := range st.digests() {
+		if digest != before[bucket] {
+			mark.Added[uint8(bucket)] = digest - before[bucket]
+		}
+	}
+	left, frames := lacking(were, st.classes), []byte(nil)
+	gone, unnamed := make(map[*facts.Object]struct{}), make(map[string]int)
+	for _, c := range left {
+		maps.Copy(gone, t.slicesOf(c))
+		maps.Copy(unnamed, c.names)
+	}
+	t.leaveClasses(st, left)
+	for _, c := range lacking(st.classes, were) {
+		chunks = append(chunks, t.content(c, nil)...)
+		for o := range t.slicesOf(c) {
+			delete(gone, o)
+		}
+	}
+	for o := range gone {
+		frames = appendRemoval(frames, objectName{&kindSlice, o.Name()})
+	}
+	for name := range unnamed {
+		if !st.names(name) {
+			frames = appendRemoval(frames, labelsName(name))
+		}
+	}
+	return append(chunks, newChunk(appendMark(frames, mark)))
+}
+
+// lacking are those of some classes that others lack.
+func lacking(some, others []*class) []*class {
+	return slices.DeleteFunc(slices.Clone(some), func(c *class) bool { return slices.Contains(others, c) })
 }
 
 // names reports whether the labels of a node are in the share of a stream.

@@ -210,8 +210,8 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 	st.send(append(chunks, newChunk(appendMark(nil, &mark))))
 }
 
-// content is what a class has in the buckets that are wanted. Of a class of a set all is kept; a class of one node has
-// one stream.
+// content is what a class has in the buckets that are wanted, nil for all of them. Of a class of a set all is kept; a
+// class of one node has one stream.
 func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 	all := !slices.Contains(wanted, false)
 	switch {
@@ -231,7 +231,7 @@ func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 	}
 	content = encode(func(yield func(*object) bool) {
 		s.visit(c, func(o *object) {
-			if wanted[o.bucket()] {
+			if all || wanted[o.bucket()] {
 				yield(o)
 			}
 		})

@@ -104,7 +104,22 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	for i := range pod.Spec.Volumes {
 		missing = append(missing, s.cloudy(pod, &pod.Spec.Volumes[i])...)
 	}
-	return append(missing, images(pod)...)
+	return slices.Concat(missing, images(pod), early(pod))
+}
+
+// early is why the kubelet will call no container ready while the machine's clock is behind the time at which the last
+// one started: of several it takes the one that was made last, by the clock of then, which is a dead one
+// (FindContainerStatusByName of Kubernetes).
+func early(pod *corev1.Pod) []string {
+	var missing []string
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
+			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this node's "+
+				"clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock is right or "+
+				"crictl rm --all has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339)))
+		}
+	}
+	return missing
 }
 
 // images is why the images of a pod may not be on the node.

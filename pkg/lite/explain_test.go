@@ -84,6 +84,10 @@ func lacks() map[string]struct {
 		"image always pulled": {func(p *corev1.Pod) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways }, nil,
 			"Always"},
 		"never ran": {func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, nil, "has never run"},
+		"clock behind": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{
+				StartedAt: metav1.NewTime(time.Now().Add(time.Hour))}
+		}, nil, "which is still to come"},
 		"its init never ran": {func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "i"}} }, nil,
 			"container i"},
 		"Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}), nil,

@@ -210,11 +210,11 @@ func (s *sites) namesAnswer(node *kubeadm.Node, dns string) {
 }
 
 // readyPods are the pods that kube-apiserver has of a node, their names by UIDs, when all of them are ready.
-func (s *sites) readyPods(node *kubeadm.Node) map[string]string {
-	s.Helper()
+func (o *operator) readyPods(node *kubeadm.Node) map[string]string {
+	o.Helper()
 	found := map[string]string{}
-	s.Eventually("all pods of "+node.Name()+" are ready", func() error {
-		list, err := s.client.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{
+	o.Eventually("all pods of "+node.Name()+" are ready", func() error {
+		list, err := o.client.CoreV1().Pods("").List(o.Context(), metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name()).String()})
 		if err != nil {
 			return err

@@ -190,7 +190,9 @@ func (s *service) start() error {
 	script := "set -a; for f in /var/lib/kubelet/kubeadm-flags.env " + KubeletArguments + " " + LiteConfig +
 		"; do [ ! -e $f ] || . $f; done; " + s.command
 	process, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
-		Env: []string{"PATH=" + machinePath}, Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Env:   []string{"PATH=" + clockDir + ":" + machinePath},
+		Files: []*os.File{nil, log, log},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)

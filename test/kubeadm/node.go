@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/netns"
@@ -160,6 +162,16 @@ func (n *Node) machine() (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("node %s has no process 1; see %s", n.name, n.log())
+}
+
+// Runtime connects to the node's containerd.
+func (n *Node) Runtime() (*grpc.ClientConn, error) {
+	machine, err := n.machine()
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(fmt.Sprintf("unix:///proc/%d/root/run/containerd/containerd.sock", machine),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
 // makeDisk makes the node's disk: what an installed node has before kubeadm comes.

@@ -25,8 +25,9 @@ type step struct {
 
 // classStep is what a step means for a class.
 type classStep struct {
-	frames []byte
-	events int
+	// removals come before all else, because another class may have the same object now.
+	removals, frames []byte
+	events           int
 	// encoded are events that are encoded already.
 	encoded []*chunk
 	// added are the differences of digests.
@@ -244,7 +245,7 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	case name.kind == &kindLabels:
 		said.labels[name.name.Name] = after
 	case after == nil:
-		said.frames, said.events = appendRemoval(said.frames, name), said.events+1
+		said.removals, said.events = appendRemoval(said.removals, name), said.events+1
 	case after.encoded != nil:
 		said.encoded = append(said.encoded, after.encoded)
 	default:
@@ -256,6 +257,14 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 func (t *step) send() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
+	for c, said := range t.classes {
+		if said.removals != nil {
+			removals := newChunk(said.removals)
+			for st := range c.streams {
+				touched[st] = append(touched[st], removals)
+			}
+		}
+	}
 	for c, said := range t.classes {
 		var unnamed []string
 		for name, o := range said.labels {
@@ -298,28 +307,30 @@ func (t *step) move(st *stream) (chunks []*chunk) {
 			mark.Added[uint8(bucket)] = digest - before[bucket]
 		}
 	}
-	left, frames := lacking(were, st.classes), []byte(nil)
-	gone, unnamed := make(map[*facts.Object]struct{}), make(map[string]int)
+	left, entered := lacking(were, st.classes), lacking(st.classes, were)
+	stay := make(map[*facts.Object]struct{})
+	for _, c := range entered {
+		maps.Copy(stay, t.slicesOf(c))
+	}
+	var frames []byte
 	for _, c := range left {
-		maps.Copy(gone, t.slicesOf(c))
-		maps.Copy(unnamed, c.names)
+		for o := range t.slicesOf(c) {
+			if _, stays := stay[o]; !stays {
+				frames = appendRemoval(frames, objectName{&kindSlice, o.Name()})
+			}
+		}
+		for name := range c.names {
+			if !st.names(name) {
+				frames = appendRemoval(frames, labelsName(name))
+			}
+		}
 	}
 	t.leaveClasses(st, left)
-	for _, c := range lacking(st.classes, were) {
+	chunks = append(chunks, newChunk(appendMark(frames, mark)))
+	for _, c := range entered {
 		chunks = append(chunks, t.content(c, nil)...)
-		for o := range t.slicesOf(c) {
-			delete(gone, o)
-		}
 	}
-	for o := range gone {
-		frames = appendRemoval(frames, objectName{&kindSlice, o.Name()})
-	}
-	for name := range unnamed {
-		if !st.names(name) {
-			frames = appendRemoval(frames, labelsName(name))
-		}
-	}
-	return append(chunks, newChunk(appendMark(frames, mark)))
+	return chunks
 }
 
 // lacking are those of some classes that others lack.

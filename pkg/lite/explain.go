@@ -114,9 +114,10 @@ func early(pod *corev1.Pod) []string {
 	var missing []string
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
-			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this node's "+
-				"clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock is right or "+
-				"crictl rm --all has removed the dead one", status.Name, running.StartedAt.UTC().Format(time.RFC3339)))
+			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this "+
+				"node's clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock "+
+				"is right or crictl rm --all has removed the dead one", status.Name,
+				running.StartedAt.UTC().Format(time.RFC3339)))
 		}
 	}
 	return missing

@@ -87,7 +87,8 @@ func (o *operator) removeDeadContainers(node *kubeadm.Node) {
 	o.Must(err)
 	for _, container := range list.GetContainers() {
 		if container.GetState() == runtimev1.ContainerState_CONTAINER_EXITED {
-			_, err := runtime.RemoveContainer(o.Context(), &runtimev1.RemoveContainerRequest{ContainerId: container.GetId()})
+			request := &runtimev1.RemoveContainerRequest{ContainerId: container.GetId()}
+			_, err := runtime.RemoveContainer(o.Context(), request)
 			o.Must(err)
 		}
 	}

@@ -466,7 +466,9 @@ func sameButTokens(before, after map[string]string) bool {
 }
 
 // isToken reports whether this is a JSON Web Token.
-func isToken(content string) bool { return strings.HasPrefix(content, "ey") && strings.Count(content, ".") == 2 }
+func isToken(content string) bool {
+	return strings.HasPrefix(content, "ey") && strings.Count(content, ".") == 2
+}
 
 // processesOfPods are the numbers of the processes of the node's pods.
 func (o *operator) processesOfPods(node *kubeadm.Node) string {

@@ -35,14 +35,12 @@ type ShareStep struct {
 	Mark []byte
 }
 
-// Put puts an object into the step; nil if it is gone, unless the step has it already.
+// Put puts an object into the step, in place of what was put of it before; nil if it is gone.
 func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Object) {
 	if step.Objects[input] == nil {
 		step.Objects[input] = make(map[types.NamespacedName]*wire.Object)
 	}
-	if o != nil || step.Objects[input][name] == nil {
-		step.Objects[input][name] = o
-	}
+	step.Objects[input][name] = o
 }
 
 // ApplyShare applies a step, or sets it aside. If the facts were restored from a State, that is replaced once the other

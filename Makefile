@@ -149,12 +149,15 @@ test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
 	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 30m
 
+# The packages that take longest begin first.
+LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults
+
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
 		mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	$(ON_CLUSTER) -short ./e2e/... ./faults/... ./docs/... $(ARGS)
+	$(ON_CLUSTER) -short $(LONGEST) ./e2e/... ./faults/... ./docs/... $(ARGS)
 
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.

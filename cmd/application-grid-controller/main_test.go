@@ -35,7 +35,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("--%s: got %q, want %q", name, f.DefValue, want)
 		}
 	}
-	if notices := o.ignored(); len(notices) > 0 {
+	if notices := o.flags.Ignored(); len(notices) > 0 {
 		t.Errorf("defaults are nothing to speak of: %q", notices)
 	}
 }
@@ -46,7 +46,8 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		"--leader-elect-resource-lock=endpoints"}); err != nil {
 		t.Fatal(err)
 	}
-	if notices := o.ignored(); len(notices) != 3 || !strings.HasPrefix(notices[1], "Ignoring --sync-period: changes") {
+	notices := o.flags.Ignored()
+	if len(notices) != 3 || !strings.HasPrefix(notices[1], "Ignoring --sync-period: changes") {
 		t.Errorf("got %q", notices)
 	}
 }
@@ -86,12 +87,8 @@ func call(args ...string) (code int, stdout, stderr string) {
 // TestBadCommandLine: a sentence that names the flag, a code that is not 0, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "kubeconfig")
-	content := "apiVersion: v1\n" +
-		"kind: Config\n" +
-		"clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
-		"current-context: x\n" +
-		"users: [{name: u, user: {token: t}}]\n"
+	const content = "{apiVersion: v1, kind: Config, current-context: x, " +
+		"contexts: [{name: x, context: {cluster: c}}], clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]}"
 	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

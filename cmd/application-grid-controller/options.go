@@ -117,10 +117,6 @@ func newOptions() *options {
 	return o
 }
 
-func (o *options) ignored() []string {
-	return o.flags.Ignored("feature-gates", "sync-period", "leader-elect-resource-lock")
-}
-
 // config turns the flags into the configuration of the controller. The error says what to change.
 func (o *options) config() (gridcontroller.Config, error) {
 	var none gridcontroller.Config

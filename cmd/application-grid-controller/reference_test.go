@@ -15,3 +15,8 @@ func TestFlagsReference(t *testing.T) {
 func TestManual(t *testing.T) {
 	docstest.CompareManual(t, program, newOptions().program().Command())
 }
+
+// TestFlagsOfSuperEdge: docs/migrate.md says which flags were kept.
+func TestFlagsOfSuperEdge(t *testing.T) {
+	docstest.CompareWithSuperEdge(t, program, newOptions().flags)
+}

@@ -30,12 +30,8 @@ func TestUsage(t *testing.T) {
 // TestBadCommandLine: a sentence that names the flag, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "kubeconfig")
-	content := "apiVersion: v1\n" +
-		"kind: Config\n" +
-		"clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
-		"current-context: x\n" +
-		"users: [{name: u, user: {token: t}}]\n"
+	const content = "{apiVersion: v1, kind: Config, current-context: x, " +
+		"contexts: [{name: x, context: {cluster: c}}], clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]}"
 	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,10 @@ func TestExplainFails(t *testing.T) {
 			_, _ = w.Write([]byte("<html>"))
 			return
 		}
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
-		_, _ = w.Write([]byte(`{"kind":"Status","message":"services \"shop/db\" not found"}`))
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure",` +
+			`"message":"services \"shop/db\" not found"}`))
 	}))
 	defer server.Close()
 	at := "--server=" + server.URL

@@ -8,11 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
-	"github.com/application-grid/application-grid/pkg/program/flags/flagstest"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
@@ -179,7 +176,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("--%s: got %q, want %q", name, f.Value, want)
 		}
 	}
-	if notices := o.ignored(); len(notices) > 0 {
+	if notices := append(o.flags.Ignored(), o.without()...); len(notices) > 0 {
 		t.Errorf("defaults are nothing to speak of: %q", notices)
 	}
 }
@@ -203,7 +200,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		if err := o.flags.Parse(strings.Fields(line)); err != nil {
 			t.Fatal(err)
 		}
-		notices := o.ignored()
+		notices := append(o.flags.Ignored(), o.without()...)
 		if len(notices) != len(want) {
 			t.Errorf("%s: got %q", line, notices)
 			continue
@@ -220,7 +217,7 @@ func TestConfig(t *testing.T) {
 	const upstream = "https://127.0.0.1:1/prefix"
 	o := newOptions()
 	err := o.flags.Parse([]string{
-		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug",
+		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=Node0", "--bind-address=[::1]:1", "--debug",
 		"--kube-qps=5",
 		"--kube-burst=6",
 		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k",
@@ -286,38 +283,6 @@ func TestAutonomy(t *testing.T) {
 	}
 }
 
-// TestEveryFlagIsInASection: one outside of them would not be parsed.
-func TestEveryFlagIsInASection(t *testing.T) {
-	usage := call(t, "--help").stdout
-	o := newOptions()
-	if err := o.flags.Parse(nil); err != nil {
-		t.Fatal(err)
-	}
-	o.flags.VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && !strings.Contains(usage, "--"+f.Name) {
-			t.Errorf("--help does not tell of --%s", f.Name)
-		}
-	})
-}
-
-// TestHostname: it is read as kube-proxy reads its --hostname-override.
-func TestHostname(t *testing.T) {
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for given, want := range map[string]string{"Edge-1": "edge-1", "edge-1\t": "edge-1", "": strings.ToLower(host)} {
-		o := newOptions()
-		if err := o.flags.Parse([]string{"--kubeconfig=" + kubeconfig(t, "https://127.0.0.1:1"), "--hostname=" +
-			given}); err != nil {
-			t.Fatal(err)
-		}
-		if config, err := o.config(); err != nil || config.NodeName != want {
-			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
-		}
-	}
-}
-
 // TestFlagsReference: docs/reference.md has the flags as they are. Those of explain and probe are left to --help.
 func TestFlagsReference(t *testing.T) { docstest.CompareFlags(t, program, newOptions().flags) }
 
@@ -326,5 +291,5 @@ func TestManual(t *testing.T) { docstest.CompareManual(t, program, newOptions().
 
 // TestFlagsOfSuperEdge: docs/migrate.md says which flags were kept.
 func TestFlagsOfSuperEdge(t *testing.T) {
-	flagstest.CompareWithSuperEdge(t, program, newOptions().flags)
+	docstest.CompareWithSuperEdge(t, program, newOptions().flags)
 }

@@ -191,9 +191,9 @@ func (o *options) servingFlags() {
 	f.BoolVar(&o.proxy.Debug, "debug", false, "Serve /debug/pprof.")
 }
 
-// ignored says which flags were given that have no meaning any more.
-func (o *options) ignored() []string {
-	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
+// without says which flags were given that have no effect without another one.
+func (o *options) without() []string {
+	var notices []string
 	without := func(missing bool, why string, names ...string) {
 		for _, name := range names {
 			if missing && o.flags.Lookup(name).Changed {

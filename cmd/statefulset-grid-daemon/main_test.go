@@ -3,14 +3,12 @@ package main
 import (
 	"bytes"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/program/flags"
-	"github.com/application-grid/application-grid/pkg/program/flags/flagstest"
 )
 
 // parsed are the options of a command line that is all right.
@@ -52,10 +50,10 @@ func TestSuperEdgesFlags(t *testing.T) {
 	if config.WholeSync != time.Minute {
 		t.Errorf("a whole sync every %s", config.WholeSync)
 	}
-	if notices := o.ignored(); len(notices) != len(ignoredFlags) {
-		t.Errorf("of %d ignored flags it is said: %q", len(ignoredFlags), notices)
+	if notices := o.flags.Ignored(); len(notices) != 10 {
+		t.Errorf("of ten ignored flags it is said: %q", notices)
 	}
-	if notices := parsed(t).ignored(); len(notices) > 0 {
+	if notices := parsed(t).flags.Ignored(); len(notices) > 0 {
 		t.Errorf("without such flags it is said: %q", notices)
 	}
 }
@@ -105,26 +103,14 @@ func TestAsksTheWrapper(t *testing.T) {
 	}
 }
 
-// TestHostname: it is read as kube-proxy reads its --hostname-override.
-func TestHostname(t *testing.T) {
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for given, want := range map[string]string{"Edge-1": "edge-1", "edge-1\t": "edge-1", "": strings.ToLower(host)} {
-		if config, err := parsed(t, "--hostname="+given).config(); err != nil || config.NodeName != want {
-			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
-		}
-	}
-}
-
 func TestSpellings(t *testing.T) {
-	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s",
+	config, err := parsed(t, "--hostname=Edge-1", "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s",
 		"--bind-address=0").config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Domain != "k8s.example.org" || config.WholeSync != 90*time.Second || config.BindAddress != "" {
+	if config.NodeName != "edge-1" || config.Domain != "k8s.example.org" || config.WholeSync != 90*time.Second ||
+		config.BindAddress != "" {
 		t.Errorf("got %+v", config)
 	}
 }
@@ -152,5 +138,5 @@ func TestManual(t *testing.T) { docstest.CompareManual(t, program, newOptions().
 
 // TestFlagsOfSuperEdge: docs/migrate.md says which flags were kept.
 func TestFlagsOfSuperEdge(t *testing.T) {
-	flagstest.CompareWithSuperEdge(t, program, newOptions().flags)
+	docstest.CompareWithSuperEdge(t, program, newOptions().flags)
 }

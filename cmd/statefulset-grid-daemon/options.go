@@ -83,13 +83,6 @@ func (s *seconds) Set(text string) error {
 	return nil
 }
 
-// ignoredFlags have no meaning any more.
-var ignoredFlags = []string{
-	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration",
-	"leader-elect-renew-deadline", "leader-elect-retry-period", "leader-elect-resource-lock",
-	"leader-elect-resource-name", "leader-elect-resource-namespace",
-}
-
 func newOptions() *options {
 	o := &options{flags: flags.New(program), daemon: dnshosts.Config{WholeSync: 30 * time.Second}}
 
@@ -132,8 +125,6 @@ func newOptions() *options {
 	f.StringVar(&o.election.namespace, "leader-elect-resource-namespace", "kube-system", noLeader)
 	return o
 }
-
-func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }
 
 // config turns the flags into the configuration of a daemon. The error says what to change.
 func (o *options) config() (dnshosts.Config, error) {

@@ -105,7 +105,6 @@ func platforms(directory string) ([]string, error) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	slices.Sort(names)
 	return names, nil
 }
 

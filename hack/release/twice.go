@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,22 +109,21 @@ func compare(first, second string) (int, error) {
 			return 0, err
 		}
 	}
+	all := maps.Clone(sums[0])
+	maps.Copy(all, sums[1])
 	var differences []error
-	for name, sum := range sums[0] {
-		if other, found := sums[1][name]; !found {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch before, after := sums[0][name], sums[1][name]; {
+		case after == "":
 			differences = append(differences, fmt.Errorf("%s was made the first time only", name))
-		} else if sum != other {
-			differences = append(differences, fmt.Errorf("%s differs: %s, and then %s", name, sum, other))
-		}
-	}
-	for name := range sums[1] {
-		if _, found := sums[0][name]; !found {
+		case before == "":
 			differences = append(differences, fmt.Errorf("%s was made the second time only", name))
+		case before != after:
+			differences = append(differences, fmt.Errorf("%s differs: %s, and then %s", name, before, after))
 		}
 	}
 	if len(sums[0]) == 0 {
 		differences = append(differences, fmt.Errorf("there is nothing in %s", first))
 	}
-	slices.SortFunc(differences, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return len(sums[0]), errors.Join(differences...)
 }

@@ -62,7 +62,7 @@ type Daemon struct {
 	metrics *metrics
 	logger  klog.Logger
 
-	node     *table[Node]
+	node     *table[map[string]string]
 	services *table[Service]
 	slices   *table[*Slice]
 
@@ -120,7 +120,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if d.witness, err = d.group.KnowsNode(config.NodeName); err != nil {
 		return nil, err
 	}
-	d.node = newTable(d, nodeOf, func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) })
+	d.node = newTable(d, labelsOf, maps.Equal[map[string]string])
 	d.services = newTable(d, serviceOf, func(a, b Service) bool { return a == b })
 	d.slices = newTable(d, sliceOf, (*Slice).equal)
 	for _, options := range d.followed() {
@@ -340,11 +340,8 @@ func (d *Daemon) blocked() string {
 			return unlisted
 		}
 	}
-	if node, ok := d.node.get(key{name: d.config.NodeName}); ok {
-		d.labels = node.Labels
-		if d.labels == nil {
-			d.labels = map[string]string{}
-		}
+	if labels, ok := d.node.get(key{name: d.config.NodeName}); ok {
+		d.labels = labels
 	}
 	// A deleted Node may be registered again. Until then its last labels count.
 	if d.labels == nil {

@@ -43,27 +43,9 @@ type File struct {
 	seen    fs.FileInfo
 	content Content
 	data    []byte
-	// mountinfo and step are for tests.
-	mountinfo string
-	step      func(step)
-	clock     func() time.Time
-}
-
-// step is a point in the writing of a file at which tests fail or kill the process.
-type step int
-
-const (
-	stepCreated     step = iota
-	stepHalfWritten      // twice
-	stepWritten
-	stepSynced
-	stepDone
-)
-
-func (f *File) at(s step) {
-	if f.step != nil {
-		f.step(s)
-	}
+	// mountinfo and beforeRename are for tests.
+	mountinfo    string
+	beforeRename func()
 }
 
 // target returns the path with symbolic links resolved.
@@ -173,23 +155,19 @@ func (f *File) replace(data []byte) error {
 	if err != nil {
 		return err
 	}
-	f.at(stepCreated)
 	var written fs.FileInfo
 	err = atomicfile.Replacement{
 		Path: path, Aside: aside,
 		Write: func(file *os.File) error {
-			half := len(data) / 2
-			for _, part := range [][]byte{data[:half], data[half:]} {
-				if _, err := file.Write(part); err != nil {
-					return err
-				}
-				f.at(stepHalfWritten)
+			if _, err := file.Write(data); err != nil {
+				return err
 			}
-			f.at(stepWritten)
 			return f.dress(file)
 		},
 		Check: func() (err error) {
-			f.at(stepSynced)
+			if f.beforeRename != nil {
+				f.beforeRename()
+			}
 			if written, err = aside.Stat(); err != nil {
 				return err
 			}
@@ -202,7 +180,6 @@ func (f *File) replace(data []byte) error {
 	if err != nil {
 		return err
 	}
-	f.at(stepDone)
 	f.seen = nil
 	// Renaming has changed the inode's ctime. So seen is read again, if the file is still this one.
 	now, err := os.Stat(path)
@@ -234,11 +211,7 @@ func (f *File) dress(aside *os.File) error {
 		return nil
 	}
 	old := f.seen.ModTime()
-	now := time.Now
-	if f.clock != nil {
-		now = f.clock
-	}
-	wanted := now()
+	wanted := time.Now()
 	// Some file systems store times in steps of one or two seconds.
 	for _, later := range []time.Duration{time.Microsecond, 10 * time.Millisecond, time.Second, 2 * time.Second} {
 		if !wanted.After(old) {

@@ -127,7 +127,7 @@ func (a *api) treatedOften(t *testing.T, resource string, times int) {
 	})
 }
 
-// untouched checks that a file has not even been written anew, and that nothing is beside it.
+// untouched checks that a file has not even been written again, and that nothing is beside it.
 func untouched(t *testing.T, path string, before fs.FileInfo, want string) {
 	t.Helper()
 	after, err := os.Stat(path)
@@ -155,7 +155,7 @@ func mustStat(t *testing.T, path string) fs.FileInfo {
 }
 
 // TestStartedWhileAway: a daemon that starts, as after a reboot, and does not get all lists, leaves the file byte by
-// byte as it is, does not write it anew, and says why; when the lists come, it converges.
+// byte as it is, does not write it again, and says why; when the lists come, it converges.
 func TestStartedWhileAway(t *testing.T) {
 	for name := range behaviours {
 		t.Run(name, func(t *testing.T) { startWhileAway(t, name, "node", "nodes", "services", "endpointslices") })
@@ -322,6 +322,9 @@ func TestDiskFails(t *testing.T) {
 			})
 			if err := fileIs(path, block(east0, east1))(); err != nil {
 				t.Error(err)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, tempPrefix+"*")); len(left) > 1 { // one may be being written
+				t.Errorf("files are left: %v", left)
 			}
 			if name == "full" {
 				if err := os.Remove(filler); err != nil {

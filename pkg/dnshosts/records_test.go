@@ -65,12 +65,30 @@ const demoLines = `10.0.0.1 demo-0.demo-svc.default.svc.cluster.local
 10.0.0.2 demo-1.demo-svc.default.svc.cluster.local
 10.0.0.3 demo-2.demo-svc.default.svc.cluster.local`
 
-func TestRecords(t *testing.T) {
+// recordCases are what is different in a world, and the lines that follow from it.
+type recordCases map[string]struct {
+	change func(*world)
+	want   string
+}
+
+func (cases recordCases) run(t *testing.T) {
+	t.Helper()
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			test.change(w)
+			got, _ := w.view().Records(testDomain)
+			if strings.Join(got, "\n") != test.want {
+				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), test.want)
+			}
+		})
+	}
+}
+
+// TestNamesOfSets: which grid and which pod of the own unit a pod's name stands for.
+func TestNamesOfSets(t *testing.T) {
 	alternative := v1.StatefulSetGridKind.AlternativeChildName
-	for name, test := range map[string]struct {
-		change func(*world)
-		want   string
-	}{
+	recordCases{
 		"as the controllers make it": {func(*world) {}, demoLines},
 		"pods of another unit":       {func(w *world) { w.addPods("demo-west", "10.1.0.1") }, demoLines},
 
@@ -109,6 +127,23 @@ func TestRecords(t *testing.T) {
 			w.addPods(alternative("demo-x", "east"), "10.0.0.1")
 			slices.Reverse(w.slices[0].Endpoints)
 		}, "10.0.0.1 demo-x-0.demo-svc.default.svc.cluster.local"},
+		"pods of names that are none": {func(w *world) {
+			for i, name := range []string{"demo-east-00", "demo-east-+1", "demo-east-"} {
+				w.slices[0].Endpoints[i].Pod = name
+			}
+		}, ""},
+		"a pod named like another set's": {
+			func(w *world) { w.slices[0].Endpoints[0].Pod = "demo-east-x-0" }, lines(demoLines, 1, 2),
+		},
+		"a pod without a grid in its name": {
+			func(w *world) { w.slices[0].Endpoints[0].Pod = "-east-0" }, lines(demoLines, 1, 2),
+		},
+	}.run(t)
+}
+
+// TestRecords: what slices, Services and this node's labels make of the same names.
+func TestRecords(t *testing.T) {
+	recordCases{
 		"two addresses of a pod": {func(w *world) {
 			w.slices[0].Endpoints[1].Addresses = []netip.Addr{addr("fd00::2"), addr("10.0.0.2")}
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n10.0.0.2 demo-1.demo-svc.default.svc.cluster.local\n" +
@@ -156,27 +191,7 @@ func TestRecords(t *testing.T) {
 		"a pod without an address": {
 			func(w *world) { w.slices[0].Endpoints[2].Addresses = nil }, lines(demoLines, 0, 1),
 		},
-		"pods of names that are none": {func(w *world) {
-			for i, name := range []string{"demo-east-00", "demo-east-+1", "demo-east-"} {
-				w.slices[0].Endpoints[i].Pod = name
-			}
-		}, ""},
-		"a pod named like another set's": {
-			func(w *world) { w.slices[0].Endpoints[0].Pod = "demo-east-x-0" }, lines(demoLines, 1, 2),
-		},
-		"a pod without a grid in its name": {
-			func(w *world) { w.slices[0].Endpoints[0].Pod = "-east-0" }, lines(demoLines, 1, 2),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			test.change(w)
-			got, _ := w.view().Records(testDomain)
-			if strings.Join(got, "\n") != test.want {
-				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), test.want)
-			}
-		})
-	}
+	}.run(t)
 }
 
 // lines are some of the lines of text.

@@ -14,9 +14,6 @@ import (
 
 // The types below have the fields of API objects on which records depend.
 
-// Node is this node.
-type Node struct{ Labels map[string]string }
-
 // Service is a Service of a ServiceGrid.
 type Service struct {
 	// KeyLabel is the value of the label grid-uniq-key. Key is the whole key, if it is not a valid label value.
@@ -38,8 +35,13 @@ type Endpoint struct {
 	Addresses []netip.Addr
 }
 
-// nodeOf keeps what is needed of a Node.
-func nodeOf(o *wire.Object) (Node, error) { return Node{Labels: o.Labels}, nil }
+// labelsOf keeps the labels of a Node, which are not nil.
+func labelsOf(o *wire.Object) (map[string]string, error) {
+	if o.Labels == nil {
+		return map[string]string{}, nil
+	}
+	return o.Labels, nil
+}
 
 // serviceOf keeps what is needed of a Service.
 func serviceOf(o *wire.Object) (Service, error) {

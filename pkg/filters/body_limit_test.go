@@ -54,7 +54,7 @@ func TestSlowBody(t *testing.T) {
 		})
 		forward := Forward(Target{URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream})
 		listener := make(pipeListener)
-		server := &http.Server{Handler: WithRequestInfo()(WithBodyLimit(timeout)(forward)), ReadHeaderTimeout: timeout}
+		server := &http.Server{Handler: WithBodyLimit(timeout)(forward), ReadHeaderTimeout: timeout}
 		served := make(chan error)
 		go func() { served <- server.Serve(listener) }()
 		dial := func() (net.Conn, *bufio.Reader) {

@@ -84,9 +84,9 @@ func TestServedOrPassedOn(t *testing.T) {
 	store.OwnNode().Replace([]*wire.Object{
 		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
 	})
-	handler := WithRequestInfo()(WithServed(
+	handler := WithServed(
 		&serve.Server{HistoryOf: serve.Only(store.History)}, "node0",
-	)(mark("upstream")))
+	)(mark("upstream"))
 	const passedOn = 0
 	tests := []struct {
 		method, path string
@@ -134,7 +134,7 @@ func TestServedOrPassedOn(t *testing.T) {
 			}
 		})
 	}
-	unnamed := WithRequestInfo()(WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "")(mark("upstream")))
+	unnamed := WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "")(mark("upstream"))
 	for _, path := range []string{
 		"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0",
 	} {
@@ -312,7 +312,7 @@ func TestForwardStreams(t *testing.T) {
 			_, _ = io.WriteString(w, line)
 			_ = http.NewResponseController(w).Flush()
 		}
-	}), "", WithRecover(), WithRequestLog(&requestCounter{}), WithRequestInfo())
+	}), "", WithRecover(), WithRequestLog((&requestCounter{}).requestDone))
 	defer close(next)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -351,7 +351,7 @@ func TestForwardUpgrades(t *testing.T) {
 		defer conn.Close()
 		line, _ := buffered.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
-	}), "", WithBodyLimit(BodyTimeout), WithRecover(), WithRequestLog(&requestCounter{}), WithRequestInfo())
+	}), "", WithBodyLimit(BodyTimeout), WithRecover(), WithRequestLog((&requestCounter{}).requestDone))
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(front, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ type requestCounter struct {
 	seen []string
 }
 
-func (c *requestCounter) RequestDone(resource, verb, code string, _ time.Duration) {
+func (c *requestCounter) requestDone(resource, verb, code string, _ time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = append(c.seen, verb+" "+resource+" "+code)
@@ -423,7 +423,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 	for _, test := range tests {
 		counter := &requestCounter{}
-		answer(WithRequestInfo()(WithRequestLog(counter)(test.handler)), request(t, test.method, test.path))
+		answer(WithRequestLog(counter.requestDone)(test.handler), request(t, test.method, test.path))
 		if got := strings.Join(counter.seen, ";"); got != test.want {
 			t.Errorf("%s %s: got %q, want %q", test.method, test.path, got, test.want)
 		}
@@ -433,7 +433,7 @@ func TestRequestsAreCounted(t *testing.T) {
 func TestRecover(t *testing.T) {
 	counter := &requestCounter{}
 	wrap := func(h http.Handler) http.Handler {
-		return WithRequestInfo()(WithRequestLog(counter)(WithRecover()(h)))
+		return WithRequestLog(counter.requestDone)(WithRecover()(h))
 	}
 	w := answer(wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret detail") })),
 		request(t, "GET", "/api/v1/services"))

@@ -39,7 +39,7 @@ type Target struct {
 // Forward passes every request on. Responses of unknown length, such as watches and logs, are flushed as they come;
 // httputil does that by itself.
 func Forward(target Target) http.Handler {
-	proxy := &httputil.ReverseProxy{
+	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(withoutPath(target.URL))
 			r.Out.URL.Path = joinPath(target.URL.Path, r.In.URL.Path)
@@ -58,7 +58,6 @@ func Forward(target Target) http.Handler {
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
-	return proxy
 }
 
 // bufferPool implements httputil.BufferPool. Without one each answer takes a buffer of 32 kB, and a small process
@@ -131,9 +130,9 @@ func joinPath(prefix, requested string) string {
 type roundTripper struct{ target Target }
 
 const (
-	// doubtAfter is how long a request may be without an answer before the upstream is probed, and the time between two
+	// probeAfter is how long a request may be without an answer before the upstream is probed, and the time between two
 	// probes. Some requests take long although the upstream is well.
-	doubtAfter = 2500 * time.Millisecond
+	probeAfter = 2500 * time.Millisecond
 	// probeWait is how long a probe may take.
 	probeWait = 2 * time.Second
 	// probePath is the path of a probe. Any answer will do.
@@ -151,27 +150,29 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	// The response's body needs the context, too, so it is not cancelled here. It ends with the request's own context.
 	ctx, cancel := context.WithCancelCause(r.Context())
-	w := &waiting{giveUp: func() { cancel(errNoAnswer) }, answered: make(chan struct{})}
-	patience, doubts := doubtAfter, true
+	answered := make(chan struct{})
+	var over sync.Once // the request is answered, or given up
+	giveUp := func() { over.Do(func() { cancel(errNoAnswer) }) }
+	sent := &sentBody{ReadCloser: r.Body}
+	patience, probes := probeAfter, true
 	if t.target.Patience != nil {
 		if known := t.target.Patience(); known > 0 {
-			patience, doubts = known, false
+			patience, probes = known, false
 		}
 	}
 	timer := time.AfterFunc(patience, func() {
-		if doubts {
-			t.doubt(ctx, w)
-		} else {
-			w.end(false)
+		if !probes || t.probeUntil(ctx, answered, sent) != nil {
+			giveUp()
 		}
 	})
 	defer timer.Stop()
 	r = r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &sentBody{ReadCloser: r.Body, sent: &w.sent}
+		r.Body = sent
 	}
 	response, err := transport.RoundTrip(r)
-	if !w.end(true) {
+	over.Do(func() { close(answered) })
+	if errors.Is(context.Cause(ctx), errNoAnswer) {
 		if response != nil {
 			_ = response.Body.Close() // the response came too late
 		}
@@ -180,24 +181,23 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// doubt probes the upstream again and again, until the request is answered or a probe fails, which gives the request
-// up. Without it half a minute may pass before a dead connection is noticed.
-func (t roundTripper) doubt(ctx context.Context, w *waiting) {
+// probeUntil probes the upstream again and again until the request is answered, or ctx is done. The error is that of a
+// probe. Without it half a minute may pass before a dead connection is noticed.
+func (t roundTripper) probeUntil(ctx context.Context, answered <-chan struct{}, body *sentBody) error {
 	for sent := int64(0); ; {
 		// While the request's body is being sent, an answer is not due yet, and on a slow link a probe would wait
 		// behind the body.
-		if now := w.sent.Load(); now != sent {
+		if now := body.sent.Load(); now != sent {
 			sent = now
 		} else if err := t.probe(ctx); err != nil {
-			w.end(false)
-			return
+			return err
 		}
 		select {
-		case <-w.answered:
-			return
+		case <-answered:
+			return nil
 		case <-ctx.Done():
-			return
-		case <-time.After(doubtAfter):
+			return nil
+		case <-time.After(probeAfter):
 		}
 	}
 }
@@ -219,38 +219,11 @@ func (t roundTripper) probe(ctx context.Context) error {
 	return response.Body.Close()
 }
 
-// waiting is a request without an answer.
-type waiting struct {
-	giveUp   func()
-	answered chan struct{}
-	// sent is how many bytes of its body were sent.
-	sent atomic.Int64
-
-	mu sync.Mutex
-	// over is set when the waiting is over, inTime if that was because of an answer. Both are guarded by mu.
-	over, inTime bool
-}
-
-// end ends the waiting, if it is not over yet, and reports whether it ended with an answer.
-func (w *waiting) end(byAnswer bool) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.over {
-		w.over, w.inTime = true, byAnswer
-		if byAnswer {
-			close(w.answered)
-		} else {
-			w.giveUp()
-		}
-	}
-	return w.inTime
-}
-
 // sentBody is a request's body that counts the bytes that are read of it.
 type sentBody struct {
 	io.ReadCloser
 
-	sent *atomic.Int64
+	sent atomic.Int64
 }
 
 // Read implements io.Reader.

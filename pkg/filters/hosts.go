@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,40 +48,20 @@ func canonicalName(name string) string { return strings.ToLower(strings.TrimSuff
 // accepts only the forms of RFC 3986. Browsers write 127.1 and 0x7f000001 as 127.0.0.1, so the other forms are not
 // needed.
 func (h Hosts) contain(hostport string) bool {
-	host, ok := hostOf(hostport)
-	if !ok {
+	u, err := url.Parse("//" + hostport)
+	if err != nil || u.Host != hostport || u.Hostname() == "" {
 		return false
 	}
-	if literal, isLiteral := strings.CutPrefix(host, "["); isLiteral {
-		address, err := netip.ParseAddr(strings.TrimSuffix(literal, "]"))
-		return err == nil && address.Is6() && address.Zone() == "" && h.containAddress(address)
+	bracketed := strings.HasPrefix(hostport, "[")
+	if address, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return address.Is6() == bracketed && address.Zone() == "" && h.containAddress(address)
 	}
-	if address, err := netip.ParseAddr(host); err == nil {
-		return address.Is4() && h.containAddress(address)
-	}
-	return h.names[canonicalName(host)]
+	return !bracketed && h.names[canonicalName(u.Hostname())]
 }
 
 func (h Hosts) containAddress(address netip.Addr) bool {
 	address = address.Unmap()
 	return address.IsLoopback() || h.addresses[address]
-}
-
-// hostOf removes a port, which may be empty, from a host. The brackets of an IPv6 address stay.
-func hostOf(hostport string) (host string, ok bool) {
-	colon := strings.LastIndexByte(hostport, ':')
-	if colon < 0 || strings.HasSuffix(hostport, "]") {
-		return hostport, hostport != ""
-	}
-	host, port := hostport[:colon], hostport[colon+1:]
-	for _, c := range []byte(port) {
-		if c < '0' || c > '9' {
-			return "", false
-		}
-	}
-	// A host with a colon is an IPv6 address, and needs brackets.
-	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
-	return host, host != "" && (bracketed || !strings.Contains(host, ":"))
 }
 
 // WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to

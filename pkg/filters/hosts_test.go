@@ -70,17 +70,6 @@ func TestAllowedHostsAreChecked(t *testing.T) {
 	}
 }
 
-// serveDoor serves the two filters of the door before a handler that answers "inside", over HTTP or TLS.
-func serveDoor(t *testing.T, start func(*httptest.Server)) *httptest.Server {
-	t.Helper()
-	hosts := newHosts(t, "wrapper.example")
-	server := httptest.NewUnstartedServer(WithHosts(hosts)(WithoutWebPages(hosts)(mark("inside"))))
-	server.Config.DisableGeneralOptionsHandler = true // as package proxy has it
-	start(server)
-	t.Cleanup(server.Close)
-	return server
-}
-
 // ask sends a request as it is written, with line ends made right, and reads the answer.
 func ask(t *testing.T, address, request string) (int, string) {
 	t.Helper()
@@ -107,7 +96,11 @@ func ask(t *testing.T, address, request string) (int, string) {
 // TestDoorOverHTTP: what a server makes of request lines and headers as they come over a connection.
 func TestDoorOverHTTP(t *testing.T) {
 	t.Parallel()
-	server := serveDoor(t, (*httptest.Server).Start)
+	hosts := newHosts(t, "wrapper.example")
+	server := httptest.NewUnstartedServer(WithHosts(hosts)(WithoutWebPages(hosts)(mark("inside"))))
+	server.Config.DisableGeneralOptionsHandler = true // as package proxy has it
+	server.Start()
+	t.Cleanup(server.Close)
 	address := server.Listener.Addr().String()
 	_, port, _ := strings.Cut(address, ":")
 	for _, test := range []struct {
@@ -192,45 +185,6 @@ func TestDoorOverHTTP(t *testing.T) {
 	if code, body := ask(t, address, "GET / HTTP/1.1\nHost: "+long+"\nConnection: close\n\n"); code != 403 ||
 		len(body) > 1000 {
 		t.Errorf("a long name: %d, %d bytes", code, len(body))
-	}
-}
-
-// TestDoorOverHTTP2: the host is :authority there, and Host is only looked at where that is missing.
-func TestDoorOverHTTP2(t *testing.T) {
-	t.Parallel()
-	server := serveDoor(t, func(s *httptest.Server) {
-		s.EnableHTTP2 = true
-		s.StartTLS()
-	})
-	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-	defer transport.CloseIdleConnections()
-	for _, test := range []struct {
-		host, origin string
-		code         int
-	}{
-		{"localhost", "", 200},
-		{"wrapper.example:443", "", 200},
-		{"[::1]:51006", "", 200},
-		{"attacker.example", "", 403},
-		{"localhost", "https://attacker.example", 403},
-		{"localhost:1", "https://localhost:1", 200},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Host = test.host
-		if test.origin != "" {
-			r.Header.Set("Origin", test.origin)
-		}
-		response, err := transport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != test.code || response.ProtoMajor != 2 {
-			t.Errorf("%+v: %s %s", test, response.Proto, response.Status)
-		}
 	}
 }
 

@@ -74,7 +74,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
-			recorder := &answerRecorder{statusRecorder: recordStatus(w), watch: watch}
+			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
 			recorder.complete = func() {
 				if err := kept.keep(path, r, recorder); err != nil {
 					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
@@ -91,7 +91,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 // concerns reports whether the answer to a request is kept.
 func (k KeptAnswers) concerns(r *http.Request, query url.Values, watch bool) bool {
 	client, _, _ := strings.Cut(r.UserAgent(), "/")
-	info := requestInfo(r)
+	info := serve.ParseRequest(r)
 	return r.Method == http.MethodGet && slices.Contains(k.Clients, client) && info.Subresource == "" &&
 		info.Resource != "secrets" && query.Get("continue") == "" && !strings.Contains(r.URL.Path, "/watch/") &&
 		(!watch || serve.IsTrue(query, "sendInitialEvents"))

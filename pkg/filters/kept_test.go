@@ -42,8 +42,8 @@ func newKeptServer(t *testing.T) *keptServer {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	handler := WithRequestInfo()(WithKeptAnswers(KeptAnswers{Dir: s.dir, Clients: []string{"agent"},
-		Reachable: func() bool { return !s.away.Load() }})(upstream))
+	handler := WithKeptAnswers(KeptAnswers{Dir: s.dir, Clients: []string{"agent"},
+		Reachable: func() bool { return !s.away.Load() }})(upstream)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	s.url = server.URL
@@ -151,7 +151,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	kept := KeptAnswers{Dir: t.TempDir()}
 	keep := func(name, body string) error {
-		answer := &answerRecorder{statusRecorder: recordStatus(httptest.NewRecorder())}
+		answer := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: httptest.NewRecorder()}}
 		answer.body.WriteString(body)
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
 		return kept.keep(filepath.Join(kept.Dir, name), r, answer)

@@ -16,7 +16,7 @@ import (
 func WithRecover() Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			recorder := recordStatus(w)
+			recorder := &statusRecorder{ResponseWriter: w}
 			defer func() {
 				reason := recover()
 				if reason == nil {

@@ -10,26 +10,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// RequestObserver observes requests.
-type RequestObserver interface {
-	// RequestDone is called after every request. resource is "" if the request is not for a resource.
-	RequestDone(resource, verb, code string, took time.Duration)
-}
-
-// WithRequestLog passes every request to the observer, and logs it at V(4), without its credentials.
-func WithRequestLog(observer RequestObserver) Filter {
+// WithRequestLog calls done after every request, and logs it at V(4), without its credentials. resource is "" if the
+// request is not for a resource.
+func WithRequestLog(done func(resource, verb, code string, took time.Duration)) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			start := time.Now()
-			recorder := recordStatus(w)
-			info := requestInfo(r)
+			recorder := &statusRecorder{ResponseWriter: w}
+			info := serve.ParseRequest(r)
 			verb := info.Verb
 			if verb == "list" && serve.IsTrue(r.URL.Query(), "watch") {
 				verb = "watch"
 			}
 			defer func() {
 				took := time.Since(start)
-				observer.RequestDone(info.Resource, verb, strconv.Itoa(recorder.status()), took)
+				done(info.Resource, verb, strconv.Itoa(recorder.status()), took)
 				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(),
 					"code", recorder.status(), "took", took, "userAgent", r.UserAgent())
 			}()
@@ -43,10 +38,6 @@ type statusRecorder struct {
 	http.ResponseWriter
 
 	code int
-}
-
-func recordStatus(w http.ResponseWriter) *statusRecorder {
-	return &statusRecorder{ResponseWriter: w}
 }
 
 func (s *statusRecorder) status() int {

@@ -20,7 +20,7 @@ import (
 func WithServed(server *serve.Server, nodeName string) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			info := requestInfo(r)
+			info := serve.ParseRequest(r)
 			resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 			if !info.IsResource || resource == nil || info.Subresource != "" || r.Method != http.MethodGet {
 				next.ServeHTTP(w, r)

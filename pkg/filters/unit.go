@@ -24,7 +24,7 @@ const UnitPathPrefix = "/superedge-ingress/"
 type unitKey struct{}
 
 // WithUnit removes UnitPathPrefix and the unit from a request's path, and keeps the unit in the context, where Viewing
-// finds it. It comes before WithRequestInfo.
+// finds it.
 func WithUnit() Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

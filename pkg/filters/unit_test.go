@@ -65,7 +65,7 @@ func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	store.Services().Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	store.EndpointSlices().Replace(nil)
 	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Units: store.Units}.History}
-	return store, WithUnit()(WithRequestInfo()(WithServed(server, "node0")(mark("upstream"))))
+	return store, WithUnit()(WithServed(server, "node0")(mark("upstream")))
 }
 
 // TestTooManyUnits is told as something that passes. As many are served at a time as there may be, each of them only as

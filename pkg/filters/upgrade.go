@@ -10,13 +10,8 @@ import (
 // headers, as a GET or POST, and without a body. The data after such a request is passed on only once the upstream has
 // answered 101.
 func isUpgrade(r *http.Request) bool {
-	return r.Header.Get("Upgrade") != "" && connectionHas(r, "upgrade") && r.ContentLength == 0 &&
+	return r.Header.Get("Upgrade") != "" && serve.HeaderHas(r, "Connection", "upgrade") && r.ContentLength == 0 &&
 		(r.Method == http.MethodGet || r.Method == http.MethodPost)
-}
-
-// connectionHas reports whether a request's Connection header contains a token.
-func connectionHas(r *http.Request, token string) bool {
-	return serve.HeaderHas(r, "Connection", token)
 }
 
 // WithUpgrades removes the Upgrade header from requests for which isUpgrade is false. A server that does not want to

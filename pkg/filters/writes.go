@@ -69,7 +69,7 @@ type write struct {
 const subresourceStatus = "status"
 
 func writeOf(r *http.Request) (write, bool) {
-	info := requestInfo(r)
+	info := serve.ParseRequest(r)
 	resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 	if !info.IsResource || resource == nil || (info.Subresource != "" && info.Subresource != subresourceStatus) {
 		return write{}, false
@@ -113,7 +113,7 @@ func (v write) prepare(
 	if !ok {
 		return r, nil, serve.TooMuchMemory()
 	}
-	body, err := readBody(r)
+	body, err := readBody(r, MaxBody+1)
 	if err != nil {
 		done()
 		return r, nil, err
@@ -180,9 +180,9 @@ func mediaTypeOf(r *http.Request) string {
 	return mediaType
 }
 
-// readBody reads a request's whole body, which WithBodyLimit bounds.
-func readBody(r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(r.Body)
+// readBody reads a request's body up to a number of bytes. WithBodyLimit bounds it as well.
+func readBody(r *http.Request, most int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, most))
 	if err == nil {
 		return body, nil
 	}

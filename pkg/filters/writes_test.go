@@ -126,7 +126,7 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 	r.ContentLength = int64(len(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
-	recorder := answer(WithUnit()(WithRequestInfo()(WithWrites(viewing, w.memory)(upstream))), r)
+	recorder := answer(WithUnit()(WithWrites(viewing, w.memory)(upstream)), r)
 	if taken := w.memory.Stats().Taken; taken != 0 {
 		w.t.Errorf("%s %s: %d bytes are still taken", method, path, taken)
 	}
@@ -430,7 +430,7 @@ func TestBodiesOfWritesTakeMemory(t *testing.T) {
 	defer release()
 	w.memory.AcquireN("other", 1<<19)
 	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
-	recorder := answer(WithRequestInfo()(WithWrites(viewing, w.memory)(mark("upstream"))), func() *http.Request {
+	recorder := answer(WithWrites(viewing, w.memory)(mark("upstream")), func() *http.Request {
 		r := request(t, "PUT", servicesInNS+"/open")
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		return r

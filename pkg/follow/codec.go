@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,6 +65,16 @@ func (*objectList) GetObjectKind() schema.ObjectKind { return schema.EmptyObject
 
 // DeepCopyObject returns the list itself, because it is immutable once it was decoded.
 func (l *objectList) DeepCopyObject() runtime.Object { return l }
+
+// isOf reports whether objects of a kind can be of a resource. A proxy that mixes up its answers would otherwise have
+// all objects removed. Some say no kind.
+func isOf(resource, kind string) bool {
+	if kind == "" || kind == "PartialObjectMetadata" {
+		return true
+	}
+	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
+	return plural.Resource == resource
+}
 
 // add appends an encoded object.
 func (l *objectList) add(message []byte) error {

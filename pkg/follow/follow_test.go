@@ -152,7 +152,7 @@ func TestExpiry(t *testing.T) {
 		w.answer(watches(status(http.StatusGone, metav1.StatusReasonExpired)), "services")
 		w.breakWatches()
 		w.sleep(time.Minute)
-		// A list and a watch each time; with the shortest pauses, which begin anew once, there are 19 times.
+		// A list and a watch each time; with the shortest pauses, which begin again once, there are 19 times.
 		if got := len(w.asked("services", began)); got < 4 || got > 38 {
 			t.Errorf("asked %d times in a minute", got)
 		}
@@ -230,6 +230,27 @@ func TestUnbelievable(t *testing.T) {
 			w.expect("")
 			if state := s.State(); !errors.Is(state.Err, ErrUnbelievable) || state.Synced {
 				t.Errorf("%+v", state)
+			}
+		})
+	})
+	t.Run("of another kind", func(t *testing.T) {
+		inWorld(t, func(w *world) {
+			s := w.add("services", nil)
+			w.run()
+			w.expect("services=1")
+			w.sleep(10 * time.Second)
+			w.answer(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
+				r.URL.Path = "/apis/discovery.k8s.io/v1/endpointslices"
+				w.api.ServeHTTP(rw, r)
+			}, "services")
+			w.breakWatches()
+			w.api.Forget()
+			w.breakWatches()
+			w.sleep(time.Minute)
+			w.expect("")
+			want := "the upstream sent a EndpointSliceList in place of a list of services"
+			if err := s.State().Err; err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
 			}
 		})
 	})

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -357,7 +358,7 @@ func (s *Source) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.doubt(ctx, list, asked); err != nil {
+	if err := s.distrust(ctx, list, asked); err != nil {
 		return err
 	}
 	version := list.ResourceVersion
@@ -398,6 +399,9 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 		if !ok {
 			return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
 		}
+		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.kind, "List")) {
+			return nil, fmt.Errorf("the upstream sent a %s in place of a list of %s", page.kind, resource)
+		}
 		for _, o := range page.items {
 			if o.Name == "" {
 				return nil, ErrNoName
@@ -419,8 +423,8 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 	}
 }
 
-// doubt returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
-func (s *Source) doubt(ctx context.Context, list *objectList, asked string) error {
+// distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
+func (s *Source) distrust(ctx context.Context, list *objectList, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// An API server never answers so. This is a cache.
 		s.fromCache()
@@ -587,7 +591,7 @@ func (s *Source) follows(at time.Time) {
 // take passes an event to the Sink, and reports whether it had a new resourceVersion.
 func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	o, ok := event.Object.(object)
-	if !ok {
+	if !ok || !isOf(s.options.Resource.Resource, o.kind) {
 		klog.FromContext(ctx).Info("Ignoring an event whose object is not of the resource",
 			"eventType", event.Type, "objectType", fmt.Sprintf("%T", event.Object))
 		return false

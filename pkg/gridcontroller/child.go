@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -90,21 +91,23 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 		observed:   true,
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
-	tree, err := c.readManagedFields(u, spec)
+	owned, err := c.readManagedFields(u, spec)
 	if err != nil {
 		return nil, fmt.Errorf("managedFields of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
-	owns := at(tree, "metadata", "annotations")
+	owns := func(annotation string) bool {
+		return owned.Has(fieldpath.MakePathOrDie("metadata", "annotations", annotation))
+	}
 	for name, field := range map[string]*string{
 		v1.AnnotationAppliedDigest: &c.applied, v1.AnnotationRevision: &c.revision, v1.AnnotationVariant: &c.variant,
 	} {
-		if owns["f:"+name] != nil {
+		if owns(name) {
 			*field = u.GetAnnotations()[name]
 		}
 	}
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
-	c.held = c.held && owns["f:"+v1.AnnotationHold] == nil
+	c.held = c.held && !owns(v1.AnnotationHold)
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)
 	if k.progress != nil {
@@ -115,11 +118,10 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	return c, nil
 }
 
-// readManagedFields reads which fields our field manager has applied, as a tree with the keys "f:<field>", and hashes
-// them.
-func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]any) (map[string]any, error) {
+// readManagedFields reads which fields our field manager has applied, and hashes them.
+func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]any) (*fieldpath.Set, error) {
 	hash := sha256.New()
-	tree := map[string]any{}
+	owned := &fieldpath.Set{}
 	for _, entry := range u.GetManagedFields() {
 		if entry.Manager != v1.FieldManager || entry.Subresource != "" {
 			continue
@@ -131,27 +133,20 @@ func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]
 		if entry.FieldsV1 == nil {
 			return nil, errors.New("an entry without fields")
 		}
-		raw := entry.FieldsV1.GetRawBytes()
-		if err := json.Unmarshal(raw, &tree); err != nil {
+		var fields fieldpath.Set
+		if err := fields.FromJSON(entry.FieldsV1.GetRawReader()); err != nil {
 			return nil, err
 		}
-		hash.Write(raw)
+		owned = owned.Union(&fields)
+		hash.Write(entry.FieldsV1.GetRawBytes())
 	}
 	c.fields = string(hash.Sum(nil)[:16])
-	_, c.ownsReplicas = at(tree, "spec")["f:replicas"]
+	c.ownsReplicas = owned.Has(fieldpath.MakePathOrDie("spec", "replicas"))
 	if !c.ownsReplicas { // an autoscaler's changes are none of ours
 		spec = maps.Clone(spec)
 		delete(spec, "replicas")
 	}
 	err := json.NewEncoder(hash).Encode(spec)
 	c.owned = string(hash.Sum(nil)[:16])
-	return tree, err
-}
-
-// at returns the subtree at a path of a tree of managedFields.
-func at(tree map[string]any, path ...string) map[string]any {
-	for _, field := range path {
-		tree, _ = tree["f:"+field].(map[string]any)
-	}
-	return tree
+	return owned, err
 }

@@ -213,11 +213,11 @@ func (a attempt) run(ctx context.Context) result {
 	}
 	handedOver := ""
 	if live != nil && live.ownsReplicas && !a.d.hasReplicas() {
-		if handedOver, err = a.handOver(ctx, a.k, a.d.namespace, live); err != nil {
+		if handedOver, err = a.handOver(ctx, live); err != nil {
 			return result{child: live, err: err}
 		}
 	}
-	applied, err := a.apply(ctx, a.k, a.d, live)
+	applied, err := a.apply(ctx, live)
 	if err != nil {
 		if live != nil && !live.ownedBy(a.o) {
 			live = nil
@@ -240,7 +240,7 @@ func (a attempt) run(ctx context.Context) result {
 // take makes the grid the owner of a live child's fields, and returns the child as it is then; or the result of the
 // attempt, if the child is not to be applied now.
 func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
-	switch err := a.mayTake(ctx, a.k, a.o, live); {
+	switch err := a.mayTake(ctx, live); {
 	case errors.Is(err, gridchild.ErrLeftOver):
 		// The end of its deletion causes an event, unless its label named another grid.
 		return nil, &result{again: a.clock.Now().Add(cacheLag)}
@@ -258,7 +258,7 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	if !live.legacy && !adopted {
 		return live, nil
 	}
-	taken, err := a.takeOver(ctx, a.k, a.d.namespace, a.d.name, adopted)
+	taken, err := a.takeOver(ctx, adopted)
 	if err != nil {
 		return nil, &result{child: live, err: fmt.Errorf("taking over: %w", err)}
 	}
@@ -279,27 +279,28 @@ func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace
 }
 
 // mayTake returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
-func (c *cluster) mayTake(ctx context.Context, k kind, o *gridchild.Owner, live *child) error {
-	if err := gridchild.Claim(o, k.GridKind, live.name, live.controller, live.grid); err != nil || live.ownedBy(o) {
+func (a attempt) mayTake(ctx context.Context, live *child) error {
+	err := gridchild.Claim(a.o, a.k.GridKind, live.name, live.controller, live.grid)
+	if err != nil || live.ownedBy(a.o) {
 		return err
 	}
 	// The cache may not show yet that the grid is being deleted, with its children orphaned on purpose.
 	grid := &metav1.PartialObjectMetadata{}
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.Kind))
-	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, grid); err != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(a.o.Kind))
+	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.o.Namespace, Name: a.o.Name}, grid); err != nil {
+		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", a.k.Child.Kind, live.name, err)
 	}
-	if string(grid.UID) != o.UID || grid.DeletionTimestamp != nil {
+	if string(grid.UID) != a.o.UID || grid.DeletionTimestamp != nil {
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted",
-			k.Child.Kind, live.name)
+			a.k.Child.Kind, live.name)
 	}
 	return nil
 }
 
 // apply applies the child. If there was none, it does not force: it then fails if someone else has created the object
 // meanwhile and owns its fields.
-func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
-	object, err := d.object()
+func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
+	object, err := a.d.object()
 	if err != nil {
 		return nil, err
 	}
@@ -309,10 +310,10 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and created again
 		options = append(options, client.ForceOwnership)
 	}
-	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return nil, err
 	}
-	return k.childOf(u)
+	return a.k.childOf(u)
 }
 
 // remove deletes an object that was read, and no other one of its name.
@@ -429,17 +430,14 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// explain turns the error of a request into an error for the user.
+// explain tells the user of requests that were refused, and of conflicts. Other errors are told as they are.
 func explain(k kind, name string, err error) error {
-	var told *gridchild.Error
 	switch {
-	case errors.As(err, &told):
-		return err
 	case gridchild.Refused(err):
 		return gridchild.Errorf(v1.ReasonRejected, "%s", gridchild.Shorten(err.Error()))
 	case apierrors.IsConflict(err):
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
 			k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
-	return gridchild.Errorf(v1.ReasonSyncFailed, "%s", gridchild.Shorten(err.Error()))
+	return err
 }

@@ -62,8 +62,6 @@ type fixture struct {
 	// of nodes fail.
 	fail, after func(call string) error
 	failLists   error
-	// applying, if set, is called with what is about to be applied. It is set before anything is reconciled.
-	applying func(name string, o runtime.ApplyConfiguration)
 	// applied has what was last applied, and what came of it, by name.
 	applied map[string]string
 	// nodes are the labels of all nodes.
@@ -190,10 +188,7 @@ func (f *fixture) apply(o runtime.ApplyConfiguration, do func() error) error {
 		return nil
 	}
 	return f.call("apply "+name, true, func() error {
-		if f.applying != nil {
-			f.applying(name, o)
-		}
-		if err := do(); err != nil {
+		if err := errors.Join(f.renew(u), do()); err != nil {
 			return err
 		}
 		f.mu.Lock()
@@ -201,6 +196,29 @@ func (f *fixture) apply(o runtime.ApplyConfiguration, do func() error) error {
 		f.applied[name] = config + f.mark(u)
 		return nil
 	})
+}
+
+// renew makes a Deployment whose image is about to change begin again with its pods, as its controller does.
+func (f *fixture) renew(u appliedObject) error {
+	applied, d := &appsv1.Deployment{}, &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.UnstructuredContent(), applied); err != nil {
+		return err
+	}
+	key := client.ObjectKey{Namespace: u.GetNamespace(), Name: u.GetName()}
+	if err := f.client.Get(f.Context(), key, d); err != nil {
+		return client.IgnoreNotFound(err) // it is made now, or is no Deployment
+	}
+	images := func(d *appsv1.Deployment) (all []string) {
+		for _, container := range d.Spec.Template.Spec.Containers {
+			all = append(all, container.Image)
+		}
+		return all
+	}
+	if now := images(applied); len(now) == 0 || slices.Equal(images(d), now) {
+		return nil
+	}
+	d.Status = appsv1.DeploymentStatus{}
+	return f.client.Status().Update(f.Context(), d)
 }
 
 // appliedObject is an object that is applied.

@@ -117,12 +117,7 @@ func (p *pass) orphan(unit string) *child {
 }
 
 // of returns what is remembered of a unit.
-func (p *pass) of(unit string) *unitMemory {
-	if p.memory.units[unit] == nil {
-		p.memory.units[unit] = &unitMemory{}
-	}
-	return p.memory.units[unit]
-}
+func (p *pass) of(unit string) *unitMemory { return p.memory.of(unit) }
 
 func (p *pass) run(ctx context.Context) (err error) {
 	m := p.memory
@@ -338,7 +333,7 @@ func (p *pass) syncOne(ctx context.Context, d due) result {
 // desire returns the desired child of a unit. Its identity is remembered for the same generation of the grid, so that
 // not all units of a large grid are rendered again in each pass.
 func (p *pass) desire(unit string) (*desired, error) {
-	if err := p.assigned.Clash(unit); err != nil {
+	if err := p.assigned.Clashes[unit]; err != nil {
 		return nil, err
 	}
 	m, to, name := p.memory, p.targets[unit], p.assigned.ByUnit[unit]

@@ -88,7 +88,7 @@ func TestStalledByCondition(t *testing.T) {
 }
 
 // TestStalledByTime: no change for the grid's deadline, also across a restart of the controller; progress begins it
-// anew.
+// again.
 func TestStalledByTime(t *testing.T) {
 	f, grid := demo(t, in("east"), func(grid *v1.DeploymentGrid) {
 		grid.Spec.Template = raw(with(`"replicas":3`))

@@ -223,7 +223,7 @@ func ownedBy(uid types.UID) *appsv1.Deployment {
 	}}
 }
 
-// TestLeftOver: a grid that was made anew waits for the child of the one before it, which is nothing to warn of.
+// TestLeftOver: a grid that was recreated waits for the child of the one before it, which is nothing to warn of.
 func TestLeftOver(t *testing.T) {
 	grid, old := deploymentGrid("demo", plain), ownedBy("another")
 	f := newFixture(t, grid, old)
@@ -407,7 +407,7 @@ func TestGraceTime(t *testing.T) {
 	}
 	f.expectEvent(f.told(), v1.ReasonUnitReturned, "east")
 
-	// Gone for good; a restart of the controller does not begin the time anew.
+	// Gone for good; a restart of the controller does not begin the time again.
 	f.node("node-east", "")
 	f.pass(grid)
 	f.step(4 * time.Minute)
@@ -462,7 +462,7 @@ func TestErrorsAreRetriedForEver(t *testing.T) {
 	f.expectWell(grid)
 }
 
-// TestRandomErrors: half of all writes fail while nodes move about and the controller starts anew. In the
+// TestRandomErrors: half of all writes fail while nodes move about and the controller restarts. In the
 // end all is as it should be, and nothing that was wanted all the time was ever deleted.
 func TestRandomErrors(t *testing.T) {
 	for seed := range uint64(20) {
@@ -575,6 +575,21 @@ func TestDeletedGrid(t *testing.T) {
 	}
 }
 
+// TestRecreatedGrid: nothing is remembered of the grid before it that had the same name.
+func TestRecreatedGrid(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.pass(grid)
+	f.delete(grid)
+	f.delete(f.deployment("demo-east"))
+	again := deploymentGrid("demo", other)
+	again.UID = "again"
+	if err := f.client.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	f.pass(again)
+	f.expectImages("demo", map[string]string{"east": "two"})
+}
+
 // TestNoAdoptionByADeletedGrid: the cache may not know of the deletion yet.
 func TestNoAdoptionByADeletedGrid(t *testing.T) {
 	grid, orphan := deploymentGrid("demo", plain), ownedBy("")
@@ -639,6 +654,11 @@ func TestServiceConflict(t *testing.T) {
 	f.expectTook()
 	f.expect(grid, "Degraded=True NameConflict", "demo-svc", "was not made by this grid")
 	f.expectEvent(f.told(), v1.ReasonNameConflict)
+	f.step(time.Hour)
+	f.pass(grid)
+	if told := f.told(); len(told) > 0 {
+		t.Errorf("the same was told again: %q", told)
+	}
 }
 
 // TestTakeOver: children of SuperEdge's controller, which used updates, lose what leaves the template too.

@@ -158,7 +158,7 @@ func (p *pass) templatesOf(revision string) *gridchild.Templates {
 	return made
 }
 
-// lastWritten returns the grid with the newest status that is known to be written. A controller that starts anew reads
+// lastWritten returns the grid with the newest status that is known to be written. A controller that restarts reads
 // it from the API server: what the cache has may be older than what the controller before has done.
 func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) {
 	m := &p.memory.rollout

@@ -67,22 +67,6 @@ func (f *fixture) runs(d *appsv1.Deployment, node string) {
 	}
 }
 
-// renewing makes every write of a Deployment begin anew with its pods, as a change of its template does.
-func (f *fixture) renewing() {
-	f.failing(func(call string) error {
-		name, ok := strings.CutPrefix(call, "apply ")
-		if !ok {
-			return nil
-		}
-		d := &appsv1.Deployment{}
-		if err := f.client.Get(f.Context(), client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
-			return nil //nolint:nilerr // it is made now
-		}
-		d.Status = appsv1.DeploymentStatus{}
-		return f.client.Status().Update(f.Context(), d)
-	})
-}
-
 // image is what the Deployment of a unit runs.
 func (f *fixture) image(name string) string {
 	f.Helper()
@@ -212,7 +196,6 @@ func TestRolloutInWaves(t *testing.T) {
 	units := in("lab east west")
 	f, grid := demo(t, units, rollingIn(canary, named("rest")))
 	f.completes(grid, units...)
-	f.renewing()
 	first := grid.Status.CurrentRevision
 	f.took()
 
@@ -233,7 +216,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutSoaking, "soaks until")
 	f.restart()
 	f.passes(grid)
-	f.ready("demo", "lab", "east") // who starts anew applies one again, to see what it looks like
+	f.ready("demo", "lab", "east") // who restarts applies one again, to see what it looks like
 	f.step(time.Minute)
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutAwaitingApproval, v1.AnnotationApproved)
@@ -296,7 +279,7 @@ func TestRolloutHalts(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: a: Rejected")
 	f.expect(grid, "Degraded=True RolloutHalted")
 	f.expectEvent(f.told(), v1.ReasonRolloutHalted, "wave all")
-	f.renewing()
+	f.failing(nil)
 	f.restart()
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutHalted, "")

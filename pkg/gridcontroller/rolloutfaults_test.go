@@ -1,7 +1,6 @@
 package gridcontroller
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,10 +13,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -28,7 +25,7 @@ var (
 )
 
 // faulty is a cluster in which a grid of three waves is rolled out: workloads become ready one after the other, the
-// controller starts anew at any point, and requests fail, some after they have had their effect.
+// controller restarts at any point, and requests fail, some after they have had their effect.
 type faulty struct {
 	*fixture
 	rand *rand.Rand
@@ -36,20 +33,17 @@ type faulty struct {
 	// waves has the units of each wave, limit how many of each may be unready.
 	waves [][]string
 	limit int
-	// ran is what each Deployment last ran.
-	ran map[string]string
-	log []string
+	log   []string
 }
 
 func newFaulty(t *testing.T, seed uint64) *faulty {
 	t.Helper()
 	f := &faulty{
-		rand: rand.New(rand.NewPCG(seed, 0)), limit: 1, ran: map[string]string{},
+		rand: rand.New(rand.NewPCG(seed, 0)), limit: 1,
 		waves: [][]string{{"lab"}, {"eu-1", "eu-2"}, {"us-1", "us-2"}},
 	}
 	units := slices.Concat(f.waves...)
 	f.fixture, f.grid = demo(t, units, rollingIn(named("canary", "lab"), named("eu", "eu-*"), named("rest")))
-	f.applying = f.renew
 	f.update(f.grid, func() { f.grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60) })
 	f.completes(f.grid, units...)
 	f.took()
@@ -71,7 +65,7 @@ func (f *faulty) fault(call string) error {
 	}
 }
 
-// shake makes requests fail now and then; workloads whose template has changed begin anew.
+// shake makes requests fail now and then; workloads whose template has changed begin again.
 func (f *faulty) shake(often int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,35 +76,6 @@ func (f *faulty) shake(often int) {
 		return nil
 	}
 	f.fail, f.after = fails, fails
-}
-
-// renew makes a workload begin anew if its template changes, as its controller does.
-func (f *faulty) renew(name string, o runtime.ApplyConfiguration) {
-	data, err := json.Marshal(o)
-	applied := &appsv1.Deployment{}
-	if err == nil {
-		err = json.Unmarshal(data, applied)
-	}
-	if err != nil {
-		f.Error(err)
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	image := applied.Spec.Template.Spec.Containers[0].Image
-	if f.ran[name] == image {
-		return
-	}
-	f.log = append(f.log, name+" runs "+image)
-	f.ran[name] = image
-	d := &appsv1.Deployment{}
-	if err := f.client.Get(f.Context(), client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
-		return // it is made now
-	}
-	d.Status = appsv1.DeploymentStatus{}
-	if err := f.client.Status().Update(f.Context(), d); err != nil {
-		f.Error(err)
-	}
 }
 
 // happen lets something happen, and the controller look once.
@@ -125,7 +90,7 @@ func (f *faulty) happen() {
 	}
 	if f.rand.IntN(12) == 0 {
 		f.restart()
-		f.log = append(f.log, "the controller starts anew")
+		f.log = append(f.log, "the controller restarts")
 	}
 	f.step(time.Duration(f.rand.IntN(4000)) * time.Millisecond)
 	f.look()
@@ -137,6 +102,7 @@ func (f *faulty) look() {
 		f.log = append(f.log, "error: "+err.Error())
 	}
 	f.get(f.grid)
+	f.log = append(f.log, f.took()...)
 	if r := f.grid.Status.Rollout; r != nil {
 		f.log = append(f.log, fmt.Sprint(r.Phase, " ", r.Wave, " ", r.Message))
 	}
@@ -198,7 +164,7 @@ func (f *faulty) inPhase(phase v1.RolloutPhase) func() bool {
 	}
 }
 
-// TestRolloutWithFaults: whatever fails, and wherever the controller starts anew, a change goes from wave to wave, one
+// TestRolloutWithFaults: whatever fails, and wherever the controller restarts, a change goes from wave to wave, one
 // that fails halts or goes back, and what was once stopped is not started again.
 func TestRolloutWithFaults(t *testing.T) {
 	t.Parallel()
@@ -237,7 +203,7 @@ func TestRolloutWithFaults(t *testing.T) {
 				if stopped && broken {
 					f.fatal("what has gone back is started again")
 				}
-				stopped = stopped || (f.ran["demo-lab"] == "mended" && f.inPhase(v1.RolloutRollingBack)())
+				stopped = stopped || (f.image("demo-lab") == "mended" && f.inPhase(v1.RolloutRollingBack)())
 				return f.inPhase(v1.RolloutRolledBack)()
 			})
 			change("last", v1.OnFailureHalt)
@@ -301,7 +267,7 @@ func TestRevisionsForbidden(t *testing.T) {
 	f.expectWell(grid)
 }
 
-// TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that starts anew before would
+// TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that restarts before would
 // take them for units that are still to get the change.
 func TestRollbackIsWrittenFirst(t *testing.T) {
 	t.Parallel()
@@ -309,7 +275,6 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 		grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
 	})
 	f.rolls(grid, "east")
-	f.renewing()
 	f.template(grid, other)
 	f.expectImages("demo", map[string]string{"east": "two"})
 	f.failOn("status ", errBroken)
@@ -319,7 +284,7 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 		f.expectImages("demo", map[string]string{"east": "two"})
 	}
 	f.restart()
-	f.renewing()
+	f.failing(nil)
 	f.tries(grid)
 	f.rolls(grid, "east")
 	f.expectImages("demo", map[string]string{"east": "i"})
@@ -327,7 +292,7 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 }
 
 // TestProgressIsOfOneRevision: a unit that made no progress with one revision has the whole deadline with the next,
-// also if the controller starts anew before it has written what it did.
+// also if the controller restarts before it has written what it did.
 func TestProgressIsOfOneRevision(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]*v1.Rollout{"with a rollout": inWaves(named("all")), "without": nil} {
@@ -335,7 +300,6 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 			t.Parallel()
 			f, grid := demo(t, in("east"), stallsSoon, func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = spec })
 			f.rolls(grid, "east")
-			f.renewing()
 			f.template(grid, strings.ReplaceAll(other, "two", "broken"))
 			f.step(40 * time.Second)
 			f.passes(grid)

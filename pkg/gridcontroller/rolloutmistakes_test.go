@@ -15,125 +15,149 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// TestMistakes: what an operator does in the middle of a rollout, and what comes of it. The unit lab has the change,
-// and east and west have not.
-func TestMistakes(t *testing.T) {
+// halfway makes a grid in the middle of a rollout: the unit lab has the change, and east and west have not.
+func halfway(t *testing.T) (*fixture, *v1.DeploymentGrid) {
+	t.Helper()
 	t.Parallel()
-	units := in("lab east west")
-	halfway := map[string]string{"lab": "two", "east": "i", "west": "i"}
-	for name, mistake := range map[string]func(t *testing.T, f *fixture, grid *v1.DeploymentGrid){
-		"workloads are deleted": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.delete(f.deployment("demo-east"))
-			f.delete(f.deployment("demo-lab"))
-			f.passes(grid)
-			f.passes(grid)
-			f.expectImages("demo", halfway)
-		},
-		"the rollout is removed, and given again": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.update(grid, func() { grid.Spec.Rollout = nil })
-			f.passes(grid)
-			f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
-			if grid.Status.Rollout != nil || grid.Status.UpdateRevision == "" ||
-				grid.Status.CurrentRevision != grid.Status.UpdateRevision {
-				f.Errorf("got %+v", grid.Status)
-			}
-			f.ready("demo", units...)
-			f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
-			f.rolls(grid, units...) // the annotation is written
-			f.expectPhase(grid, v1.RolloutComplete, "")
-		},
-		"the history's limit is 0": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](0) })
-			f.passes(grid)
-			if got := f.revisions(); len(got) != 2 {
-				f.Errorf("got the revisions %q, and units have two", got)
-			}
-			f.completes(grid, units...)
-			if got := f.revisions(); len(got) != 1 {
-				f.Errorf("got the revisions %q", got)
-			}
-		},
-		"a revision is deleted": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.delete(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: grid.Status.CurrentRevision,
-			}})
-			f.restart()
-			f.passes(grid)
-			f.expectImages("demo", halfway)
-			f.expect(grid, "Degraded=True UnitsFailed", "east, west",
-				"ControllerRevision "+grid.Status.CurrentRevision+" is gone")
-			f.completes(grid, units...)
-		},
-		"a workload is held": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.edit("demo-east", func(d *appsv1.Deployment) { d.Annotations[v1.AnnotationHold] = "" })
-			f.passes(grid)
-			if f.expectUnit(grid, "east", v1.UnitHeld); grid.Status.Rollout.Deferred != 1 {
-				f.Errorf("got %+v", grid.Status.Rollout)
-			}
-		},
-		"waves and overrides select nothing": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.update(grid, func() {
-				grid.Spec.Rollout.Waves = []v1.Wave{
-					named("canary", "lba"), named("first", "lab", "east"), named("second", "east", "west"),
-					named("rest"),
-				}
-				grid.Spec.Overrides = []v1.Override{{
-					Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
-				}}
-			})
-			f.passes(grid)
-			f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's units select none")
-			f.expect(grid, "SpecWarning=True NoEffect", "spec.rollout.waves[canary] has no unit",
-				"spec.overrides[big] selects no unit",
-				"more than one of spec.rollout.waves names east; the first one counts")
-			f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
-		},
-		"a patch fits all units but one": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.update(grid, func() {
-				grid.Spec.Rollout.MaxFailures = ptr.To(intstr.FromInt32(1))
-				grid.Spec.Overrides = []v1.Override{{
-					Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}},
-					Images: map[string]string{"none": "x"},
-				}}
-			})
-			for range 3 {
-				f.ready("demo", units...)
-				f.passes(grid)
-			}
-			f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "two"})
-			if state := f.expectUnit(grid, "east", v1.UnitFailed); state.Reason != v1.ReasonInvalidTemplate {
-				f.Errorf("got %+v", state)
-			}
-		},
-		"the grid is deleted": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.took()
-			grid.Finalizers = []string{"example.org/x"}
-			if err := f.client.Update(f.Context(), grid); err != nil {
-				f.Fatal(err)
-			}
-			f.delete(grid)
-			f.tries(grid)
-			f.expectTook("delete demo")
-		},
-		"all nodes are silent for a pass": func(_ *testing.T, f *fixture, grid *v1.DeploymentGrid) {
-			f.lose(units...)
-			f.pass(grid)
-			f.expectPhase(grid, v1.RolloutOutage, "3 of the 3 units")
-			f.nodesIn(units...)
-			f.passes(grid)
-			f.expectImages("demo", halfway)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f, grid := demo(t, units, rollingIn(named("canary", "lab"), named("rest")))
-			f.rolls(grid, units...)
-			f.renewing()
-			f.template(grid, other)
-			f.expectImages("demo", halfway)
-			mistake(t, f, grid)
-		})
+	f, grid := demo(t, threeUnits, rollingIn(named("canary", "lab"), named("rest")))
+	f.rolls(grid, threeUnits...)
+	f.template(grid, other)
+	f.expectImages("demo", onlyLab)
+	return f, grid
+}
+
+// threeUnits are the units of that grid, onlyLab are their images then.
+var (
+	threeUnits = in("lab east west")
+	onlyLab    = map[string]string{"lab": "two", "east": "i", "west": "i"}
+)
+
+// TestDeletedWorkloads: each comes back with the revision of its unit.
+func TestDeletedWorkloads(t *testing.T) {
+	f, grid := halfway(t)
+	f.delete(f.deployment("demo-east"))
+	f.delete(f.deployment("demo-lab"))
+	f.passes(grid)
+	f.passes(grid)
+	f.expectImages("demo", onlyLab)
+}
+
+// TestRemovedRollout: all units get the change at once, and a rollout that is given again is adopted.
+func TestRemovedRollout(t *testing.T) {
+	f, grid := halfway(t)
+	f.update(grid, func() { grid.Spec.Rollout = nil })
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
+	if grid.Status.Rollout != nil || grid.Status.UpdateRevision == "" ||
+		grid.Status.CurrentRevision != grid.Status.UpdateRevision {
+		f.Errorf("got %+v", grid.Status)
 	}
+	f.ready("demo", threeUnits...)
+	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
+	f.rolls(grid, threeUnits...) // the annotation is written
+	f.expectPhase(grid, v1.RolloutComplete, "")
+}
+
+// TestNoHistory: revisions that units have are kept all the same.
+func TestNoHistory(t *testing.T) {
+	f, grid := halfway(t)
+	f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](0) })
+	f.passes(grid)
+	if got := f.revisions(); len(got) != 2 {
+		f.Errorf("got the revisions %q, and units have two", got)
+	}
+	f.completes(grid, threeUnits...)
+	if got := f.revisions(); len(got) != 1 {
+		f.Errorf("got the revisions %q", got)
+	}
+}
+
+// TestDeletedRevision: units that have it stay as they are until they get another one.
+func TestDeletedRevision(t *testing.T) {
+	f, grid := halfway(t)
+	f.delete(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: grid.Status.CurrentRevision,
+	}})
+	f.restart()
+	f.passes(grid)
+	f.expectImages("demo", onlyLab)
+	f.expect(grid, "Degraded=True UnitsFailed", "east, west",
+		"ControllerRevision "+grid.Status.CurrentRevision+" is gone")
+	f.completes(grid, threeUnits...)
+}
+
+// TestHeldWorkload: its unit is deferred.
+func TestHeldWorkload(t *testing.T) {
+	f, grid := halfway(t)
+	f.edit("demo-east", func(d *appsv1.Deployment) { d.Annotations[v1.AnnotationHold] = "" })
+	f.passes(grid)
+	if f.expectUnit(grid, "east", v1.UnitHeld); grid.Status.Rollout.Deferred != 1 {
+		f.Errorf("got %+v", grid.Status.Rollout)
+	}
+}
+
+// TestEmptyWaves: a wave without units waits for an approval, and a condition names what has no effect.
+func TestEmptyWaves(t *testing.T) {
+	f, grid := halfway(t)
+	f.update(grid, func() {
+		grid.Spec.Rollout.Waves = []v1.Wave{
+			named("canary", "lba"), named("first", "lab", "east"), named("second", "east", "west"),
+			named("rest"),
+		}
+		grid.Spec.Overrides = []v1.Override{{
+			Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
+		}}
+	})
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's units select none")
+	f.expect(grid, "SpecWarning=True NoEffect", "spec.rollout.waves[canary] has no unit",
+		"spec.overrides[big] selects no unit",
+		"more than one of spec.rollout.waves names east; the first one counts")
+	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
+}
+
+// TestOverrideOfOneUnit: what is wrong with one unit's override stops no other unit.
+func TestOverrideOfOneUnit(t *testing.T) {
+	f, grid := halfway(t)
+	f.update(grid, func() {
+		grid.Spec.Rollout.MaxFailures = ptr.To(intstr.FromInt32(1))
+		grid.Spec.Overrides = []v1.Override{{
+			Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}},
+			Images: map[string]string{"none": "x"},
+		}}
+	})
+	for range 3 {
+		f.ready("demo", threeUnits...)
+		f.passes(grid)
+	}
+	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "two"})
+	if state := f.expectUnit(grid, "east", v1.UnitFailed); state.Reason != v1.ReasonInvalidTemplate {
+		f.Errorf("got %+v", state)
+	}
+}
+
+// TestDeletedGridInARollout: nothing more is done to its workloads.
+func TestDeletedGridInARollout(t *testing.T) {
+	f, grid := halfway(t)
+	f.took()
+	grid.Finalizers = []string{"example.org/x"}
+	if err := f.client.Update(f.Context(), grid); err != nil {
+		f.Fatal(err)
+	}
+	f.delete(grid)
+	f.tries(grid)
+	f.expectTook("delete demo")
+}
+
+// TestShortOutage: an outage fails no unit, and the rollout goes on after it.
+func TestShortOutage(t *testing.T) {
+	f, grid := halfway(t)
+	f.lose(threeUnits...)
+	f.pass(grid)
+	f.expectPhase(grid, v1.RolloutOutage, "3 of the 3 units")
+	f.nodesIn(threeUnits...)
+	f.passes(grid)
+	f.expectImages("demo", onlyLab)
 }
 
 // TestOrphansGoInWaves: those of a deleted grid of the same name are taken over wave by wave.
@@ -158,14 +182,13 @@ func TestOrphansGoInWaves(t *testing.T) {
 	}
 	f.delete(grid)
 	f.reconcile(grid)
-	anew := deploymentGrid("demo", other)
-	anew.UID = types.UID("anew")
-	waves(anew)
-	if err := f.client.Create(f.Context(), anew); err != nil {
+	again := deploymentGrid("demo", other)
+	again.UID = types.UID("again")
+	waves(again)
+	if err := f.client.Create(f.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	f.renewing()
-	f.passes(anew)
+	f.passes(again)
 	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
 }
 
@@ -261,7 +284,6 @@ func TestCrashLoopIsNoProof(t *testing.T) {
 	canary.Soak = &metav1.Duration{Duration: 30 * time.Minute}
 	f, grid := demo(t, in("lab east"), rollingIn(canary, named("rest")))
 	f.rolls(grid, "lab", "east")
-	f.renewing()
 	f.template(grid, other)
 	for range 20 { // ready for 2 s of every 5 minutes
 		f.ready("demo", "lab")
@@ -291,7 +313,7 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 		grid.Spec.TemplatePool = map[string]v1.Template{"b": raw(other)}
 		grid.Spec.DefaultTemplateName = "b"
 	})
-	f.passes(grid)
+	f.rolls(grid, "lab")
 	f.annotate(grid, v1.AnnotationApproved, grid.Status.Rollout.Awaits)
 	f.completes(grid, units...)
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})

@@ -17,24 +17,17 @@ type serviceReconciler struct {
 	shared
 	nodes *nodes
 
-	grids memories[serviceMemory]
-}
-
-// serviceMemory is what is remembered of a ServiceGrid between reconciliations. Losing it does no harm.
-type serviceMemory struct {
-	childMemory
-	told   gridchild.Error
-	status statusMemory
+	grids memories
 }
 
 // Reconcile applies the Service of one grid, and writes the grid's status and events.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := &v1.ServiceGrid{}
-	m, err := recall(ctx, &r.shared, &r.grids, request.NamespacedName, grid)
+	m, err := r.grids.recall(ctx, &r.shared, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	outcome := r.syncService(ctx, grid, m)
+	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
 	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey, false))
 	changed := grid.DeepCopy()
 	status := &changed.Status
@@ -68,7 +61,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 
-func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *serviceMemory) result {
+func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *childMemory) result {
 	o := gridchild.OwnerOf(services.GridKind, grid)
 	if err := cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0)); err != nil {
 		return result{err: err}
@@ -88,8 +81,8 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 	if live != nil && !live.ownedBy(o) {
 		live = nil
 	}
-	if outcome, done := settled(r.clock.Now(), live, d, &m.childMemory); done {
+	if outcome, done := settled(r.clock.Now(), live, d, m); done {
 		return outcome
 	}
-	return r.sync(ctx, services, o, d, &m.childMemory)
+	return r.sync(ctx, services, o, d, m)
 }

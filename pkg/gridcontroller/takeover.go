@@ -35,9 +35,9 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 }
 
 // takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
-func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, adopted bool) (*child, error) {
-	u := childObject(k)
-	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u); err != nil {
+func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
+	u := childObject(a.k)
+	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.d.namespace, Name: a.d.name}, u); err != nil {
 		return nil, err
 	}
 	entries := u.GetManagedFields()
@@ -57,10 +57,10 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 	if err != nil {
 		return nil, err
 	}
-	if err := c.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+	if err := a.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
 		return nil, err
 	}
-	return k.childOf(u)
+	return a.k.childOf(u)
 }
 
 // hasReplicas reports whether the template sets spec.replicas.
@@ -76,18 +76,18 @@ func (d *desired) hasReplicas() bool {
 // handOver gives the current spec.replicas to a field manager of its own, and returns the replicas. Without that, when
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all units at
 // once.
-func (c *cluster) handOver(ctx context.Context, k kind, namespace string, live *child) (string, error) {
-	u := childObject(k)
-	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: live.name}, u); err != nil {
+func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
+	u := childObject(a.k)
+	if err := a.live.Get(ctx, types.NamespacedName{Namespace: a.d.namespace, Name: live.name}, u); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
 	replicas := replicasOf(spec)
-	only := k.object(namespace, live)
+	only := a.k.object(a.d.namespace, live)
 	only.Object["spec"] = map[string]any{"replicas": replicas}
 	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if someone scales it at the same time
 	apply := client.ApplyConfigurationFromUnstructured(only)
-	if err := c.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
+	if err := a.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	return strconv.FormatInt(replicas, 10), nil

@@ -66,17 +66,19 @@ type workloadReconciler struct {
 
 	nodes *nodes
 
-	grids memories[gridMemory]
+	grids memories
 }
 
-// gridMemory is what is remembered of a grid between reconciliations.
+// gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
 type gridMemory struct {
+	// uid is the grid's.
+	uid types.UID
 	// templates has the results of each template, by its name. They are valid for this generation and these labels of
 	// the grid.
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory
-	// units has what is remembered of each unit.
+	// units has what is remembered of each unit. A ServiceGrid has one, with the name "", for its Service.
 	units map[string]*unitMemory
 	// removals has when the workloads of vanished units are deleted.
 	removals map[string]time.Time
@@ -107,24 +109,26 @@ type unitMemory struct {
 	passed *batchv1.Job
 }
 
-// memories has what is remembered of the grids of a kind. Losing it does no harm.
-type memories[M any] struct {
-	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
-	// all has the memories by the names of the grids.
-	all map[types.NamespacedName]*memory[M]
+// of returns what is remembered of a unit.
+func (m *gridMemory) of(unit string) *unitMemory {
+	if m.units[unit] == nil {
+		m.units[unit] = &unitMemory{}
+	}
+	return m.units[unit]
 }
 
-// memory is what is remembered of the grid with a UID.
-type memory[M any] struct {
-	uid types.UID
-	of  M
+// memories has what is remembered of the grids of a kind.
+type memories struct {
+	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
+	// all has the memories by the names of the grids.
+	all map[types.NamespacedName]*gridMemory
 }
 
 // recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or
 // about to go: the garbage collector deletes its children, unless they are to be orphaned.
-func recall[M any](
-	ctx context.Context, s *shared, m *memories[M], name types.NamespacedName, grid client.Object,
-) (*M, error) {
+func (m *memories) recall(
+	ctx context.Context, s *shared, name types.NamespacedName, grid client.Object,
+) (*gridMemory, error) {
 	err := s.cache.Get(ctx, name, grid)
 	gone := apierrors.IsNotFound(err) || (err == nil && grid.GetDeletionTimestamp() != nil)
 	if err != nil && !gone {
@@ -137,23 +141,20 @@ func recall[M any](
 		return nil, nil //nolint:nilnil // as the comment says
 	}
 	if m.all == nil {
-		m.all = map[types.NamespacedName]*memory[M]{}
+		m.all = map[types.NamespacedName]*gridMemory{}
 	}
 	if of := m.all[name]; of == nil || of.uid != grid.GetUID() { // what is remembered is of a former one of the name
-		m.all[name] = &memory[M]{uid: grid.GetUID()}
+		m.all[name] = &gridMemory{uid: grid.GetUID(), units: map[string]*unitMemory{}}
 	}
-	return &m.all[name].of, nil
+	return m.all[name], nil
 }
 
 // Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
-	m, err := recall(ctx, &r.shared, &r.grids, request.NamespacedName, grid)
+	m, err := r.grids.recall(ctx, &r.shared, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
-	}
-	if m.units == nil {
-		m.units = map[string]*unitMemory{}
 	}
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
 		return reconcile.Result{}, err // the change of the grid causes another reconciliation

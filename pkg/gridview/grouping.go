@@ -11,16 +11,10 @@ import (
 
 // Grouping is the nodes of a cluster, grouped by their values of some topology keys: the nodes of a group see the same
 // of every Service with these keys. Views of Services with the same keys can share one.
-//
-// It also finds the endpoints that a group may see. Without that, every group would be compared with every endpoint,
-// and both grow with the number of units.
 type Grouping struct {
 	keys   topology.Keys
 	nodes  map[string]topology.Labels
 	groups []nodeGroup
-	// numbers are those of a node's values, by the position of the key. values counts the values of each key.
-	numbers map[string][]int
-	values  []int
 }
 
 // nodeGroup are nodes that see the same.
@@ -28,47 +22,18 @@ type nodeGroup struct {
 	name   string
 	nodes  []string
 	labels topology.Labels
-	// numbers are those of any of the nodes.
-	numbers []int
 }
-
-// noValue is the number of a value that a node does not have.
-const noValue = -1
 
 // Group groups nodes, whose labels are given by name, by their values of the keys.
 func Group(keys topology.Keys, nodes map[string]topology.Labels) *Grouping {
-	g := &Grouping{
-		keys: keys, nodes: nodes, numbers: make(map[string][]int, len(nodes)), values: make([]int, len(keys)),
-	}
-	numbered := make([]map[string]int, len(keys))
-	for k := range keys {
-		numbered[k] = map[string]int{}
-	}
+	g := &Grouping{keys: keys, nodes: nodes}
 	groups := map[string]*nodeGroup{}
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		labels, numbers := nodes[node], make([]int, len(keys))
-		for k, key := range keys {
-			value, ok := labels[key]
-			if !ok {
-				numbers[k] = noValue
-				continue
-			}
-			number, known := numbered[k][value]
-			if !known {
-				number = len(numbered[k])
-				numbered[k][value] = number
-			}
-			numbers[k] = number
-		}
-		g.numbers[node] = numbers
-		name := groupName(keys, labels)
+		name := groupName(keys, nodes[node])
 		if groups[name] == nil {
-			groups[name] = &nodeGroup{name: name, labels: labels, numbers: numbers}
+			groups[name] = &nodeGroup{name: name, labels: nodes[node]}
 		}
 		groups[name].nodes = append(groups[name].nodes, node)
-	}
-	for k := range keys {
-		g.values[k] = len(numbered[k])
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		g.groups = append(g.groups, *groups[name])
@@ -101,11 +66,7 @@ func (g *Grouping) of(viewers []string) []nodeGroup {
 			some[name] = labels
 		}
 	}
-	groups := Group(g.keys, some).groups
-	for i := range groups {
-		groups[i].numbers = g.numbers[groups[i].nodes[0]]
-	}
-	return groups
+	return Group(g.keys, some).groups
 }
 
 // viewer applies the rule to the endpoints of one Service.
@@ -113,41 +74,25 @@ type viewer struct {
 	*Grouping
 
 	endpoints []Endpoint
-	// all are the positions of all endpoints. at has for every key the positions of those on nodes that have it, in the
-	// order of the numbers of its values; from has where each number begins.
-	all  []int
-	at   [][]int
-	from [][]int
-	// kept is what the endpoints of units are cut from.
-	kept []Endpoint
+	// all are the positions of all endpoints. on has for every key and value the positions of those on nodes with it:
+	// without that, every group would be compared with every endpoint, and both grow with the number of units.
+	all []int
+	on  []map[string][]int
 }
 
 func (g *Grouping) viewer(endpoints []Endpoint) *viewer {
-	v := &viewer{
-		Grouping: g, endpoints: endpoints, all: make([]int, len(endpoints)), kept: make([]Endpoint, 0, len(endpoints)),
-	}
-	numbers := make([][]int, len(endpoints))
+	v := &viewer{Grouping: g, endpoints: endpoints, all: make([]int, len(endpoints))}
 	for i := range endpoints {
-		v.all[i], numbers[i] = i, g.numbers[endpoints[i].Node]
+		v.all[i] = i
 	}
-	for k := range g.keys {
-		from := make([]int, g.values[k]+1)
-		for _, n := range numbers {
-			if n != nil && n[k] != noValue {
-				from[n[k]+1]++
+	for _, key := range g.keys {
+		on := map[string][]int{}
+		for i := range endpoints {
+			if value, ok := g.nodes[endpoints[i].Node][key]; ok {
+				on[value] = append(on[value], i)
 			}
 		}
-		for i := 1; i < len(from); i++ {
-			from[i] += from[i-1]
-		}
-		at, next := make([]int, from[len(from)-1]), slices.Clone(from)
-		for i, n := range numbers {
-			if n != nil && n[k] != noValue {
-				at[next[n[k]]] = i
-				next[n[k]]++
-			}
-		}
-		v.at, v.from = append(v.at, at), append(v.from, from)
+		v.on = append(v.on, on)
 	}
 	return v
 }
@@ -159,15 +104,10 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 		return v.all
 	}
 	var positions []int
-	for k, number := range group.numbers {
-		if number == noValue {
-			continue
+	for k, key := range v.keys {
+		if value, ok := group.labels[key]; ok {
+			positions = append(positions, v.on[k][value]...)
 		}
-		same := v.at[k][v.from[k][number]:v.from[k][number+1]]
-		if len(v.keys) == 1 {
-			return same
-		}
-		positions = append(positions, same...)
 	}
 	slices.Sort(positions)
 	return slices.Compact(positions)
@@ -175,8 +115,8 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 
 // see applies the rule for one group of nodes, and notes in seen what they see, unless seen is nil.
 func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
-	unit := UnitView{Name: group.name, Nodes: group.nodes}
 	candidates := v.candidates(group)
+	unit := UnitView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	best := topology.NoRank
 	for _, i := range candidates {
 		if endpoint := &v.endpoints[i]; endpoint.Ready {
@@ -185,7 +125,6 @@ func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
 	}
 	decision := v.keys.Decide(group.labels, best)
 	unit.Key = decision.Key()
-	begin := len(v.kept)
 	for _, i := range candidates {
 		endpoint := &v.endpoints[i]
 		if v.keys.Governed() && !decision.Keep(v.nodes[endpoint.Node]) {
@@ -194,11 +133,10 @@ func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
 		if seen != nil {
 			seen[i] = true
 		}
-		v.kept = append(v.kept, *endpoint)
+		unit.Endpoints = append(unit.Endpoints, *endpoint)
 		if endpoint.Ready {
 			unit.Ready++
 		}
 	}
-	unit.Endpoints = slices.Clip(v.kept[begin:])
 	return unit
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -276,6 +277,20 @@ func TestDaysOfReports(t *testing.T) {
 	goruntime.KeepAlive(streams)
 }
 
+// TestRemovedNodesAreForgotten: nothing is kept of nodes that are gone.
+func TestRemovedNodesAreForgotten(t *testing.T) {
+	w := newBoundsWorld([]*wire.Object{boundsNode(0, 0, 0)}, map[string]string{"strict": `["zone"]`},
+		boundsSlice("strict-1", "strict", 0, 1))
+	drain(t, w.stream(t, 0, nil))
+	for i := 1; i < 10; i++ {
+		w.nodes.Apply(boundsNode(i, 0, 0))
+		w.nodes.Remove("", fmt.Sprintf("node-%d", i))
+	}
+	if kept := len(w.shares.nodes); kept != 1 {
+		t.Errorf("%d nodes are kept", kept)
+	}
+}
+
 // TestHostnameMultipliesNothing: a Service with the key kubernetes.io/hostname, in anybody's namespace, makes every
 // node a class of its own set and of no other, and ends no stream.
 func TestHostnameMultipliesNothing(t *testing.T) {
@@ -379,6 +394,10 @@ func TestALaggardIsEnded(t *testing.T) {
 	}
 	if _, _, err := slow.Next(); err == nil || w.stats().behind != 1 {
 		t.Errorf("the stream that takes nothing goes on: %v", err)
+	}
+	w.maxQueued = -1
+	if _, err := w.follow("node-1", nil, func() {}); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("a stream begins while there is no memory for its first step: %v", err)
 	}
 	slow.Close()
 	quick.Close()

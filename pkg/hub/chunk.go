@@ -60,8 +60,6 @@ type object struct {
 	digest   uint64
 	// names has the nodes whose labels are needed with the object.
 	names []string
-	// addresses is the body of a node with nothing but its addresses, for the labels of a node.
-	addresses []byte
 	// encoded is the event that the object is as it is, if body is not kept.
 	encoded *chunk
 }
@@ -73,21 +71,18 @@ func newObject(k *kind, upstream *wire.Object, body []byte) *object {
 	}
 }
 
-// labelsObject is a node with nothing but its labels.
+// labelsObject is a node with nothing but its labels. Its upstream has the addresses as well.
 func labelsObject(node *wire.Object) *object {
-	o, err := wire.ParseObject(metadata(metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}))
-	if err != nil {
-		panic("hub: reading the labels of a node: " + err.Error())
-	}
-	o.Labels = node.Labels // which the facts hold anyway
-	labels := newObject(&kindLabels, o, nil)
-	labels.addresses, _ = wire.OnlyNodeAddresses(node.Body) // none if they cannot be read
-	return labels
+	labels := &wire.Object{Name: node.Name, Labels: node.Labels}                          // which the facts hold anyway
+	labels.Meta, _ = (&metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}).Marshal() // it never fails
+	labels.Body, _ = wire.OnlyNodeAddresses(node.Body)                                    // none if they cannot be read
+	return newObject(&kindLabels, labels, nil)
 }
 
-// encodedObject is an object of which nothing is kept but the event that it is as it is.
-func encodedObject(k *kind, upstream *wire.Object) *object {
-	o := newObject(k, upstream, upstream.Body)
+// ownObject is a node's own object, of which nothing is kept but the event that it is as it is.
+func ownObject(upstream *wire.Object) *object {
+	o := newObject(&kindNode, upstream, upstream.Body)
+	o.names = []string{o.name.Name}
 	o.encoded = newChunk(appendFrame(nil, o))
 	o.upstream, o.body = nil, nil
 	return o
@@ -125,17 +120,8 @@ func appendMark(dst []byte, mark *hubv1alpha1.Mark) []byte {
 }
 
 func appendMeta(dst []byte, event watch.EventType, t wire.TypeMeta, meta metav1.ObjectMeta) []byte {
-	message := metadata(meta)
+	message, _ := (&metav1.PartialObjectMetadata{ObjectMeta: meta}).Marshal() // it never fails
 	return append(wire.AppendWatchFrame(dst, string(event), t, len(message)), message...)
-}
-
-// metadata encodes an object that is nothing but metadata.
-func metadata(meta metav1.ObjectMeta) []byte {
-	message, err := (&metav1.PartialObjectMetadata{ObjectMeta: meta}).Marshal()
-	if err != nil {
-		panic("hub: encoding metadata: " + err.Error())
-	}
-	return message
 }
 
 // chunk is a part of a step, encoded once for all streams that it is written to.
@@ -155,8 +141,8 @@ func newChunk(frames []byte) *chunk {
 	return &chunk{member: bytes.Clone(member.Bytes())}
 }
 
-// encode encodes objects: those that are not encoded already as one chunk.
-func encode(objects iter.Seq[*object]) (content []*chunk) {
+// encode encodes objects: those that are not encoded already as one chunk, together with mark, which may be nil.
+func encode(mark *hubv1alpha1.Mark, objects iter.Seq[*object]) (content []*chunk) {
 	var frames []byte
 	for o := range objects {
 		if o.encoded != nil {
@@ -164,6 +150,9 @@ func encode(objects iter.Seq[*object]) (content []*chunk) {
 		} else {
 			frames = appendFrame(frames, o)
 		}
+	}
+	if mark != nil {
+		frames = appendMark(frames, mark)
 	}
 	if frames != nil {
 		content = append(content, newChunk(frames))

@@ -97,3 +97,12 @@ func (c testCluster) putSlice(name string, state sliceState) {
 		c.Put(slice)
 	}
 }
+
+// sharesStats are figures of shares.
+type sharesStats struct{ streams, classes, sets, queued, behind int }
+
+func (s *shares) stats() sharesStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sharesStats{len(s.common.streams), s.classes(), len(s.sets) - 1, int(s.queued.Load()), s.behind}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -19,6 +21,7 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
@@ -166,8 +169,10 @@ type smallFleet struct {
 	wrappers []*nodeWrapper
 
 	mu sync.Mutex
-	// meddle, if set, is called when a wrapper asks for what is on the way that it does not follow; guarded by mu.
-	meddle func()
+	// meddle, if set, is called when a wrapper asks for what is on the way that it does not follow. refused are the
+	// resources of which the API server gives wrappers nothing. They are guarded by mu.
+	meddle  func()
+	refused []string
 }
 
 // inFleet runs a test in a bubble: with so many replicas, and a wrapper for each of the named nodes, that follow.
@@ -234,7 +239,7 @@ func inSmallFleet(t *testing.T, mode upstream.HubMode, test func(*smallFleet)) {
 	})
 }
 
-// startReplica starts a replica anew.
+// startReplica restarts a replica.
 func (f *smallFleet) startReplica(number int) {
 	f.t.Helper()
 	r := &replica{link: f.replicas[number].link}
@@ -272,6 +277,13 @@ func (f *smallFleet) stopReplica(number int) {
 	f.replicas[number] = &replica{link: r.link, stop: func() {}}
 }
 
+// refuse has the API server give wrappers nothing of some resources.
+func (f *smallFleet) refuse(resources ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = resources
+}
+
 // pick lets a wrapper's connection lead to a replica.
 func (f *smallFleet) pick(w *nodeWrapper, number int) {
 	f.mu.Lock()
@@ -285,10 +297,15 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	toHub := strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath)
 	f.mu.Lock()
 	api, picked, meddle := w.api, w.picked, f.meddle
+	refused := slices.Contains(f.refused, path.Base(r.URL.Path))
 	replica := f.replicas[picked]
 	f.mu.Unlock()
 	if meddle != nil && toHub != w.upstream.Way().Hub {
 		meddle()
+	}
+	if refused {
+		serve.WriteError(rw, r, apierrors.NewServiceUnavailable("try again"))
+		return
 	}
 	if !toHub {
 		api.ServeHTTP(rw, r)

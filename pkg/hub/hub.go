@@ -3,8 +3,10 @@ package hub
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +35,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 const program = "application-grid-hub"
@@ -44,6 +47,16 @@ const goawayChance = 0.02
 
 // DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
 const DefaultMaxQueuedBytes = 192 << 20
+
+// stalePatience is how long a source may fail before others should be asked: longer than an API server takes to start.
+// It counts from the failure. Long before that the source may have heard nothing, because nothing changed.
+const stalePatience = 30 * time.Second
+
+// followed is what the hub follows, by the part of the version that each has. The inputs of the facts have these names.
+var followed = [len(hubv1alpha1.Version{})]*served.Resource{
+	hubv1alpha1.VersionNodes: served.Nodes, hubv1alpha1.VersionServices: served.Services,
+	hubv1alpha1.VersionSlices: served.EndpointSlices,
+}
 
 // Config is what a Server is made from.
 type Config struct {
@@ -71,16 +84,20 @@ type Server struct {
 	facts   *facts.Facts
 	shares  *shares
 	group   *follow.Group
-	sources sources
+	sources [len(followed)]*follow.Source
 	metrics *metrics
 	api     *genericapiserver.GenericAPIServer
-	// writer writes streams, limits counts them.
+	// writer writes streams.
 	writer *serve.Server
-	limits callerStreams
 	// refused counts the requests for shares that were answered 429.
 	refused atomic.Int64
 	// stopping is closed when watches should end.
 	stopping chan struct{}
+
+	mu sync.Mutex
+	// underWay counts the streams and lists under way, those that have not begun included, by caller and node. Guarded
+	// by mu.
+	underWay map[string]int
 }
 
 // New makes a Server. It listens, and asks the API server how to authenticate callers. The error says what about the
@@ -103,12 +120,21 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 
 // newServer makes a Server without an API server before it. upstream leads to what is followed.
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
-	s := &Server{config: config, stopping: make(chan struct{}), limits: callerStreams{counts: make(map[string]int)}}
+	s := &Server{config: config, stopping: make(chan struct{}), underWay: make(map[string]int)}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
 	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
 	var err error
-	if s.group, s.sources, err = newGroup(upstream, s.facts); err != nil {
+	if s.group, err = follow.NewGroup(follow.GroupOptions{Config: upstream, Barrier: s.facts}); err != nil {
 		return nil, err
+	}
+	for part, r := range followed {
+		s.sources[part], err = s.group.Add(follow.Options{
+			Name: r.Resource, Resource: r.GroupVersionResource, Sink: s.facts.Input(r.Resource), Verified: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.sources[part].Start()
 	}
 	s.metrics = newMetrics(s)
 	s.writer = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
@@ -165,7 +191,7 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 // to any replica. Over HTTP/2 what is under way on the connection goes on.
 func (s *Server) closeWhileFailing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if failing(s.group.States()) {
+		if slices.ContainsFunc(s.group.States(), func(s follow.State) bool { return s.Err != nil || !s.Synced }) {
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
@@ -199,9 +225,18 @@ func (s *Server) work(ctx context.Context) {
 }
 
 // current says why what is shared may not be what the cluster has; nil if it is.
-func (s *Server) current() error {
-	if err := notCurrent(s.group.States(), time.Now()); err != nil {
-		return errNotCurrent(err)
+func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+
+func notCurrent(states []follow.State, now time.Time) error {
+	for _, s := range states {
+		switch {
+		case !s.Synced:
+			return errNotCurrent(fmt.Errorf("%s: not synced with the API server yet: %w",
+				s.Name, cmp.Or(s.Err, errors.New("it was not listed"))))
+		case s.Err != nil && now.Sub(s.FailingSince) > stalePatience:
+			return errNotCurrent(fmt.Errorf("%s: cannot be followed since %s: %w",
+				s.Name, s.FailingSince.UTC().Format(time.RFC3339), s.Err))
+		}
 	}
 	return nil
 }

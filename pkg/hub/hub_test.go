@@ -93,7 +93,9 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 		h.server.CloseClientConnections()
 	})
 	if follows {
-		expectSoon(tb, "the hub is ready", func() bool { return h.hub.shares.stats().open && h.hub.current() == nil })
+		expectSoon(tb, "the hub is ready", func() bool {
+			return h.hub.shares.read(func(reading) {}) == nil && h.hub.current() == nil
+		})
 	}
 	return h
 }

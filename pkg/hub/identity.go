@@ -31,9 +31,7 @@ const (
 // identify lets the hub know whom the front proxy vouches for, and puts an authorizer before the one that asks
 // kube-apiserver.
 func identify(config *genericapiserver.Config, options Config) {
-	callers := &callers{
-		next: config.Authorization.Authorizer, allowUnbound: options.AllowUnboundTokens, reviewAll: options.ReviewAll,
-	}
+	callers := &callers{next: config.Authorization.Authorizer, options: options}
 	if headers := config.Authentication.RequestHeaderConfig; headers != nil {
 		front := headerrequest.NewDynamicVerifyOptionsSecure(headers.CAContentProvider.VerifyOptions,
 			headers.AllowedClientNames, headers.UsernameHeaders, headers.UIDHeaders, headers.GroupHeaders,
@@ -63,9 +61,7 @@ type callers struct {
 	// next asks kube-apiserver. Equal reviews that come at one time are one.
 	next    authorizer.Authorizer
 	reviews singleflight.Group
-	// allowUnbound lets ServiceAccount tokens that are bound to no node ask for every node's share, reviewAll has
-	// kube-apiserver asked about everybody.
-	allowUnbound, reviewAll bool
+	options Config
 }
 
 // authorize is an authorizer.AuthorizerFunc.
@@ -74,7 +70,7 @@ func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (autho
 		if reason := c.refusal(a); reason != "" {
 			return authorizer.DecisionDeny, reason, nil
 		}
-		if _, ok := a.GetUser().(fronted); ok && !c.reviewAll {
+		if _, ok := a.GetUser().(fronted); ok && !c.options.ReviewAll {
 			return authorizer.DecisionAllow, "the API server has authorized what it handed on", nil
 		}
 	}
@@ -89,7 +85,7 @@ func (c *callers) refusal(a authorizer.Attributes) string {
 	switch {
 	case other >= 0:
 		return fmt.Sprintf("these credentials are bound to the node %q, and may ask for its share only", nodes[other])
-	case len(nodes) == 0 && !c.allowUnbound && u != nil &&
+	case len(nodes) == 0 && !c.options.AllowUnboundTokens && u != nil &&
 		strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix):
 		return "this ServiceAccount token is bound to no node, or the API server does not say to which, without " +
 			"--requestheader-extra-headers-prefix; use the token of a pod, or allow others with --allow-unbound-tokens"

@@ -37,7 +37,7 @@ func TestUnboundTokens(t *testing.T) {
 			func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 				return authorizer.DecisionNoOpinion, "", nil
 			})
-		callers := &callers{next: asked, allowUnbound: test.allowed}
+		callers := &callers{next: asked, options: Config{AllowUnboundTokens: test.allowed}}
 		made, reason, err := callers.authorize(t.Context(), authorizer.AttributesRecord{
 			User: test.user, APIGroup: hubv1alpha1.GroupName, Resource: "shares", Name: "a1", Verb: "watch",
 			ResourceRequest: true,

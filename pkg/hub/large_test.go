@@ -92,9 +92,9 @@ func BenchmarkLargeFleet(b *testing.B) {
 		w.slices.Apply(o)
 		n++
 		for _, st := range streams {
-			st.mu.Lock()
+			w.mu.Lock()
 			waiting := len(st.queue) > 0
-			st.mu.Unlock()
+			w.mu.Unlock()
 			if waiting {
 				_, sent, _ := st.Next()
 				sent(nil)

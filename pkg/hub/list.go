@@ -25,7 +25,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 	if err := s.current(); err != nil {
 		return err
 	}
-	leave, err := s.limits.enter(caller(r), maxStreams)
+	leave, err := s.enter(caller(r), maxStreams)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 				}
 			})
 		}
-		s.leave(visitor)
+		s.leave(visitor, visitor.classes)
 	})
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func writeList(w io.Writer, kind string, objects []*object) error {
 func (o *object) json() ([]byte, error) {
 	body := o.body
 	if o.kind == &kindLabels {
-		body = o.addresses
+		body = o.upstream.Body
 	}
 	typed := o.kind.listed.New()
 	if err := typed.Unmarshal(o.message(body)); err != nil {

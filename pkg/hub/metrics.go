@@ -38,20 +38,24 @@ func newMetrics(s *Server) *metrics {
 			Namespace: namespace, Name: name, Help: help,
 		}, value))
 	}
-	ofShares := func(figure func(sharesStats) int) func() float64 {
-		return func() float64 { return float64(figure(s.shares.stats())) }
+	ofShares := func(figure func(*shares) int) func() float64 {
+		return func() float64 {
+			s.shares.mu.Lock()
+			defer s.shares.mu.Unlock()
+			return float64(figure(s.shares))
+		}
 	}
 	gauge("classes",
 		"Classes of the nodes of streams: those with the same values of a set of keys that Services have together.",
-		ofShares(func(s sharesStats) int { return s.classes }))
+		ofShares((*shares).classes))
 	gauge("key_sets",
 		"Sets of topology keys that Services have together. Beyond 16 of them Services are matched node by node.",
-		ofShares(func(s sharesStats) int { return s.sets }))
+		ofShares(func(s *shares) int { return len(s.sets) - 1 })) // without that of single nodes
 	gauge("queued_bytes", "Memory of what streams have not been sent yet.",
-		ofShares(func(s sharesStats) int { return s.queued }))
+		func() float64 { return float64(s.shares.queued.Load()) })
 	counter("streams_behind_total",
 		"Streams that were ended because their clients did not take what they were sent.",
-		ofShares(func(s sharesStats) int { return s.behind }))
+		ofShares(func(s *shares) int { return s.behind }))
 	counter("refused_total", "Requests for shares that were answered 429.",
 		func() float64 { return float64(s.refused.Load()) })
 	return m

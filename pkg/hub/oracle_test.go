@@ -16,6 +16,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -218,7 +219,9 @@ func (w *world) pick(of []string) string { return of[w.below(len(of))] }
 var (
 	oracleNodes    = []string{"a1", "a2", "a3", "b1", "b2", "b3"}
 	oracleServices = []string{"strict", "racks", "free"}
-	oracleKeys     = []string{
+	// oracleResources are those that an API server may refuse, or know too little of.
+	oracleResources = []string{"nodes", "services", "endpointslices"}
+	oracleKeys      = []string{
 		`["zone"]`, `["zone"]`, `["rack"]`, `["rack","zone"]`, `["kubernetes.io/hostname","zone"]`,
 		`["zone","*"]`, `[]`,
 	}
@@ -314,7 +317,7 @@ func (w *world) change() {
 func (w *world) happen() {
 	replica := w.below(len(w.replicas))
 	wrapper := w.wrappers[w.below(len(w.wrappers))]
-	switch n := w.below(112); {
+	switch n := w.below(115); {
 	case n < 57:
 		w.change()
 	case n < 64:
@@ -361,7 +364,7 @@ func (w *world) happen() {
 	case n < 101:
 		w.otherServer(replica, wrapper)
 	case n < 104:
-		resource := w.pick([]string{"nodes", "services", "endpointslices"})
+		resource := w.pick(oracleResources)
 		w.note("the cache of the other API server stops at these %s", resource)
 		w.cluster.Lag(resource)
 	case n < 106:
@@ -369,6 +372,8 @@ func (w *world) happen() {
 		w.cluster.CatchUp()
 	case n < 109:
 		w.hubAway()
+	case n < 112:
+		w.hubFlickers()
 	case w.backup == nil:
 		w.note("a backup is taken")
 		w.backup, w.saved = w.cluster.Backup(), w.truth.newest()
@@ -396,18 +401,14 @@ func (w *world) otherServer(replica int, wrapper *nodeWrapper) {
 // hubAway lets the hub be away until wrappers may go on without it, and come back. The API server that they go to knows
 // less of a resource than the hub has told them, and the replicas that they come back to are slow.
 func (w *world) hubAway() {
-	resource := w.pick([]string{"nodes", "services", "endpointslices"})
+	resource := w.pick(oracleResources)
 	w.note("the hub is away, and the other API server knows no %s since", resource)
 	w.cluster.Lag(resource)
 	for range 3 {
 		w.change()
 		time.Sleep(time.Second)
 	}
-	w.smallFleet.mu.Lock()
-	for _, wrapper := range w.wrappers {
-		wrapper.api = w.cluster.Lagging()
-	}
-	w.smallFleet.mu.Unlock()
+	w.leadToLagging()
 	for _, r := range w.replicas {
 		r.link.set(true, false)
 	}
@@ -419,6 +420,56 @@ func (w *world) hubAway() {
 		r.link.delay(time.Duration(w.below(3000)) * time.Millisecond)
 	}
 	time.Sleep(time.Duration(w.below(12)) * time.Minute)
+}
+
+// leadToLagging lets all wrappers come to the API server whose watch cache may lag.
+func (w *world) leadToLagging() {
+	w.smallFleet.mu.Lock()
+	defer w.smallFleet.mu.Unlock()
+	for _, wrapper := range w.wrappers {
+		wrapper.api = w.cluster.Lagging()
+	}
+}
+
+// hubFlickers lets the hub be away until wrappers are about to go on without it, and then be there for a step at a
+// time. The API server that they go to refuses one resource for so long, and falls behind in others.
+func (w *world) hubFlickers() {
+	late := w.pick(oracleResources)
+	w.note("the hub is away, and the API server refuses %s", late)
+	w.mend()
+	w.leadToLagging()
+	w.refuse(hubv1alpha1.Shares, late)
+	w.endStreamsFor(time.Duration(30+w.below(30)) * time.Second)
+	for _, resource := range oracleResources {
+		if resource != late && w.below(3) > 0 {
+			w.note("the other API server knows no %s since", resource)
+			w.cluster.Lag(resource)
+		}
+	}
+	w.note("the hub flickers")
+	w.refuse(late)
+	for range 1 + w.below(4) {
+		w.change()
+		w.endStreamsFor(time.Duration(w.below(40)) * time.Second)
+	}
+	w.note("the API server refuses nothing")
+	w.refuse()
+	w.endStreamsFor(time.Duration(w.below(40)) * time.Second)
+	w.note("the hub is back")
+	time.Sleep(time.Duration(w.below(60)) * time.Second)
+	w.cluster.CatchUp()
+	time.Sleep(time.Duration(w.below(12)) * time.Minute)
+}
+
+// endStreamsFor lets streams last no longer than a first step for some time.
+func (w *world) endStreamsFor(some time.Duration) {
+	for end := time.Now().Add(some); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for _, r := range w.replicas {
+			if r.Server != nil {
+				r.shares.endStreams(errBehind)
+			}
+		}
+	}
 }
 
 // restore sets the API server back. Nothing else changes until everybody has noticed: an API server that has gone on
@@ -472,8 +523,8 @@ func (w *world) meddleNow() {
 	}
 }
 
-// calm mends everything, and expects that every wrapper shows the newest state soon.
-func (w *world) calm(what string) {
+// mend mends all links, and lets all API servers know everything.
+func (w *world) mend() {
 	w.cluster.CatchUp()
 	for _, r := range w.replicas {
 		r.link.set(false, false)
@@ -483,6 +534,11 @@ func (w *world) calm(what string) {
 		wrapper.link.set(false, false)
 		wrapper.link.delay(0)
 	}
+}
+
+// calm mends everything, and expects that every wrapper shows the newest state soon.
+func (w *world) calm(what string) {
+	w.mend()
 	begin := time.Now()
 	for {
 		synctest.Wait()
@@ -517,7 +573,7 @@ func (w *world) calm(what string) {
 const calmBound = 4 * time.Minute
 
 // TestOracle plays random worlds in virtual time: replicas lag, are cut, restart, come and go; nodes are relabelled,
-// deleted and made anew; keys come into use; links flap, are slow or silent; the API server is restored from a backup.
+// deleted and recreated; keys come into use; links flap, are slow or silent; the API server is restored from a backup.
 // What a wrapper shows is always the share of one state each of the nodes, the Services and the slices, none older than
 // one that was shown before, but for a restore. When things are calm it is soon that of the newest states.
 func TestOracle(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,9 +31,6 @@ const (
 	// maxUnknown is how many streams there may be of nodes that are not there.
 	maxUnknown = 256
 )
-
-// errNotSynced is the answer of a hub that has nothing to share yet.
-var errNotSynced = serve.NotReady("the hub is not synced with the API server yet")
 
 // errNotCurrent is the answer of a hub that may be stale.
 func errNotCurrent(err error) error {
@@ -66,7 +62,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) err
 	if !s.shares.source.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
-	leave, err := s.limits.enter(key, most)
+	leave, err := s.enter(key, most)
 	if err != nil {
 		return err
 	}
@@ -86,27 +82,20 @@ func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// callerStreams counts the streams and lists under way, those that have not begun included.
-type callerStreams struct {
-	mu sync.Mutex
-	// counts are by caller and node, guarded by mu.
-	counts map[string]int
-}
-
-// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over. The
-// error says that there are as many.
-func (c *callerStreams) enter(key string, most int) (leave func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts[key] >= most {
+// enter counts a stream or list of which there may be so many with the same key. leave is to be called when it is over.
+// The error says that there are as many.
+func (s *Server) enter(key string, most int) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.underWay[key] >= most {
 		return nil, tooMany("this caller has as many requests for shares under way as one may have")
 	}
-	c.counts[key]++
+	s.underWay[key]++
 	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.counts[key]--; c.counts[key] == 0 {
-			delete(c.counts, key)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.underWay[key]--; s.underWay[key] == 0 {
+			delete(s.underWay, key)
 		}
 	}, nil
 }

@@ -10,21 +10,21 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // shares has the share of every node, and the streams of those that follow theirs.
 //
-// A share is a function of the facts and of the node. It is the sum of classes: the common one, which every node has;
-// the node's own; and one for each set of keys that Services have, which nodes with the same values of these keys have
-// in common, whatever other keys there are. A class has digests and no objects: what it has follows from the facts, and
-// what a change makes of it from the facts before and after the change (step.go). The digests of a share are the sums
-// of those of its classes.
+// A share is a function of the facts and of the node. It is the sum of classes: the common one, which every node has,
+// and one for each set of keys that Services have together, which nodes with the same values of these keys have in
+// common, whatever other keys there are. A node's own object is that of its class in a set of its own. A class has
+// digests and no objects: what it has follows from the facts, and what a change makes of it from the facts before and
+// after the change (step.go). The digests of a share are the sums of those of its classes.
 //
 // A step of the facts is one step of every stream that it touches. What a class has to say is encoded once for all its
-// streams. A stream that begins, or whose node was relabelled, gets the buckets whose digests differ, whole.
+// streams. A stream that begins gets the buckets whose digests differ, whole; one whose node was relabelled gets what
+// it has not in the classes that it comes into.
 type shares struct {
 	source *facts.Facts
 	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
@@ -35,24 +35,24 @@ type shares struct {
 
 	// mu guards what follows, and what is reachable from it. It is taken after the lock of the facts, never before.
 	mu sync.Mutex
-	// open is set once the facts are complete. Before that there is nothing to share.
-	open bool
 	// version has the resourceVersions of the last changes.
 	version hubv1alpha1.Version
 
 	// common is the class of all nodes, buckets have its objects. Its streams are all that there are.
-	common  class
+	common  *class
 	buckets [hubv1alpha1.Buckets]bucket
-	sets    map[string]*keySet
-	slices  map[*facts.Object]placed
-	nodes   map[string]*node
+	// sets are by name. own is the one in which every node is a class, with its own object.
+	sets   map[string]*keySet
+	own    *keySet
+	slices map[*facts.Object]placed
+	nodes  map[string]node
 	// behind counts the streams that were ended because they were behind.
 	behind int
 }
 
 // class is a part that the shares of some nodes have in common.
 type class struct {
-	// set is nil for the common class and for those of single nodes. name is unique within the set.
+	// set is nil for the common class. name is unique within the set.
 	set  *keySet
 	name string
 	// here are the values of the set's keys.
@@ -65,12 +65,14 @@ type class struct {
 	content []*chunk
 }
 
-// maxSets is the most sets of keys that have classes of their own. Services with others are in one set, in which every
-// node is a class.
-const maxSets = 16
-
-// restSet is the name of that set.
-const restSet = "*"
+const (
+	// maxSets is the most sets of keys that have classes of their own. Services with others are in one set, restSet, in
+	// which every node is a class.
+	maxSets = 16
+	restSet = "*"
+	// ownKey is the key of which every node has its name as the value. It is no key of a label.
+	ownKey = ""
+)
 
 // keySet is a set of topology keys that Services have together.
 type keySet struct {
@@ -105,20 +107,15 @@ type placed struct {
 	labelsOf func(node []byte) topology.Labels
 }
 
-// node is a node as of the last step.
-type node struct {
-	// class is of the node alone: it has both of what follows.
-	class
-
-	// labels and own are nil for a node that is not known.
-	labels, own *object
-}
+// node is a node as of the last step; the zero value is of one that is not known.
+type node struct{ labels, own *object }
 
 func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
 		source: f, maxQueued: int64(maxQueued), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
-		slices: make(map[*facts.Object]placed), nodes: make(map[string]*node),
+		slices: make(map[*facts.Object]placed), nodes: make(map[string]node),
 	}
+	s.own = reading{shares: s}.setOf(topology.Keys{ownKey})
 	for i := range s.buckets {
 		s.buckets[i].objects = make(map[objectName]*object)
 	}
@@ -127,8 +124,8 @@ func newShares(f *facts.Facts, maxQueued int) *shares {
 	return s
 }
 
-func newClass(set *keySet, name string, here topology.Labels) class {
-	return class{
+func newClass(set *keySet, name string, here topology.Labels) *class {
+	return &class{
 		set: set, name: name, here: here, digests: make(map[uint8]uint64), names: make(map[string]int),
 		streams: make(map[*stream]struct{}),
 	}
@@ -149,36 +146,18 @@ func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 		return
 	}
 	reached := &hubv1alpha1.Version{}
-	for part, f := range followed {
-		s.version[part], reached[part] = s.source.Input(f.input).Versions()
+	for part, r := range followed {
+		s.version[part], reached[part] = s.source.Input(r.Resource).Versions()
 	}
-	s.open = s.open || in.State(served.EndpointSlices) == served.Ready
 	reading{s, in}.publish(c)
 	s.reached.Store(reached)
-}
-
-// node returns what is known of a node.
-func (s *shares) node(name string) *node {
-	n := s.nodes[name]
-	if n == nil {
-		n = &node{class: newClass(nil, name, nil)}
-		s.nodes[name] = n
-	}
-	return n
-}
-
-// forget drops a node of which nothing is known, and that nobody follows.
-func (s *shares) forget(n *node) {
-	if n.own == nil && len(n.streams) == 0 {
-		delete(s.nodes, n.name)
-	}
 }
 
 // setOf returns the set of keys, which it makes if there is none. All streams come into its classes then.
 func (s reading) setOf(keys topology.Keys) *keySet {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	name := strings.Join(keys, ",")
-	if s.sets[name] == nil && len(s.sets) >= maxSets {
+	if s.sets[name] == nil && len(s.sets) > maxSets { // and that of single nodes
 		name, keys = restSet, nil
 	}
 	set := s.sets[name]
@@ -209,20 +188,25 @@ func (s *shares) count(set *keySet, more int) {
 	}
 }
 
-// joinAll brings a stream into the classes of its node.
+// joinAll brings a stream into the classes of its node, and no others.
 func (s reading) joinAll(st *stream) {
-	for _, c := range []*class{&s.common, &s.node(st.node).class} {
-		c.streams[st] = struct{}{}
-		st.classes = append(st.classes, c)
-	}
+	s.common.streams[st] = struct{}{}
+	st.classes = []*class{s.common}
 	for _, set := range s.sets {
 		s.join(st, set)
 	}
 }
 
+// withOwn are the labels of a node with its name.
+func withOwn(name string, labels topology.Labels) topology.Labels {
+	all := topology.Labels{ownKey: name}
+	maps.Copy(all, labels)
+	return all
+}
+
 // join brings a stream into the class of its node in a set, which is made if there is none.
 func (s reading) join(st *stream, set *keySet) {
-	here := maps.Clone(s.facts.LabelsOf([]byte(st.node)))
+	here := withOwn(st.node, s.facts.LabelsOf([]byte(st.node)))
 	if set.keys != nil {
 		maps.DeleteFunc(here, func(key, _ string) bool { return !slices.Contains(set.keys, key) })
 	}
@@ -232,8 +216,7 @@ func (s reading) join(st *stream, set *keySet) {
 	name := fmt.Sprint(here) // in the order of the keys
 	c := set.classes[name]
 	if c == nil {
-		made := newClass(set, name, here)
-		c = &made
+		c = newClass(set, name, here)
 		set.classes[name] = c
 		for key, value := range here {
 			pair := keyValue{key, value}
@@ -248,15 +231,8 @@ func (s reading) join(st *stream, set *keySet) {
 	st.classes = append(st.classes, c)
 }
 
-// leave takes a stream out of its classes.
-func (s *shares) leave(st *stream) {
-	s.leaveClasses(st, st.classes)
-	st.classes = nil
-	s.forget(s.node(st.node))
-}
-
-// leaveClasses takes a stream out of classes. One of a set that has no streams is dropped.
-func (s *shares) leaveClasses(st *stream, left []*class) {
+// leave takes a stream out of classes. One of a set that has no streams is dropped.
+func (s *shares) leave(st *stream, left []*class) {
 	for _, c := range left {
 		delete(c.streams, st)
 		if c.set == nil || len(c.streams) > 0 {
@@ -274,7 +250,7 @@ func (s *shares) leaveClasses(st *stream, left []*class) {
 
 // fill computes what a new class has.
 func (s reading) fill(c *class) {
-	c.content = encode(func(yield func(*object) bool) {
+	c.content = encode(nil, func(yield func(*object) bool) {
 		s.visit(c, func(o *object) {
 			c.digests[o.bucket()] += o.digest
 			for _, name := range o.names {
@@ -287,28 +263,25 @@ func (s reading) fill(c *class) {
 
 // visit calls visit for every object that a class has. It is called with both locks held.
 func (s reading) visit(c *class, visit func(*object)) {
-	switch {
-	case c == &s.common:
+	if c == s.common {
 		for i := range s.buckets {
 			for _, o := range s.buckets[i].objects {
 				visit(o)
 			}
 		}
-	case c.set == nil:
-		if n := s.nodes[c.name]; n.own != nil {
-			visit(n.own)
-			visit(n.labels)
+		return
+	}
+	if own := s.nodes[c.here[ownKey]].own; own != nil && c.set == s.own {
+		visit(own)
+	}
+	for o := range s.slicesOf(c) {
+		if part := s.slices[o].at(s.facts.LabelsOf).part(c); part != nil {
+			visit(part)
 		}
-	default:
-		for o := range s.slicesOf(c) {
-			if part := s.slices[o].at(s.facts.LabelsOf).part(c); part != nil {
-				visit(part)
-			}
-		}
-		for name := range c.names {
-			if n := s.nodes[name]; n != nil && n.labels != nil {
-				visit(n.labels)
-			}
+	}
+	for name := range c.names {
+		if labels := s.nodes[name].labels; labels != nil {
+			visit(labels)
 		}
 	}
 }
@@ -337,7 +310,7 @@ func (p placed) at(labelsOf func(node []byte) topology.Labels) placed {
 	if p.keys.Governed() {
 		var err error
 		if p.parts, err = wire.SplitSlice(p.upstream.Body); err != nil {
-			panic("hub: a slice that was readable is no longer: " + err.Error())
+			return placed{} // which the facts, that have read it, do not hold
 		}
 	}
 	return p
@@ -346,11 +319,8 @@ func (p placed) at(labelsOf func(node []byte) topology.Labels) placed {
 // part is what a class has of the slice: the endpoints that any of the Service's keys matches, or all, if it is in
 // every share; nil for none. The labels of their nodes are needed if there are keys.
 func (p placed) part(c *class) *object {
-	switch {
-	case p.upstream == nil || p.set != c.set:
+	if p.upstream == nil || p.set != c.set {
 		return nil
-	case !p.keys.Governed():
-		return newObject(&kindSlice, p.upstream, p.upstream.Body)
 	}
 	var places []int
 	var names []string
@@ -371,20 +341,10 @@ func (p placed) part(c *class) *object {
 	return part
 }
 
-// sharesStats are figures of shares.
-type sharesStats struct {
-	open                                   bool
-	streams, classes, sets, queued, behind int
-}
-
-func (s *shares) stats() sharesStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats := sharesStats{
-		open: s.open, streams: len(s.common.streams), sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind,
-	}
+// classes counts those of sets of keys.
+func (s *shares) classes() (n int) {
 	for _, set := range s.sets {
-		stats.classes += len(set.classes)
+		n += len(set.classes)
 	}
-	return stats
+	return n - len(s.own.classes)
 }

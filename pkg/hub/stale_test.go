@@ -89,7 +89,7 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 	}
 }
 
-// TestAShortCutEndsNoStream: an API server that starts anew in a few seconds, or a link that comes back, costs no
+// TestAShortCutEndsNoStream: an API server that restarts in a few seconds, or a link that comes back, costs no
 // wrapper a list. That nothing had happened for minutes before does not make a replica stale.
 func TestAShortCutEndsNoStream(t *testing.T) {
 	t.Parallel()

@@ -25,15 +25,10 @@ type step struct {
 
 // classStep is what a step means for a class.
 type classStep struct {
-	// removals come before all else, because another class may have the same object now.
-	removals, frames []byte
-	events           int
-	// encoded are events that are encoded already.
-	encoded []*chunk
+	// objects has what the class has of objects after the step; nil for what is gone.
+	objects map[objectName]*object
 	// added are the differences of digests.
 	added map[uint8]uint64
-	// labels are those of nodes, after the step; nil if the class has them no more. Another class of a stream may.
-	labels map[string]*object
 }
 
 // publish makes a change of the facts one step of the streams. Those of nodes that were relabelled are in the classes
@@ -48,69 +43,64 @@ func (s reading) publish(c *facts.Change) {
 	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
 	}
-	t.placeServices()
-	for o := range t.changedSlices() {
+	// A slice may be in other shares, or be shown otherwise, because of itself, of its Service's keys, or of the labels
+	// of the nodes that it names.
+	changed := make(map[*facts.Object]struct{}, len(c.Objects))
+	maps.Copy(changed, c.Objects)
+	for key := range c.Whole {
+		if key.Resource != served.Services {
+			continue
+		}
+		for _, o := range t.placeService(key.Name) {
+			changed[o] = struct{}{}
+		}
+	}
+	for n := range c.Relabelled {
+		for _, o := range n.Objects() {
+			changed[o] = struct{}{}
+		}
+	}
+	for o := range changed {
 		t.placeSlice(o)
 	}
 	t.send()
 }
 
-// placeNode publishes a node to its own class, or that it is gone, and its labels to the classes that need them.
+// placeNode publishes a node to its own class, or that it is gone, and its labels to the classes that name it.
 func (t *step) placeNode(name string, o *wire.Object) {
-	n := t.node(name)
-	labels, own := n.labels, n.own
-	n.labels, n.own = nil, nil
+	before, after := t.nodes[name], node{}
+	delete(t.nodes, name)
 	if o != nil {
-		n.labels, n.own = labelsObject(o), encodedObject(&kindNode, o)
+		after = node{labelsObject(o), ownObject(o)}
+		t.nodes[name] = after
 	}
-	t.put(&n.class, objectName{&kindNode, types.NamespacedName{Name: name}}, own, n.own)
-	t.putLabels(&n.class, name, labels, n.labels)
-	classes := map[*class]struct{}{&t.common: {}}
-	for key, value := range t.before[name] {
+	classes := map[*class]struct{}{t.common: {}}
+	for key, value := range withOwn(name, t.before[name]) {
 		for _, set := range t.sets {
 			maps.Copy(classes, set.byValue[keyValue{key, value}])
 		}
 	}
 	for c := range classes {
 		if c.names[name] > 0 {
-			t.putLabels(c, name, labels, n.labels)
+			t.put(c, labelsName(name), before.labels, after.labels)
 		}
 	}
-	t.forget(n)
+	for c := range t.own.byValue[keyValue{ownKey, name}] {
+		t.put(c, objectName{&kindNode, types.NamespacedName{Name: name}}, before.own, after.own)
+	}
 }
 
-func (t *step) putLabels(c *class, node string, before, after *object) {
-	t.put(c, labelsName(node), before, after)
-}
-
-func (t *step) placeServices() {
-	for name := range t.change.Services {
-		var after *object
-		if s := t.facts.Service(name); s != nil && s.Upstream != nil {
+// placeService publishes a Service, or that it is gone, and returns its slices.
+func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) {
+	var after *object
+	if s := t.facts.Service(name); s != nil {
+		slices = s.Objects(served.EndpointSlices)
+		if s.Upstream != nil {
 			after = newObject(&kindService, s.Upstream, s.Upstream.Body)
 		}
-		t.put(&t.common, objectName{&kindService, name}, nil, after)
 	}
-}
-
-// changedSlices are the slices that some share may have otherwise after the step: because of the slices themselves, the
-// keys of their Services, or the labels of the nodes that they name.
-func (t *step) changedSlices() map[*facts.Object]struct{} {
-	changed := make(map[*facts.Object]struct{}, len(t.change.Objects))
-	maps.Copy(changed, t.change.Objects)
-	for s := range t.change.Governed {
-		for _, o := range s.Objects(served.EndpointSlices) {
-			if known := t.slices[o]; known.upstream == nil || !slices.Equal(known.keys, s.Keys) {
-				changed[o] = struct{}{}
-			}
-		}
-	}
-	for n := range t.change.Relabelled {
-		for _, o := range t.facts.NodeObjectsOf(n.Name) {
-			changed[o] = struct{}{}
-		}
-	}
-	return changed
+	t.put(t.common, objectName{&kindService, name}, nil, after)
+	return slices
 }
 
 // place says where a slice is now. It is in every share, whole, if no key governs it, if the key "*" matches every
@@ -142,7 +132,7 @@ func (t *step) placeSlice(o *facts.Object) {
 		delete(t.slices, o)
 	}
 	name := objectName{&kindSlice, o.Name()}
-	t.put(&t.common, name, nil, is.part(&t.common))
+	t.put(t.common, name, nil, is.part(t.common))
 	for c := range t.affected(was, is) {
 		t.put(c, name, was.part(c), is.part(c))
 	}
@@ -162,7 +152,7 @@ func (t *step) labelsBefore(name []byte) topology.Labels {
 // after. Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
 func (t *step) affected(was, is placed) map[*class]struct{} {
 	beginning, end := 0, 0
-	if was.set == is.set && slices.Equal(was.keys, is.keys) && was.upstream != nil && is.upstream != nil &&
+	if was.set != nil && was.set == is.set && slices.Equal(was.keys, is.keys) &&
 		wire.SameMeta(was.upstream.Meta, is.upstream.Meta) && was.parts.SameOthers(is.parts) {
 		beginning, end = was.parts.Differing(is.parts)
 	}
@@ -194,16 +184,13 @@ func (t *step) name(c *class, o *object, more int) {
 		return
 	}
 	for _, name := range o.names {
-		var labels *object
-		if n := t.nodes[name]; n != nil {
-			labels = n.labels
-		}
+		labels := t.nodes[name].labels
 		switch c.names[name] += more; {
 		case c.names[name] == 0:
 			delete(c.names, name)
-			t.putLabels(c, name, labels, nil)
+			t.put(c, labelsName(name), labels, nil)
 		case c.names[name] == 1 && more > 0:
-			t.putLabels(c, name, nil, labels)
+			t.put(c, labelsName(name), nil, labels)
 		}
 	}
 }
@@ -212,7 +199,7 @@ func (t *step) name(c *class, o *object, more int) {
 // common class had is known.
 func (t *step) put(c *class, name objectName, before, after *object) {
 	bucket := name.bucket()
-	if c == &t.common {
+	if c == t.common {
 		objects := t.buckets[bucket].objects
 		before, objects[name] = objects[name], after
 		if after == nil {
@@ -225,7 +212,7 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	if delta == 0 {
 		return
 	}
-	if c == &t.common {
+	if c == t.common {
 		t.buckets[bucket].content = nil
 	}
 	c.content = nil
@@ -235,60 +222,56 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	if len(c.streams) == 0 {
 		return
 	}
-	said := t.classes[c]
-	if said == nil {
-		said = &classStep{added: make(map[uint8]uint64), labels: make(map[string]*object)}
-		t.classes[c] = said
+	if t.classes[c] == nil {
+		t.classes[c] = &classStep{make(map[objectName]*object), make(map[uint8]uint64)}
 	}
-	said.added[bucket] += delta
-	switch {
-	case name.kind == &kindLabels:
-		said.labels[name.name.Name] = after
-	case after == nil:
-		said.removals, said.events = appendRemoval(said.removals, name), said.events+1
-	case after.encoded != nil:
-		said.encoded = append(said.encoded, after.encoded)
-	default:
-		said.frames, said.events = appendFrame(said.frames, after), said.events+1
-	}
+	t.classes[c].objects[name] = after
+	t.classes[c].added[bucket] += delta
 }
 
 // send passes what the classes have to say to their streams.
 func (t *step) send() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
+	tell := func(c *class, content ...*chunk) {
+		for st := range c.streams {
+			touched[st] = append(touched[st], content...)
+		}
+	}
+	// Removals come before all else, because another class may have the same object now.
 	for c, said := range t.classes {
-		if said.removals != nil {
-			removals := newChunk(said.removals)
-			for st := range c.streams {
-				touched[st] = append(touched[st], removals)
+		var removals []byte
+		for name, o := range said.objects {
+			switch {
+			case o != nil:
+			case name.kind == &kindLabels:
+				gone := newChunk(appendRemoval(nil, name))
+				for st := range c.streams {
+					if !st.names(name) {
+						touched[st] = append(touched[st], gone)
+					}
+				}
+			default:
+				removals = appendRemoval(removals, name)
 			}
+		}
+		if removals != nil {
+			tell(c, newChunk(removals))
 		}
 	}
 	for c, said := range t.classes {
-		var unnamed []string
-		for name, o := range said.labels {
-			if o == nil {
-				unnamed = append(unnamed, name)
-			} else {
-				said.frames, said.events = appendFrame(said.frames, o), said.events+1
-			}
-		}
-		news := newChunk(appendMark(said.frames, &hubv1alpha1.Mark{Added: said.added}))
-		news.events, news.received = said.events, t.change.Received
-		said.encoded = append(said.encoded, news)
-		for st := range c.streams {
-			touched[st] = append(touched[st], said.encoded...)
-			for _, name := range unnamed {
-				if !st.names(name) {
-					touched[st] = append(touched[st], newChunk(appendRemoval(nil, labelsName(name))))
-				}
-			}
-		}
+		events := len(said.objects)
+		maps.DeleteFunc(said.objects, func(_ objectName, o *object) bool { return o == nil })
+		content := encode(&hubv1alpha1.Mark{Added: said.added}, maps.Values(said.objects))
+		news := content[len(content)-1]
+		news.events, news.received = events, t.change.Received
+		tell(c, content...)
 	}
 	for n := range t.change.Relabelled {
-		for st := range maps.Clone(t.node(n.Name).streams) {
-			touched[st] = append(touched[st], t.move(st)...)
+		for c := range t.own.byValue[keyValue{ownKey, n.Name}] {
+			for st := range c.streams {
+				touched[st] = append(touched[st], t.move(st)...)
+			}
 		}
 	}
 	for st, chunks := range touched {
@@ -297,9 +280,8 @@ func (t *step) send() {
 }
 
 // move brings a stream from the classes of a node's old labels into those of its new ones, and returns what differs.
-func (t *step) move(st *stream) (chunks []*chunk) {
+func (t *step) move(st *stream) []*chunk {
 	were, before := st.classes, st.digests()
-	st.classes = nil
 	t.joinAll(st)
 	mark := &hubv1alpha1.Mark{Added: make(map[uint8]uint64)}
 	for bucket, digest := range st.digests() {
@@ -307,30 +289,32 @@ func (t *step) move(st *stream) (chunks []*chunk) {
 			mark.Added[uint8(bucket)] = digest - before[bucket]
 		}
 	}
-	left, entered := lacking(were, st.classes), lacking(st.classes, were)
-	stay := make(map[*facts.Object]struct{})
-	for _, c := range entered {
-		maps.Copy(stay, t.slicesOf(c))
-	}
-	var frames []byte
+	gone := make(map[objectName]struct{})
+	left := lacking(were, st.classes)
 	for _, c := range left {
 		for o := range t.slicesOf(c) {
-			if _, stays := stay[o]; !stays {
-				frames = appendRemoval(frames, objectName{&kindSlice, o.Name()})
-			}
+			gone[objectName{&kindSlice, o.Name()}] = struct{}{}
 		}
 		for name := range c.names {
-			if !st.names(name) {
-				frames = appendRemoval(frames, labelsName(name))
-			}
+			gone[labelsName(name)] = struct{}{}
 		}
 	}
-	t.leaveClasses(st, left)
-	chunks = append(chunks, newChunk(appendMark(frames, mark)))
-	for _, c := range entered {
-		chunks = append(chunks, t.content(c, nil)...)
+	gained := lacking(st.classes, were)
+	content := make([]*chunk, 0, len(gained))
+	for _, c := range gained {
+		for o := range t.slicesOf(c) {
+			delete(gone, objectName{&kindSlice, o.Name()})
+		}
+		content = append(content, t.content(c, nil)...)
 	}
-	return chunks
+	t.leave(st, left)
+	var frames []byte
+	for name := range gone {
+		if !st.names(name) {
+			frames = appendRemoval(frames, name)
+		}
+	}
+	return append([]*chunk{newChunk(appendMark(frames, mark))}, content...)
 }
 
 // lacking are those of some classes that others lack.
@@ -338,9 +322,8 @@ func lacking(some, others []*class) []*class {
 	return slices.DeleteFunc(slices.Clone(some), func(c *class) bool { return slices.Contains(others, c) })
 }
 
-// names reports whether the labels of a node are in the share of a stream.
-func (st *stream) names(node string) bool {
-	n := st.shares.nodes[node]
-	return n != nil && n.labels != nil && (node == st.node ||
-		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[node] > 0 }))
+// names reports whether an object is the labels of a node that are in the share of a stream.
+func (st *stream) names(o objectName) bool {
+	return o.kind == &kindLabels && st.shares.nodes[o.name.Name].labels != nil &&
+		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[o.name.Name] > 0 })
 }

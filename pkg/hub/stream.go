@@ -4,39 +4,35 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // stream is a client that follows the share of a node. It implements serve.Steps.
 type stream struct {
 	shares *shares
 	node   string
-	// classes are those of the node; guarded by the lock of the shares.
-	classes []*class
 	// closed is called when the stream is over.
 	closed func()
-
-	mu sync.Mutex
-	// queue has what is to be sent, err is why the stream is over. Both are guarded by mu.
-	queue []*chunk
-	err   error
 	// wake has a value when there may be something in the queue.
 	wake chan struct{}
+
+	// classes are those of the node, queue has what is to be sent, and err is why the stream is over. They are guarded
+	// by the lock of the shares.
+	classes []*class
+	queue   []*chunk
+	err     error
 }
 
-var (
-	// errBehind ends a stream whose client does not take what it is sent.
-	errBehind = errors.New("the client does not take what it is sent, and others need the memory")
-	// errNoRoom refuses a stream while there is no memory for its first step.
-	errNoRoom = tooMany("others are being sent their shares")
-)
+// errBehind ends a stream whose client does not take what it is sent.
+var errBehind = errors.New("the client does not take what it is sent, and others need the memory")
 
 // follow begins a stream. known are the digests of what the client has; nil for nothing. closed is called when the
-// stream is over. Errors: errNotSynced, errNoRoom.
+// stream is over. The error is that of read.
 func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
 	err = s.read(func(s reading) {
@@ -46,16 +42,17 @@ func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) 
 	return st, err
 }
 
-// read calls what reads facts and shares of one moment. Errors: errNotSynced, errNoRoom.
+// read calls what reads facts and shares of one moment. The error says that there is nothing to share yet, or no memory
+// for a first step.
 func (s *shares) read(read func(reading)) (err error) {
 	s.source.Read(func(in facts.Reader) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
-		case !s.open:
-			err = errNotSynced
+		case in.State(served.EndpointSlices) != served.Ready:
+			err = serve.NotReady("the hub is not synced with the API server yet")
 		case s.queued.Load() > s.maxQueued:
-			err = errNoRoom
+			err = tooMany("others are being sent their shares")
 		default:
 			read(reading{s, in})
 		}
@@ -65,29 +62,22 @@ func (s *shares) read(read func(reading)) (err error) {
 
 // Close implements serve.Steps.
 func (st *stream) Close() {
+	st.shares.mu.Lock()
 	st.end(errBehind)
-	s := st.shares
-	s.mu.Lock()
-	s.leave(st)
-	s.mu.Unlock()
+	st.shares.mu.Unlock()
 	st.closed()
 }
 
-// end ends the stream, and drops what it has not been sent.
+// end ends the stream, and drops what it has not been sent. It is called with the lock of the shares held.
 func (st *stream) end(reason error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.drop(reason)
-}
-
-func (st *stream) drop(reason error) {
 	if st.err == nil {
 		st.err = reason
 	}
+	st.shares.leave(st, st.classes)
 	for _, c := range st.queue {
 		st.shares.release(c)
 	}
-	st.queue = nil
+	st.classes, st.queue = nil, nil
 	st.signal()
 }
 
@@ -97,7 +87,6 @@ func (s *shares) endStreams(reason error) (ended int) {
 	defer s.mu.Unlock()
 	ended = len(s.common.streams)
 	for st := range s.common.streams {
-		s.leave(st)
 		st.end(reason)
 	}
 	return ended
@@ -115,10 +104,10 @@ func (st *stream) Changed() <-chan struct{} { return st.wake }
 
 // Next implements serve.Steps.
 func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err error) {
-	st.mu.Lock()
+	st.shares.mu.Lock()
 	queue := st.queue
 	st.queue, err = nil, st.err
-	st.mu.Unlock()
+	st.shares.mu.Unlock()
 	if err != nil || len(queue) == 0 {
 		return nil, nil, err
 	}
@@ -149,8 +138,6 @@ func (st *stream) Beat() {
 // send queues a step. While what is queued is beyond its bound, a stream that has more than its part of that unsent is
 // ended.
 func (st *stream) send(step []*chunk) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	if st.err != nil {
 		return
 	}
@@ -167,7 +154,7 @@ func (st *stream) send(step []*chunk) {
 			unsent += int64(len(c.member))
 		}
 		if unsent > s.maxQueued/int64(len(s.common.streams)) {
-			st.drop(errBehind)
+			st.end(errBehind)
 			s.behind++
 		}
 	}
@@ -215,11 +202,11 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 	all := !slices.Contains(wanted, false)
 	switch {
-	case c == &s.common:
+	case c == s.common:
 		for i := range s.buckets {
 			b := &s.buckets[i]
 			if wanted[i] && b.content == nil {
-				b.content = encode(maps.Values(b.objects))
+				b.content = encode(nil, maps.Values(b.objects))
 			}
 			if wanted[i] {
 				content = append(content, b.content...)
@@ -229,14 +216,14 @@ func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 	case all && c.content != nil:
 		return c.content
 	}
-	content = encode(func(yield func(*object) bool) {
+	content = encode(nil, func(yield func(*object) bool) {
 		s.visit(c, func(o *object) {
 			if all || wanted[o.bucket()] {
 				yield(o)
 			}
 		})
 	})
-	if all && c.set != nil {
+	if all && c.set != s.own {
 		c.content = content
 	}
 	return content

@@ -270,12 +270,12 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 		if account == "" || !here[account] {
 			continue
 		}
-		if source := f.sources[in]; source != nil && source.State().Forbidden {
+		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {
 			klog.FromContext(ctx).Info("A ServiceAccount may not read any more what is kept for it, forgetting it",
 				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
 			continue
 		}
-		wanted.scopes[in] = struct{}{}
+		wanted.scopes[in] = true
 	}
 }
 

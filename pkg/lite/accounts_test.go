@@ -1,12 +1,12 @@
 package lite
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,6 +33,8 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/lite/journal"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 // issuer signs tokens as kube-apiserver does.
@@ -150,24 +152,15 @@ func (f *fixture) withToken(token string) *rest.Config {
 
 func (f *fixture) client(token string) kubernetes.Interface {
 	f.Helper()
-	client, err := kubernetes.NewForConfig(f.withToken(token))
-	f.must(err)
-	return client
+	return f.clientFor(f.withToken(token))
 }
 
-// ask sends a GET, and returns the code and the answer.
+// ask sends a GET with a token, and returns the code and the answer.
 func (f *fixture) ask(token, path string) (int, string) {
 	f.Helper()
-	transport, err := rest.TransportFor(f.withToken(token))
+	code, body, err := f.get(f.withToken(token), path)
 	f.must(err)
-	r, err := http.NewRequestWithContext(f.Context(), http.MethodGet, "https://"+f.config.Address+path, nil)
-	f.must(err)
-	response, err := transport.RoundTrip(r)
-	f.must(err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	f.must(err)
-	return response.StatusCode, string(body)
+	return code, body
 }
 
 // kept waits until what accounts have read is followed, and on the disk.
@@ -175,6 +168,7 @@ func (f *fixture) kept(scopes int) {
 	f.Helper()
 	store := f.server.store
 	patience.Until(f.T, "what accounts read is kept", func() error {
+		store.poke()
 		store.mu.Lock()
 		defer store.mu.Unlock()
 		followed := 0
@@ -214,15 +208,12 @@ func TestAccounts(t *testing.T) {
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
-	f.stop()
-	f.cloud.end()
-	f.start()
+	f.rebootWithoutTheCloud()
 
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		config := f.withToken(f.tokenOf(dnsName))
 		config.ContentType = contentType
-		client, err := kubernetes.NewForConfig(config)
-		f.must(err)
+		client := f.clientFor(config)
 		for resource, from := range map[string]struct {
 			client  rest.Interface
 			example runtime.Object
@@ -232,17 +223,14 @@ func TestAccounts(t *testing.T) {
 			"namespaces":     {client.CoreV1().RESTClient(), &corev1.Namespace{}, 1},
 			"endpointslices": {client.DiscoveryV1().RESTClient(), &discoveryv1.EndpointSlice{}, 1},
 		} {
-			informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(from.client, resource, "",
-				fields.Everything()), from.example, 0, nil)
-			ctx, cancel := context.WithCancel(t.Context())
-			go informer.Run(ctx.Done())
-			if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || len(informer.GetStore().List()) != from.want {
-				t.Errorf("%s: the informer has %v", resource, informer.GetStore().List())
+			informer := f.informed(cache.NewListWatchFromClient(from.client, resource, "", fields.Everything()),
+				from.example)
+			if all := informer.GetStore().List(); len(all) != from.want {
+				t.Errorf("%s: the informer has %v", resource, all)
 			}
 			if informer.LastSyncResourceVersion() != version5 {
 				t.Errorf("%s: the version is %s", resource, informer.LastSyncResourceVersion())
 			}
-			cancel()
 		}
 	}
 	till := f.client(f.tokenOf("shop/till"))
@@ -283,11 +271,7 @@ func TestAccounts(t *testing.T) {
 	}
 	client := f.client(dns)
 	_, write := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{}, metav1.CreateOptions{})
-	seconds := int64(3600)
-	_, granted := client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "till",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till",
-				UID: "u-till"}}}, metav1.CreateOptions{})
+	_, granted := f.tokenFor(client, "u-till")
 	if !apierrors.IsServiceUnavailable(write) || !apierrors.IsServiceUnavailable(granted) {
 		t.Errorf("a write: %v; the kubelet's token for a pod: %v", write, granted)
 	}
@@ -358,8 +342,7 @@ func TestStrangersWithTokens(t *testing.T) {
 	f.start()
 	f.readAll()
 	strangers := f.strangers()
-	f.cloud.end()
-	f.server.link.fail()
+	f.away()
 	paths := []string{"/api/v1/services", "/api/v1/namespaces", "/api/v1/nodes/node0",
 		"/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword",
 		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0"}
@@ -383,9 +366,7 @@ func TestStrangersWithTokens(t *testing.T) {
 		ofPod(dnsName, "coredns", "u-dns", time.Now().Add(time.Minute)))
 	f.must(err)
 	store := f.server.store
-	store.mu.Lock()
-	store.heard = time.Now().Add(2 * time.Minute)
-	store.mu.Unlock()
+	f.heardAt(time.Now().Add(2 * time.Minute))
 	for token, want := range map[string]int{late: http.StatusOK, soon: http.StatusServiceUnavailable} {
 		if code, body := f.ask(token, paths[0]); code != want {
 			t.Errorf("with a clock that is behind: %d %s", code, body)
@@ -460,6 +441,29 @@ func TestAccountsAreBounded(t *testing.T) {
 	}
 }
 
+// forbid has an account refused, or not any more.
+func (f *fixture) forbid(what string, refused bool) {
+	f.cloud.mu.Lock()
+	defer f.cloud.mu.Unlock()
+	f.cloud.forbidden[what], f.cloud.refusals = refused, 0
+}
+
+// refusedOnce waits for a refusal, and until what follows from it is on the disk.
+func (f *fixture) refusedOnce() {
+	f.Helper()
+	patience.Until(f.T, "an account is refused", func() error {
+		f.cloud.mu.Lock()
+		defer f.cloud.mu.Unlock()
+		if f.cloud.refusals == 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	f.server.store.poke()
+	time.Sleep(100 * time.Millisecond) // nothing is to follow
+	f.server.commit(klog.Background())
+}
+
 // TestAccountsThatMayNotReadAnyMore are answered nothing.
 func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 	f := newAccountsFixture(t)
@@ -480,19 +484,77 @@ func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 			t.Errorf("the journal has %q", key)
 		}
 	}
-	f.start()
-	f.kept(2)
-	f.cloud.mu.Lock()
-	f.cloud.forbidden["shop/till /api/v1/nodes/node0"] = true
-	f.cloud.mu.Unlock()
-	f.stop()
-	f.start()
-	f.kept(1)
-	if code, body := f.ask(f.tokenOf("shop/till"), "/api/v1/nodes/node0"); code != http.StatusForbidden {
-		t.Errorf("the account is answered %d %s", code, body)
+	for i, what := range []string{"shop/till /api/v1/pods", "shop/till /api/v1/nodes/node0"} {
+		// A refusal of some seconds, as of a kube-apiserver that starts, takes nothing away.
+		f.prepare = nil
+		f.forbid(what, true)
+		f.start()
+		f.refusedOnce()
+		f.stop()
+		f.forbid(what, false)
+		f.start()
+		f.kept(2 - i)
+		f.stop()
+		f.prepare = func(s *Server) { s.follower.patience = 0 }
+		f.forbid(what, true)
+		f.start()
+		f.kept(1 - i)
+		path := strings.TrimPrefix(what, "shop/till ")
+		if code, body := f.ask(f.tokenOf("shop/till"), path); code != http.StatusForbidden {
+			t.Errorf("the account is answered %d %s", code, body)
+		}
+		f.kept(1 - i) // nothing is noted of what kube-apiserver refuses
+		f.stop()
 	}
-	// Nothing is noted of what kube-apiserver refuses.
-	f.kept(1)
+}
+
+// TestPlaces: one caller that holds many watches leaves places to others, and the kubelet needs none.
+func TestPlaces(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.prepare = func(s *Server) { s.places = quota.New(3) }
+	f.start()
+	const path = "/api/v1/services"
+	dns := f.tokenOf(dnsName)
+	for range 2 {
+		held, err := f.client(dns).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+		f.must(err)
+		defer held.Stop()
+	}
+	if code, body := f.ask(dns, path); code != http.StatusTooManyRequests {
+		t.Errorf("the third request is answered %d %s", code, body)
+	}
+	if code, body := f.ask(f.tokenOf("shop/till"), path); code != http.StatusOK {
+		t.Errorf("another caller is answered %d %s", code, body)
+	}
+	release, _ := f.server.places.Acquire("a third")
+	defer release()
+	_, err := f.clientFor(f.kubelet()).CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	f.must(err)
+}
+
+// TestReplacedObjectsAreForgotten: an account reads one object by name after the other, as a pod that reads itself.
+func TestReplacedObjectsAreForgotten(t *testing.T) {
+	f := newAccountsFixture(t)
+	f.start()
+	for i := range 2 * accountScopes {
+		path := fmt.Sprintf("/api/v1/namespaces/shop/pods/till-%d", i)
+		f.cloud.mu.Lock()
+		f.cloud.lists[path] = corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("till-%d", i), ResourceVersion: "6"}}
+		delete(f.cloud.lists, fmt.Sprintf("/api/v1/namespaces/shop/pods/till-%d", i-1))
+		f.cloud.mu.Unlock()
+		if code, body := f.ask(f.tokenOf("shop/till"), path); code != http.StatusOK {
+			t.Fatalf("%d %s", code, body)
+		}
+		patience.Until(t, "it is kept", func() error {
+			if o := f.server.store.get(serve.RequestInfo{Version: "v1", Resource: "pods", Namespace: "shop",
+				Name: fmt.Sprintf("till-%d", i)}, "shop/till"); o == nil {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+		wake(f.server.store.restored) // all is fetched again
+	}
 }
 
 // TestAccountsWithoutAPod of theirs on the node are forgotten.
@@ -501,9 +563,7 @@ func TestAccountsWithoutAPod(t *testing.T) {
 	f.start()
 	f.readAll()
 	f.stop()
-	f.cloud.mu.Lock()
-	f.cloud.lists["/api/v1/pods"] = list("PodList", "v1", podOf("shop/till", "u-till"))
-	f.cloud.mu.Unlock()
+	f.cloud.says("/api/v1/pods", list("PodList", "v1", podOf("shop/till", "u-till")))
 	f.start()
 	f.kept(2)
 	if account, err := f.server.store.authenticate(f.tokenOf(dnsName)); err == nil {
@@ -555,23 +615,21 @@ func TestFurtherAddress(t *testing.T) {
 	f.readAll()
 	trusting := func(ca *tlstest.Authority, token string) (int, error) {
 		config := f.withToken(token)
+		config.Host = "https://" + f.config.Further.Address
 		config.CAFile, config.CAData, config.ServerName = "", ca.PEM, "127.0.0.1"
-		transport, err := rest.TransportFor(config)
-		f.must(err)
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"https://"+f.config.Further.Address+"/api/v1/services", nil)
-		f.must(err)
-		response, err := transport.RoundTrip(r)
-		if err != nil {
-			return 0, err
-		}
-		return response.StatusCode, response.Body.Close()
+		code, _, err := f.get(config, "/api/v1/services")
+		return code, err
 	}
-	for range 2 {
+	// issue gives the address a certificate of a new CA.
+	issue := func() *tlstest.Authority {
 		ca := tlstest.NewAuthority(t)
 		certificate, key := ca.IssueFiles(t, t.TempDir(), "pods")
 		f.must(os.Rename(certificate, f.config.Further.CertFile))
 		f.must(os.Rename(key, f.config.Further.KeyFile))
+		return ca
+	}
+	for range 2 {
+		ca := issue()
 		patience.Until(t, "pods are served", func() error {
 			code, err := trusting(ca, f.tokenOf(dnsName))
 			if err == nil && code != http.StatusOK {
@@ -587,12 +645,8 @@ func TestFurtherAddress(t *testing.T) {
 			t.Errorf("while the file is broken: %d, %v", code, err)
 		}
 	}
-	f.cloud.end()
-	f.server.link.fail()
-	ca := tlstest.NewAuthority(t)
-	certificate, key := ca.IssueFiles(t, t.TempDir(), "pods")
-	f.must(os.Rename(certificate, f.config.Further.CertFile))
-	f.must(os.Rename(key, f.config.Further.KeyFile))
+	f.away()
+	ca := issue()
 	for account, want := range map[string]int{dnsName: http.StatusOK, "shop/guest": http.StatusServiceUnavailable} {
 		if code, err := trusting(ca, f.tokenOf(account)); err != nil || code != want {
 			t.Errorf("%s without the cloud: %d, %v", account, code, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/lite/journal"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 const (
@@ -34,7 +35,7 @@ func TestCalmHour(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &Server{store: newStore("node0"), journal: kept}
-		scopes, tokens := calmNode(t, s.store)
+		scopes, tokens := calmNode(s.store)
 		s.commit(klog.Background())
 		before, commits := s.written(), 0
 		t.Logf("with %d pods the first commit has %d kB", calmPods, before/1000)
@@ -67,31 +68,19 @@ func TestCalmHour(t *testing.T) {
 }
 
 // calmNode fills a store: pods with a Secret, a ConfigMap and a token each, and what every node has.
-func calmNode(t *testing.T, store *Store) (scopes []scope, tokens []tokenRequest) {
-	t.Helper()
+func calmNode(store *Store) (scopes []scope, tokens []tokenRequest) {
 	put := func(in scope, objects ...*wire.Object) {
 		sink{store, in}.At("100", func() { sink{store, in}.Replace(objects) })
 		scopes = append(scopes, in)
-	}
-	object := func(o interface{ Marshal() ([]byte, error) }) *wire.Object {
-		data, err := o.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		parsed, err := wire.ParseObject(data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return parsed
 	}
 	var all []*wire.Object
 	for i := range calmPods {
 		meta := metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("pod-%d", i), ResourceVersion: "50",
 			UID: types.UID(fmt.Sprintf("6f2f2a1e-0000-4000-8000-%012d", i))}
-		all = append(all, object(&corev1.Pod{ObjectMeta: meta,
+		all = append(all, wiretest.Object(&corev1.Pod{ObjectMeta: meta,
 			Spec: corev1.PodSpec{Hostname: strings.Repeat("x", 3000)}})) // as long as most are
-		put(named(secrets, "shop", meta.Name), object(&corev1.Secret{ObjectMeta: meta}))
-		put(named(configMaps, "shop", meta.Name), object(&corev1.ConfigMap{ObjectMeta: meta}))
+		put(named(secrets, "shop", meta.Name), wiretest.Object(&corev1.Secret{ObjectMeta: meta}))
+		put(named(configMaps, "shop", meta.Name), wiretest.Object(&corev1.ConfigMap{ObjectMeta: meta}))
 		request := tokenRequest{"shop", "default", meta.Name, meta.UID, "", 3607}
 		store.putToken(request, calmToken())
 		tokens = append(tokens, request)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -90,8 +89,8 @@ func TestDamagedStarts(t *testing.T) {
 	names := slices.Sorted(maps.Keys(damages))
 	outcomes := map[string]int{}
 	for seed := range uint64(damagedStarts / 20) {
-		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 9)), dir: filepath.Join(t.TempDir(), "journal"),
-			version: 1, truth: map[uint64]map[string]string{1: {"stays": "uid-stays"}}, confirmed: map[string]bool{}}
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 9)))
+		w.truth[w.version]["stays"] = "uid-stays"
 		w.start()
 		w.list()
 		w.commit()
@@ -147,7 +146,7 @@ func (w *world) judgeStart(f *fixture, dir, damage string, committed uint64) str
 	kept := files(w.t, filepath.Join(dir, "journal"))
 	var log bytes.Buffer
 	config := f.config
-	config.Dir = dir
+	config.Dir, config.Address = dir, "127.0.0.1:0"
 	server, err := New(config, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
 	named := strings.Contains(log.String(), filepath.Join(dir, "journal", "journal-"))
 	if err != nil {
@@ -157,13 +156,13 @@ func (w *world) judgeStart(f *fixture, dir, damage string, committed uint64) str
 		return "refused"
 	}
 	defer server.journal.Close()
+	defer server.listener.Close()
 	server.link.fail()
 	answer := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(w.t.Context(), http.MethodGet,
 		"/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0", nil)
 	r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
-	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{
-		CommonName: "system:node:node0", Organization: []string{nodesGroup}}}}}}
+	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: node0}}}}
 	server.ServeHTTP(answer, r)
 	if answer.Code == http.StatusServiceUnavailable {
 		for _, file := range kept {
@@ -202,13 +201,7 @@ func (w *world) judgeList(damage string, version uint64, items []corev1.Pod) {
 	for _, pod := range items {
 		got[pod.Name] = string(pod.UID)
 	}
-	want := maps.Clone(w.truth[version])
-	for name, uid := range want {
-		if w.confirmed[uid] {
-			delete(want, name)
-		}
-	}
-	if !maps.Equal(got, want) {
+	if want := w.shown(version); !maps.Equal(got, want) {
 		w.t.Errorf("%s: at version %d there are %v, and kube-apiserver said %v", damage, version, got, want)
 	}
 }

@@ -68,7 +68,7 @@ func (s *Server) missing() []string {
 	if err := s.tooOld(); err != nil {
 		missing = append(missing, err.Error())
 	}
-	if err := CheckCertificate(s.config.Kubeconfig, s.store.now()); err != nil {
+	if err := checkCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()); err != nil {
 		missing = append(missing, err.Error())
 	}
 	return missing
@@ -77,11 +77,13 @@ func (s *Server) missing() []string {
 // missing is why a pod would not start now.
 func (s *Store) missing(pod *corev1.Pod) []string {
 	var missing []string
-	needed := newNeeds()
-	needed.add(pod)
-	for in := range needed.scopes {
-		if _, _, ok := s.read(in); !ok {
+	needed := s.needsOf(pod)
+	for in, required := range needed.scopes {
+		switch _, objects, ok := s.read(in); {
+		case !ok:
 			missing = append(missing, fmt.Sprintf("%s %s is not known", in.kind.name, in.object()))
+		case required && len(objects) == 0:
+			missing = append(missing, fmt.Sprintf("%s %s does not exist", in.kind.name, in.object()))
 		}
 	}
 	for request := range needed.tokens {
@@ -160,7 +162,7 @@ func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
 	attached := v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
 		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil
 	if claim := claimOf(pod, v); claim != "" {
-		attached = s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
+		attached = attached || s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
 	}
 	if attached {
 		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
@@ -171,17 +173,25 @@ func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
 // claimIsAttached reports whether the control plane has to attach a claim's volume to the node before a pod starts
 // (pkg/volume/util/operationexecutor of Kubernetes). What is not known, others say.
 func (s *Store) claimIsAttached(name types.NamespacedName) bool {
-	claim, volume, driver := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.CSIDriver{}
-	if !s.decode(claims, name, claim) || !s.decode(volumes, types.NamespacedName{Name: claim.Spec.VolumeName}, volume) {
-		return false
-	}
+	_, volume := s.volumeOf(name)
 	source := &volume.Spec.PersistentVolumeSource
 	if source.CSI != nil {
+		driver := &storagev1.CSIDriver{}
 		known := s.decode(csiDrivers, types.NamespacedName{Name: source.CSI.Driver}, driver)
 		return !known || driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired
 	}
 	return source.FC != nil || source.ISCSI != nil || source.GCEPersistentDisk != nil || source.AzureDisk != nil ||
 		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil
+}
+
+// volumeOf is the volume of a claim, and its name. What is not known is empty.
+func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume corev1.PersistentVolume) {
+	var claim corev1.PersistentVolumeClaim
+	if s.decode(claims, claimName, &claim) {
+		name = claim.Spec.VolumeName
+		s.decode(volumes, types.NamespacedName{Name: name}, &volume)
+	}
+	return name, volume
 }
 
 // decode reads an object. It reports whether there is one.

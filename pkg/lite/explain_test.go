@@ -1,9 +1,7 @@
 package lite
 
 import (
-	"crypto/x509/pkix"
 	"encoding/json"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,58 +12,57 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/docs/docstest"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
+// objects have one object for each scope; nil if it was deleted.
+type objects map[scope]interface{ Marshal() ([]byte, error) }
+
 // kept is a Store with these objects, and complete sets of all that a node always needs.
-func kept(t *testing.T, objects map[scope]interface{ Marshal() ([]byte, error) }) *Store {
-	t.Helper()
+func kept(all objects) *Store {
 	s := newStore("node0")
 	for _, in := range always("node0") {
 		sink{s, in}.At("1", func() {})
 	}
-	for in, object := range objects {
-		data, err := object.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		parsed, err := wire.ParseObject(data)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for in, object := range all {
 		to := sink{s, in}
-		to.At("2", func() { to.Apply(parsed) })
+		to.At("2", func() {
+			if object != nil {
+				to.Apply(wiretest.Object(object))
+			}
+		})
 	}
 	return s
 }
 
-// claimed is a pod with a claim, whose volume is of a driver.
-func claimed(driver string) map[scope]interface{ Marshal() ([]byte, error) } {
-	return map[scope]interface{ Marshal() ([]byte, error) }{
+// claimed is a claim whose volume is of a driver, and drivers.
+func claimed(source *corev1.CSIPersistentVolumeSource) objects {
+	return objects{
 		named(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "2"},
 			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}},
 		named(volumes, "", "volume"): &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "2"},
-			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-				CSI: &corev1.CSIPersistentVolumeSource{Driver: driver}}}},
+			Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: source}}},
 		{kind: csiDrivers}: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "local.csi", ResourceVersion: "2"},
 			Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}},
 	}
 }
 
-// lacks is a table of what may keep a pod from starting alone.
-func lacks() map[string]struct {
+// lack is a pod, what is kept, and what is said to be missing.
+type lack struct {
 	change func(*corev1.Pod)
-	kept   map[scope]interface{ Marshal() ([]byte, error) }
+	kept   objects
 	want   string
-} {
+}
+
+// lacks is a table of what may keep a pod from starting alone.
+func lacks() map[string]lack {
 	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}} }
 	}
@@ -75,11 +72,9 @@ func lacks() map[string]struct {
 	}
 	disk := volume(corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
-	return map[string]struct {
-		change func(*corev1.Pod)
-		kept   map[scope]interface{ Marshal() ([]byte, error) }
-		want   string
-	}{
+	unknownVolume := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
+	delete(unknownVolume, named(volumes, "", "volume"))
+	return map[string]lack{
 		"nothing": {func(*corev1.Pod) {}, nil, ""},
 		"image always pulled": {func(p *corev1.Pod) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways }, nil,
 			"Always"},
@@ -92,9 +87,25 @@ func lacks() map[string]struct {
 			"container i"},
 		"Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}), nil,
 			"Secret s is not"},
-		"claim":           {disk, nil, "PersistentVolumeClaim disk is not"},
-		"local volume":    {disk, claimed("local.csi"), ""},
-		"attached volume": {disk, claimed("cloud.csi"), "attached by the control plane"},
+		"claim":        {disk, nil, "PersistentVolumeClaim disk is not"},
+		"volume":       {disk, unknownVolume, "PersistentVolume volume is not known"},
+		"local volume": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}), ""},
+		"volume with a Secret": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi",
+			NodeStageSecretRef: &corev1.SecretReference{Namespace: "nas", Name: "login"}}),
+			"Secret login is not known"},
+		"driver with a token": {volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "vault.csi"}}),
+			objects{{kind: csiDrivers}: &storagev1.CSIDriver{
+				ObjectMeta: metav1.ObjectMeta{Name: "vault.csi", ResourceVersion: "2"},
+				Spec:       storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}},
+			}}, "no token for the audience vault"},
+		"deleted Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
+			objects{named(secrets, "shop", "s"): nil},
+			"Secret s does not exist"},
+		"deleted optional Secret": {volume(corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: "s", Optional: ptr.To(true)}}),
+			objects{named(secrets, "shop", "s"): nil}, ""},
+		"attached volume": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "cloud.csi"}),
+			"attached by the control plane"},
 		"inline FC": {volume(corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}), nil,
 			"attached by the control plane"},
 		"podCertificate": {projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}), nil,
@@ -124,7 +135,7 @@ func TestWhatAPodLacks(t *testing.T) {
 			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}
 		test.change(pod)
-		missing := kept(t, test.kept).missing(pod)
+		missing := kept(test.kept).missing(pod)
 		named := len(missing) == 1 && strings.Contains(missing[0], test.want)
 		if (test.want == "" && len(missing) > 0) || (test.want != "" && !named) {
 			t.Errorf("%s: %q, want %q", name, missing, test.want)
@@ -134,36 +145,21 @@ func TestWhatAPodLacks(t *testing.T) {
 
 // TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not.
 func TestExplain(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
-	ask := func(config *rest.Config) (int, []byte) {
-		client, err := rest.HTTPClientFor(config)
-		f.must(err)
-		response, err := client.Get(config.Host + ExplainPath)
-		f.must(err)
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		f.must(err)
-		return response.StatusCode, body
-	}
+	f := running(t)
 	for range 2 {
 		var e Explanation
-		code, body := ask(f.kubelet())
-		f.must(json.Unmarshal(body, &e))
+		code, body, err := f.get(f.kubelet(), ExplainPath)
+		f.must(err)
+		f.must(json.Unmarshal([]byte(body), &e))
 		if code != http.StatusOK || len(e.Missing) > 0 || len(e.Pods) != 1 || e.Pods[0].Name != "till" {
 			t.Errorf("got %d and %s", code, body)
 		}
-		token := rest.AnonymousClientConfig(f.kubelet())
-		token.BearerToken = "some"
-		if code, body := ask(token); code == http.StatusOK {
+		if code, body := f.ask("some", ExplainPath); code == http.StatusOK {
 			t.Errorf("a token got %s", body)
 		}
-		f.cloud.end()
-		f.server.link.fail()
+		f.away()
 	}
-	f.writeKubeconfig(f.issueUntil(f.authority,
-		pkix.Name{CommonName: "system:node:node0", Organization: []string{nodesGroup}}, time.Now().Add(-time.Minute)))
+	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
 	if missing := f.server.missing(); len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
 		t.Errorf("got %q", missing)
 	}
@@ -175,14 +171,12 @@ func TestMaxOfflineAge(t *testing.T) {
 	f.config.MaxOfflineAge = 10 * time.Minute
 	f.start()
 	f.followed()
-	client, err := kubernetes.NewForConfig(f.kubelet())
-	f.must(err)
+	client := f.clientFor(f.kubelet())
 	list := func() error {
 		_, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 		return err
 	}
-	f.cloud.end()
-	f.server.link.fail()
+	f.away()
 	for _, test := range []struct {
 		ago  time.Duration
 		want string
@@ -190,9 +184,7 @@ func TestMaxOfflineAge(t *testing.T) {
 		{9 * time.Minute, ""}, {11 * time.Minute, "after --max-offline-age=10m0s"},
 		{-time.Minute, "the clock is behind"},
 	} {
-		f.server.store.mu.Lock()
-		f.server.store.heard = time.Now().Add(-test.ago)
-		f.server.store.mu.Unlock()
+		f.heardAt(time.Now().Add(-test.ago))
 		err, reasons := list(), f.server.report().Reasons
 		if test.want == "" {
 			if err != nil || len(reasons) > 0 {
@@ -224,9 +216,7 @@ func TestAgeSurvives(t *testing.T) {
 
 // TestCondition: the Node says whether its pods would start, and is patched only when that changes or is old.
 func TestCondition(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
+	f := running(t)
 	if c := f.server.condition(); c.Reason != "KubeletElsewhere" {
 		t.Errorf("no kubelet has asked, and it is %s: %s", c.Reason, c.Message)
 	}
@@ -245,8 +235,6 @@ func TestCondition(t *testing.T) {
 
 // TestMetricsReference: docs/reference.md has the metrics as they are.
 func TestMetricsReference(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
+	f := running(t)
 	docstest.CompareMetrics(t, "lite-apiserver", f.server.metrics.registry)
 }

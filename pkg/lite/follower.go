@@ -26,6 +26,9 @@ const (
 	againInterval = 30 * time.Second
 	// refetchInterval is how old a fetched object may be.
 	refetchInterval = 10 * time.Minute
+	// refusalPatience is how long an account must be refused a list or an object before that is forgotten:
+	// kube-apiserver refuses what it will grant while it starts.
+	refusalPatience = time.Minute
 )
 
 // follower follows into a Store what the node needs, and what accounts read.
@@ -42,12 +45,15 @@ type follower struct {
 	// fixed are the sources of what a node needs whatever runs on it.
 	fixed []*follow.Source
 
+	// patience is refusalPatience, but in tests.
+	patience time.Duration
+
 	// The fields below are used by one goroutine only.
 
 	sources map[scope]*follow.Source
-	// fetched is when an object was fetched last.
-	fetched map[scope]time.Time
-	clients map[clientKey]rest.Interface
+	// fetched is when an object was fetched last, refused since when an account has been refused a list or an object.
+	fetched, refused map[scope]time.Time
+	clients          map[clientKey]rest.Interface
 }
 
 // clientKey names a client: of a group version, with whose credentials.
@@ -71,8 +77,9 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 		return nil, err
 	}
 	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, client: client, api: api,
-		server: config.Host, sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
-		clients: map[clientKey]rest.Interface{}}
+		server: config.Host, patience: refusalPatience,
+		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
+		refused: map[scope]time.Time{}, clients: map[clientKey]rest.Interface{}}
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -166,8 +173,19 @@ func (f *follower) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-f.store.changed:
+		case <-f.store.restored:
+			f.relist(ctx)
 		}
 	}
+}
+
+// relist has everything listed and fetched again. A watch from a version that the API server does not have is silent.
+func (f *follower) relist(ctx context.Context) {
+	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup, listing everything again")
+	for _, group := range f.groups {
+		group.Relist()
+	}
+	clear(f.fetched)
 }
 
 // update follows what the node's pods name and accounts read, and nothing else.
@@ -179,7 +197,7 @@ func (f *follower) update(ctx context.Context) {
 		return // nothing is forgotten because of it
 	}
 	for _, in := range always(f.store.node) {
-		wanted.scopes[in] = struct{}{}
+		wanted.scopes[in] = true
 	}
 	known := f.store.scopes() // what an account reads from now on is for the next time
 	f.addAccounts(ctx, wanted, known)
@@ -210,6 +228,7 @@ func (f *follower) dropUnwanted(wanted needs, known []scope) {
 		if _, ok := wanted.scopes[in]; !ok {
 			f.store.drop(in)
 			delete(f.fetched, in)
+			delete(f.refused, in)
 		}
 	}
 	f.store.dropTokens(wanted.tokens)
@@ -224,13 +243,27 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 		if err := f.get(ctx, in); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
-			if in.kind.account != "" && apierrors.IsForbidden(err) {
+			if in.kind.account != "" && (apierrors.IsNotFound(err) || f.isRefused(in, err)) {
 				f.store.drop(in)
 			}
 			continue
 		}
 		f.fetched[in] = time.Now()
+		delete(f.refused, in)
 	}
+}
+
+// isRefused reports whether a scope is not to be kept for an account any more, because kube-apiserver has refused it
+// for long. err is its last answer.
+func (f *follower) isRefused(in scope, err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+		delete(f.refused, in)
+		return false
+	}
+	if _, ok := f.refused[in]; !ok {
+		f.refused[in] = time.Now()
+	}
+	return time.Since(f.refused[in]) >= f.patience
 }
 
 func (f *follower) get(ctx context.Context, in scope) error {
@@ -257,9 +290,9 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	if err != nil {
 		return err
 	}
-	object, _ := follow.Decoded(got)
-	if object == nil {
-		return fmt.Errorf("the answer is a %T", got)
+	object, kind := follow.Decoded(got)
+	if object == nil || kind != in.kind.name || object.Name != in.object() {
+		return fmt.Errorf("the answer is another object: %T of kind %q", got, kind)
 	}
 	to.At(object.ResourceVersion, func() { to.Apply(object) })
 	return nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 // Further is an address beside the loopback's, for pods that reach kube-apiserver by the ClusterIP of
@@ -41,14 +43,12 @@ func (f Further) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, err
 }
 
 // serveFurther serves the further address until ctx is done, once the node has it. The kubelet does not wait for it.
-// It takes config for itself.
-func (s *Server) serveFurther(ctx context.Context, config *tls.Config) {
+func (s *Server) serveFurther(ctx context.Context) {
 	if s.config.Further.Address == "" {
 		return
 	}
 	logger := klog.FromContext(ctx).WithValues("address", s.config.Further.Address)
-	config.Certificates, config.GetCertificate = nil, s.config.Further.certificate()
-	server := s.httpServer(ctx, config)
+	server := s.httpServer(ctx, s.tlsConfig(s.config.Further.certificate()))
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	ticker := time.NewTicker(listenInterval)
 	defer ticker.Stop()
@@ -72,8 +72,10 @@ func (f Further) serve(ctx context.Context, server *http.Server) error {
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Serving pods", "address", f.Address)
-	return server.ServeTLS(listener, "", "")
+	logger := klog.FromContext(ctx)
+	logger.Info("Serving pods", "address", f.Address)
+	bounded := &quota.Listener{Listener: listener, Quota: quota.New(maxRequests), Logger: logger}
+	return server.ServeTLS(bounded, "", "")
 }
 
 // httpServer makes the server of an address.

@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
@@ -98,6 +99,12 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 
 // CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate; nil if it can.
 func CheckCertificate(kubeconfig string, now time.Time) error {
+	return checkCertificate(kubeconfig, now, nil)
+}
+
+// checkCertificate is CheckCertificate, and returns also why a server that knows these CAs does not answer the kubelet;
+// with nil it does not look.
+func checkCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool) error {
 	certificate, err := kubeletCertificate(kubeconfig)
 	switch {
 	case err != nil:
@@ -105,20 +112,46 @@ func CheckCertificate(kubeconfig string, now time.Time) error {
 	case !now.Before(certificate.NotAfter):
 		return fmt.Errorf("the kubelet's certificate has expired at %s: it starts again only when kube-apiserver "+
 			"signs a new one", certificate.NotAfter.UTC().Format(time.RFC3339))
+	case clientCAs == nil:
+		return nil
+	}
+	_, err = certificate.Verify(x509.VerifyOptions{Roots: clientCAs, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return fmt.Errorf("the CA in the kubelet's kubeconfig does not sign the kubelet's certificate, so the kubelet "+
+			"is not answered here: %w", err)
 	}
 	return nil
 }
 
-// tlsConfig asks for certificates of the cluster's CA. A clock that is behind does not make them invalid.
-func (s *Server) tlsConfig(clusterCA []byte) (*tls.Config, error) {
+// useCA has clients verified by the CA of the kubeconfig, which may have changed. The error says what is wrong with it.
+func (s *Server) useCA() error {
+	clusterCA, err := s.connection.CA()
+	if err != nil {
+		return err
+	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(clusterCA) {
-		return nil, errors.New("the kubeconfig names no CA of the cluster")
+		return errors.New("the kubeconfig names no CA of the cluster")
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{s.pair},
-		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool, Time: s.store.now,
-	}, nil
+	s.clientCAs.Store(pool)
+	return nil
+}
+
+// tlsConfig is the configuration of a listener, with the certificate that get returns. It asks for certificates of the
+// cluster's CA. A clock that is behind does not make them invalid.
+func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+	config := tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: get,
+		ClientAuth: tls.VerifyClientCertIfGiven, Time: s.store.now,
+	}
+	current := config.Clone()
+	current.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := config.Clone()
+		now.ClientCAs = s.clientCAs.Load()
+		return now, nil
+	}
+	return current
 }
 
 // servingPair returns the serving certificate, which it makes at the first start.
@@ -135,12 +168,8 @@ func servingPair(dir string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return tls.Certificate{}, err
-	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "lite-apiserver"},
+		Subject: pkix.Name{CommonName: "lite-apiserver"},
 		// It is valid also to a kubelet whose clock has lost the time.
 		NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(30, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
@@ -151,12 +180,11 @@ func servingPair(dir string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	encodedKey, err := x509.MarshalPKCS8PrivateKey(key)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	private, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	private := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encodedKey})
 	if err := atomicfile.Write(filepath.Join(dir, trustFile), 0o644, certificate); err != nil {
 		return tls.Certificate{}, err
 	}
@@ -183,5 +211,9 @@ func writeKubeconfig(from, dir, address string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, KubeletFile), 0o600, content)
+	path := filepath.Join(dir, KubeletFile)
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) { //nolint:gosec // in the directory
+		return nil // the disk may be full
+	}
+	return atomicfile.Write(path, 0o600, content)
 }

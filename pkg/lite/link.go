@@ -3,6 +3,7 @@ package lite
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -15,11 +16,13 @@ const (
 	probeInterval = time.Second
 	// probeTimeout is how long a probe waits for an answer.
 	probeTimeout = 2 * time.Second
+	// suspectInterval is the time between two probes of a kube-apiserver that answers.
+	suspectInterval = 250 * time.Millisecond
 )
 
-// link knows whether kube-apiserver answers: it is away from the first request that finds no server until a probe is
+// link knows whether kube-apiserver answers: it is away from the first dial or probe that fails until a probe is
 // answered, whatever the answer is. It is asked for every request, so that one request waits for a server that is away,
-// and not all of them.
+// and not all of them. Other errors of requests may be their senders' fault, and cause a probe only.
 type link struct {
 	// probe asks kube-apiserver anything.
 	probe func(ctx context.Context) error
@@ -42,16 +45,22 @@ func (l *link) Away() <-chan struct{} {
 	return l.away
 }
 
-// fail notes that a request has found no server.
+// fail notes that there is no server.
 func (l *link) fail() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.away == nil {
 		l.away = make(chan struct{})
-		select {
-		case l.hurry <- struct{}{}:
-		default:
-		}
+		wake(l.hurry)
+	}
+}
+
+// suspect has the server probed, unless it is away, and probed anyway.
+func (l *link) suspect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away == nil {
+		wake(l.hurry)
 	}
 }
 
@@ -78,12 +87,13 @@ func (l *link) ask(ctx context.Context) error {
 	return err
 }
 
-// Run probes while kube-apiserver is away, until ctx is done.
+// Run probes while kube-apiserver is away or suspected to be, until ctx is done.
 func (l *link) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
-	said := false
+	said, suspected := false, false
+	var asked time.Time
 	for {
 		if away := l.Away() != nil; away != said {
 			said = away
@@ -93,19 +103,21 @@ func (l *link) Run(ctx context.Context) {
 				logger.Info("kube-apiserver is back")
 			}
 		}
-		if said {
+		if said || (suspected && time.Since(asked) >= suspectInterval) {
 			_ = l.ask(ctx) // it notes the result
+			asked, suspected = time.Now(), false
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		case <-l.hurry:
+			suspected = true
 		}
 	}
 }
 
-// watching is a transport that tells the link of requests that find no server.
+// watching is a transport that tells the link of requests that fail.
 type watching struct {
 	next http.RoundTripper
 	link *link
@@ -114,8 +126,13 @@ type watching struct {
 // RoundTrip implements http.RoundTripper.
 func (t watching) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(r)
-	if err != nil && (r.Context().Err() == nil || errors.Is(err, context.DeadlineExceeded)) {
+	var failed *net.OpError
+	switch {
+	case err == nil || (r.Context().Err() != nil && !errors.Is(err, context.DeadlineExceeded)):
+	case errors.As(err, &failed) && failed.Op == "dial":
 		t.link.fail()
+	default:
+		t.link.suspect()
 	}
 	return response, err
 }

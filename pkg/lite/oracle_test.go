@@ -15,6 +15,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/lite/journal"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 var worlds = flag.Int("lite.worlds", 40, "how many random worlds the oracle plays")
@@ -62,17 +63,8 @@ func (w *world) start() {
 }
 
 func (w *world) pod(name string) *wire.Object {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
-		UID: types.UID(w.truth[w.version][name]), ResourceVersion: strconv.FormatUint(w.version, 10)}}
-	data, err := pod.Marshal()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	object, err := wire.ParseObject(data)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return object
+	return wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+		UID: types.UID(w.truth[w.version][name]), ResourceVersion: strconv.FormatUint(w.version, 10)}})
 }
 
 // change is a change in the cloud; the node hears of it if it follows.
@@ -138,6 +130,13 @@ func (w *world) confirm() {
 	w.confirmed[uid] = true
 }
 
+// shown are the pods of a version that are not confirmed as gone.
+func (w *world) shown(version uint64) map[string]string {
+	pods := maps.Clone(w.truth[version])
+	maps.DeleteFunc(pods, func(_, uid string) bool { return w.confirmed[uid] })
+	return pods
+}
+
 // judge asks what a kubelet would be answered now without kube-apiserver.
 func (w *world) judge(seed uint64) {
 	version, objects, ok := w.store.read(oraclePods)
@@ -150,12 +149,7 @@ func (w *world) judge(seed uint64) {
 	if version < w.committed {
 		w.t.Fatalf("seed %d: version %d, and %d was committed", seed, version, w.committed)
 	}
-	want := maps.Clone(w.truth[version])
-	for name, uid := range want {
-		if w.confirmed[uid] {
-			delete(want, name)
-		}
-	}
+	want := w.shown(version)
 	got := map[string]string{}
 	for _, o := range objects {
 		got[o.Name] = o.UID

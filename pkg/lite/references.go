@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
@@ -22,43 +23,23 @@ type tokenRequest struct {
 // defaultExpiration is the ExpirationSeconds of a token for which none are given.
 const defaultExpiration = 3600
 
-// needs are what a pod names.
+// needs are what pods name.
 type needs struct {
-	scopes map[scope]struct{}
+	// scopes are true for those without which a pod does not start.
+	scopes map[scope]bool
 	tokens map[tokenRequest]struct{}
 }
 
-func newNeeds() needs { return needs{map[scope]struct{}{}, map[tokenRequest]struct{}{}} }
-
-// add adds what a pod needs to start again. A pod that has ended does not start again.
-func (n needs) add(pod *corev1.Pod) {
-	if ended(pod) {
-		return
-	}
-	r := referrer{n, pod}
-	for _, s := range pod.Spec.ImagePullSecrets {
-		r.named(secrets, s.Name)
-	}
-	for i := range pod.Spec.Volumes {
-		r.volume(&pod.Spec.Volumes[i])
-	}
-	for i := range pod.Spec.InitContainers {
-		r.environment(&pod.Spec.InitContainers[i])
-	}
-	for i := range pod.Spec.Containers {
-		r.environment(&pod.Spec.Containers[i])
-	}
-	for _, claim := range pod.Spec.ResourceClaims {
-		if claim.ResourceClaimName != nil {
-			r.named(resourceClaims, *claim.ResourceClaimName)
+// needsOf are what pods name, and what their claims' volumes and the drivers of these name. A pod that has ended does
+// not start again.
+func (s *Store) needsOf(pods ...*corev1.Pod) needs {
+	all := needs{map[scope]bool{}, map[tokenRequest]struct{}{}}
+	for _, pod := range pods {
+		if !ended(pod) {
+			referrer{all, s, pod}.add()
 		}
 	}
-	for _, made := range pod.Status.ResourceClaimStatuses { // those that are made from templates
-		if made.ResourceClaimName != nil {
-			r.named(resourceClaims, *made.ResourceClaimName)
-		}
-	}
-	// Ephemeral containers are not started again.
+	return all
 }
 
 // ended reports whether a pod has ended for good.
@@ -78,16 +59,43 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	}
 }
 
-// referrer adds what one pod needs.
+// referrer adds what one pod needs to start again.
 type referrer struct {
 	needs
 
-	pod *corev1.Pod
+	store *Store
+	pod   *corev1.Pod
 }
 
-func (r referrer) named(k *kind, name string) {
+func (r referrer) add() {
+	for _, s := range r.pod.Spec.ImagePullSecrets {
+		r.optional(secrets, s.Name, ptr.To(true))
+	}
+	for i := range r.pod.Spec.Volumes {
+		r.volume(&r.pod.Spec.Volumes[i])
+	}
+	for i := range r.pod.Spec.InitContainers {
+		r.environment(&r.pod.Spec.InitContainers[i])
+	}
+	for i := range r.pod.Spec.Containers {
+		r.environment(&r.pod.Spec.Containers[i])
+	}
+	for _, claim := range r.pod.Spec.ResourceClaims {
+		r.named(resourceClaims, ptr.Deref(claim.ResourceClaimName, ""))
+	}
+	for _, made := range r.pod.Status.ResourceClaimStatuses { // those that are made from templates
+		r.named(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
+	}
+	// Ephemeral containers are not started again.
+}
+
+func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
+
+// optional adds an object without which the pod starts if optional is true.
+func (r referrer) optional(k *kind, name string, optional *bool) {
 	if name != "" {
-		r.scopes[named(k, r.pod.Namespace, name)] = struct{}{}
+		in := named(k, r.pod.Namespace, name)
+		r.scopes[in] = r.scopes[in] || !ptr.Deref(optional, false)
 	}
 }
 
@@ -100,10 +108,10 @@ func (r referrer) secret(ref *corev1.LocalObjectReference) {
 func (r referrer) environment(c *corev1.Container) {
 	for _, from := range c.EnvFrom {
 		if from.SecretRef != nil {
-			r.named(secrets, from.SecretRef.Name)
+			r.optional(secrets, from.SecretRef.Name, from.SecretRef.Optional)
 		}
 		if from.ConfigMapRef != nil {
-			r.named(configMaps, from.ConfigMapRef.Name)
+			r.optional(configMaps, from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
 		}
 	}
 	for _, variable := range c.Env {
@@ -111,26 +119,29 @@ func (r referrer) environment(c *corev1.Container) {
 			continue
 		}
 		if ref := variable.ValueFrom.SecretKeyRef; ref != nil {
-			r.named(secrets, ref.Name)
+			r.optional(secrets, ref.Name, ref.Optional)
 		} else if ref := variable.ValueFrom.ConfigMapKeyRef; ref != nil {
-			r.named(configMaps, ref.Name)
+			r.optional(configMaps, ref.Name, ref.Optional)
 		}
 	}
 }
 
 // volume adds what a volume needs, which has one source.
 func (r referrer) volume(v *corev1.Volume) {
-	r.named(claims, claimOf(r.pod, v))
+	if claim := claimOf(r.pod, v); claim != "" {
+		r.claim(claim)
+	}
 	switch {
 	case v.Secret != nil:
-		r.named(secrets, v.Secret.SecretName)
+		r.optional(secrets, v.Secret.SecretName, v.Secret.Optional)
 	case v.ConfigMap != nil:
-		r.named(configMaps, v.ConfigMap.Name)
+		r.optional(configMaps, v.ConfigMap.Name, v.ConfigMap.Optional)
 	case v.Projected != nil:
 		for i := range v.Projected.Sources {
 			r.projection(&v.Projected.Sources[i])
 		}
 	case v.CSI != nil:
+		r.driver(v.CSI.Driver)
 		r.secret(v.CSI.NodePublishSecretRef)
 	case v.AzureFile != nil:
 		r.named(secrets, v.AzureFile.SecretName)
@@ -153,16 +164,58 @@ func (r referrer) volume(v *corev1.Volume) {
 
 func (r referrer) projection(p *corev1.VolumeProjection) {
 	if p.Secret != nil {
-		r.named(secrets, p.Secret.Name)
+		r.optional(secrets, p.Secret.Name, p.Secret.Optional)
 	}
 	if p.ConfigMap != nil {
-		r.named(configMaps, p.ConfigMap.Name)
+		r.optional(configMaps, p.ConfigMap.Name, p.ConfigMap.Optional)
 	}
 	if token := p.ServiceAccountToken; token != nil {
-		r.tokens[tokenRequest{
-			Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
-			Pod: r.pod.Name, PodUID: r.pod.UID, Audience: token.Audience,
-			ExpirationSeconds: ptr.Deref(token.ExpirationSeconds, defaultExpiration),
-		}] = struct{}{}
+		r.token(token.Audience, token.ExpirationSeconds)
+	}
+}
+
+func (r referrer) token(audience string, seconds *int64) {
+	r.tokens[tokenRequest{
+		Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
+		Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,
+		ExpirationSeconds: ptr.Deref(seconds, defaultExpiration),
+	}] = struct{}{}
+}
+
+// claim adds a claim, and what its volume needs. The Node authorizer of Kubernetes lets a node read its Secrets.
+func (r referrer) claim(name string) {
+	r.named(claims, name)
+	volumeName, volume := r.store.volumeOf(types.NamespacedName{Namespace: r.pod.Namespace, Name: name})
+	if volumeName == "" {
+		return
+	}
+	r.scopes[named(volumes, "", volumeName)] = true
+	var refs []*corev1.SecretReference
+	if csi := volume.Spec.CSI; csi != nil {
+		refs = append(refs, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef)
+		r.driver(csi.Driver)
+	}
+	if flex := volume.Spec.FlexVolume; flex != nil {
+		refs = append(refs, flex.SecretRef)
+	}
+	if share := volume.Spec.AzureFile; share != nil {
+		refs = append(refs, &corev1.SecretReference{
+			Name: share.SecretName, Namespace: ptr.Deref(share.SecretNamespace, r.pod.Namespace)})
+	}
+	for _, ref := range refs {
+		if ref != nil && ref.Name != "" {
+			r.scopes[named(secrets, ref.Namespace, ref.Name)] = true
+		}
+	}
+}
+
+// driver adds the tokens that a CSI driver wants of a pod (pkg/volume/csi/csi_mounter.go of Kubernetes).
+func (r referrer) driver(name string) {
+	driver := &storagev1.CSIDriver{}
+	if !r.store.decode(csiDrivers, types.NamespacedName{Name: name}, driver) {
+		return
+	}
+	for _, request := range driver.Spec.TokenRequests {
+		r.token(request.Audience, request.ExpirationSeconds)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
 // Config configures a Server.
@@ -57,22 +59,29 @@ const (
 	hourlyBytes = 32 << 20
 	// gracePeriod is how long requests under way may take when the process stops.
 	gracePeriod = 2 * time.Second
+	// maxRequests is how many requests of others than the kubelet may be under way at once, most of them watches, and
+	// how many connections they may have at the further address.
+	maxRequests = 1000
 )
 
 // Server serves a kubelet. Its requests go to kube-apiserver, or are answered from a Store while that is away.
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
-	// pair is the serving certificate.
-	pair     tls.Certificate
-	store    *Store
-	follower *follower
-	link     *link
-	metrics  *metrics
+	listener   net.Listener
+	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
+	pair      tls.Certificate
+	clientCAs atomic.Pointer[x509.CertPool]
+	store     *Store
+	follower  *follower
+	link      *link
+	metrics   *metrics
 	// asked is when the kubelet last asked anything, in seconds since 1970.
 	asked atomic.Int64
 	// saving is set while changes are written less often.
 	saving atomic.Bool
+	// places are for the requests of others than the kubelet, each token a caller of its own.
+	places *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	// stop ends stopping when the process is about to end.
@@ -101,7 +110,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led "+
 			"here", config.Kubeconfig)
 	}
-	s := &Server{config: config, connection: connection,
+	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
 		store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
@@ -111,25 +120,46 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
+	if err := s.useCA(); err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
+	}
+	connection.OnChange(func() {
+		if err := s.useCA(); err != nil {
+			logger.Error(err, "Cannot use the new CA of the kubeconfig, going on with the last one")
+		}
+	})
 	s.metrics = newMetrics(s)
-	opened, state, problems, err := journal.Open(filepath.Join(config.Dir, "journal"), config.SealKey, isLasting)
+	// A process that cannot listen and is started again and again is not to write the journal each time.
+	s.listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", config.Address)
 	if err != nil {
-		return nil, fmt.Errorf("--file-cache-path %s: %w", config.Dir, err)
+		return nil, fmt.Errorf("--port: %w", err)
+	}
+	if err := s.open(logger); err != nil {
+		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), s.listener.Close())
+	}
+	return s, nil
+}
+
+// open reads what was kept, and writes what the kubelet needs to find the server.
+func (s *Server) open(logger klog.Logger) error {
+	opened, state, problems, err := journal.Open(filepath.Join(s.config.Dir, "journal"), s.config.SealKey, isLasting)
+	if err != nil {
+		return err
 	}
 	s.journal = opened
 	for _, problem := range problems {
-		logger.Error(problem, "A file of the journal is not whole")
+		logger.Error(problem, "A file of the journal is not whole, or cannot be written")
 	}
-	if err := s.store.load(state); err != nil {
-		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
+	if err = s.store.load(state); err == nil {
+		s.pair, err = servingPair(s.config.Dir)
 	}
-	if s.pair, err = servingPair(config.Dir); err == nil {
-		err = writeKubeconfig(config.Kubeconfig, config.Dir, config.Address)
+	if err == nil {
+		err = writeKubeconfig(s.config.Kubeconfig, s.config.Dir, s.config.Address)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), opened.Close())
+		return errors.Join(err, opened.Close())
 	}
-	return s, nil
+	return nil
 }
 
 // connect makes the ways to kube-apiserver.
@@ -169,8 +199,9 @@ func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler,
 	if err != nil {
 		return nil, err
 	}
-	return filters.Forward(filters.Target{URL: s.connection.Server(), Transport: watching{ordinary, s.link},
-		UpgradeTransport: watching{upgrade, s.link}, Stopping: s.stopping}), nil
+	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: watching{ordinary, s.link},
+		UpgradeTransport: watching{upgrade, s.link}, Stopping: s.stopping})
+	return filters.WithUpgrades()(forward), nil
 }
 
 // probe asks kube-apiserver anything.
@@ -193,6 +224,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, apierrors.NewUnauthorized("this is the API server of node "+s.store.node+"'s kubelet: "+
 			"show the node's certificate, or a token"))
 		return
+	}
+	if who == withToken {
+		release, ok := s.places.Acquire(bearerOf(r))
+		if !ok {
+			serve.WriteError(w, r, apierrors.NewTooManyRequests(
+				"too many requests of this caller, or of all callers, are under way", 1))
+			return
+		}
+		defer release()
 	}
 	if who == theKubelet && r.URL.Path == ExplainPath {
 		s.serveExplanation(w)
@@ -251,7 +291,12 @@ func (s *Server) confirmGone(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.journal.Commit(s.store.goneChange(uid), true); err != nil {
+	change := s.store.goneChange(uid)
+	err = s.journal.Commit(change, true)
+	if err != nil && s.journal.Rewrite(s.store.all()) == nil { // the next commit may be far
+		err = s.journal.Commit(change, true)
+	}
+	if err != nil {
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot note that the pod is gone: %v", err))
 	}
 	s.store.noteGone(uid)
@@ -306,35 +351,23 @@ func (s *Server) written() int64 {
 // Run serves until ctx is done. The error says why it cannot.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.journal.Close() // every commit was synced
-	clusterCA, err := s.connection.CA()
-	if err != nil {
-		return err
-	}
-	tlsConfig, err := s.tlsConfig(clusterCA)
-	if err != nil {
-		return err
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.Address)
-	if err != nil {
-		return err
-	}
 	background, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	_ = s.link.ask(ctx)          // it notes the result, before the kubelet asks
-	forPods := tlsConfig.Clone() // ServeTLS writes to its own
-	further := func(ctx context.Context) { s.serveFurther(ctx, forPods) }
+	_ = s.link.ask(ctx) // it notes the result, before the kubelet asks
 	for _, run := range []func(context.Context){
-		further, s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify, s.tell,
+		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify, s.tell,
 	} {
 		wg.Go(func() { run(background) })
 	}
-	server := s.httpServer(ctx, tlsConfig)
-	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", listener.Addr().String(),
+	server := s.httpServer(ctx, s.tlsConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return &s.pair, nil
+	}))
+	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", s.listener.Addr().String(),
 		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
+	go func() { served <- server.ServeTLS(s.listener, "", "") }()
 	select {
 	case err := <-served:
 		return err

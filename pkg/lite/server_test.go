@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -29,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
@@ -50,6 +53,8 @@ type cloud struct {
 	// issuer signs tokens. forbidden has what accounts may not read, as "NAMESPACE/NAME PATH". Guarded by mu.
 	issuer    issuer
 	forbidden map[string]bool
+	// refusals counts those; guarded by mu.
+	refusals int
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
 }
@@ -84,6 +89,9 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case forbidden:
+		c.mu.Lock()
+		c.refusals++
+		c.mu.Unlock()
 		w.WriteHeader(http.StatusForbidden)
 		c.write(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 			Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
@@ -122,8 +130,10 @@ type fixture struct {
 	authority *tlstest.Authority
 	cloud     *cloud
 	config    Config
-	server    *Server
-	stop      func()
+	// prepare, if set, changes a server before it runs.
+	prepare func(*Server)
+	server  *Server
+	stop    func()
 }
 
 const version5 = "5"
@@ -136,7 +146,7 @@ func list(kind, version string, items ...any) map[string]any {
 		"items": items}
 }
 
-// issue writes a certificate of the test's CA, with its key.
+// issue writes a client certificate, with its key.
 func (f *fixture) issue(authority *tlstest.Authority, name, group string) string {
 	f.Helper()
 	return f.issueUntil(authority, pkix.Name{CommonName: name, Organization: []string{group}},
@@ -200,6 +210,7 @@ func newFixture(t *testing.T) *fixture {
 	f.cloud.TLS = &tls.Config{MinVersion: tls.VersionTLS12,
 		Certificates: []tls.Certificate{f.authority.Issue(t, "kube-apiserver")}, ClientCAs: pool,
 		ClientAuth: tls.VerifyClientCertIfGiven}
+	f.cloud.EnableHTTP2 = true
 	f.cloud.StartTLS()
 	t.Cleanup(func() {
 		f.cloud.end()
@@ -214,10 +225,15 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) writeKubeconfig(certificate string) {
+// writeKubeconfig writes the kubelet's, with the test's CA and others.
+func (f *fixture) writeKubeconfig(certificate string, others ...*tlstest.Authority) {
 	f.Helper()
+	authorities := slices.Clone(f.authority.PEM)
+	for _, other := range others {
+		authorities = append(authorities, other.PEM...)
+	}
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: f.cloud.URL, CertificateAuthorityData: f.authority.PEM}
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: f.cloud.URL, CertificateAuthorityData: authorities}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificate: certificate, ClientKey: certificate}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	config.CurrentContext = "x"
@@ -229,6 +245,9 @@ func (f *fixture) start() {
 	f.Helper()
 	server, err := New(f.config, klog.Background())
 	f.must(err)
+	if f.prepare != nil {
+		f.prepare(server)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
@@ -283,64 +302,143 @@ func (f *fixture) followed() {
 	f.server.commit(klog.Background())
 }
 
-// TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
-func TestRebootWithoutTheCloud(t *testing.T) {
+// running is a fixture whose server has all that the pod names.
+func running(t *testing.T) *fixture {
+	t.Helper()
 	f := newFixture(t)
 	f.start()
 	f.followed()
+	return f
+}
+
+// away ends the cloud, and lets the server know.
+func (f *fixture) away() {
+	f.cloud.end()
+	f.server.link.fail()
+}
+
+// rebootWithoutTheCloud commits, and starts the server again.
+func (f *fixture) rebootWithoutTheCloud() {
+	f.Helper()
 	f.stop()
 	f.cloud.end()
 	f.start()
+}
 
-	client, err := kubernetes.NewForConfig(f.kubelet())
+func (f *fixture) clientFor(config *rest.Config) kubernetes.Interface {
+	f.Helper()
+	client, err := kubernetes.NewForConfig(config)
 	f.must(err)
-	for range 2 {
-		from := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "",
-			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=node0" })
-		informer := cache.NewSharedIndexInformer(from, &corev1.Pod{}, 0, nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		go informer.Run(ctx.Done())
-		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || len(informer.GetStore().List()) != 1 {
-			t.Errorf("the informer has %v", informer.GetStore().List())
-		}
-		cancel()
+	return client
+}
+
+// podsOfNode0 lists the node's pods as the kubelet does.
+func (f *fixture) podsOfNode0(client kubernetes.Interface) ([]corev1.Pod, error) {
+	list, err := client.CoreV1().Pods("").List(f.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+	if err != nil {
+		return nil, err
 	}
-	services, err := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{
+	return list.Items, nil
+}
+
+// tokenFor asks for the token of the pod shop/till as the kubelet does.
+func (f *fixture) tokenFor(
+	client kubernetes.Interface, uid types.UID, audiences ...string,
+) (*authenticationv1.TokenRequest, error) {
+	return client.CoreV1().ServiceAccounts("shop").CreateToken(f.Context(), "till", &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600), Audiences: audiences,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till",
+				UID: uid}},
+	}, metav1.CreateOptions{})
+}
+
+// get sends a GET, and returns the code and the answer. The headers are names and values in turn.
+func (f *fixture) get(config *rest.Config, path string, headers ...string) (code int, body string, err error) {
+	f.Helper()
+	transport, err := rest.TransportFor(config)
+	f.must(err)
+	r, err := http.NewRequestWithContext(f.Context(), http.MethodGet, config.Host+path, nil)
+	f.must(err)
+	for header := range slices.Chunk(headers, 2) {
+		r.Header.Set(header[0], header[1])
+	}
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	read, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(read), err
+}
+
+// informed is an informer that has had its first list.
+func (f *fixture) informed(from cache.ListerWatcher, example runtime.Object) cache.SharedIndexInformer {
+	informer := cache.NewSharedIndexInformer(from, example, 0, nil)
+	ctx, cancel := context.WithCancel(f.Context())
+	defer cancel()
+	go informer.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		f.Error("the informer is not synced")
+	}
+	return informer
+}
+
+// says lets the cloud answer a list or an object.
+func (c *cloud) says(path string, object any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lists[path] = object
+}
+
+// heardAt lets the server have heard of kube-apiserver last at a time.
+func (f *fixture) heardAt(at time.Time) {
+	f.server.store.mu.Lock()
+	defer f.server.store.mu.Unlock()
+	f.server.store.hear(at)
+}
+
+// TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
+func TestRebootWithoutTheCloud(t *testing.T) {
+	f := running(t)
+	f.rebootWithoutTheCloud()
+	client := f.clientFor(f.kubelet())
+	core := client.CoreV1()
+	for range 2 {
+		informer := f.informed(cache.NewFilteredListWatchFromClient(core.RESTClient(), "pods", "",
+			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=node0" }), &corev1.Pod{})
+		if all := informer.GetStore().List(); len(all) != 1 {
+			t.Errorf("the informer has %v", all)
+		}
+	}
+	services, err := core.Services("").List(t.Context(), metav1.ListOptions{
 		FieldSelector: "spec.clusterIP!=None", ResourceVersion: "0"})
 	if err != nil || len(services.Items) != 1 || services.ResourceVersion != version5 {
 		t.Errorf("got %v, %v", services, err)
 	}
-	secret, err := client.CoreV1().Secrets("shop").List(t.Context(), metav1.ListOptions{
-		FieldSelector: "metadata.name=password"})
+	secret, err := core.Secrets("shop").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=password"})
 	if err != nil || len(secret.Items) != 1 || string(secret.Items[0].Data["word"]) != "sesame" {
 		t.Errorf("got %v, %v", secret, err)
 	}
-	if volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "volume", metav1.GetOptions{}); err != nil ||
-		volume.Name != "volume" {
+	volume, err := core.PersistentVolumes().Get(t.Context(), "volume", metav1.GetOptions{})
+	if err != nil || volume.Name != "volume" {
 		t.Errorf("got %v, %v", volume, err)
 	}
-	if node, err := client.StorageV1().CSINodes().Get(t.Context(), "node0", metav1.GetOptions{}); err != nil ||
-		node.Name != "node0" {
+	node, err := client.StorageV1().CSINodes().Get(t.Context(), "node0", metav1.GetOptions{})
+	if err != nil || node.Name != "node0" {
 		t.Errorf("got %v, %v", node, err)
 	}
-	bound := &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till", UID: "u1"}
-	seconds := int64(3600)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
-		BoundObjectRef: bound}}
-	accounts := client.CoreV1().ServiceAccounts("shop")
-	granted, err := accounts.CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
+	granted, err := f.tokenFor(client, "u1")
 	if err != nil || !strings.HasPrefix(granted.Status.Token, "eyJ") {
 		t.Errorf("got %v, %v", granted, err)
 	}
 
 	// What was not said is 503.
-	request.Spec.Audiences = []string{"elsewhere"}
-	_, audience := accounts.CreateToken(t.Context(), "till", request, metav1.CreateOptions{})
-	_, all := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
-	_, newer := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
-	_, other := client.CoreV1().Secrets("shop").Get(t.Context(), "other", metav1.GetOptions{})
-	_, labels := client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"})
-	_, write := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{}, metav1.CreateOptions{})
+	_, audience := f.tokenFor(client, "u1", "elsewhere")
+	_, all := core.Pods("").List(t.Context(), metav1.ListOptions{})
+	_, newer := core.Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
+	_, other := core.Secrets("shop").Get(t.Context(), "other", metav1.GetOptions{})
+	_, labels := core.Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"})
+	_, write := core.Nodes().Create(t.Context(), &corev1.Node{}, metav1.CreateOptions{})
 	for what, err := range map[string]error{"another audience": audience, "all pods": all, "a newer version": newer,
 		"another Secret": other, "a label selector": labels, "a write": write} {
 		if !apierrors.IsServiceUnavailable(err) {
@@ -352,33 +450,20 @@ func TestRebootWithoutTheCloud(t *testing.T) {
 // TestGoneStaysGone: the kubelet's last DELETE is on the disk before it is passed on, also without the cloud.
 func TestGoneStaysGone(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		f := newFixture(t)
-		f.start()
-		f.followed()
+		f := running(t)
 		if away {
 			f.cloud.end()
 		}
-		client, err := kubernetes.NewForConfig(f.kubelet())
-		f.must(err)
-		uid, grace := types.UID("u1"), int64(0)
-		err = client.CoreV1().Pods("shop").Delete(t.Context(), "till", metav1.DeleteOptions{GracePeriodSeconds: &grace,
-			Preconditions: &metav1.Preconditions{UID: &uid}})
+		err := f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till", metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions("u1")})
 		if away != (err != nil) {
 			t.Errorf("away %v: %v", away, err)
 		}
 		if !away && len(f.cloud.deleted) != 1 {
 			t.Errorf("kube-apiserver was told %v", f.cloud.deleted)
 		}
-		f.stop()
-		if !away {
-			f.cloud.end()
-		}
-		f.start()
-		client, err = kubernetes.NewForConfig(f.kubelet())
-		f.must(err)
-		pods, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{
-			FieldSelector: "spec.nodeName=node0"})
-		if err != nil || len(pods.Items) != 0 {
+		f.rebootWithoutTheCloud()
+		if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 0 {
 			t.Errorf("away %v: there are %v, %v", away, pods, err)
 		}
 	}
@@ -386,31 +471,19 @@ func TestGoneStaysGone(t *testing.T) {
 
 // TestStrangers get nothing, with and without the cloud; a token goes to kube-apiserver without the node's certificate.
 func TestStrangers(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
-	ca := f.kubelet()
+	f := running(t)
 	as := func(certificate string, header ...string) (int, error) {
-		config := rest.AnonymousClientConfig(ca)
+		config := rest.AnonymousClientConfig(f.kubelet())
 		config.CertFile, config.KeyFile = certificate, certificate
-		transport, err := rest.TransportFor(config)
-		f.must(err)
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"https://"+f.config.Address+"/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword", nil)
-		f.must(err)
-		for i := 0; i+1 < len(header); i += 2 {
-			r.Header.Set(header[i], header[i+1])
-		}
-		response, err := transport.RoundTrip(r)
-		if err != nil {
-			return 0, err
-		}
-		return response.StatusCode, response.Body.Close()
+		const secret = "/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword"
+		code, _, err := f.get(config, secret, header...)
+		return code, err
 	}
 	for _, away := range []bool{false, true} {
+		want := http.StatusOK
 		if away {
-			f.cloud.end()
-			f.server.link.fail()
+			f.away()
+			want = http.StatusServiceUnavailable
 		}
 		for what, certificate := range map[string]string{
 			"nobody":          "",
@@ -427,13 +500,9 @@ func TestStrangers(t *testing.T) {
 		if code, err := as(forged); err == nil && code != http.StatusUnauthorized {
 			t.Errorf("away %v, a forged certificate: %d", away, code)
 		}
-		want := http.StatusOK
 		f.cloud.mu.Lock()
 		clear(f.cloud.who)
 		f.cloud.mu.Unlock()
-		if away {
-			want = http.StatusServiceUnavailable
-		}
 		if code, err := as("", "Authorization", "Bearer x"); err != nil || code != want {
 			t.Errorf("away %v, a token: %d, %v", away, code, err)
 		}
@@ -445,16 +514,34 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestAnotherObjectIsNotKept: an answer has to be the object that was asked for.
+func TestAnotherObjectIsNotKept(t *testing.T) {
+	f := newFixture(t)
+	server, err := New(f.config, klog.Background())
+	f.must(err)
+	defer server.journal.Close()
+	defer server.listener.Close()
+	in := named(volumes, "", "volume")
+	f.must(server.follower.get(t.Context(), in))
+	for _, other := range []string{"PersistentVolume other", "Secret volume"} {
+		kind, name, _ := strings.Cut(other, " ")
+		f.cloud.says("/api/v1/persistentvolumes/volume", metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
+			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "9"}})
+		err := server.follower.get(t.Context(), in)
+		if version, _, _ := server.store.read(in); err == nil || version != 4 {
+			t.Errorf("%s: %v, and the version is %d", other, err, version)
+		}
+	}
+}
+
 // TestTheWatchEndsWithTheReturn of the cloud, so that the kubelet goes on there.
 func TestTheWatchEndsWithTheReturn(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
+	f := running(t)
 	f.server.link.probe = func(context.Context) error { return context.DeadlineExceeded }
 	f.server.link.fail()
-	client, err := kubernetes.NewForConfig(f.kubelet())
-	f.must(err)
-	watch, err := client.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version5})
+	watch, err := f.clientFor(f.kubelet()).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
+		ResourceVersion: version5})
 	f.must(err)
 	select {
 	case event, ok := <-watch.ResultChan():
@@ -482,8 +569,13 @@ func TestMistakes(t *testing.T) {
 	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "leads to this server") {
 		t.Errorf("its own kubeconfig: %v", err)
 	}
-	_, err := New(f.config, klog.Background())
-	if err == nil || !strings.Contains(err.Error(), "another process uses it") {
-		t.Errorf("twice: %v", err)
+	for address, want := range map[string]string{
+		f.config.Address: "--port: listen tcp " + f.config.Address, "127.0.0.1:0": "another process uses it",
+	} {
+		twice := f.config
+		twice.Address = address
+		if _, err := New(twice, klog.Background()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("twice: %v, want %s", err, want)
+		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/go-jose/go-jose/v4"
@@ -49,7 +48,10 @@ type Store struct {
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
 	keysAt      time.Time
-	// changed has a value when the node's pods, or their claims, have changed, or an account reads something new.
+	// restored has a value when kube-apiserver has gone back to an older version.
+	restored chan struct{}
+	// changed has a value when the node's pods, or their claims and volumes, have changed, or an account reads
+	// something new.
 	changed chan struct{}
 }
 
@@ -83,7 +85,8 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]time.Time{},
-		pending: map[string][]byte{}, changed: make(chan struct{}, 1), heardPrecision: keepVersion,
+		pending: map[string][]byte{}, heardPrecision: keepVersion,
+		changed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -195,9 +198,12 @@ func encoded(o *wire.Object) []byte {
 }
 
 // poke says that what the node's pods name may have changed.
-func (s *Store) poke() {
+func (s *Store) poke() { wake(s.changed) }
+
+// wake gives a channel a value, if it has none.
+func wake(c chan<- struct{}) {
 	select {
-	case s.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -225,7 +231,7 @@ func (s *Store) remove(in scope, name types.NamespacedName) {
 }
 
 func (s *Store) touched(in scope) {
-	if in.kind == pods || in.kind == claims {
+	if in.kind == pods || in.kind == claims || in.kind == volumes || in.kind == csiDrivers {
 		s.poke()
 	}
 }
@@ -236,11 +242,13 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 	if !set.current {
 		s.touched(in) // what they name is followed from now on
 	}
-	set.version, set.current = version, true
-	now := time.Now()
 	if in == podsOf(s.node) {
-		s.hear(now)
+		if set.current && version < set.version {
+			wake(s.restored)
+		}
+		s.hear(time.Now())
 	}
+	set.version, set.current = version, true
 	if changed || set.kept == 0 {
 		s.noteVersion(in, set)
 	}
@@ -264,11 +272,19 @@ func (s *Store) hear(now time.Time) {
 	s.heard = now
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
 		s.heardKept = now
-		text, err := now.MarshalText()
-		if err == nil { // an error means a year beyond 9999
+		if text := textOf(now); len(text) > 0 {
 			s.pending[keyHeard] = text
 		}
 	}
+}
+
+// textOf is a time in the journal, empty if its year is beyond 9999.
+func textOf(at time.Time) []byte {
+	text, err := at.MarshalText()
+	if err != nil {
+		return []byte{}
+	}
+	return text
 }
 
 // errClockBehind is the error for an age that cannot be told.
@@ -337,13 +353,9 @@ func (s *Store) all() map[string][]byte {
 		state[key] = value
 	}
 	for uid, at := range s.gone {
-		text, err := at.MarshalText()
-		if err != nil {
-			text = []byte{} // as in goneChange
-		}
-		state[keyOf(keyGone, string(uid))] = text
+		state[keyOf(keyGone, string(uid))] = textOf(at)
 	}
-	if text, err := s.heard.MarshalText(); err == nil && !s.heard.IsZero() { // as in hear
+	if text := textOf(s.heard); len(text) > 0 && !s.heard.IsZero() {
 		state[keyHeard] = text
 	}
 	if s.encodedKeys != nil {
@@ -445,11 +457,7 @@ func (s *Store) goneChange(uid types.UID) map[string][]byte {
 	if _, ok := s.gone[uid]; ok {
 		return nil
 	}
-	text, err := time.Now().MarshalText()
-	if err != nil {
-		text = []byte{} // the clock is beyond the year 9999; what counts is the key
-	}
-	return map[string][]byte{keyOf(keyGone, string(uid)): text}
+	return map[string][]byte{keyOf(keyGone, string(uid)): textOf(time.Now())}
 }
 
 // noteGone notes that a pod is gone, once that is in the journal.
@@ -483,23 +491,7 @@ func (s *Store) forget() {
 // needs are what the node's pods name. The error is about a pod that cannot be decoded; the others are in the result.
 func (s *Store) needs() (needs, error) {
 	pods, failed := s.pods()
-	all := newNeeds()
-	for _, pod := range pods {
-		all.add(pod)
-	}
-	for in := range all.scopes {
-		if in.kind != claims {
-			continue
-		}
-		_, found, _ := s.read(in)
-		for _, o := range found {
-			claim := &corev1.PersistentVolumeClaim{}
-			if err := claim.Unmarshal(encoded(o)); err == nil && claim.Spec.VolumeName != "" {
-				all.scopes[named(volumes, "", claim.Spec.VolumeName)] = struct{}{}
-			}
-		}
-	}
-	return all, failed
+	return s.needsOf(pods...), failed
 }
 
 func encodeToken(request tokenRequest, kept token) (key string, value []byte) {

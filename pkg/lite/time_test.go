@@ -2,16 +2,20 @@ package lite
 
 import (
 	"crypto/x509/pkix"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
 const fiveYears = 5 * 365 * 24 * time.Hour
@@ -23,9 +27,7 @@ var node0 = pkix.Name{CommonName: "system:node:node0", Organization: []string{no
 func (f *fixture) rebootBehind(behind time.Duration) {
 	f.Helper()
 	truth := time.Now().Add(behind)
-	f.server.store.mu.Lock()
-	f.server.store.hear(truth)
-	f.server.store.mu.Unlock()
+	f.heardAt(truth)
 	f.stop() // which commits
 	f.cloud.end()
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, truth.Add(time.Hour)))
@@ -44,17 +46,6 @@ func (f *fixture) kubeletBehind(behind time.Duration) kubernetes.Interface {
 	return client
 }
 
-// tokenFor asks for the pod's token as the kubelet does.
-func (f *fixture) tokenFor(client kubernetes.Interface, audiences ...string) (*authenticationv1.TokenRequest, error) {
-	f.Helper()
-	seconds := int64(3600)
-	return client.CoreV1().ServiceAccounts("shop").CreateToken(f.Context(), "till", &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: audiences,
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "till",
-				UID: "u1"}},
-	}, metav1.CreateOptions{})
-}
-
 // TestClockBehind: after a reboot with a clock that has lost the time, the kubelet and the server accept each other's
 // certificates, and tokens are judged by when kube-apiserver was last heard.
 func TestClockBehind(t *testing.T) {
@@ -69,13 +60,12 @@ func TestClockBehind(t *testing.T) {
 			f.followed()
 			f.rebootBehind(behind)
 			client := f.kubeletBehind(behind)
-			pods, err := client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{
-				FieldSelector: "spec.nodeName=node0"})
-			if err != nil || len(pods.Items) != 1 {
+			pods, err := f.podsOfNode0(client)
+			if err != nil || len(pods) != 1 {
 				t.Errorf("behind by %s: got %v, %v", behind, pods, err)
 			}
 			for _, audiences := range [][]string{nil, {"vault"}} {
-				granted, err := f.tokenFor(client, audiences...)
+				granted, err := f.tokenFor(client, "u1", audiences...)
 				refused := apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "has expired at")
 				if refused != expired || (err == nil && strings.Count(granted.Status.Token, ".") != 2) {
 					t.Errorf("behind by %s, a token for %q that has expired: %v: %v", behind, audiences, expired, err)
@@ -87,16 +77,12 @@ func TestClockBehind(t *testing.T) {
 
 // TestExpiredCertificate of the node: the handshake fails, and /readyz says why.
 func TestExpiredCertificate(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	f.followed()
+	f := running(t)
 	f.stop()
 	f.cloud.end()
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
 	f.start()
-	client, err := kubernetes.NewForConfig(f.kubelet())
-	f.must(err)
-	_, err = client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=node0"})
+	_, err := f.podsOfNode0(f.clientFor(f.kubelet()))
 	if err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		t.Errorf("the handshake has not failed: %v", err)
 	}
@@ -104,4 +90,46 @@ func TestExpiredCertificate(t *testing.T) {
 	if !strings.Contains(reasons, "the kubelet's certificate has expired at") {
 		t.Errorf("/readyz says %q", reasons)
 	}
+}
+
+// TestNewAuthority of the cluster: the kubelet is answered with a certificate of the new CA once its kubeconfig names
+// both, and /readyz says so as long as it does not.
+func TestNewAuthority(t *testing.T) {
+	f := running(t)
+	next := tlstest.NewAuthority(t)
+	config := f.kubelet()
+	config.CertFile = f.issue(next, "system:node:node0", nodesGroup)
+	config.KeyFile = config.CertFile
+	client := f.clientFor(config)
+	ask := func() error {
+		_, err := f.podsOfNode0(client)
+		return err
+	}
+	f.writeKubeconfig(config.CertFile)
+	if reasons := strings.Join(f.server.report().Reasons, "; "); ask() == nil ||
+		!strings.Contains(reasons, "does not sign the kubelet's certificate") {
+		t.Errorf("/readyz says %q", reasons)
+	}
+	f.writeKubeconfig(config.CertFile, next)
+	patience.Until(t, "the kubelet is answered", ask)
+	if reasons := f.server.report().Reasons; len(reasons) > 0 {
+		t.Errorf("/readyz says %q", reasons)
+	}
+}
+
+// TestRestoredFromABackup: once the node's pods have an older version than before, everything is listed again.
+func TestRestoredFromABackup(t *testing.T) {
+	f := running(t)
+	f.cloud.says("/api/v1/namespaces/shop/secrets", list("SecretList", "v1", corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "password"},
+		Data:       map[string][]byte{"word": []byte("mellon")}}))
+	sink{f.server.store, podsOf("node0")}.At("4", nil)
+	patience.Until(t, "the Secret of the backup is kept", func() error {
+		secret := &corev1.Secret{}
+		if !f.server.store.decode(secrets, types.NamespacedName{Namespace: "shop", Name: "password"}, secret) ||
+			string(secret.Data["word"]) != "mellon" {
+			return fmt.Errorf("it has %q", secret.Data)
+		}
+		return nil
+	})
 }

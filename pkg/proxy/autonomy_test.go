@@ -9,10 +9,6 @@ import (
 	"testing"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
@@ -38,23 +34,13 @@ func TestDeadNeighbours(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	api.Put(service("open", "[]"))
-	open := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0")},
-			{Addresses: []string{"10.0.0.2"}, NodeName: ptr.To("node1")},
-		},
-	}
-	api.Put(open)
+	api.Put(sliceOf("open", onNode("10.0.0.1", "node0"), onNode("10.0.0.2", "node1")))
 	says, options := healthService(t)
 	w := start(t, api, func(c *Config) { c.Autonomy = options })
 	shows := func(nodes string) {
 		t.Helper()
 		soon.UntilQuiet(t, func() string {
-			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/" + open.Name)
+			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/open-1")
 			for _, node := range []string{"node0", "node1"} {
 				if code != http.StatusOK ||
 					strings.Contains(body, `"nodeName":"`+node+`"`) != strings.Contains(nodes, node) {
@@ -69,15 +55,15 @@ func TestDeadNeighbours(t *testing.T) {
 	says.Store(`{"node1":{"normal":false},"192.0.2.77":{"normal":false}}`)
 	shows("node0")
 	w.expectReadyz(http.StatusOK, "autonomy: endpoints on node1 are hidden", "192.0.2.77 not known")
-	expectMetric(t, w, "application_grid_wrapper_dead_nodes 1")
+	w.expectSoon(http.StatusOK, "/metrics", "application_grid_wrapper_dead_nodes 1")
 	says.Store(`{"node1":{"normal":true}}`)
 	shows("node0 node1")
 	w.expectReadyz(http.StatusOK, "autonomy: no endpoint is hidden", "calls none dead")
-	expectMetric(t, w, "application_grid_wrapper_dead_nodes 0")
+	w.expectSoon(http.StatusOK, "/metrics", "application_grid_wrapper_dead_nodes 0")
 	says.Store("")
 	w.expectReadyz(http.StatusOK, "500")
 	for _, result := range []string{"ok", "status"} {
-		expectMetric(t, w, `application_grid_wrapper_autonomy_polls_total{result="`+result+`"}`)
+		w.expectSoon(http.StatusOK, "/metrics", `application_grid_wrapper_autonomy_polls_total{result="`+result+`"}`)
 	}
 	// Some polls later nothing more was said than there were changes.
 	counted := func(result string) (count int) {
@@ -102,16 +88,6 @@ func TestDeadNeighbours(t *testing.T) {
 	if n := said(); n != lines && counted("timeout") == late {
 		t.Errorf("%d lines of the log name the health service, later %d, and nothing had changed", lines, n)
 	}
-}
-
-func expectMetric(t *testing.T, w *wrapper, line string) {
-	t.Helper()
-	soon.UntilQuiet(t, func() string {
-		if _, body := w.get("/metrics"); !strings.Contains(body, line) {
-			return "the metrics do not say " + line
-		}
-		return ""
-	})
 }
 
 // TestNoHealthServiceIsAskedUnbidden: without the option there is no word of it.

@@ -16,13 +16,12 @@ func (p *Proxy) chain() http.Handler {
 	viewing := filters.Viewing{Own: p.view, Units: p.units, OwnOnly: p.ownOnly}
 	chain := []filters.Filter{
 		filters.WithUnit(),
-		filters.WithRequestInfo(),
-		filters.WithRequestLog(p.metrics),
+		filters.WithRequestLog(p.metrics.requestDone),
 		filters.WithRecover(),
 		p.onlyPrograms(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive:     http.HandlerFunc(health.Alive),
-			Ready:     health.Ready(p.readiness().report),
+			Ready:     health.Ready(p.report),
 			Metrics:   p.metrics.handler(),
 			Explain:   http.HandlerFunc(p.explain),
 			Reachable: p.upstream.Reachable,
@@ -48,8 +47,8 @@ func (p *Proxy) chain() http.Handler {
 			Reachable: p.upstream.Reachable,
 		}))
 	}
-	if p.lendsIdentity {
-		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))
+	if p.delegatesIdentity {
+		chain = append(chain, filters.WithDelegatedIdentity(filters.Forward(p.asWrapper), p.config.NodeName))
 	}
 	return wrap(filters.Forward(p.asCaller), chain...)
 }

@@ -14,67 +14,54 @@ import (
 const demandIdle = time.Hour
 
 // demands follow resources while clients ask for them.
-type demands map[*served.Resource]*demand
+type demands struct {
+	facts    *facts.Facts
+	upstream *upstream.Upstream
 
-func newDemands(f *facts.Facts, u *upstream.Upstream) demands {
-	all := make(demands)
-	for _, r := range served.All() {
-		if r.OnDemand {
-			all[r] = &demand{facts: f, upstream: u, resource: r}
-		}
+	mu sync.Mutex
+	// askers counts the requests under way for each resource. Guarded by mu.
+	askers map[*served.Resource]int
+	// idle has the timers that end the following of resources without askers. Guarded by mu.
+	idle map[*served.Resource]*time.Timer
+}
+
+func newDemands(f *facts.Facts, u *upstream.Upstream) *demands {
+	return &demands{
+		facts: f, upstream: u, askers: map[*served.Resource]int{}, idle: map[*served.Resource]*time.Timer{},
 	}
-	return all
 }
 
 // of notes that a request for a resource begins. The caller must call ended when it ends.
-func (all demands) of(r *served.Resource) (ended func()) {
-	if d := all[r]; d != nil {
-		return d.begin()
+func (d *demands) of(r *served.Resource) (ended func()) {
+	if !r.OnDemand {
+		return func() {}
 	}
-	return func() {}
-}
-
-// demand follows one resource while clients ask for it.
-type demand struct {
-	facts    *facts.Facts
-	upstream *upstream.Upstream
-	resource *served.Resource
-
-	mu sync.Mutex
-	// askers counts the requests under way. Guarded by mu.
-	askers int
-	// idle is the timer that ends the following. It is nil while there are askers, or while nothing is followed.
-	// Guarded by mu.
-	idle *time.Timer
-}
-
-func (d *demand) begin() (ended func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.askers++
-	if d.idle != nil {
-		d.idle.Stop()
-		d.idle = nil
+	d.askers[r]++
+	if idle := d.idle[r]; idle != nil {
+		idle.Stop()
+		delete(d.idle, r)
 	}
-	d.upstream.Demand(d.resource)
-	return d.end
+	d.upstream.Demand(r)
+	return func() { d.end(r) }
 }
 
-func (d *demand) end() {
+func (d *demands) end(r *served.Resource) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.askers--; d.askers == 0 {
-		d.idle = time.AfterFunc(demandIdle, d.expire)
+	if d.askers[r]--; d.askers[r] == 0 {
+		d.idle[r] = time.AfterFunc(demandIdle, func() { d.expire(r) })
 	}
 }
 
-func (d *demand) expire() {
+func (d *demands) expire(r *served.Resource) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.askers > 0 {
+	if d.askers[r] > 0 {
 		return
 	}
-	d.idle = nil
-	d.upstream.Dismiss(d.resource)
-	d.facts.Forget(d.resource)
+	delete(d.idle, r)
+	d.upstream.Dismiss(r)
+	d.facts.Forget(r)
 }

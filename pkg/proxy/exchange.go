@@ -21,16 +21,16 @@ func (p *Proxy) makeExchange() {
 	if options == nil {
 		return
 	}
-	p.doubted = make(chan struct{}, 1)
+	p.addressUnknown = make(chan struct{}, 1)
 	p.exchange = exchange.New(exchange.Config{
 		NodeName: p.config.NodeName,
 		Port:     options.Port,
 		KeyFile:  options.KeyFile,
 		Facts:    p.facts,
 		Needed:   func() bool { return p.upstreamState() != livepods.Followed || p.livePods.Status().Returning },
-		AddressDoubted: func() {
+		AddressUnknown: func() {
 			select {
-			case p.doubted <- struct{}{}:
+			case p.addressUnknown <- struct{}{}:
 			default:
 			}
 		},

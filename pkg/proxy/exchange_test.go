@@ -8,14 +8,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
@@ -41,16 +38,7 @@ func siteOfTwo() *upstreamtest.API {
 	kubernetes.UID = types.UID("the-cluster")
 	api.Put(kubernetes)
 	api.Put(service("s", `["zone"]`))
-	api.Put(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1"),
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p", UID: "u-p"},
-		}},
-	})
+	api.Put(sliceOf("s", ofPod("10.0.0.1", "node1")))
 	return api
 }
 
@@ -78,22 +66,13 @@ func TestSiteExchange(t *testing.T) {
 	}
 	shows := func(w *wrapper, address string) {
 		t.Helper()
-		soon.UntilQuiet(t, func() string {
-			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s-1")
-			if code != http.StatusOK || !strings.Contains(body, `"addresses":["`+address+`"]`) {
-				return body
-			}
-			return ""
-		})
+		w.expectSoon(http.StatusOK, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s-1",
+			`"addresses":["`+address+`"]`)
 	}
 	says := func(w *wrapper, readyz string, metrics ...string) {
 		t.Helper()
-		soon.UntilQuiet(t, func() string {
-			if code, body := w.get("/readyz"); code != http.StatusOK || !strings.Contains(body, readyz) {
-				return body
-			}
-			return missing(w, metrics...)
-		})
+		w.expectReadyz(http.StatusOK, readyz)
+		w.expectSoon(http.StatusOK, "/metrics", metrics...)
 	}
 	a, b := start(t, api, node(0, "")), start(t, api, node(1, "10.0.0.9"))
 	for i, w := range []*wrapper{a, b} {
@@ -116,12 +95,7 @@ func TestSiteExchange(t *testing.T) {
 		"application_grid_wrapper_neighbours_corrected_pods 1",
 		`application_grid_wrapper_site_questions_total{result="ok"}`)
 	a.expect(http.StatusOK, "/debug/explain/default/s", "that node itself says so")
-	soon.UntilQuiet(t, func() string {
-		if said := a.said.String(); !strings.Contains(said, "The upstream is away: nodes themselves say") {
-			return said
-		}
-		return ""
-	})
+	a.expectSaid("The upstream is away: nodes themselves say")
 	close(there)
 	says(a, "[+] endpointslices: ok")
 	shows(a, "10.0.0.9")

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 
-	"github.com/gorilla/mux"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,10 +17,8 @@ import (
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
-	service, node := types.NamespacedName{
-		Namespace: pathVariable(r, "namespace"),
-		Name:      pathVariable(r, "service"),
-	}, r.URL.Query().Get("node")
+	service := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("service")}
+	node := r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
 	hub := p.upstream.Way().Hub
 	switch {
@@ -54,13 +50,4 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(append(body, '\n')) // an error would mean that the client is gone
-}
-
-// pathVariable returns a variable of the route, unescaped.
-func pathVariable(r *http.Request, name string) string {
-	written := mux.Vars(r)[name]
-	if read, err := url.PathUnescape(written); err == nil {
-		return read
-	}
-	return written // the server would have refused the path
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -36,35 +35,92 @@ type reached struct {
 	body   []byte
 }
 
-// recorder is an upstream that records what reaches it.
-type recorder struct {
-	as string
-	mu *sync.Mutex
+// door is a wrapper's chain of filters before an upstream that records what reaches it.
+type door struct {
+	proxy *Proxy
+
+	mu sync.Mutex
 	// all is guarded by mu.
-	all *[]reached
+	all []reached
 }
+
+// as is the upstream for requests under one name. It is an http.RoundTripper.
+func (d *door) as(name string) transport {
+	return func(request *http.Request) (*http.Response, error) {
+		var body []byte
+		if request.Body != nil {
+			var err error
+			if body, err = io.ReadAll(request.Body); err != nil {
+				return nil, err
+			}
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.all = append(d.all, reached{name, request.Method, request.URL.EscapedPath(), request.Header.Clone(), body})
+		return &http.Response{
+			StatusCode: http.StatusCreated, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+			Header: http.Header{"Content-Type": {"application/json"}},
+			Body:   io.NopCloser(strings.NewReader("{}")), Request: request,
+		}, nil
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
-func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
-	var body []byte
-	if request.Body != nil {
-		var err error
-		if body, err = io.ReadAll(request.Body); err != nil {
-			return nil, err
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	*r.all = append(*r.all, reached{r.as, request.Method, request.URL.EscapedPath(), request.Header.Clone(), body})
-	return &http.Response{
-		StatusCode: http.StatusCreated, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {"application/json"}},
-		Body:   io.NopCloser(strings.NewReader("{}")), Request: request,
-	}, nil
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func newDoor(f *testing.F) *door {
+	f.Helper()
+	d := &door{proxy: newProxy(f, Config{
+		Upstream: &rest.Config{Host: "http://127.0.0.1:1", BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
+	})}
+	p := d.proxy
+	p.stop() // watches end at once
+	p.facts.Input(facts.InputServices).Replace([]*wire.Object{
+		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", UID: "1"}}),
+	})
+	p.facts.Input(facts.InputNodes).Replace(nil)
+	p.facts.Input(facts.InputEndpointSlices).Replace(nil)
+	p.facts.Input(facts.InputEndpoints).Replace(nil)
+	p.facts.Input(facts.InputNode).Replace([]*wire.Object{
+		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
+	})
+	p.asWrapper.Transport, p.asWrapper.UpgradeTransport = d.as("wrapper"), d.as("wrapper")
+	p.asCaller.Transport, p.asCaller.UpgradeTransport = d.as("caller"), d.as("caller")
+	return d
 }
 
-// lentPath is every path that may be asked for in the wrapper's name.
-var lentPath = map[string]*regexp.Regexp{
+// send sends a request through a chain whose limits begin again, and in which the event "created" was created. It
+// returns the code of the answer, and what reached the upstream.
+func (d *door) send(t *testing.T, r *http.Request) (code int, all []reached) {
+	t.Helper()
+	ctx := klog.NewContext(t.Context(), logr.Discard()) // TestMain keeps what is logged
+	chain := d.proxy.chain()
+	create := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+doorEvents,
+		strings.NewReader(strings.Replace(doorOwnEvent, `"e"`, `"created"`, 1)))
+	chain.ServeHTTP(httptest.NewRecorder(), create)
+	d.mu.Lock()
+	d.all = nil
+	d.mu.Unlock()
+	r.RemoteAddr = "127.0.0.1:1"
+	w := httptest.NewRecorder()
+	func() {
+		defer func() {
+			//nolint:errorlint // it is panicked with as it is
+			if reason := recover(); reason != nil && reason != http.ErrAbortHandler {
+				t.Fatalf("panic: %v", reason)
+			}
+		}()
+		chain.ServeHTTP(w, r.WithContext(ctx))
+	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return w.Code, d.all
+}
+
+// delegatedPath is every path that may be asked for in the wrapper's name.
+var delegatedPath = map[string]*regexp.Regexp{
 	http.MethodGet: regexp.MustCompile(
 		`^/apis/networking\.k8s\.io/[a-zA-Z0-9._:-]+/(watch/)?servicecidrs(/[a-zA-Z0-9._:-]+)?$`),
 	http.MethodPost:  regexp.MustCompile(`^(/api/v1|/apis/events\.k8s\.io/v1)/namespaces/[a-zA-Z0-9._:-]+/events$`),
@@ -75,14 +131,14 @@ var lentPath = map[string]*regexp.Regexp{
 var loopbackHost = regexp.MustCompile(`^(?i:localhost\.?|127\.[0-9.]+|\[[0:]*:0*1\]|\[[0:]*:ffff:(127\.[0-9.]+|` +
 	`7f[0-9a-f]{2}:[0-9a-f]{1,4})\])(:[0-9]*)?$`)
 
-// checkLent says what is wrong with a request that went upstream in the wrapper's name.
-func checkLent(r *http.Request, got reached) string {
+// checkDelegated says what is wrong with a request that went upstream in the wrapper's name.
+func checkDelegated(r *http.Request, got reached) string {
 	if r.Header.Get("Authorization") != "" {
 		return "the caller has credentials of its own"
 	}
-	pattern := lentPath[got.method]
+	pattern := delegatedPath[got.method]
 	if pattern == nil || !pattern.MatchString(got.path) {
-		return "it is no lent call"
+		return "it is no delegated call"
 	}
 	for name := range got.header {
 		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Type", "User-Agent"}, name) {
@@ -140,204 +196,151 @@ func checkLent(r *http.Request, got reached) string {
 	return ""
 }
 
-// FuzzDoor sends requests through the whole chain of filters. Nothing but the lent calls reaches the upstream in the
-// wrapper's name, and nothing at all that names a foreign host or comes from a web page.
+// checkReached says what is wrong with a request that reached the upstream when this one was sent; "" if nothing is.
+func checkReached(asked *http.Request, got reached) string {
+	if !loopbackHost.MatchString(asked.Host) {
+		return fmt.Sprintf("it names the host %q", asked.Host)
+	}
+	for _, site := range asked.Header.Values("Sec-Fetch-Site") {
+		if site != "none" && site != "same-origin" {
+			return "it is that of a web page: " + site
+		}
+	}
+	for _, origin := range asked.Header.Values("Origin") {
+		_, after, _ := strings.Cut(origin, "://")
+		if !loopbackHost.MatchString(strings.TrimSuffix(after, "/")) {
+			return fmt.Sprintf("it is that of the origin %q", origin)
+		}
+	}
+	if got.as == "wrapper" {
+		return checkDelegated(asked, got)
+	}
+	if strings.Contains(fmt.Sprint(got.header), "token-of-the-wrapper") {
+		return "the wrapper's token went along for a caller"
+	}
+	if credentials := got.header.Values("Authorization"); !slices.Equal(credentials,
+		asked.Header.Values("Authorization")) &&
+		!strings.Contains(strings.ToLower(fmt.Sprint(asked.Header["Connection"])), "authorization") {
+		return fmt.Sprintf("the caller's credentials became %q", credentials)
+	}
+	return ""
+}
+
+const (
+	doorOwnEvent     = `{"metadata":{"name":"e"},"regarding":{"kind":"Node","name":"node0"}}`
+	doorCoreEvent    = `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`
+	doorServiceEvent = `{"regarding":{"kind":"Service","namespace":"default","name":"s"},` +
+		`"reportingController":"kube-proxy"}`
+	doorEvents = "/apis/events.k8s.io/v1/namespaces/default/events"
+	doorCIDRs  = "/apis/networking.k8s.io/v1/servicecidrs"
+	doorJSON   = "Content-Type: application/json"
+)
+
+// doorSeeds are the methods, targets, hosts, headers and bodies with which FuzzDoor begins.
+var doorSeeds = [][5]string{
+	{"GET", doorCIDRs, "localhost:51006", "", ""},
+	{"GET", doorCIDRs + "?watch=true", "127.0.0.1:51006", "Accept: application/json;stream=watch", ""},
+	{"GET", doorCIDRs + "/kubernetes", "[::1]:51006", "Impersonate-User: admin", ""},
+	{
+		"GET", doorCIDRs, "localhost",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: " +
+			"base64url.bearer.authorization.k8s.io.dG9rZW4",
+		"",
+	},
+	{"GET", doorCIDRs, "localhost", "Authorization: Bearer mine", ""},
+	{"GET", doorCIDRs + "/%2e%2e/secrets", "localhost", "", ""},
+	{"GET", "http://attacker.example" + doorCIDRs, "localhost", "", ""},
+	{"GET", doorCIDRs, "attacker.example", "Origin: http://attacker.example\r\nSec-Fetch-Site: cross-site", ""},
+	{"GET", "/superedge-ingress/b" + doorCIDRs, "localhost", "Connection: close, Authorization", ""},
+	{
+		"GET", "/superedge-ingress/a%2Fb/api/v1/services", "localhost",
+		"Accept: application/vnd.kubernetes.protobuf", "",
+	},
+	{"POST", doorEvents, "localhost", doorJSON, doorOwnEvent},
+	{"POST", doorEvents, "localhost", doorJSON, doorServiceEvent},
+	{
+		"POST", doorEvents, "localhost", doorJSON + "\r\nTransfer-Encoding: chunked",
+		"44\r\n" + doorOwnEvent + "\r\n0\r\n\r\n",
+	},
+	{
+		"POST", doorEvents, "localhost", doorJSON,
+		`{"regarding":{"kind":"Pod"},"regarding":{"kind":"Node","name":"node0"},"Regarding":{}}`,
+	},
+	{"POST", doorEvents + "?dryRun=All", "localhost", doorJSON, doorOwnEvent},
+	{"POST", "/api/v1/namespaces/default/events", "localhost", doorJSON, doorCoreEvent},
+	{"POST", "/api/v1/namespaces/../events", "localhost", doorJSON, doorCoreEvent},
+	{"POST", "/api/v1/watch/namespaces/default/events", "localhost", doorJSON, doorCoreEvent},
+	{
+		"PATCH", doorEvents + "/created", "localhost", "Content-Type: application/merge-patch+json",
+		`{"series":{"count":2}}`,
+	},
+	{
+		"PATCH", doorEvents + "/created", "localhost", "Content-Type: application/merge-patch+json",
+		`{"regarding":{"name":"x"}}`,
+	},
+	{
+		"PATCH", doorEvents + "/other", "localhost", "Content-Type: application/strategic-merge-patch+json",
+		`{"count":2}`,
+	},
+	{"DELETE", doorEvents + "/created", "localhost", "X-HTTP-Method-Override: PATCH", ""},
+	{"CONNECT", "attacker.example:443", "localhost", "", ""},
+	{"OPTIONS", "*", "localhost", "Origin: null", ""},
+	{"GET", "/api/v1/secrets", "localhost", "Authorization:\r\nAccept: */*\r\nAuthorization: Bearer mine", ""},
+	{"GET", "/debug/explain/default/s", "LOCALHOST.", "", ""},
+	{
+		"GET", "/api/v1/namespaces/default/pods/p/exec?command=sh", "[::ffff:127.0.0.1]",
+		"Connection: Upgrade\r\nUpgrade: SPDY/3.1", "",
+	},
+	{"GET", "/livez", "[::]", "", ""},
+	{"GET", "/livez", "0.0.0.0", "", ""},
+}
+
+// parseRequest reads a request as a server does; nil if the server answers 400.
+func parseRequest(method, target, host, headers string, body []byte) *http.Request {
+	raw := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", method, target, host, headers)
+	if lower := strings.ToLower(headers); !strings.Contains(lower, "content-length") &&
+		!strings.Contains(lower, "transfer-encoding") {
+		raw = fmt.Appendf(raw, "Content-Length: %d\r\n", len(body))
+	}
+	raw = append(append(raw, "\r\n"...), body...)
+	raw = bytes.ReplaceAll(raw, []byte("\r\n\r\n\r\n"), []byte("\r\n\r\n")) // no headers
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(raw)))
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+// FuzzDoor sends requests through the whole chain of filters. Nothing but the delegated calls reaches the upstream in
+// the wrapper's name, and nothing at all that comes from a web page. What names a foreign host is not even answered.
 //
 //	go test ./pkg/proxy -run '^$' -fuzz FuzzDoor -fuzztime 10m -parallel 1
 func FuzzDoor(f *testing.F) {
-	const (
-		own     = `{"metadata":{"name":"e"},"regarding":{"kind":"Node","name":"node0"}}`
-		ownCore = `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`
-		service = `{"regarding":{"kind":"Service","namespace":"default","name":"s"},"reportingController":"kube-proxy"}`
-		events  = "/apis/events.k8s.io/v1/namespaces/default/events"
-		cidrs   = "/apis/networking.k8s.io/v1/servicecidrs"
-		asJSON  = "Content-Type: application/json"
-	)
-	for _, seed := range [][5]string{
-		{"GET", cidrs, "localhost:51006", "", ""},
-		{"GET", cidrs + "?watch=true", "127.0.0.1:51006", "Accept: application/json;stream=watch", ""},
-		{"GET", cidrs + "/kubernetes", "[::1]:51006", "Impersonate-User: admin", ""},
-		{
-			"GET", cidrs, "localhost",
-			"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: " +
-				"base64url.bearer.authorization.k8s.io.dG9rZW4",
-			"",
-		},
-		{"GET", cidrs, "localhost", "Authorization: Bearer mine", ""},
-		{"GET", cidrs + "/%2e%2e/secrets", "localhost", "", ""},
-		{"GET", "http://attacker.example" + cidrs, "localhost", "", ""},
-		{"GET", cidrs, "attacker.example", "Origin: http://attacker.example\r\nSec-Fetch-Site: cross-site", ""},
-		{"GET", "/superedge-ingress/b" + cidrs, "localhost", "Connection: close, Authorization", ""},
-		{
-			"GET", "/superedge-ingress/a%2Fb/api/v1/services", "localhost",
-			"Accept: application/vnd.kubernetes.protobuf", "",
-		},
-		{"POST", events, "localhost", asJSON, own},
-		{"POST", events, "localhost", asJSON, service},
-		{"POST", events, "localhost", asJSON + "\r\nTransfer-Encoding: chunked", "44\r\n" + own + "\r\n0\r\n\r\n"},
-		{
-			"POST", events, "localhost", asJSON,
-			`{"regarding":{"kind":"Pod"},"regarding":{"kind":"Node","name":"node0"},"Regarding":{}}`,
-		},
-		{"POST", events + "?dryRun=All", "localhost", asJSON, own},
-		{"POST", "/api/v1/namespaces/default/events", "localhost", asJSON, ownCore},
-		{"POST", "/api/v1/namespaces/../events", "localhost", asJSON, ownCore},
-		{"POST", "/api/v1/watch/namespaces/default/events", "localhost", asJSON, ownCore},
-		{
-			"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json",
-			`{"series":{"count":2}}`,
-		},
-		{
-			"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json",
-			`{"regarding":{"name":"x"}}`,
-		},
-		{
-			"PATCH", events + "/other", "localhost", "Content-Type: application/strategic-merge-patch+json",
-			`{"count":2}`,
-		},
-		{"DELETE", events + "/created", "localhost", "X-HTTP-Method-Override: PATCH", ""},
-		{"CONNECT", "attacker.example:443", "localhost", "", ""},
-		{"OPTIONS", "*", "localhost", "Origin: null", ""},
-		{"GET", "/api/v1/secrets", "localhost", "Authorization:\r\nAccept: */*\r\nAuthorization: Bearer mine", ""},
-		{"GET", "/debug/explain/default/s", "LOCALHOST.", "", ""},
-		{
-			"GET", "/api/v1/namespaces/default/pods/p/exec?command=sh", "[::ffff:127.0.0.1]",
-			"Connection: Upgrade\r\nUpgrade: SPDY/3.1", "",
-		},
-	} {
+	for _, seed := range doorSeeds {
 		f.Add(seed[0], seed[1], seed[2], seed[3], []byte(seed[4]))
 	}
-	p, err := New(
-		Config{
-			Upstream: &rest.Config{Host: "http://127.0.0.1:1", BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
-			BindAddress: "127.0.0.1:0",
-		},
-		klog.Background(),
-	)
-	if err != nil {
-		f.Fatal(err)
-	}
-	p.stop() // watches end at once
-	p.openViews(klog.Background())
-	p.facts.Input(facts.InputServices).Replace([]*wire.Object{
-		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", UID: "1"}}),
-	})
-	p.facts.Input(facts.InputNodes).Replace(nil)
-	p.facts.Input(facts.InputEndpointSlices).Replace(nil)
-	p.facts.Input(facts.InputEndpoints).Replace(nil)
-	p.facts.Input(facts.InputNode).Replace([]*wire.Object{
-		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
-	})
-	var mu sync.Mutex
-	var all []reached
-	p.asWrapper.Transport, p.asWrapper.UpgradeTransport = recorder{"wrapper", &mu, &all}, recorder{"wrapper", &mu, &all}
-	p.asCaller.Transport, p.asCaller.UpgradeTransport = recorder{"caller", &mu, &all}, recorder{"caller", &mu, &all}
-
+	d := newDoor(f)
 	f.Fuzz(func(t *testing.T, method, target, host, headers string, body []byte) {
-		raw := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", method, target, host, headers)
-		if lower := strings.ToLower(headers); !strings.Contains(lower, "content-length") &&
-			!strings.Contains(lower, "transfer-encoding") {
-			raw = fmt.Appendf(raw, "Content-Length: %d\r\n", len(body))
+		r := parseRequest(method, target, host, headers, body)
+		if r == nil {
+			return
 		}
-		raw = append(append(raw, "\r\n"...), body...)
-		raw = bytes.ReplaceAll(raw, []byte("\r\n\r\n\r\n"), []byte("\r\n\r\n")) // no headers
-		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(raw)))
-		if err != nil {
-			return // the server answers 400
-		}
-		ctx := klog.NewContext(t.Context(), logr.Discard()) // TestMain keeps what is logged
-		// The limits and what is remembered begin anew, and one event has been created.
-		chain := p.chain()
-		create := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+events,
-			strings.NewReader(strings.Replace(own, `"e"`, `"created"`, 1)))
-		chain.ServeHTTP(httptest.NewRecorder(), create)
-		mu.Lock()
-		all = nil
-		mu.Unlock()
-
-		r.RemoteAddr = "127.0.0.1:1"
-		asked := r.Clone(ctx)
-		w := httptest.NewRecorder()
+		asked := r.Clone(t.Context())
 		begin := time.Now()
-		func() {
-			defer func() {
-				//nolint:errorlint // it is panicked with as it is
-				if reason := recover(); reason != nil && reason != http.ErrAbortHandler {
-					t.Fatalf("panic: %v", reason)
-				}
-			}()
-			chain.ServeHTTP(w, r.WithContext(ctx))
-		}()
+		code, all := d.send(t, r)
 		if took := time.Since(begin); took > 3*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		mu.Lock()
-		defer mu.Unlock()
+		if !loopbackHost.MatchString(asked.Host) && code != http.StatusForbidden && code != http.StatusBadRequest {
+			t.Errorf("a request for %q is answered %d", asked.Host, code)
+		}
 		if len(all) > 1 {
 			t.Errorf("%d requests were made of one", len(all))
 		}
 		for _, got := range all {
-			if !loopbackHost.MatchString(asked.Host) {
-				t.Errorf("a request for %q reached the upstream", asked.Host)
+			if wrong := checkReached(asked, got); wrong != "" {
+				t.Errorf("%s %s reached the upstream as the %s: %s", got.method, got.path, got.as, wrong)
 			}
-			for _, site := range asked.Header.Values("Sec-Fetch-Site") {
-				if site != "none" && site != "same-origin" {
-					t.Errorf("a request of a web page (%s) reached the upstream", site)
-				}
-			}
-			for _, origin := range asked.Header.Values("Origin") {
-				_, after, _ := strings.Cut(origin, "://")
-				if !loopbackHost.MatchString(strings.TrimSuffix(after, "/")) {
-					t.Errorf("a request of the origin %q reached the upstream", origin)
-				}
-			}
-			if got.as == "wrapper" {
-				if wrong := checkLent(asked, got); wrong != "" {
-					t.Errorf("%s %s went upstream as the wrapper: %s", got.method, got.path, wrong)
-				}
-				continue
-			}
-			if strings.Contains(fmt.Sprint(got.header), "token-of-the-wrapper") {
-				t.Error("the wrapper's token went upstream for a caller")
-			}
-			if !slices.Equal(got.header.Values("Authorization"), asked.Header.Values("Authorization")) &&
-				!strings.Contains(strings.ToLower(fmt.Sprint(asked.Header["Connection"])), "authorization") {
-				t.Errorf("the caller's credentials %q became %q",
-					asked.Header.Values("Authorization"), got.header.Values("Authorization"))
-			}
-		}
-	})
-}
-
-// FuzzHosts holds what is accepted as a host against what the standard library makes of it.
-func FuzzHosts(f *testing.F) {
-	for _, seed := range []string{
-		"localhost", "127.0.0.1:80", "[::1]:1", "[::ffff:127.0.0.1]", "attacker.example", "0.0.0.0", "[::]",
-	} {
-		f.Add(seed)
-	}
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0"},
-		klog.Background())
-	if err != nil {
-		f.Fatal(err)
-	}
-	p.openViews(klog.Background())
-	handler := p.chain()
-	f.Fuzz(func(t *testing.T, host string) {
-		r := httptest.NewRequestWithContext(klog.NewContext(t.Context(), logr.Discard()), http.MethodGet, "/livez", nil)
-		r.Host = host
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		if w.Code != http.StatusOK {
-			return
-		}
-		name := host
-		if split, _, err := net.SplitHostPort(host); err == nil {
-			name = split
-		}
-		name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-		if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			t.Errorf("%q is accepted", host)
 		}
 	})
 }

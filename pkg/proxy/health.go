@@ -17,69 +17,66 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// readiness reports whether the wrapper can do its work.
-type readiness struct{ p *Proxy }
-
 // report returns the wrapper's current health: why it is not ready, which is empty if it is, and details about what
 // works and is worth knowing.
-func (h readiness) report() health.Report {
+func (p *Proxy) report() health.Report {
 	var report health.Report
-	if h.p.stopping.Err() != nil {
+	if p.stopping.Err() != nil {
 		report.Fail("the wrapper is stopping")
 	}
-	h.noteFiles(&report)
-	if h.p.usesHub() {
-		report.Note("%s", h.p.wayLine())
-		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
+	p.noteFiles(&report)
+	if p.usesHub() {
+		report.Note("%s", p.wayLine())
+		if hub := p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
 			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: "+
 				"%v", hub.Problem())
 		}
 	}
-	labelsSynced := h.p.view.ServesRestored() != nil
-	for _, s := range h.p.upstream.States() {
-		h.source(&report, s)
+	labelsSynced := p.view.ServesRestored() != nil
+	for _, s := range p.upstream.States() {
+		p.noteSource(&report, s)
 		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
-			labelsSynced = h.knows() || s.Synced
+			labelsSynced = p.knows() || s.Synced
 		}
 	}
 	switch {
-	case h.p.config.NodeName == "":
+	case p.config.NodeName == "":
 		report.Fail("hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys " +
 			"have no endpoints here; set it to the node's name")
-	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
-		report.Fail("%s", h.unknownNode())
+	case labelsSynced && !p.facts.NodeExists(p.config.NodeName):
+		report.Fail("%s", p.unknownNode())
 	}
-	for service, reason := range h.p.facts.Invalid() {
+	for service, reason := range p.facts.Invalid() {
 		report.Note("service %s: all endpoints hidden: %s", service, reason)
 	}
-	h.noteSite(&report)
+	p.noteSite(&report)
 	return report
 }
 
 // noteFiles says what is wrong with the state directory and the kubeconfig, and since when a snapshot is served.
-func (h readiness) noteFiles(report *health.Report) {
-	if served := h.p.view.ServesRestored(); served != nil {
+func (p *Proxy) noteFiles(report *health.Report) {
+	if served := p.view.ServesRestored(); served != nil {
 		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, "+
 			"%s ago", served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second))
 	}
-	stateErr := h.p.stateErr
-	if snapshots := h.p.snapshots.Load(); snapshots != nil {
+	stateErr := p.stateErr
+	if snapshots := p.snapshots.Load(); snapshots != nil {
 		stateErr = cmp.Or(stateErr, snapshots.Stats().Err)
 	}
 	if stateErr != nil {
 		report.Note("state-dir: no snapshot can be kept: %v", stateErr)
 	}
-	if err := h.p.connection.Problem(); err != nil {
+	if err := p.connection.Problem(); err != nil {
 		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
 	}
 }
 
 // knows reports whether there is something to serve, from a snapshot or from the upstream. Whoever goes another way
-// begins anew there, and serves what it knows meanwhile.
-func (h readiness) knows() bool { return h.p.view.ServesRestored() != nil || h.p.isLive() }
+// begins again there, and serves what it knows meanwhile.
+func (p *Proxy) knows() bool { return p.view.ServesRestored() != nil || p.isLive() }
 
-// source says how the upstream is followed on one source.
-func (h readiness) source(report *health.Report, s follow.State) {
+// noteSource says how the upstream is followed on one source.
+func (p *Proxy) noteSource(report *health.Report, s follow.State) {
 	switch {
 	case !s.Started && s.Optional:
 		report.Note("%s: not followed, no client has asked for it", s.Name)
@@ -87,11 +84,11 @@ func (h readiness) source(report *health.Report, s follow.State) {
 		report.Note("%s: the upstream refuses it: %v", s.Name, s.Err)
 	case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
 		report.Fail("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name,
-			h.p.connection.Credentials(), s.Err)
+			p.connection.Credentials(), s.Err)
 	case s.Absent:
-		h.absent(report, s)
+		p.noteAbsent(report, s)
 	case !s.Synced:
-		h.notSynced(report, s)
+		p.noteNotSynced(report, s)
 	case s.Err != nil && s.LastContact.IsZero():
 		report.Note("%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err)
 	case s.Err != nil:
@@ -102,12 +99,12 @@ func (h readiness) source(report *health.Report, s follow.State) {
 	}
 }
 
-// absent says that the upstream does not serve a source.
-func (h readiness) absent(report *health.Report, s follow.State) {
+// noteAbsent says that the upstream does not serve a source.
+func (p *Proxy) noteAbsent(report *health.Report, s follow.State) {
 	switch {
 	case s.Optional:
 		report.Note("%s: the upstream does not serve it", s.Name)
-	case h.p.view.ServesRestored() != nil:
+	case p.view.ServesRestored() != nil:
 		// This 404 comes from a gateway that has lost its API server, so the snapshot is served nevertheless.
 		report.Note("%s: the upstream says that it does not serve it", s.Name)
 	default:
@@ -115,13 +112,14 @@ func (h readiness) absent(report *health.Report, s follow.State) {
 	}
 }
 
-// notSynced says that a source is not complete, and why. That is a reason as long as there is nothing else to serve.
-func (h readiness) notSynced(report *health.Report, s follow.State) {
+// noteNotSynced says that a source is not complete, and why. That is a reason as long as there is nothing else to
+// serve.
+func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	line := s.Name + ": not synced with the upstream yet"
 	if s.Err != nil {
 		line += ": " + s.Err.Error()
 	}
-	if h.knows() {
+	if p.knows() {
 		report.Note("%s", line)
 	} else {
 		report.Fail("%s", line)
@@ -129,16 +127,16 @@ func (h readiness) notSynced(report *health.Report, s follow.State) {
 }
 
 // noteSite says which nodes and pods of the site are seen otherwise than the API server sees them.
-func (h readiness) noteSite(report *health.Report) {
-	if h.p.autonomy != nil {
-		report.Details = append(report.Details, autonomyDetails(h.p.autonomy.Status())...)
+func (p *Proxy) noteSite(report *health.Report) {
+	if p.autonomy != nil {
+		report.Details = append(report.Details, autonomyDetails(p.autonomy.Status())...)
 	}
-	if h.p.config.Runtime != nil && h.p.livePods != nil {
-		report.Note("%s", livePodsDetail(h.p.livePods.Status()))
+	if p.config.Runtime != nil && p.livePods != nil {
+		report.Note("%s", livePodsDetail(p.livePods.Status()))
 	}
-	if h.p.exchange != nil {
-		detail := exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status(), len(h.p.config.SiteLabels) > 0)
-		if h.p.config.Runtime == nil {
+	if p.exchange != nil {
+		detail := exchangeDetail(p.exchange.Status(), p.livePods.Status(), len(p.config.SiteLabels) > 0)
+		if p.config.Runtime == nil {
 			detail += "; without --cri this node does not say which pods it runs"
 		}
 		report.Note("%s", detail)
@@ -164,17 +162,17 @@ func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors
 const registerPatience = time.Minute
 
 // unknownNode says that no node has the name --hostname, and which nodes have similar names.
-func (h readiness) unknownNode() string {
-	name := h.p.config.NodeName
+func (p *Proxy) unknownNode() string {
+	name := p.config.NodeName
 	said := fmt.Sprintf(
 		"hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have "+
 			"no endpoints here; check --hostname, or wait for the node to register",
 		name,
 	)
-	if time.Since(h.p.started) < registerPatience || h.p.view.ServesRestored() != nil {
+	if time.Since(p.started) < registerPatience || p.view.ServesRestored() != nil {
 		return said // a snapshot does not have all nodes
 	}
-	if near := nodename.Near(name, h.p.facts.NodeNames()); len(near) > 0 {
+	if near := nodename.Near(name, p.facts.NodeNames()); len(near) > 0 {
 		said += "; nodes with names near it: " + strings.Join(near, ", ")
 	}
 	return said

@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -18,21 +16,14 @@ import (
 func TestNamesNearTheHostname(t *testing.T) {
 	reason := func(hostname string, ago time.Duration) string {
 		t.Helper()
-		p, err := New(
-			Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, NodeName: hostname, BindAddress: "127.0.0.1:0"},
-			klog.Background(),
-		)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.openViews(klog.Background())
+		p := newProxy(t, Config{NodeName: hostname})
 		p.started = time.Now().Add(-ago)
 		var nodes []*wire.Object
 		for _, name := range []string{"edge-1", "edge-2", "cloud"} {
 			nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 		}
 		p.facts.Input("nodes").Replace(nodes)
-		return p.readiness().unknownNode()
+		return p.unknownNode()
 	}
 	const tells = "; nodes with names near it: "
 	if got := reason("edge-1.example.com", 30*time.Second); strings.Contains(got, tells) ||

@@ -9,11 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/application-grid/application-grid/pkg/site/cri"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
 )
@@ -36,16 +31,7 @@ func TestLivePods(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	api.Put(service("open", "[]"))
-	api.Put(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0"),
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p", UID: "u-p"},
-		}},
-	})
+	api.Put(sliceOf("open", ofPod("10.0.0.1", "node0")))
 	dir := filepath.Join(t.TempDir(), "state")
 	running := func(address string) func(*Config) {
 		return func(c *Config) {
@@ -55,30 +41,19 @@ func TestLivePods(t *testing.T) {
 	}
 	shows := func(w *wrapper, address string) {
 		t.Helper()
-		soon.UntilQuiet(t, func() string {
-			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/open-1")
-			if code != http.StatusOK || !strings.Contains(body, `"addresses":["`+address+`"]`) {
-				return body
-			}
-			return ""
-		})
+		w.expectSoon(http.StatusOK, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/open-1",
+			`"addresses":["`+address+`"]`)
 	}
 	says := func(w *wrapper, readyz, metric string) {
 		t.Helper()
-		soon.UntilQuiet(t, func() string {
-			if code, body := w.get("/readyz"); code != http.StatusOK || !strings.Contains(body, readyz) {
-				return body
-			}
-			return missing(w, metric, `application_grid_wrapper_runtime_polls_total{result="ok"}`)
-		})
+		w.expectReadyz(http.StatusOK, readyz)
+		w.expectSoon(http.StatusOK, "/metrics", metric, `application_grid_wrapper_runtime_polls_total{result="ok"}`)
 	}
 
 	w := start(t, api, running("10.0.0.9"))
 	says(w, "[+] cri: ok, ", "application_grid_wrapper_corrected_pods 0")
 	shows(w, "10.0.0.1")
-	soon.UntilQuiet(t, func() string {
-		return unwritten(w)
-	})
+	w.expectSnapshot()
 	w.end()
 
 	there := make(chan struct{})
@@ -89,9 +64,7 @@ func TestLivePods(t *testing.T) {
 	close(there)
 	says(w, "until the API server says the same", "application_grid_wrapper_corrected_pods 1")
 	shows(w, "10.0.0.9")
-	if said := w.said.String(); !strings.Contains(said, "The upstream is away: nodes themselves say") {
-		t.Errorf("the log says %s", said)
-	}
+	w.expectSaid("The upstream is away: nodes themselves say")
 }
 
 // TestLivePodsDetail: what /readyz says.

@@ -19,9 +19,8 @@ import (
 
 const namespace = "application_grid_wrapper"
 
-// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, deadnodes.Observer,
-// livepods.Observer and exchange.Observer.
-// Metrics of the facts, the view and the upstream are collected at every scrape.
+// metrics has the wrapper's metrics. It implements serve.Observer, deadnodes.Observer, livepods.Observer and
+// exchange.Observer. Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
 	*serve.Watches
 
@@ -83,10 +82,7 @@ func newMetrics(p *Proxy) *metrics {
 			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
 		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storageCollector{p}, follow.Metrics(namespace, p.upstream.States))
-	if p.config.StateDir != "" {
-		m.registry.MustRegister(snapshotCollector{p})
-	}
+		collector{p}, follow.Metrics(namespace, p.upstream.States))
 	return m
 }
 
@@ -103,9 +99,9 @@ var knownVerbs = map[string]bool{
 	"deletecollection": true, "post": true, "put": true, "head": true, "options": true,
 }
 
-// RequestDone implements filters.RequestObserver. Resources that are not the wrapper's concern are counted
-// together, so that no client can make the number of series grow.
-func (m *metrics) RequestDone(resource, verb, code string, took time.Duration) {
+// requestDone counts a request. Resources that are not the wrapper's concern are counted together, so that no client
+// can make the number of series grow.
+func (m *metrics) requestDone(resource, verb, code string, took time.Duration) {
 	if !knownResources[resource] {
 		resource = "other"
 	}
@@ -157,8 +153,13 @@ func (m *metrics) PodsRefused(count int) {
 // Asked implements exchange.Observer.
 func (m *metrics) Asked(err error) { countAnswer(m.siteQuestions, err, exchange.IsTimeout(err)) }
 
+// descriptions are all of those that desc made.
+var descriptions []*prometheus.Desc
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+	d := prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+	descriptions = append(descriptions, d)
+	return d
 }
 
 var (
@@ -204,21 +205,18 @@ var (
 	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
 )
 
-// storageCollector reads the facts and the node's view when it is scraped.
-type storageCollector struct{ p *Proxy }
+// collector reads the facts, the node's view and what was written to the state directory when it is scraped.
+type collector struct{ p *Proxy }
 
 // Describe implements prometheus.Collector.
-func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead,
-		descLive, descMembers, descHidden, descNeighbourPods, descInvalid, descHub, descRestoredAge,
-	} {
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descriptions {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
+func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -263,6 +261,16 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}
+	if snapshots := c.p.snapshots.Load(); snapshots != nil {
+		counter := func(d *prometheus.Desc, value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+		}
+		written := snapshots.Stats()
+		counter(descSnapshotWrites, float64(written.Writes), "ok")
+		counter(descSnapshotWrites, float64(written.Errors), "error")
+		counter(descSnapshotBytes, float64(written.Bytes))
+		gauge(descSnapshotSize, float64(written.Size))
+	}
 }
 
 // registerQuotas registers how many places are taken, and how often there was none.
@@ -290,27 +298,4 @@ func (m *metrics) registerQuotas(p *Proxy) {
 				Namespace: namespace, Name: bound.refused, Help: bound.refusedHelp,
 			}, func() float64 { return float64(bound.Stats().Refused) }))
 	}
-}
-
-// snapshotCollector reads what was written when it is scraped.
-type snapshotCollector struct{ p *Proxy }
-
-// Describe implements prometheus.Collector.
-func (c snapshotCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSnapshotWrites, descSnapshotBytes, descSnapshotSize} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
-	snapshots := c.p.snapshots.Load()
-	if snapshots == nil {
-		return
-	}
-	s := snapshots.Stats()
-	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Writes), "ok")
-	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
-	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))
-	ch <- prometheus.MustNewConstMetric(descSnapshotSize, prometheus.GaugeValue, float64(s.Size))
 }

@@ -61,21 +61,22 @@ func stateOf(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	w := startReady(t, smallCluster(), keepingState(dir))
-	soon.UntilQuiet(t, func() string {
-		return unwritten(w)
-	})
+	w.expectSnapshot()
 	w.end()
 	return dir
 }
 
-// unwritten says so if the wrapper has not written a snapshot yet. On a slow machine it writes several.
-func unwritten(w *wrapper) string {
-	const series = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
-	lacks := missing(w, series, "application_grid_wrapper_snapshot_size_bytes")
-	if lacks == "" && missing(w, series+"0") == "" {
-		return "no snapshot is written"
-	}
-	return lacks
+// expectSnapshot waits until the wrapper has written a snapshot. On a slow machine it writes several.
+func (w *wrapper) expectSnapshot() {
+	w.t.Helper()
+	soon.UntilQuiet(w.t, func() string {
+		const series = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
+		_, body := w.get("/metrics")
+		if strings.Contains(body, series+"0") {
+			return "no snapshot is written"
+		}
+		return lacks("/metrics", body, series, "application_grid_wrapper_snapshot_size_bytes")
+	})
 }
 
 const (
@@ -239,14 +240,7 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 				t.Errorf("served after %s, and the evidence takes %s", took, test.soonest)
 			}
 			w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
-			soon.UntilQuiet(t, func() string {
-				if said := w.said.String(); !strings.Contains(said, "Serving a snapshot") ||
-					!strings.Contains(said, test.reason) {
-					return fmt.Sprintf("the log does not say that a snapshot is served because %q: %s",
-						test.reason, said)
-				}
-				return ""
-			})
+			w.expectSaid("Serving a snapshot", test.reason)
 		})
 	}
 }
@@ -393,9 +387,7 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 		t.Errorf("served after %s", took)
 	}
 	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
-	if said := missing(w, "application_grid_wrapper_snapshot_served_age_seconds"); said != "" {
-		t.Error(said)
-	}
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_snapshot_served_age_seconds")
 	w.expect(http.StatusOK, "/api/v1/nodes/node0", `"name":"node0"`)
 
 	// A watch from what is served: nothing but the differences comes when the upstream is back.
@@ -504,9 +496,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	dir, copied := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "copy")
 	api := smallCluster()
 	first := startReady(t, api, keepingState(dir))
-	soon.UntilQuiet(t, func() string {
-		return unwritten(first)
-	})
+	first.expectSnapshot()
 	// The process is killed before it writes what comes next.
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -557,13 +547,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 
 	close(gone.there)
 	w.expectReady()
-	soon.UntilQuiet(t, func() string {
-		code, body := w.get(services + "?resourceVersion=" + newer)
-		if code != http.StatusOK || !strings.Contains(body, `"name":"young"`) {
-			return fmt.Sprintf("with the upstream's state: %d %s", code, body)
-		}
-		return ""
-	})
+	w.expectSoon(http.StatusOK, services+"?resourceVersion="+newer, `"name":"young"`)
 	if code, body := w.get(services + "?watch=true&resourceVersion=" + newer); code != http.StatusGone &&
 		!strings.Contains(body, `"code":410`) {
 		t.Errorf("with the upstream's state a watch gets %d %s", code, body)
@@ -685,7 +669,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first := startReady(t, smallCluster(), keepingState(dir))
 	const written = `application_grid_wrapper_snapshot_writes_total{result="ok"}`
-	soon.UntilQuiet(t, func() string { return missing(first, written+" 1") })
+	first.expectSoon(http.StatusOK, "/metrics", written+" 1")
 	kept, err := os.ReadFile(filepath.Join(dir, "snapshot-node0"))
 	if err != nil {
 		t.Fatal(err)
@@ -700,9 +684,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	if _, body := second.get("/metrics"); strings.Contains(body, written) {
 		t.Error("it has figures of snapshots that it cannot write")
 	}
-	if said := second.said.String(); !strings.Contains(said, "another process uses the state directory") {
-		t.Errorf("the log says %s", said)
-	}
+	second.expectSaid("another process uses the state directory")
 	third := startBefore(t, refusing(t), keepingState(dir))
 	soon.UntilQuiet(t, func() string {
 		if third.proxy.upstream.Reachable() {
@@ -804,19 +786,19 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 		t.Fatalf("got %d %s", code, body)
 	}
 	// While a client watches, the time does not pass.
-	w.proxy.demand[served.Endpoints].expire()
+	w.proxy.demand.expire(served.Endpoints)
 	w.expect(http.StatusOK, endpoints, `"name":"one"`)
 	cancel()
 	soon.UntilQuiet(t, func() string {
-		w.proxy.demand[served.Endpoints].mu.Lock()
-		defer w.proxy.demand[served.Endpoints].mu.Unlock()
-		if w.proxy.demand[served.Endpoints].askers > 0 || w.proxy.demand[served.Endpoints].idle == nil {
+		w.proxy.demand.mu.Lock()
+		defer w.proxy.demand.mu.Unlock()
+		if w.proxy.demand.askers[served.Endpoints] > 0 || w.proxy.demand.idle[served.Endpoints] == nil {
 			return fmt.Sprintf("%d askers, and nothing that ends the following",
-				w.proxy.demand[served.Endpoints].askers)
+				w.proxy.demand.askers[served.Endpoints])
 		}
 		return ""
 	})
-	w.proxy.demand[served.Endpoints].expire()
+	w.proxy.demand.expire(served.Endpoints)
 	w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}})
 	w.expect(http.StatusOK, endpoints, `"name":"one"`, `"name":"two"`)
@@ -871,35 +853,6 @@ func TestCallsFailSoonWhileTheUpstreamIsAway(t *testing.T) {
 	if took := time.Since(began); code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) ||
 		took > awayPatience+2*time.Second {
 		t.Errorf("after %s: %d %s", took, code, body)
-	}
-}
-
-// TestRevisionsOfAnEarlierProcess: its clients resume, or are told to list again; they are never left with
-// silence, nor with events missing.
-func TestRevisionsOfAnEarlierProcess(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "state")
-	api := smallCluster()
-	first := startReady(t, api, keepingState(dir))
-	revision := func(w *wrapper) (revision string) {
-		_, body := w.get("/api/v1/services")
-		var list metav1.PartialObjectMetadataList
-		if err := json.Unmarshal([]byte(body), &list); err != nil {
-			t.Fatal(err)
-		}
-		return list.ResourceVersion
-	}
-	before := revision(first)
-	first.end()
-	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "young"}})
-
-	second := startReady(t, api, keepingState(dir))
-	if after := revision(second); len(after) < len(before) || (len(after) == len(before) && after <= before) {
-		t.Errorf("revisions went from %s to %s", before, after)
-	}
-	code, body := second.get("/api/v1/services?watch=true&resourceVersion=" + before)
-	if code != http.StatusGone && !strings.Contains(body, `"code":410`) {
-		t.Errorf("got %d %s", code, body)
 	}
 }
 

@@ -122,7 +122,7 @@ type Proxy struct {
 	upstream  *upstream.Upstream
 	// connection leads to the upstream.
 	connection *apiclient.Connection
-	demand     demands
+	demand     *demands
 	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *deadnodes.Poller
@@ -130,9 +130,9 @@ type Proxy struct {
 	livePods *livepods.Keeper
 	// exchange is nil without Config.SiteExchange.
 	exchange *exchange.Exchange
-	// doubted yields something when an address of a neighbour may have changed.
-	doubted chan struct{}
-	tls     *reloadingTLS
+	// addressUnknown yields something when an address of a neighbour may have changed.
+	addressUnknown chan struct{}
+	tls            *reloadingTLS
 	// certificate is nil unless Config.TLS has a Dir, and no files.
 	certificate *servingCertificate
 	// snapshots is nil without a state directory, and until it was opened.
@@ -145,13 +145,11 @@ type Proxy struct {
 	// connections and watches have one place for each of those, memory has one for each byte of a list, or of a write's
 	// body.
 	connections, watches, memory *quota.Quota
-	// lendsIdentity is set if the wrapper may lend its identity to all who can reach it, because they are processes of
-	// this node or have a client certificate.
-	lendsIdentity bool
+	// delegatesIdentity is set if the wrapper may delegate its identity to all who can reach it, because they are
+	// processes of this node or have a client certificate.
+	delegatesIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
-	// metricsPort serves metrics on an address of their own, if it has one.
-	metricsPort metricsport.Port
 	// started is when the Proxy was made.
 	started time.Time
 	// stopping is done when the process is stopped. stop cancels it.
@@ -174,7 +172,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// checkAddresses decides who can reach the wrapper, and what it lends them.
+// checkAddresses decides who can reach the wrapper, and to whom it delegates its identity.
 func (p *Proxy) checkAddresses(logger klog.Logger) error {
 	host, _, err := net.SplitHostPort(p.config.BindAddress)
 	if err != nil {
@@ -191,7 +189,7 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 	p.loopback = isLoopback(host)
 	switch {
 	case p.loopback:
-		p.lendsIdentity = true
+		p.delegatesIdentity = true
 	case p.config.TLS == nil:
 		// Everyone who can reach the wrapper could read the cluster's Services, and tokens would cross the network in
 		// plain text.
@@ -207,9 +205,9 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 			"address", p.config.BindAddress,
 		)
 	default:
-		p.lendsIdentity = true
+		p.delegatesIdentity = true
 	}
-	if len(p.config.KeepAnswersFor) > 0 && (!p.lendsIdentity || p.config.StateDir == "") {
+	if len(p.config.KeepAnswersFor) > 0 && (!p.delegatesIdentity || p.config.StateDir == "") {
 		return errors.New("--keep-answers-for needs --state-dir, and an address that only processes of this node or " +
 			"clients with a certificate can reach: a loopback --bind-address, or --ca-file")
 	}
@@ -286,7 +284,6 @@ func (p *Proxy) makeLimits(klog.Logger) error {
 	p.watches = quota.New(cmp.Or(p.config.MaxWatches, DefaultMaxWatches))
 	p.memory = quota.New(cmp.Or(p.config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
-	p.metricsPort = metricsport.Port{Address: p.config.MetricsAddress, Metrics: p.metrics.handler()}
 	p.metrics.registerQuotas(p)
 	return nil
 }
@@ -396,10 +393,6 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 	return systemd.Answers(ctx, address, p.config.TLS != nil, "/livez")
 }
 
-func (p *Proxy) readiness() readiness {
-	return readiness{p}
-}
-
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
 // serve.
 func (p *Proxy) Run(ctx context.Context) error {
@@ -477,13 +470,11 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 		runners = append(runners, p.livePods.Run)
 	}
 	if p.exchange != nil {
-		runners = append(runners, p.exchange.Run, func(ctx context.Context) { p.upstream.FollowSite(ctx, p.doubted) })
+		runners = append(runners, p.exchange.Run,
+			func(ctx context.Context) { p.upstream.FollowSite(ctx, p.addressUnknown) })
 	}
-	if p.metricsPort.Address != "" {
-		runners = append(runners, p.metricsPort.Run)
-	}
-	if p.tls != nil {
-		runners = append(runners, p.tls.run)
+	if address := p.config.MetricsAddress; address != "" {
+		runners = append(runners, metricsport.Port{Address: address, Metrics: p.metrics.handler()}.Run)
 	}
 	if p.certificate != nil {
 		runners = append(runners, p.certificate.run)
@@ -492,7 +483,7 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 		systemd.Notify(ctx, systemd.Program{
 			Alive: func(ctx context.Context) error { return p.alive(ctx, address) },
 			Status: func() string {
-				report := p.readiness().report()
+				report := p.report()
 				return report.Summary()
 			},
 		})

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -26,7 +27,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
@@ -122,6 +122,22 @@ func startReady(t *testing.T, upstream http.Handler, configure func(*Config)) *w
 	return w
 }
 
+// newProxy makes a Proxy that does not run, but answers requests. Its upstream, if config has none, refuses
+// connections.
+func newProxy(tb testing.TB, config Config) *Proxy {
+	tb.Helper()
+	if config.Upstream == nil {
+		config.Upstream = &rest.Config{Host: "http://127.0.0.1:1"}
+	}
+	config.BindAddress = cmp.Or(config.BindAddress, "127.0.0.1:0")
+	p, err := New(config, klog.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p.openViews(klog.Background())
+	return p
+}
+
 func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
 	t.Helper()
 	config := Config{
@@ -180,10 +196,8 @@ func (w *wrapper) expect(code int, path string, parts ...string) {
 	if got != code {
 		w.t.Errorf("%s: got %d %s", path, got, body)
 	}
-	for _, part := range parts {
-		if !strings.Contains(body, part) {
-			w.t.Errorf("%s does not say %q: %s", path, part, body)
-		}
+	if lacks := lacks(path, body, parts...); lacks != "" {
+		w.t.Error(lacks)
 	}
 }
 
@@ -212,18 +226,35 @@ func (w *wrapper) expectReady() {
 // expectReadyz waits for an answer of /readyz with this code and all the parts.
 func (w *wrapper) expectReadyz(code int, parts ...string) {
 	w.t.Helper()
+	w.expectSoon(code, "/readyz", parts...)
+}
+
+// expectSoon waits for an answer with this code and all the parts.
+func (w *wrapper) expectSoon(code int, path string, parts ...string) {
+	w.t.Helper()
 	soon.UntilQuiet(w.t, func() string {
-		got, body := w.get("/readyz")
+		got, body := w.get(path)
 		if got != code {
-			return fmt.Sprintf("/readyz: %d %s", got, body)
+			return fmt.Sprintf("%s: %d %s", path, got, body)
 		}
-		for _, part := range parts {
-			if !strings.Contains(body, part) {
-				return fmt.Sprintf("/readyz does not say %q: %s", part, body)
-			}
-		}
-		return ""
+		return lacks(path, body, parts...)
 	})
+}
+
+// expectSaid waits until all the parts are in the wrapper's own log.
+func (w *wrapper) expectSaid(parts ...string) {
+	w.t.Helper()
+	soon.UntilQuiet(w.t, func() string { return lacks("the log", w.said.String(), parts...) })
+}
+
+// lacks names the first part that a text does not have; "" if it has all.
+func lacks(of, text string, parts ...string) string {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return fmt.Sprintf("%s does not say %q: %s", of, part, text)
+		}
+	}
+	return ""
 }
 
 // smallCluster has two nodes in two zones and a Service governed by the zone, with an endpoint on each.
@@ -233,19 +264,31 @@ func smallCluster() *upstreamtest.API {
 		api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
 	}
 	api.Put(service("s", `["zone"]`))
-	slice := &discoveryv1.EndpointSlice{
+	api.Put(sliceOf("s", onNode("10.0.0.1", "node0"), onNode("10.0.0.2", "node1")))
+	return api
+}
+
+// sliceOf is the one slice of a Service.
+func sliceOf(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+			Namespace: "default", Name: service + "-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   endpoints,
 	}
-	for i, node := range []string{"node0", "node1"} {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node),
-		})
-	}
-	api.Put(slice)
-	return api
+}
+
+func onNode(address, node string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: &node}
+}
+
+// ofPod is onNode for the pod p.
+func ofPod(address, node string) discoveryv1.Endpoint {
+	e := onNode(address, node)
+	e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p", UID: "u-p"}
+	return e
 }
 
 func service(name, topologyKeys string) *corev1.Service {
@@ -345,9 +388,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		w := start(t, api, nil)
 		w.expectReadyz(http.StatusOK,
 			"service default/broken: all endpoints hidden: annotation topologyKeys does not parse: not a JSON array")
-		soon.UntilQuiet(t, func() string {
-			return missing(w, `application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
-		})
+		w.expectSoon(http.StatusOK, "/metrics",
+			`application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
 		api.Put(service("broken", `["zone"]`))
 		soon.UntilQuiet(t, func() string {
 			if _, body := w.get("/readyz"); strings.Contains(body, "broken") {
@@ -375,16 +417,6 @@ func TestReadyzTellsTheReason(t *testing.T) {
 	})
 }
 
-func missing(w *wrapper, series ...string) string {
-	_, body := w.get("/metrics")
-	for _, s := range series {
-		if !strings.Contains(body, s) {
-			return fmt.Sprintf("/metrics lacks %s:\n%s", s, body)
-		}
-	}
-	return ""
-}
-
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
@@ -399,34 +431,30 @@ func TestMetrics(t *testing.T) {
 	w.do("BREW", "/apis/example.com/v1/anything", "")
 	api.Put(service("t", `["zone"]`))
 	const prefix = "application_grid_wrapper_"
-	soon.UntilQuiet(t, func() string {
-		return missing(w,
-			prefix+`requests_total{code="200",resource="services",verb="list"} 1`,
-			prefix+`requests_total{code="404",resource="services",verb="get"} 1`,
-			prefix+`requests_total{code="200",resource="other",verb="list"} 1`,
-			prefix+`requests_total{code="200",resource="other",verb="other"} 1`,
-			prefix+`request_duration_seconds_count{resource="services",verb="list"} 1`,
-			prefix+`watchers{resource="services"} 1`,
-			prefix+`event_delay_seconds_count{resource="services"} 1`,
-			prefix+`objects{resource="services"} 2`,
-			prefix+`objects{resource="endpointslices"} 1`,
-			prefix+`endpoints{resource="endpointslices",view="kept"} 1`,
-			prefix+`endpoints{resource="endpointslices",view="hidden"} 1`,
-			prefix+`log_events{resource="services"} 1`,
-			prefix+`revision `,
-			prefix+`nodes 2`,
-			prefix+`upstream_up{source="services"} 1`,
-			prefix+`upstream_synced{source="nodes"} 1`,
-			prefix+`upstream_last_contact_seconds{source="endpointslices"} `,
-			prefix+`upstream_lists_total{source="services"} 1`,
-			"go_goroutines ", "process_resident_memory_bytes ",
-		)
-	})
+	w.expectSoon(http.StatusOK, "/metrics",
+		prefix+`requests_total{code="200",resource="services",verb="list"} 1`,
+		prefix+`requests_total{code="404",resource="services",verb="get"} 1`,
+		prefix+`requests_total{code="200",resource="other",verb="list"} 1`,
+		prefix+`requests_total{code="200",resource="other",verb="other"} 1`,
+		prefix+`request_duration_seconds_count{resource="services",verb="list"} 1`,
+		prefix+`watchers{resource="services"} 1`,
+		prefix+`event_delay_seconds_count{resource="services"} 1`,
+		prefix+`objects{resource="services"} 2`,
+		prefix+`objects{resource="endpointslices"} 1`,
+		prefix+`endpoints{resource="endpointslices",view="kept"} 1`,
+		prefix+`endpoints{resource="endpointslices",view="hidden"} 1`,
+		prefix+`log_events{resource="services"} 1`,
+		prefix+`revision `,
+		prefix+`nodes 2`,
+		prefix+`upstream_up{source="services"} 1`,
+		prefix+`upstream_synced{source="nodes"} 1`,
+		prefix+`upstream_last_contact_seconds{source="endpointslices"} `,
+		prefix+`upstream_lists_total{source="services"} 1`,
+		"go_goroutines ", "process_resident_memory_bytes ",
+	)
 	cancel()
-	soon.UntilQuiet(t, func() string {
-		return missing(w, prefix+`watchers{resource="services"} 0`,
-			prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
-	})
+	w.expectSoon(http.StatusOK, "/metrics", prefix+`watchers{resource="services"} 0`,
+		prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
 	if _, body := w.get("/metrics"); strings.Contains(body, "example") || strings.Contains(body, "BREW") {
 		t.Error("a client can make series of its own")
 	}
@@ -589,16 +617,7 @@ func TestAddressInUse(t *testing.T) {
 	defer listener.Close()
 	// What is in the state directory is that of the process that has the port.
 	dir := filepath.Join(t.TempDir(), "state")
-	p, err := New(
-		Config{
-			Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String(), StateDir: dir,
-		},
-		klog.Background(),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = p.Run(t.Context())
+	err = newProxy(t, Config{BindAddress: listener.Addr().String(), StateDir: dir}).Run(t.Context())
 	if opError := (*net.OpError)(nil); !errors.As(err, &opError) || !strings.Contains(err.Error(), "--bind-address") {
 		t.Errorf("got %v", err)
 	}
@@ -649,42 +668,35 @@ func TestBadTLSFilesAreNamed(t *testing.T) {
 	}
 }
 
-// TestStrangersAreLentNothing: the wrapper's identity is for processes of this node, and for holders of a
+// TestStrangersAreDelegatedNothing: the wrapper's identity is for processes of this node, and for holders of a
 // certificate; not for whoever reaches an address of the network.
-func TestStrangersAreLentNothing(t *testing.T) {
+func TestStrangersAreDelegatedNothing(t *testing.T) {
 	dir := t.TempDir()
 	ca := tlstest.NewAuthority(t)
 	certFile, keyFile := ca.IssueFiles(t, dir, "serving")
 	for _, test := range []struct {
-		address string
-		tls     *TLSFiles
-		lends   bool
+		address   string
+		tls       *TLSFiles
+		delegates bool
 	}{
 		{"127.0.0.1:0", nil, true},
 		{"127.0.0.1:0", &TLSFiles{Cert: certFile, Key: keyFile}, true},
 		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile}, false},
 		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.File(t, dir)}, true},
 	} {
-		lentTo := make(chan string, 1)
+		delegatedTo := make(chan string, 1)
 		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			lentTo <- r.Header.Get("Authorization")
+			delegatedTo <- r.Header.Get("Authorization")
 		}))
-		p, err := New(
-			Config{
-				Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address,
-				TLS: test.tls,
-			},
-			klog.Background(),
-		)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newProxy(t, Config{
+			Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address,
+			TLS: test.tls,
+		})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
 			"http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
-		p.openViews(klog.Background())
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
-		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
-			t.Errorf("%s, TLS %+v: lent %v, want %v", test.address, test.tls, got, test.lends)
+		if got := <-delegatedTo == "Bearer the-wrappers"; got != test.delegates {
+			t.Errorf("%s, TLS %+v: delegated %v, want %v", test.address, test.tls, got, test.delegates)
 		}
 		upstream.Close()
 	}
@@ -692,14 +704,9 @@ func TestStrangersAreLentNothing(t *testing.T) {
 
 // TestNotReadyBeforeTheStart: a source that was not started yet is no source that nobody needs.
 func TestNotReadyBeforeTheStart(t *testing.T) {
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", NodeName: "n"},
-		klog.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.openViews(klog.Background())
+	p := newProxy(t, Config{NodeName: "n"})
 	w := httptest.NewRecorder()
-	health.Ready(p.readiness().report).ServeHTTP(w,
+	health.Ready(p.report).ServeHTTP(w,
 		httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "services: not synced") {
 		t.Errorf("got %d %s", w.Code, w.Body)
@@ -730,15 +737,7 @@ func TestExplain(t *testing.T) {
 			http.StatusNotFound, []string{`services \"default/nothing\" not found`},
 		},
 	} {
-		code, body := w.get(path)
-		if code != want.code {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
-		for _, part := range want.parts {
-			if !strings.Contains(body, part) {
-				t.Errorf("%s does not say %q: %s", path, part, body)
-			}
-		}
+		w.expect(want.code, path, want.parts...)
 	}
 }
 
@@ -787,9 +786,7 @@ func TestViewFromAUnit(t *testing.T) {
 		t.Errorf("it moved back: %s, %v", read[:n], err)
 	}
 	// Those of a, b and c. Nobody's has ended, and was not asked for again.
-	if said := missing(w, "application_grid_wrapper_unit_views 3"); said != "" {
-		t.Error(said)
-	}
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_unit_views 3")
 	// All else is as without the prefix.
 	w.expect(http.StatusOK, "/superedge-ingress/a/readyz")
 	w.expect(http.StatusOK, "/superedge-ingress/a/api/v1/nodes/node0")

@@ -2,13 +2,12 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -26,22 +25,24 @@ type TLSFiles struct {
 	ClientCA string
 }
 
-// reloadInterval is how often the files are read again. Certificates are renewed hours before they expire.
+// reloadInterval is how long files that were read count. Certificates are renewed hours before they expire.
 const reloadInterval = 10 * time.Second
 
-// reloadingTLS is a TLS configuration that follows its files. If a file cannot be used later, that is logged and the
-// last good configuration stays; at the start it is an error.
+// reloadingTLS is a TLS configuration that follows its files, which are read for new connections. If a file cannot be
+// used later, that is logged and the last good configuration stays; at the start it is an error.
 //
 // controller-runtime's certwatcher does less: it does not know client CAs, takes over a renewed chain only if the leaf
-// or the key changed too, and has its own logs and metrics. It notices a change at once, but ten seconds are enough
-// here.
+// or the key changed too, and has its own logs and metrics.
 type reloadingTLS struct {
-	files TLSFiles
-	// interval is how often run reads the files.
+	files    TLSFiles
 	interval time.Duration
-	// current is the configuration in use, contents the files from which it was read.
-	current  atomic.Pointer[tls.Config]
+
+	mu sync.Mutex
+	// current is the configuration in use, contents the files from which it was read, and read is when they were last
+	// looked at. Guarded by mu.
+	current  *tls.Config
 	contents [3][]byte
+	read     time.Time
 }
 
 // newReloadingTLS reads the files. The error names the file that cannot be used, and says why.
@@ -56,7 +57,8 @@ func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	return t, nil
 }
 
-// load reads the files, and takes them into use if they have changed and can be used.
+// load reads the files, and takes them into use if they have changed and can be used. The caller holds the lock,
+// unless there are no connections yet.
 func (t *reloadingTLS) load() (changed bool, err error) {
 	var contents [3][]byte
 	for i, f := range []struct{ flag, name string }{
@@ -69,7 +71,7 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 			return false, fmt.Errorf("%s: %w", f.flag, err)
 		}
 	}
-	if t.current.Load() != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) &&
+	if t.current != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) &&
 		bytes.Equal(contents[2], t.contents[2]) {
 		return false, nil
 	}
@@ -89,22 +91,27 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	t.contents = contents
-	t.current.Store(config)
+	t.contents, t.current = contents, config
 	return true, nil
 }
 
-// run reads the files again and again until ctx is done.
-func (t *reloadingTLS) run(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(t.interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+// config returns the configuration for a listener. Every connection uses the files' content of the last interval.
+func (t *reloadingTLS) config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			return t.latest(klog.FromContext(hello.Context())), nil
+		},
+	}
+}
+
+// latest returns the configuration in use, after it has read the files again if that is due.
+func (t *reloadingTLS) latest(logger klog.Logger) *tls.Config {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.read) >= t.interval {
+		t.read = now
 		changed, err := t.load()
 		switch {
 		case err != nil:
@@ -113,15 +120,7 @@ func (t *reloadingTLS) run(ctx context.Context) {
 			logger.Info("Serving with new TLS files")
 		}
 	}
-}
-
-// config returns the configuration for a listener. Every connection uses the files' current content.
-func (t *reloadingTLS) config() *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		NextProtos:         []string{"h2", "http/1.1"},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.current.Load(), nil },
-	}
+	return t.current
 }
 
 // makeTLS makes what is needed to serve TLS. own has the wrapper's own credentials.

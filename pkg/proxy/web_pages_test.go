@@ -91,17 +91,12 @@ func TestHostsOfOtherAddresses(t *testing.T) {
 		{"[::1]:0", nil, "edge-1.example:51006", http.StatusForbidden},
 		{"localhost:0", nil, "edge-1.example:51006", http.StatusForbidden},
 	} {
-		p, err := New(Config{
-			Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: test.address, AllowedHosts: test.allowed,
-			TLS: &TLSFiles{Cert: certFile, Key: keyFile},
-		}, klog.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newProxy(t, Config{
+			BindAddress: test.address, AllowedHosts: test.allowed, TLS: &TLSFiles{Cert: certFile, Key: keyFile},
+		})
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/livez", nil)
 		r.Host = test.host
-		p.openViews(klog.Background())
 		p.chain().ServeHTTP(w, r)
 		if w.Code != test.code {
 			t.Errorf("%+v: %d %s", test, w.Code, w.Body)

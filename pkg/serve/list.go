@@ -229,34 +229,21 @@ func encodeListYAML(ctx context.Context, p page, as *representation) ([]byte, er
 	}
 	body := append(append(make([]byte, 0, yamlGrowth*jsonCapacity(p, as)), head...), field...)
 	body = append(body, '\n')
-	var item []byte
+	var list []byte
 	for _, o := range p.objects {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if item, err = as.appendItem(item[:0], o); err != nil {
+		if list, err = as.appendItem(append(list[:0], '['), o); err != nil {
 			return nil, err
 		}
-		converted, err := toYAML(item)
+		converted, err := toYAML(append(list, ']'))
 		if err != nil {
 			return nil, err
 		}
-		body = appendIndented(body, converted)
+		body = append(body, converted...)
 	}
 	return append(body, tail...), nil
-}
-
-// appendIndented appends the lines of a YAML object as an element of a list.
-func appendIndented(dst, object []byte) []byte {
-	prefix := "- "
-	for line := range bytes.Lines(object) {
-		if len(line) > 1 { // an empty line is part of a multi-line string
-			dst = append(dst, prefix...)
-		}
-		dst = append(dst, line...)
-		prefix = "  "
-	}
-	return dst
 }
 
 func encodeObject(o *history.Object, as *representation) ([]byte, error) {
@@ -273,16 +260,6 @@ func encodeObject(o *history.Object, as *representation) ([]byte, error) {
 		return toYAML(body)
 	}
 	return body, nil
-}
-
-// appendObjectJSON appends an object with its kind, which items of lists do not have.
-func appendObjectJSON(dst []byte, o *history.Object, t wire.TypeMeta) ([]byte, error) {
-	encoded, err := o.JSON()
-	if err != nil {
-		return nil, err
-	}
-	dst = fmt.Appendf(dst, `{"kind":%q,"apiVersion":%q,`, t.Kind, t.APIVersion)
-	return append(dst, encoded[1:]...), nil
 }
 
 func toYAML(body []byte) ([]byte, error) {
@@ -335,10 +312,7 @@ func markZipped(w http.ResponseWriter) {
 // the end of one waits for the next before it returns what it has. Errors are those of w, and mean that the client is
 // gone.
 func Compress(w io.Writer, body []byte) {
-	zip, ok := gzipWriters.Get().(*gzip.Writer)
-	if !ok {
-		panic("serve: the pool holds something else")
-	}
+	zip := gzipWriters.Get().(*gzip.Writer) //nolint:forcetypeassert // nothing else is put there
 	defer gzipWriters.Put(zip)
 	zip.Reset(w)
 	_, _ = zip.Write(body)
@@ -354,8 +328,7 @@ func isLocal(r *http.Request) bool {
 
 // allowWrite sets how long the client may take to accept what is written next.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	// A ResponseWriter of a test may not support deadlines; then there is none. A deadline is a time of the real clock,
-	// even if the Server has another clock.
+	// A ResponseWriter of a test may not support deadlines; then there is none.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 

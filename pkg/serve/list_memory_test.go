@@ -66,14 +66,14 @@ func TestYAMLOfLists(t *testing.T) {
 	}
 	c := newSyncedCluster(t, append(many(5), odd)...)
 	for _, resource := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
-		for _, f := range []form{formObject, formMetadata} {
+		for _, metadata := range []string{"", "meta.k8s.io/v1"} {
 			for _, limit := range []int{0, 1} {
 				page, err := pageOf(c.store.History, resource, Options{Limit: limit, Selector: history.Selector{}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				as := &representation{
-					format: format{encoding: encodingYAML, form: f, version: "meta.k8s.io/v1"}, resource: resource,
+					format: format{encoding: encodingYAML, metadata: metadata}, resource: resource,
 				}
 				got, err := encodeList(t.Context(), page, as)
 				if err != nil {
@@ -87,8 +87,8 @@ func TestYAMLOfLists(t *testing.T) {
 				var was, is any
 				if err := errors.Join(json.Unmarshal(asJSON, &was), yaml.UnmarshalStrict(got, &is)); err != nil ||
 					!reflect.DeepEqual(is, was) {
-					t.Errorf("%s, form %d, limit %d: got\n%s\nwant\n%s, %v",
-						resource.Resource, f, limit, got, asJSON, err)
+					t.Errorf("%s, metadata %q, limit %d: got\n%s\nwant\n%s, %v",
+						resource.Resource, metadata, limit, got, asJSON, err)
 				}
 			}
 		}

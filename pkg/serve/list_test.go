@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,60 +21,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
-
-// TestListCarriesResourceVersionAndWatchResumesFromIt: SuperEdge's wrapper gave lists without one and ignored
-// it in watches, so that what happened between the two was lost.
-func TestListCarriesResourceVersionAndWatchResumesFromIt(t *testing.T) {
-	for _, accept := range []string{asJSON, asProtobuf} {
-		t.Run(accept, func(t *testing.T) {
-			c := newSyncedCluster(t, service("kept"), service("gone"))
-			list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath, "Accept", accept))
-			revision := revisionOf(t, list)
-			for i := range list.Items {
-				if own := revisionOf(t, &list.Items[i]); own > revision {
-					t.Errorf("item %s has revision %d, the list only %d", list.Items[i].Name, own, revision)
-				}
-			}
-			// Between the list and the watch.
-			c.apply(service("new"))
-			c.apply(labelled(service("kept"), map[string]string{"a": "b"}))
-			c.remove(service("gone"))
-			w := c.watch(servicesPath, "resourceVersion="+list.ResourceVersion, accept)
-			last := revision
-			for _, e := range w.expect("ADDED new", "MODIFIED kept", "DELETED gone") {
-				now := revisionOf(t, e.Object)
-				if now <= last {
-					t.Errorf("revision %d after %d", now, last)
-				}
-				last = now
-			}
-		})
-	}
-}
-
-// TestOwnNodeIsListedAndWatched: newer kube-proxies do nothing before they have watched their own Node, which
-// SuperEdge's wrapper answered 404.
-func TestOwnNodeIsListedAndWatched(t *testing.T) {
-	c := newSyncedCluster(t)
-	query := "fieldSelector=" + url.QueryEscape("metadata.name="+thisNode)
-	list := decodeAs[*corev1.NodeList](t, c.get("/api/v1/nodes?"+query, "Accept", asProtobuf))
-	if len(list.Items) != 1 || list.Items[0].Name != thisNode {
-		t.Fatalf("got %v", list.Items)
-	}
-	w := c.watch("/api/v1/nodes",
-		query+"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true", asProtobuf)
-	w.expect("ADDED "+thisNode, "BOOKMARK")
-	changed := node(thisNode, "a")
-	changed.Spec.PodCIDR = "10.9.0.0/24"
-	c.store.OwnNode().Apply(wiretest.Object(changed))
-	e := w.expect("MODIFIED " + thisNode)[0]
-	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" {
-		t.Errorf("got %q", got)
-	}
-	if got := decodeAs[*corev1.Node](t, c.get("/api/v1/nodes/"+thisNode)); got.Spec.PodCIDR != "10.9.0.0/24" {
-		t.Errorf("GET: %v", got)
-	}
-}
 
 // TestWatchFalseIsAList: SuperEdge's wrapper took it for a watch.
 func TestWatchFalseIsAList(t *testing.T) {
@@ -202,8 +147,15 @@ func TestLimit(t *testing.T) {
 		if got := namesOf(list.Items); got != test.want || (list.Continue != "") != test.more {
 			t.Errorf("%s: got %q, continue %q", test.query, got, list.Continue)
 		}
-		if strings.Contains(test.query, "labelSelector") && list.RemainingItemCount != nil {
-			t.Errorf("%s: remainingItemCount would count what is not selected", test.query)
+		remaining := list.RemainingItemCount
+		switch {
+		case !test.more || strings.Contains(test.query, "labelSelector"):
+			if remaining != nil {
+				t.Errorf("%s: remainingItemCount %d, and nothing is left, or it would count what is not selected",
+					test.query, *remaining)
+			}
+		case remaining == nil || *remaining != int64(4-len(list.Items)):
+			t.Errorf("%s: remainingItemCount %v after %d of 4 items", test.query, remaining, len(list.Items))
 		}
 	}
 }

@@ -34,22 +34,12 @@ func (e encoding) contentType(watch bool) string {
 	}
 }
 
-// form is the form in which a response shows objects.
-type form int
-
-const (
-	// formObject shows whole objects.
-	formObject form = iota
-	// formMetadata shows PartialObjectMetadata, for clients that need only the metadata.
-	formMetadata
-)
-
 // format is how a response is written.
 type format struct {
 	encoding encoding
-	form     form
-	// version is the group and version of a form other than formObject.
-	version string
+	// metadata is the group and version of PartialObjectMetadata, for clients that need only the metadata; "" shows
+	// whole objects.
+	metadata string
 }
 
 // reading is the kind of a read request.
@@ -130,16 +120,14 @@ func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bo
 	if clause.Params["g"] != metav1.GroupName || (version != "v1" && version != "v1beta1") {
 		return f, false
 	}
-	f.version = metav1.GroupName + "/" + version
-	want := kindMetadata
+	f.metadata = metav1.GroupName + "/" + version
 	if reads == readList {
-		want += "List"
+		return f, as == kindMetadata+"List"
 	}
-	f.form = formMetadata
-	return f, as == want
+	return f, as == kindMetadata
 }
 
-// kindMetadata is the kind of formMetadata.
+// kindMetadata is the kind of objects of which only the metadata is shown.
 const kindMetadata = "PartialObjectMetadata"
 
 // acceptsGzip reports whether the client accepts a compressed body.

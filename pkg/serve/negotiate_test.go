@@ -86,15 +86,15 @@ func TestNegotiateForms(t *testing.T) {
 		{kubectl, readWatch, format{}},
 		{"application/json;as=PartialObjectMetadataList;v=v2;g=meta.k8s.io,application/json", readList, format{}},
 		{"application/json;as=PartialObjectMetadataList;v=v1,application/json", readList, format{}},
-		{object, readObject, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
-		{object, readWatch, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
-		{list, readList, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
+		{object, readObject, format{encodingProtobuf, "meta.k8s.io/v1"}},
+		{object, readWatch, format{encodingProtobuf, "meta.k8s.io/v1"}},
+		{list, readList, format{encodingProtobuf, "meta.k8s.io/v1"}},
 		{object, readList, format{}},
 		{list, readObject, format{}},
 		{list, readWatch, format{}},
 		{
 			"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", readList,
-			format{encodingJSON, formMetadata, "meta.k8s.io/v1beta1"},
+			format{encodingJSON, "meta.k8s.io/v1beta1"},
 		},
 	}
 	for _, test := range tests {

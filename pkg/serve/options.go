@@ -181,10 +181,11 @@ func (q *queryParser) selector(resource *served.Resource, info RequestInfo) hist
 			q.fail("fieldSelector", value, err.Error())
 			return selector
 		}
+		supported := supportedFields(resource)
 		for _, requirement := range selector.Fields.Requirements() {
-			if !supportsField(resource, requirement.Field) {
+			if !slices.Contains(supported, requirement.Field) {
 				q.fail("fieldSelector", value, fmt.Sprintf("field label not supported for %s: %s (supported: %s)",
-					resource.Resource, requirement.Field, strings.Join(supportedFields(resource), ", ")))
+					resource.Resource, requirement.Field, strings.Join(supported, ", ")))
 			}
 		}
 	}
@@ -206,8 +207,4 @@ func supportedFields(resource *served.Resource) []string {
 		supported = append(supported, "metadata.namespace")
 	}
 	return append(supported, resource.FieldLabels...)
-}
-
-func supportsField(resource *served.Resource, field string) bool {
-	return slices.Contains(supportedFields(resource), field)
 }

@@ -231,9 +231,12 @@ func (c *oracleClient) list(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("a page of the list at %s has resourceVersion %s", first, page.GetResourceVersion())
 		}
 		if err := meta.EachListItem(decoded, func(o runtime.Object) error {
-			name, _, stripped := strip(o)
+			name, version, stripped := strip(o)
 			if listed[name] != nil {
 				return fmt.Errorf("%s is in the list twice", name)
+			}
+			if len(version) > len(first) || (len(version) == len(first) && version > first) {
+				return fmt.Errorf("%s has resourceVersion %s, and its list %s", name, version, first)
 			}
 			listed[name] = stripped
 			return nil

@@ -64,7 +64,7 @@ func runOracle(t *testing.T, seed uint64) {
 	served := filters.WithServed(
 		&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, viewer,
 	)
-	server := httptest.NewServer(filters.WithRequestInfo()(served(http.NotFoundHandler())))
+	server := httptest.NewServer(served(http.NotFoundHandler()))
 	defer server.Close()
 
 	upstream := newGenerator(r, store)

@@ -28,8 +28,8 @@ func represent(r *http.Request, resource *served.Resource, reads reading) (*repr
 
 // objectType returns the apiVersion and kind of one object.
 func (r *representation) objectType() wire.TypeMeta {
-	if r.form == formMetadata {
-		return wire.TypeMeta{APIVersion: r.version, Kind: kindMetadata}
+	if r.metadata != "" {
+		return wire.TypeMeta{APIVersion: r.metadata, Kind: kindMetadata}
 	}
 	return r.resource.Type()
 }
@@ -43,7 +43,7 @@ func (r *representation) listType() wire.TypeMeta {
 
 // body returns the part of an object's body that is written, which is empty if only metadata is shown.
 func (r *representation) body(o *history.Object) []byte {
-	if r.form == formMetadata {
+	if r.metadata != "" {
 		return nil
 	}
 	return o.Body
@@ -61,10 +61,16 @@ func (r *representation) appendProtobuf(dst []byte, o *history.Object) []byte {
 
 // appendJSON appends an object with its kind.
 func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
-	if r.form == formObject {
-		return appendObjectJSON(dst, o, r.resource.Type())
+	if r.metadata == "" {
+		encoded, err := o.JSON()
+		if err != nil {
+			return nil, err
+		}
+		t := r.objectType()
+		dst = fmt.Appendf(dst, `{"kind":%q,"apiVersion":%q,`, t.Kind, t.APIVersion)
+		return append(dst, encoded[1:]...), nil
 	}
-	partial, err := r.metadata(o)
+	partial, err := r.partial(o)
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +80,15 @@ func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, erro
 
 // appendItem appends an object as an item of a list. Whole objects in a list do not have a kind.
 func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, error) {
-	if r.form == formMetadata {
+	if r.metadata != "" {
 		return r.appendJSON(dst, o)
 	}
 	item, err := o.JSON()
 	return append(dst, item...), err
 }
 
-// metadata returns an object's PartialObjectMetadata.
-func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetadata, error) {
+// partial returns an object's PartialObjectMetadata.
+func (r *representation) partial(o *history.Object) (*metav1.PartialObjectMetadata, error) {
 	partial := &metav1.PartialObjectMetadata{}
 	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
 		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", r.resource.Kind, o.Key(), err)
@@ -94,7 +100,7 @@ func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetad
 // bookmark makes the object of a bookmark, which has nothing but this metadata. Reflectors expect it to have the kind
 // that they watch.
 func (r *representation) bookmark(meta metav1.ObjectMeta) (served.Typed, error) {
-	if r.form == formMetadata {
+	if r.metadata != "" {
 		return &metav1.PartialObjectMetadata{ObjectMeta: meta}, nil
 	}
 	typed := r.resource.New()

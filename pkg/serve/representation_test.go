@@ -9,10 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -118,51 +116,7 @@ func TestMetadataBodies(t *testing.T) {
 	}
 }
 
-// TestMetadataInformer follows metadata as controllers do, with initial events and with a list.
-func TestMetadataInformer(t *testing.T) {
-	for _, contentType := range []string{asProtobuf, asJSON} {
-		t.Run(contentType, func(t *testing.T) {
-			c := newSyncedCluster(t, governed("shop"), slice("shop", "node0", "node2"))
-			factory := metadatainformer.NewSharedInformerFactory(c.metadataClient(contentType), 0)
-			informer := factory.ForResource(served.EndpointSlices.GroupVersionResource)
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			informer.Informer() // Start starts what was asked for
-			factory.Start(ctx.Done())
-			if synced := factory.WaitForCacheSync(ctx.Done()); !synced[served.EndpointSlices.GroupVersionResource] {
-				t.Fatal("the informer did not sync")
-			}
-			changed := slice("shop", "node0", "node2")
-			changed.Annotations = map[string]string{"changed": "yes"}
-			c.apply(changed)
-			c.apply(slice("more", "node0"))
-			soon.UntilQuiet(t, func() string {
-				o, err := informer.Lister().ByNamespace("default").Get("shop")
-				if err != nil {
-					return err.Error()
-				}
-				accessor, err := meta.Accessor(o)
-				if err != nil || accessor.GetAnnotations()["changed"] != "yes" {
-					return "the change did not arrive"
-				}
-				_, err = informer.Lister().ByNamespace("default").Get("more")
-				if err != nil {
-					return err.Error()
-				}
-				return ""
-			})
-			c.remove(slice("shop"))
-			soon.UntilQuiet(t, func() string {
-				if _, err := informer.Lister().ByNamespace("default").Get("shop"); err == nil {
-					return "the deletion did not arrive"
-				}
-				return ""
-			})
-		})
-	}
-}
-
-// TestMetadataWatch looks at the stream itself: kinds, initial events, and the bookmark that ends them.
+// TestMetadataWatch looks at the stream itself: kinds, initial events, the bookmark that ends them, and changes.
 func TestMetadataWatch(t *testing.T) {
 	for _, contentType := range []string{asProtobuf, asJSON} {
 		c := newSyncedCluster(t, service("one"))
@@ -177,7 +131,7 @@ func TestMetadataWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Stop()
-		for i, want := range []string{"ADDED one", "BOOKMARK"} {
+		for i, want := range []string{"ADDED one", "BOOKMARK", "MODIFIED one", "DELETED one"} {
 			e, ok := <-w.ResultChan()
 			if !ok {
 				t.Fatalf("%s: the stream ended before event %d", contentType, i)
@@ -186,8 +140,14 @@ func TestMetadataWatch(t *testing.T) {
 			if !ok || strings.TrimSpace(string(e.Type)+" "+partial.Name) != want {
 				t.Fatalf("%s: event %d: got %s %+v, want %s", contentType, i, e.Type, e.Object, want)
 			}
-			if i == 1 && partial.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+			switch {
+			case i == 1 && partial.Annotations[metav1.InitialEventsAnnotationKey] != "true":
 				t.Errorf("%s: the bookmark does not end the initial events: %+v", contentType, partial)
+			case i == 1:
+				c.apply(labelled(service("one"), map[string]string{"changed": "yes"}))
+				c.remove(service("one"))
+			case i > 1 && partial.Labels["changed"] != "yes":
+				t.Errorf("%s: event %d has not the change: %+v", contentType, i, partial)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strings"
@@ -36,8 +37,6 @@ type Server struct {
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
-	// Clock measures how long events take to be sent; time.Now if nil.
-	Clock func() time.Time
 	// BookmarkInterval is how often a watcher that asked for bookmarks gets one; 0 means DefaultBookmarkInterval.
 	BookmarkInterval time.Duration
 	// WriteTimeout is how long a client may take to accept data before its connection is cut; 0 means
@@ -58,29 +57,11 @@ const (
 	demandPatience = 5 * time.Second
 )
 
-func (s *Server) writeTimeout() time.Duration {
-	if s.WriteTimeout == 0 {
-		return DefaultWriteTimeout
-	}
-	return s.WriteTimeout
-}
-
-func (s *Server) now() time.Time {
-	if s.Clock != nil {
-		return s.Clock()
-	}
-	return time.Now()
-}
+func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, DefaultWriteTimeout) }
 
 // Only returns a HistoryOf that answers every request from the same History.
 func Only(h *history.History) func(*http.Request) (*history.History, func(), error) {
 	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
-}
-
-// asked is what a LIST or WATCH asks for.
-type asked struct {
-	options Options
-	as      *representation
 }
 
 // Collection answers a LIST or WATCH.
@@ -97,7 +78,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	if err == nil {
 		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
-				return s.watch(w, r, h, asked{options, as}, end)
+				return s.watch(w, r, h, options, as, end)
 			}
 			return s.list(w, r, h, options, as)
 		})

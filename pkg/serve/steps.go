@@ -47,7 +47,7 @@ func (s *Server) writeSteps(
 ) error {
 	var observe func(time.Time)
 	if s.Observer != nil {
-		observe = func(received time.Time) { s.Observer.EventSent(resource, s.now().Sub(received)) }
+		observe = func(received time.Time) { s.Observer.EventSent(resource, time.Since(received)) }
 	}
 	beat := time.NewTicker(BeatInterval)
 	defer beat.Stop()

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,8 +50,9 @@ type watcher struct {
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, of asked, end *ending) error {
-	options, as := of.options, of.as
+func (s *Server) watch(
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
+) error {
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
@@ -154,8 +156,14 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
-	due := c.newBookmarkTimer()
-	defer due.stop()
+	interval := cmp.Or(c.s.BookmarkInterval, DefaultBookmarkInterval)
+	var due chan struct{} // yields when a bookmark is due
+	var timer *time.Timer
+	if c.options.Bookmarks {
+		due = make(chan struct{}, 1)
+		timer = time.AfterFunc(interval, func() { due <- struct{}{} })
+		defer timer.Stop()
+	}
 	for {
 		changed, err := c.sendBatch()
 		if err != nil {
@@ -166,8 +174,8 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		}
 		select {
 		case <-changed:
-		case <-due.now:
-			due.restart()
+		case <-due:
+			timer.Reset(interval)
 			err = c.maybeBookmark()
 		case <-c.s.Stopping:
 			return errors.Join(c.maybeBookmark(), c.expired(errStopping))
@@ -180,34 +188,6 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// bookmarkTimer tells when a bookmark is due.
-type bookmarkTimer struct {
-	now      <-chan struct{}
-	timer    *time.Timer // nil if the client did not ask for bookmarks
-	interval time.Duration
-}
-
-func (c *watcher) newBookmarkTimer() bookmarkTimer {
-	if !c.options.Bookmarks {
-		return bookmarkTimer{}
-	}
-	interval := c.s.BookmarkInterval
-	if interval == 0 {
-		interval = DefaultBookmarkInterval
-	}
-	now := make(chan struct{}, 1)
-	return bookmarkTimer{now, time.AfterFunc(interval, func() { now <- struct{}{} }), interval}
-}
-
-// restart is called after now was received from.
-func (t bookmarkTimer) restart() { t.timer.Reset(t.interval) }
-
-func (t bookmarkTimer) stop() {
-	if t.timer != nil {
-		t.timer.Stop()
 	}
 }
 
@@ -350,9 +330,8 @@ func (c *watcher) flush() error {
 	}
 	c.writes.end()
 	if c.s.Observer != nil && len(c.sent) > 0 {
-		now := c.s.now()
 		for _, received := range c.sent {
-			c.s.Observer.EventSent(c.as.resource.Resource, now.Sub(received))
+			c.s.Observer.EventSent(c.as.resource.Resource, time.Since(received))
 		}
 	}
 	c.sent = c.sent[:0]

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -190,15 +189,8 @@ func (a *agent) reboot() {
 // cpu is how long a process has computed.
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	used, err := cluster.ProcessorTime(pid)
 	suite.Must(t, err)
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
-	var used time.Duration
-	for _, field := range fields[12:14] { // utime and stime
-		n, err := strconv.Atoi(field)
-		suite.Must(t, err)
-		used += time.Duration(n) * 10 * time.Millisecond // a tick
-	}
 	return used
 }
 

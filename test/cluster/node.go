@@ -211,7 +211,7 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 
 func (n *Node) wrapperKubeconfig() string { return "wrapper-" + n.Spec.Name + ".kubeconfig" }
 
-// GiveWrapperToken writes the kubeconfig of the node's wrapper anew, with this token in it. The wrapper is not
+// GiveWrapperToken writes the kubeconfig of the node's wrapper again, with this token in it. The wrapper is not
 // restarted.
 func (n *Node) GiveWrapperToken(token string) error {
 	server := n.cluster.apiServerURL()

@@ -42,7 +42,7 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 }
 
 // It may take kube-proxy 30 s to come back here: its reflectors go on backing off from where the test before
-// left them, and begin anew only after two quiet minutes.
+// left them, and begin again only after two quiet minutes.
 func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)

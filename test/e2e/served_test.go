@@ -197,9 +197,9 @@ func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
 	})
 }
 
-// TestEventsAndServiceCIDRsAreLent: what kube-proxy needs works without credentials, in the wrapper's name, and
+// TestEventsAndServiceCIDRsAreDelegated: what kube-proxy needs works without credentials, in the wrapper's name, and
 // nothing else does.
-func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
+func TestEventsAndServiceCIDRsAreDelegated(t *testing.T) {
 	f := newFixture(t)
 	client := f.through("a1", "")
 	ownNode := corev1.ObjectReference{Kind: "Node", Name: "a1"}

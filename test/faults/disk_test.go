@@ -27,7 +27,7 @@ func (s *site) expectMore(metric string, than float64) {
 }
 
 // unwritable is a fault of the disk. What changes while it lasts is shown at once, but is not in the snapshot. A
-// wrapper that is killed offline then serves the snapshot to whoever starts anew; kube-proxy, which has seen a newer
+// wrapper that is killed offline then serves the snapshot to whoever restarts; kube-proxy, which has seen a newer
 // state, is not taken back to it.
 func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
 	return fault{

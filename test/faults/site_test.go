@@ -312,16 +312,9 @@ type level struct {
 
 func (s *site) level() level {
 	s.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.node.Wrapper.PID()))
+	resident, _, err := cluster.ResidentMemory(s.node.Wrapper.PID())
 	s.Must(err)
-	var l level
-	for line := range strings.Lines(string(status)) {
-		if rest, matches := strings.CutPrefix(line, "VmRSS:"); matches {
-			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			s.Must(err)
-			l.resident = kib / 1024
-		}
-	}
+	l := level{resident: resident / (1 << 20)}
 	l.goroutines, _ = s.metric("go_goroutines")
 	if l.resident == 0 || l.goroutines == 0 {
 		s.Fatalf("the wrapper's memory or goroutines cannot be read: %+v", l)

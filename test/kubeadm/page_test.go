@@ -352,7 +352,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// addonPhase writes kubeadm's kube-proxy anew.
+// addonPhase writes kubeadm's kube-proxy again.
 func (o *operator) addonPhase(args ...string) {
 	o.Helper()
 	output, err := shared.ControlPlane().Run(o.Context(), "kubeadm", args...)

@@ -42,19 +42,12 @@ const (
 	maxSite = 2000
 )
 
-// nodeSource is where nodes come from: a *follow.Source, or a hub.
-type nodeSource interface {
-	State() follow.State
-	// Request makes a request for nodes. agent distinguishes it from others.
-	Request(agent string) *rest.Request
-}
-
 // addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
 // because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
 // addresses.
 type addresses struct {
-	// nodes is the source of nodes that is followed.
-	nodes func() nodeSource
+	// way leads to the nodes.
+	way   *hubWay
 	facts *facts.Facts
 	clock func() time.Time
 
@@ -64,9 +57,9 @@ type addresses struct {
 }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
-// complete, when the site has changed, when doubted yields something, and every few hours. It is one small list,
+// complete, when the site has changed, when unknown yields something, and every few hours. It is one small list,
 // because the nodes are selected by their labels.
-func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
+func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 	f, logger := u.addresses.facts, klog.FromContext(ctx)
 	select {
 	case <-f.Live():
@@ -85,11 +78,11 @@ func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
 		}
 		now := u.addresses.clock()
 		select {
-		case <-doubted:
+		case <-unknown:
 			due = now
 		default:
 		}
-		state := u.addresses.nodes().State()
+		state := u.way.nodes().State()
 		if state.Synced && state.Err == nil && now.Sub(last) >= siteAgain &&
 			(!now.Before(due) || !slices.Equal(names, listed)) {
 			last = now
@@ -132,7 +125,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 	nodes := make(map[string]nodeAddresses)
 	for _, selector := range u.addresses.facts.SiteSelectors() {
 		err := eachNode(ctx, func() *rest.Request {
-			return u.addresses.nodes().Request(siteAgent).Param("labelSelector", selector)
+			return u.way.nodesRequest(siteAgent).Param("labelSelector", selector)
 		}, func(n nodeAddresses) {
 			if len(nodes) < maxSite {
 				nodes[n.name] = n
@@ -200,7 +193,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes().Request(addressAgent) })
+	names, err := listAddresses(ctx, func() *rest.Request { return u.way.nodesRequest(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -211,7 +204,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 // due reports whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
 	// A list that cannot succeed must not delay the next one.
-	if state := a.nodes().State(); !state.Synced || state.Err != nil {
+	if state := a.way.nodes().State(); !state.Synced || state.Err != nil {
 		return false
 	}
 	a.mu.Lock()

@@ -165,7 +165,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 }
 
 // TestSiteAddressesAreListed: those of the nodes that share a value of any topology key with this one, when the site
-// has changed or an address is doubted, and not all the time.
+// has changed or an address is unknown, and not all the time.
 func TestSiteAddressesAreListed(t *testing.T) {
 	api := upstreamtest.New()
 	api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
@@ -179,10 +179,10 @@ func TestSiteAddressesAreListed(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
 	f := followAt(t, api, clock.Now)
 	ctx, cancel := context.WithCancel(t.Context())
-	doubted, done := make(chan struct{}, 1), make(chan struct{})
+	unknown, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		f.upstream.FollowSite(ctx, doubted)
+		f.upstream.FollowSite(ctx, unknown)
 	}()
 	defer func() {
 		cancel()
@@ -215,9 +215,9 @@ func TestSiteAddressesAreListed(t *testing.T) {
 	clock.SetTime(clock.Now().Add(siteAgain))
 	expect("relabelled", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2] node2:[10.0.0.3]]", 2)
 	api.Put(nodeAt("node1", "10.0.0.9"))
-	doubted <- struct{}{}
+	unknown <- struct{}{}
 	clock.SetTime(clock.Now().Add(siteAgain))
-	expect("doubted", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 3)
+	expect("unknown", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 3)
 	clock.SetTime(clock.Now().Add(siteInterval))
 	expect("hours later", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 4)
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -84,17 +85,16 @@ type hubWay struct {
 	options HubOptions
 	facts   *facts.Facts
 	node    string
-	// share is the source at the hub, the only one of its group; both are nil without a hub.
-	share *follow.Source
-	group *follow.Group
-	// direct are the sources at the API server; that of nodes is the first.
-	direct []*follow.Source
-	// elsewhere is set if the hub is not behind the API server of direct.
+	// sources are those of each way, by whether it is a hub; the first has the nodes. share is the only one at the hub,
+	// and of its group; both are nil without a hub.
+	sources map[bool][]*follow.Source
+	share   *follow.Source
+	group   *follow.Group
+	// elsewhere is set if the hub is not behind the API server.
 	elsewhere bool
 
-	mu sync.Mutex
-	// way is the one that is followed; guarded by mu.
-	way Way
+	// way is the one that is followed.
+	way atomic.Pointer[Way]
 
 	// What follows belongs to the goroutine of run.
 
@@ -110,7 +110,9 @@ type hubWay struct {
 func newHubWay(options Options) (*hubWay, error) {
 	h := &hubWay{
 		options: options.Hub, facts: options.Facts, node: options.NodeName, interval: hubInterval, probePause: hubProbe,
+		sources: make(map[bool][]*follow.Source),
 	}
+	h.way.Store(&Way{})
 	if h.options.Mode == "" || h.options.Mode == HubOff {
 		return h, nil
 	}
@@ -119,7 +121,7 @@ func newHubWay(options Options) (*hubWay, error) {
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
 	h.facts.FollowShare()
-	h.way = Way{Hub: true, Since: time.Now()}
+	h.way.Store(&Way{Hub: true, Since: time.Now()})
 	var err error
 	h.group, err = follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config, Random: options.Hub.Random})
 	if err != nil {
@@ -129,31 +131,27 @@ func newHubWay(options Options) (*hubWay, error) {
 		Name: SourceShare, Resource: hubv1alpha1.GroupVersion.WithResource(hubv1alpha1.Shares),
 		Stream: h.followShare, Silence: shareSilence,
 	})
+	h.sources[true] = []*follow.Source{h.share}
 	return h, err
 }
 
 // Way is the one that is followed.
-func (h *hubWay) Way() Way {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.way
-}
+func (h *hubWay) Way() Way { return *h.way.Load() }
 
-// nodes is where nodes come from.
-func (h *hubWay) nodes() nodeSource {
+// nodes is the source that nodes come from.
+func (h *hubWay) nodes() *follow.Source { return h.sources[h.Way().Hub][0] }
+
+// nodesRequest makes a request for nodes. agent distinguishes it from others.
+func (h *hubWay) nodesRequest(agent string) *rest.Request {
 	if h.Way().Hub {
-		return shareNodes{h.share, h.node}
+		return h.share.Request("hub-"+agent).Name(h.node).Param("kind", "Node")
 	}
-	return h.direct[0]
+	return h.nodes().Request(agent)
 }
 
 // states are those of the way that is followed.
 func (h *hubWay) states() (states []follow.State) {
-	sources := h.direct
-	if h.Way().Hub {
-		sources = []*follow.Source{h.share}
-	}
-	for _, s := range sources {
+	for _, s := range h.sources[h.Way().Hub] {
 		states = append(states, s.State())
 	}
 	return states
@@ -199,7 +197,7 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 		if way.Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
-		h.set(func(way *Way) { way.Reason = err })
+		h.explain(err)
 	}
 	if !way.Hub {
 		return time.Duration((0.5 + h.options.Random()) * float64(h.probePause))
@@ -217,7 +215,7 @@ func (h *hubWay) useless(now time.Time) error {
 	bothAway := err != nil && !answered && !h.elsewhere
 	if err == nil || h.options.Mode == HubRequire || bothAway {
 		h.failing = time.Time{}
-		h.set(func(way *Way) { way.Reason = nil })
+		h.explain(nil)
 		return nil
 	}
 	if h.failing.IsZero() {
@@ -241,14 +239,12 @@ var errHubIsBack = errors.New("the hub is back")
 
 // change fills the other way, and takes it. The error says why it was not taken.
 func (h *hubWay) change(ctx context.Context, next Way) (err error) {
-	here, there := h.direct, []*follow.Source{h.share}
 	if !next.Hub {
 		if err := h.fits(ctx); err != nil {
 			return err
 		}
-		here, there = there, here
 	}
-	from := h.version()
+	here, there, from := h.sources[!next.Hub], h.sources[next.Hub], h.version()
 	begin(there, from)
 	filled := func(context.Context) (bool, error) { return h.filled(next, there, from) }
 	err = wait.PollUntilContextTimeout(ctx, hubSettling, fillTimeout, true, filled)
@@ -277,7 +273,7 @@ func (h *hubWay) change(ctx context.Context, next Way) (err error) {
 // begin starts sources with what is at least of a version, stop stops them.
 func begin(sources []*follow.Source, from hubv1alpha1.Version) {
 	for _, s := range sources {
-		s.StartAt(from[versionParts[s.Name()]]) // of which a share makes no use: see openShare
+		s.StartAt(from[versionParts[s.Name()]]) // of which a share makes no use: see followShare
 	}
 }
 
@@ -313,7 +309,7 @@ func (h *hubWay) version() (version hubv1alpha1.Version) {
 		state, _ := decodeShareState(h.facts.ShareMark())
 		return state.Version
 	}
-	for _, s := range h.direct {
+	for _, s := range h.sources[false] {
 		part := versionParts[s.Name()]
 		version[part] = max(version[part], s.Version())
 	}
@@ -339,15 +335,16 @@ func (h *hubWay) take(ctx context.Context, next Way) {
 			h.probePause = hubProbe
 		}
 	}
-	h.set(func(way *Way) { *way = next })
+	h.way.Store(&next)
 	h.options.Changing(next)
 	h.facts.Switch()
 }
 
-func (h *hubWay) set(change func(*Way)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	change(&h.way)
+// explain sets the Reason of the way that is followed.
+func (h *hubWay) explain(reason error) {
+	way := h.Way()
+	way.Reason = reason
+	h.way.Store(&way)
 }
 
 // asOf is when what is known was last confirmed as a whole: the earliest LastContact. The zero time if it never was.
@@ -366,7 +363,7 @@ func (h *hubWay) fits(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hubProbeTimeout)
 	defer cancel()
 	var needed int64
-	for _, s := range h.direct {
+	for _, s := range h.sources[false] {
 		size, err := s.Estimate(ctx)
 		if err != nil {
 			return fmt.Errorf("asking how large the cluster is: %w", err)

@@ -297,7 +297,7 @@ func TestTheHubComesBackMeanwhile(t *testing.T) {
 		b.hubAnswers(0)
 		b.expectFollowed()
 		soon.UntilQuiet(t, func() string {
-			if b.upstream.way.direct[0].State().Started {
+			if b.upstream.way.sources[false][0].State().Started {
 				return "the API server is still followed"
 			}
 			return ""

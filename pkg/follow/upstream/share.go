@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -99,20 +98,10 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 	return step, errEnded
 }
 
-// shareNodes are the nodes of a share.
-type shareNodes struct {
-	*follow.Source
-
-	node string
-}
-
-// Request implements nodeSource.
-func (s shareNodes) Request(agent string) *rest.Request {
-	return s.Source.Request("hub-"+agent).Name(s.node).Param("kind", "Node")
-}
-
-// openShare begins a stream. state names what is there already, if it is known.
-func (h *hubWay) openShare(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
+// followShare follows one stream to its end. It is a follow.Options.Stream.
+func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) error {
+	began := time.Now()
+	state, known := decodeShareState(h.facts.ShareMark())
 	version := h.version()
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
@@ -126,14 +115,7 @@ func (h *hubWay) openShare(ctx context.Context, state *shareState, known bool) (
 	if known {
 		request.SetHeader(hubv1alpha1.DigestsHeader, state.Digests.String())
 	}
-	return request.Watch(ctx)
-}
-
-// followShare follows one stream to its end. It is a follow.Options.Stream.
-func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) error {
-	began := time.Now()
-	state, known := decodeShareState(h.facts.ShareMark())
-	stream, err := h.openShare(ctx, state, known)
+	stream, err := request.Watch(ctx)
 	if err != nil {
 		return err
 	}

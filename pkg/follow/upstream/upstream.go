@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -57,20 +58,20 @@ func New(options Options) (*Upstream, error) {
 		return nil, err
 	}
 	u := &Upstream{
-		group:     group,
-		onDemand:  make(map[*served.Resource]*follow.Source),
-		addresses: &addresses{facts: options.Facts, clock: options.Clock},
+		group:    group,
+		onDemand: make(map[*served.Resource]*follow.Source),
 	}
 	if u.way, err = newHubWay(options); err != nil {
 		return nil, fmt.Errorf("the hub: %w", err)
 	}
+	u.addresses = &addresses{way: u.way, facts: options.Facts, clock: options.Clock}
 	for _, o := range shareable(options) {
 		o.Sink = options.Facts.Input(o.Name)
 		s, err := group.Add(o)
 		if err != nil {
 			return nil, err
 		}
-		u.way.direct = append(u.way.direct, s)
+		u.way.sources[false] = append(u.way.sources[false], s)
 	}
 	for _, o := range unshareable(options) {
 		s, err := group.Add(o)
@@ -87,11 +88,8 @@ func New(options Options) (*Upstream, error) {
 			s.Start()
 		}
 	}
-	u.addresses.nodes = u.way.nodes
 	if u.way.share == nil {
-		for _, s := range u.way.direct {
-			s.Start()
-		}
+		begin(u.way.sources[false], hubv1alpha1.Version{})
 	}
 	return u, nil
 }

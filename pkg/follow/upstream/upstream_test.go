@@ -785,7 +785,7 @@ func failing(code int) http.Handler {
 	return api
 }
 
-// TestDismiss ends what Demand began, and the next Demand begins it anew: what happened meanwhile is there.
+// TestDismiss ends what Demand began, and the next Demand begins it again: what happened meanwhile is there.
 func TestDismiss(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})

@@ -12,12 +12,10 @@ import (
 
 // Names has the names of the children of a grid's units, whether the children exist or not.
 type Names struct {
-	kind v1.GridKind
-	grid string
 	// ByUnit has the names by unit, Units the units by name.
 	ByUnit, Units map[string]string
-	// Clashes has the units that get no name, because their name is that of another unit's child, which is the value.
-	Clashes map[string]string
+	// Clashes has an error for each unit that gets no name, because its name is that of another unit's child.
+	Clashes map[string]error
 }
 
 // Known says which objects exist. The names of children depend on it, and on grid and unit.
@@ -33,10 +31,9 @@ type Known struct {
 // its labels.
 func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
 	n := &Names{
-		kind: k, grid: grid,
 		ByUnit:  make(map[string]string, len(units)),
 		Units:   make(map[string]string, len(units)),
-		Clashes: map[string]string{},
+		Clashes: map[string]error{},
 	}
 	var others []string
 	for _, unit := range units {
@@ -54,23 +51,14 @@ func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
 	for _, unit := range others {
 		name := k.AlternativeChildName(grid, unit)
 		if other, ok := n.Units[name]; ok {
-			n.Clashes[unit] = other
+			n.Clashes[unit] = Errorf(v1.ReasonNameConflict,
+				"the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
+				name, k.Child.Kind, other)
 			continue
 		}
 		n.ByUnit[unit], n.Units[name] = name, unit
 	}
 	return n
-}
-
-// Clash returns an error if the unit's name is that of another unit's child.
-func (n *Names) Clash(unit string) error {
-	other, ok := n.Clashes[unit]
-	if !ok {
-		return nil
-	}
-	return Errorf(v1.ReasonNameConflict,
-		"the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
-		n.kind.AlternativeChildName(n.grid, unit), n.kind.Child.Kind, other)
 }
 
 var (

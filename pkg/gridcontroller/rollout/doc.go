@@ -5,7 +5,7 @@
 // One rule decides: a unit counts only for what it has proven itself, with this revision, in this attempt. A unit has
 // proven a revision when its pods have run it, ready without a break, for the soak time of its wave, and its check has
 // succeeded. Until then the grid's status lists the unit, and it takes a place of its wave. It is listed before it gets
-// the revision, so that a controller that starts anew, or reads a stale cache, takes nobody for proven who is not.
+// the revision, so that a controller that restarts, or reads a stale cache, takes nobody for proven who is not.
 //
 // The tests are fleets whose truth is known: random ones, small ones in every state that they can reach, and large ones
 // over days; their flags begin with -rollout.

@@ -42,7 +42,7 @@ const (
 	cutsUp          // the site falls silent a minute after they were ready
 	refused         // the API server refuses the workload
 	unchecked       // its check fails
-	crashes         // its pods start anew every 3 minutes
+	crashes         // its pods restart every 3 minutes
 	tires           // they break 6 minutes after they were ready, which is later than any soak
 	faults
 )

@@ -82,7 +82,7 @@ type Input struct {
 }
 
 // Plan is what is to be done, and told. Units get a new revision only after the status was written that lists them: a
-// controller that starts anew would otherwise take them for proven.
+// controller that restarts would otherwise take them for proven.
 type Plan struct {
 	// Revisions are those that the units should have. A unit that is not in it is to be left as it is. Current is the
 	// grid's new currentRevision.
@@ -725,7 +725,7 @@ func (p *planner) rolling() bool {
 const goingBack = "; going back: "
 
 // rollBack gives the units that have the revision the one that ran everywhere before. That they go back was written
-// first: otherwise a controller that starts anew, and does not see a failure any more, would give them the change
+// first: otherwise a controller that restarts, and does not see a failure any more, would give them the change
 // again.
 func (p *planner) rollBack() {
 	if p.before != v1.RolloutRollingBack && p.before != v1.RolloutRolledBack {

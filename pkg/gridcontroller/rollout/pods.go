@@ -63,7 +63,7 @@ func Ask(pods []corev1.Pod, nodes map[string]Node, since, ready time.Time) Pods 
 	return out
 }
 
-// unbrokenSince returns since when a pod has been ready, and none of its containers has started anew. That the control
+// unbrokenSince returns since when a pod has been ready, and none of its containers has restarted. That the control
 // plane called it not ready while its node was silent is no break. The times are the node's: a clock that is behind
 // shows by a kubelet that saw the pod before it was scheduled.
 func unbrokenSince(pod *corev1.Pod, node Node) (time.Time, bool) {

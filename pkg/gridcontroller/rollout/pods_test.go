@@ -52,14 +52,14 @@ func TestAsk(t *testing.T) {
 		since        int // -1 for never
 	}{
 		"ready from the start":                   {[]corev1.Pod{pod(1, 1, 2)}, Node{}, true, 2},
-		"a container began anew":                 {[]corev1.Pod{pod(1, 9, 2), pod(1, 1, 2)}, Node{}, true, 9},
+		"a container began again":                {[]corev1.Pod{pod(1, 9, 2), pod(1, 1, 2)}, Node{}, true, 9},
 		"readiness was lost for a moment":        {[]corev1.Pod{pod(1, 1, 8), pod(1, 1, 2)}, Node{}, true, 8},
 		"one is not ready":                       {[]corev1.Pod{sound, pod(1, 1, 2, notReady)}, Node{}, true, -1},
 		"one that goes does not count":           {[]corev1.Pod{sound, pod(1, 1, 2, notReady, going)}, Node{}, true, 2},
 		"one came later":                         {[]corev1.Pod{pod(1, 1, 2), pod(9, 9, 10)}, Node{}, true, 2},
 		"all came later":                         {[]corev1.Pod{pod(9, 9, 10), pod(11, 11, 12)}, Node{}, true, 10},
 		"called not ready while the node was":    {[]corev1.Pod{pod(1, 1, 12)}, Node{ReadyAt: at(12).Time}, true, 1},
-		"began anew while the node was silent":   {[]corev1.Pod{pod(1, 11, 12)}, Node{ReadyAt: at(12).Time}, true, 11},
+		"began again while the node was silent":  {[]corev1.Pod{pod(1, 11, 12)}, Node{ReadyAt: at(12).Time}, true, 11},
 		"the node is silent":                     {[]corev1.Pod{pod(1, 1, 2)}, Node{Silent: true}, true, -1},
 		"no kubelet has seen it":                 {[]corev1.Pod{pod(1, 1, 2, unseen, notReady)}, Node{}, false, -1},
 		"it is older than the change":            {[]corev1.Pod{pod(-9, -9, -8)}, Node{}, false, -8},

@@ -213,7 +213,7 @@ func (p *planner) fail(of *v1.RolloutUnit, why string) {
 }
 
 // soaked reports whether the pods of a unit have been ready without a break for the soak time. Their word is asked when
-// the time is over: a break begins it anew.
+// the time is over: a break begins it again.
 func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
 	if soak == 0 {
 		return true

@@ -97,7 +97,7 @@ type state struct {
 	bundle []byte
 }
 
-// parseState reads the data of the Secret. What cannot be used is passed over: it is made anew.
+// parseState reads the data of the Secret. What cannot be used is passed over: it is recreated.
 func parseState(data map[string][]byte, bundle []byte) state {
 	s := state{bundle: bundle}
 	if p, err := parsePair(data[keyCertificate], data[keyPrivate]); err == nil {

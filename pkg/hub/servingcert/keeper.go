@@ -219,13 +219,9 @@ func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the APIService %s: %w", k.options.APIService, err)
 	}
-	return bundleOf(o)
-}
-
-func bundleOf(o *unstructured.Unstructured) ([]byte, error) {
 	encoded, _, err := unstructured.NestedString(o.Object, "spec", "caBundle")
 	if err != nil {
-		return nil, fmt.Errorf("reading the caBundle of the APIService %s: %w", o.GetName(), err)
+		return nil, fmt.Errorf("reading the caBundle of the APIService %s: %w", k.options.APIService, err)
 	}
 	return base64.StdEncoding.DecodeString(encoded)
 }

@@ -66,11 +66,7 @@ func (w *world) look(k *Keeper) {
 
 func (w *world) bundle() []byte {
 	w.t.Helper()
-	o, err := w.dynamic.Resource(apiServices).Get(w.t.Context(), "v1.hub", metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	bundle, err := bundleOf(o)
+	bundle, err := w.keeper().bundle(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -197,7 +193,7 @@ func TestAWrongClock(t *testing.T) {
 	}
 }
 
-// TestBadSecret: what cannot be used is made anew.
+// TestBadSecret: what cannot be used is recreated.
 func TestBadSecret(t *testing.T) {
 	t.Parallel()
 	other, err := newPair([]string{"another.svc"}, time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -20,17 +20,16 @@ import (
 
 // After finds out whether an installed application-grid holds.
 func After(ctx context.Context, source Source) *Report {
-	reader := readCluster(ctx, source)
-	reader.grids(ctx)
-	reader.credentials(ctx)
-	c := reader.cluster
-	r := &report{}
+	c := readCluster(ctx, source)
+	c.readGrids(ctx)
+	c.readCredentials(ctx)
+	r := &Report{}
 	if c.nothing() {
 		r.add(Failure, "Installation", Object{Kind: kindDeployment},
 			"application-grid is not installed: there are none of its workloads, CRDs and edge nodes",
 			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
-		r.checkRead(c)
+		r.Findings = append(r.Findings, c.unread...)
 		return r.finish("Check")
 	}
 	r.checkSetting(c)
@@ -41,7 +40,7 @@ func After(ctx context.Context, source Source) *Report {
 	r.checkCredentials(c)
 	r.checkNodeLocal(c)
 	r.checkAlone(c)
-	r.checkRead(c)
+	r.Findings = append(r.Findings, c.unread...)
 	return r.finish("Check")
 }
 
@@ -53,7 +52,7 @@ func (c *Cluster) nothing() bool {
 }
 
 // checkSetting looks at what Services and grids rely on.
-func (r *report) checkSetting(c *Cluster) {
+func (r *Report) checkSetting(c *Cluster) {
 	r.checkEdgeNodes(c)
 	r.checkSites(c)
 	r.checkKubeadm(c)
@@ -70,17 +69,15 @@ func (r *report) checkSetting(c *Cluster) {
 
 // Diagnose finds out what all other commands print of a cluster, and what could not be read of it.
 func Diagnose(ctx context.Context, source Source) (diagnosis *gridview.Diagnosis, unread []Finding) {
-	reader := readCluster(ctx, source)
-	reader.grids(ctx)
-	c := reader.cluster
-	found, missing := &report{}, &report{}
+	c := readCluster(ctx, source)
+	c.readGrids(ctx)
+	found := &Report{}
 	found.checkSetting(c)
-	missing.checkRead(c)
-	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels()}, missing.findings
+	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels()}, c.unread
 }
 
 // checkController looks for the controller.
-func (r *report) checkController(c *Cluster) {
+func (r *Report) checkController(c *Cluster) {
 	const check = gridview.CheckController
 	if !c.knows(kindDeployment) {
 		return
@@ -90,7 +87,7 @@ func (r *report) checkController(c *Cluster) {
 	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
 	r.first(check, "",
 		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is no Deployment of this cluster", ""},
-		row{len(controllers) == 0 && c.gridCount() == 0, Warning, none,
+		row{len(controllers) == 0 && len(c.grids) == 0, Warning, none,
 			"there is no controller, and there are no grids",
 			"apply manifests/application-grid-controller if you want grids; Services work without it"},
 		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
@@ -118,14 +115,6 @@ func (r *report) checkController(c *Cluster) {
 	}
 }
 
-// gridCount is how many grids there are.
-func (c *Cluster) gridCount() (total int) {
-	for _, kind := range v1.Kinds {
-		total += c.gridCounts[kind.Kind]
-	}
-	return total
-}
-
 // shippedVersions are the versions of the CRDs that this program was built with, by name.
 func shippedVersions() (map[string]int, error) {
 	files, err := fs.Glob(manifests.CRDs, "crds/*.yaml")
@@ -150,7 +139,7 @@ func shippedVersions() (map[string]int, error) {
 }
 
 // checkDefinitions compares the grids' CRDs with those that this program knows.
-func (r *report) checkDefinitions(c *Cluster) {
+func (r *Report) checkDefinitions(c *Cluster) {
 	const check = "CRDs"
 	shipped, err := shippedVersions()
 	if err != nil { // a defect of the build
@@ -179,20 +168,20 @@ func (r *report) checkDefinitions(c *Cluster) {
 }
 
 // checkGrids says which grids are not well, and which Services no node sees.
-func (r *report) checkGrids(c *Cluster) {
+func (r *Report) checkGrids(c *Cluster) {
 	const check = "Grids"
 	for _, g := range c.grids {
-		kind := strings.ToLower(g.about.Kind)
-		r.add(Failure, check, g.about, g.message, fmt.Sprintf("kubectl grid status %s/%s -n %s", kind, g.about.Name,
-			g.about.Namespace))
+		ask := fmt.Sprintf("kubectl grid status %s/%s -n %s",
+			strings.ToLower(g.about.Kind), g.about.Name, g.about.Namespace)
+		r.all(check, "", row{g.trouble != "", Failure, g.about, g.trouble, ask})
 	}
 	r.well(check, c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean("CRDs"),
-		Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(c.gridCount(), "grid"))
+		Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(len(c.grids), "grid"))
 	for _, s := range c.services {
-		r.add(Failure, "Services", s.about, s.message,
-			fmt.Sprintf(`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace,
-				s.about.Name))
+		r.all("Services", "", row{s.err != nil, Failure, s.about, fmt.Sprintf(
+			"its annotation %s does not parse, so no node sees its endpoints: %v", s.annotation, s.err), fmt.Sprintf(
+			`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace, s.about.Name)})
 	}
 	r.well("Services", c.knows(kindService), Object{Kind: kindService}, "the topologyKeys of %s parse",
-		output.Count(c.gridCounts[kindService], "Service"))
+		output.Count(len(c.services), "Service"))
 }

@@ -25,7 +25,7 @@ func startsAlone(n *corev1.Node) *corev1.NodeCondition {
 
 // checkAlone looks at which nodes would start their pods without kube-apiserver. Those without lite-apiserver promise
 // nothing.
-func (r *report) checkAlone(c *Cluster) {
+func (r *Report) checkAlone(c *Cluster) {
 	const check = "StartsAlone"
 	with := 0
 	for _, n := range c.nodes {
@@ -33,7 +33,7 @@ func (r *report) checkAlone(c *Cluster) {
 			continue
 		}
 		with++
-		said := c.now.Sub(n.alone.LastHeartbeatTime.Time)
+		said := c.Now.Sub(n.alone.LastHeartbeatTime.Time)
 		r.first(check, n.name,
 			row{n.ready && said > aloneOld, Warning, n.about(), fmt.Sprintf("its lite-apiserver has said nothing for "+
 				"%s, so whether its pods would start without kube-apiserver is not known", said.Round(time.Minute)),

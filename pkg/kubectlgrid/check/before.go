@@ -13,11 +13,10 @@ import (
 
 // Before finds out whether application-grid can be installed on a cluster, and how.
 func Before(ctx context.Context, source Source, images setup.Images) *Report {
-	reader := readCluster(ctx, source)
-	c := reader.cluster
+	c := readCluster(ctx, source)
 	distribution, _ := c.distribution()
-	reader.rights(ctx, rightsToInstall(distribution, c))
-	r := &report{}
+	c.readRights(ctx, rightsToInstall(distribution, c))
+	r := &Report{}
 	r.checkVersions(c)
 	r.checkPlatforms(c)
 	r.checkDistribution(c)
@@ -29,31 +28,23 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkOthers(c)
 	r.checkImages(images)
 	r.checkRights(c)
-	r.checkRead(c)
-	result := r.finish("Preflight")
-	if !result.Failed() && c.knows(kindNode, kindDaemonSet) {
-		result.Install = setup.For(c.kind(), images)
+	r.Findings = append(r.Findings, c.unread...)
+	r.finish("Preflight")
+	if !r.Failed() && c.knows(kindNode, kindDaemonSet) {
+		r.Install = setup.For(c.kind(), images)
 	}
-	return result
-}
-
-// checkRead has a finding for everything that could not be read.
-func (r *report) checkRead(c *Cluster) {
-	for _, lost := range c.failed {
-		r.add(Unknown, CheckRead, lost.about, fmt.Sprintf("it could not be read, and %s: %s", lost.consequence,
-			output.WhyNot(lost.err)), "ask again as somebody who may read it")
-	}
+	return r
 }
 
 // checkDistribution says what made the cluster, and what that means.
-func (r *report) checkDistribution(c *Cluster) {
+func (r *Report) checkDistribution(c *Cluster) {
 	const check = "Distribution"
 	if !c.knows(kindNode) {
 		return
 	}
 	about := Object{Kind: kindNode}
 	name, because := c.distribution()
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	r.first(check, "",
 		row{name == "", Warning, about, "what made this cluster cannot be told from its nodes",
 			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster"},
@@ -67,7 +58,7 @@ func (r *report) checkDistribution(c *Cluster) {
 	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning,
 		Object{Kind: kindPolicy},
 		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
-			c.version),
+			c.Server.Version),
 		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
 	counts := map[string]int{}
 	for _, n := range c.nodes {
@@ -80,7 +71,7 @@ func (r *report) checkDistribution(c *Cluster) {
 }
 
 // checkProxyThere looks for kube-proxy, its mode, its version, and how it gets its server.
-func (r *report) checkProxyThere(c *Cluster) {
+func (r *Report) checkProxyThere(c *Cluster) {
 	const check = "KubeProxy"
 	name, _ := c.distribution()
 	sets := c.running(kubeProxyProgram)
@@ -124,7 +115,7 @@ func (r *report) checkProxyThere(c *Cluster) {
 }
 
 // proxyConfig says how a kube-proxy is configured.
-func (r *report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
+func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
 	const check = "KubeProxy"
 	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(image)
 	if config.modeErr != nil {
@@ -132,7 +123,7 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 	}
 	r.mode(about, mode)
 	proxy, ok := minor(tag)
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	r.all(check, "",
 		row{config.modeErr != nil, Unknown, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
 			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
@@ -141,22 +132,22 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and asks %s (%s)", tag, mode,
 			config.server, config.source), ""},
 		row{!ok, Unknown, about, "its version cannot be told from its image " + image,
-			"see that it goes with the API server's version, " + c.version},
+			"see that it goes with the API server's version, " + c.Server.Version},
 		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
-			c.version), "give it the API server's version"},
+			c.Server.Version), "give it the API server's version"},
 		row{ok && proxy < oldestTested && (!known || proxy <= server), Warning, about, fmt.Sprintf("it is %s, older "+
 			"than what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 
 // mode looks for a mode of kube-proxy that was never tested.
-func (r *report) mode(about Object, mode string) {
+func (r *Report) mode(about Object, mode string) {
 	r.all("KubeProxyMode", "", row{mode == "ipvs", Warning, about, "its mode is ipvs, which was never tested with " +
 		"the wrapper, and which Kubernetes has deprecated since 1.35", "set mode: nftables (or iptables) in its " +
 		"configuration, and restart it on every node before an edge node relies on it"})
 }
 
 // checkOthers looks for what is installed already, or selects the same nodes.
-func (r *report) checkOthers(c *Cluster) {
+func (r *Report) checkOthers(c *Cluster) {
 	const check = "OtherWorkloads"
 	if labelled := c.edges(); labelled > 0 {
 		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as "+
@@ -182,7 +173,7 @@ func (r *report) checkOthers(c *Cluster) {
 }
 
 // checkImages says what no API server knows.
-func (r *report) checkImages(images setup.Images) {
+func (r *Report) checkImages(images setup.Images) {
 	r.add(Unknown, "Images", Object{Kind: kindNode},
 		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a "+
 			"node try",
@@ -194,7 +185,7 @@ func (r *report) checkImages(images setup.Images) {
 
 // rightsToInstall are what the commands of docs/install.md take.
 func rightsToInstall(distribution string, c *Cluster) []right {
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	since := func(minor int) bool { return !known || server >= minor }
 	const rbac, admission = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 	var rights []right
@@ -232,7 +223,7 @@ func rightsToInstall(distribution string, c *Cluster) []right {
 }
 
 // checkRights says what is missing of the rights that installing takes.
-func (r *report) checkRights(c *Cluster) {
+func (r *Report) checkRights(c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}
 	for _, right := range c.rights {

@@ -57,10 +57,7 @@ func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 // asksWrapper reports whether a container has the node's wrapper for its API server: as the one of the cluster that it
 // is in, or by an argument.
 func asksWrapper(c corev1.Container) bool {
-	env := map[string]string{}
-	for _, variable := range c.Env {
-		env[variable.Name] = variable.Value
-	}
+	env := envOf(&c)
 	inCluster := "https://" + net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
 	return leadsToWrapper(inCluster, defaultPort) ||
 		slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(argument string) bool {
@@ -69,7 +66,7 @@ func asksWrapper(c corev1.Container) bool {
 }
 
 // checkBypasses names what reads endpoints itself.
-func (r *report) checkBypasses(c *Cluster) {
+func (r *Report) checkBypasses(c *Cluster) {
 	const check = "Bypass"
 	for _, w := range c.workloads {
 		if w.bypass != nil {

@@ -307,6 +307,12 @@ metadata: {name: cilium, namespace: kube-system}
 spec: {template: {spec: {hostNetwork: true, containers: [{name: cilium-agent, image: "quay.io/cilium/cilium:v1.18.0", command: [cilium-agent]}]}}}
 `
 
+// ciliumWithAddress has the agents of all nodes ask an address that their environment names.
+func ciliumWithAddress(host, port string) string {
+	return strings.Replace(cilium, "command: [cilium-agent]", fmt.Sprintf("command: [cilium-agent], env: "+
+		"[{name: KUBERNETES_SERVICE_HOST, value: %s}, {name: KUBERNETES_SERVICE_PORT, value: %q}]", host, port), 1)
+}
+
 // ciliumEverywhere has the agents of all nodes ask the wrapper that have no CiliumNodeConfig.
 const ciliumEverywhere = `---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: cilium-config, namespace: kube-system},

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,22 +28,24 @@ type ciliumConfig struct {
 	urls  string
 }
 
-// ciliumConfigs reads the CiliumNodeConfigs. A cluster without Cilium has none.
-func (r *reader) ciliumConfigs(ctx context.Context) {
+// whomCiliumAsks is what is not known if a configuration of Cilium could not be read.
+const whomCiliumAsks = "whom the agents of Cilium ask is not known"
+
+// readCiliumConfigs reads the CiliumNodeConfigs. A cluster without Cilium has none.
+func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(ciliumConfigKind.GroupVersion().WithKind(ciliumConfigKind.Kind + "List"))
-	restart := func() { r.cluster.ciliumConfigs = nil }
-	err := pages.Each(ctx, r.API, list, pages.To(restart, func(u *unstructured.Unstructured) {
+	var err error
+	c.ciliumConfigs, err = pages.Keep(ctx, c.API, list, func(u *unstructured.Unstructured) (ciliumConfig, bool) {
 		urls, found, _ := unstructured.NestedString(u.Object, "spec", "defaults", apiServerURLs)
 		given, _, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
 		selector := &metav1.LabelSelector{}
 		err := runtime.DefaultUnstructuredConverter.FromUnstructured(given, selector)
-		if nodes, invalid := metav1.LabelSelectorAsSelector(selector); found && err == nil && invalid == nil {
-			r.cluster.ciliumConfigs = append(r.cluster.ciliumConfigs, ciliumConfig{nodes, urls})
-		}
-	}))
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		r.lost(Object{Kind: ciliumConfigKind.Kind}, err, "whom the agents of Cilium ask is not known")
+		nodes, invalid := metav1.LabelSelectorAsSelector(selector)
+		return ciliumConfig{nodes, urls}, found && err == nil && invalid == nil
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.lost(Object{Kind: ciliumConfigKind.Kind}, err, whomCiliumAsks)
 	}
 }
 
@@ -59,7 +60,7 @@ func (c *Cluster) ciliumURLs(of map[string]string) string {
 }
 
 // checkCilium looks whom the agents of Cilium on edge nodes ask.
-func (r *report) checkCilium(c *Cluster, cilium *workload) {
+func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	const check = "KubeProxyReplacement"
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/install.md, Cilium)"

@@ -116,7 +116,7 @@ type workload struct {
 	selector *metav1.LabelSelector
 	bypass   *bypass
 	problem  string
-	env      map[string]string
+	env      map[string]string // that of Cilium or Calico
 	proxy    *proxyConfig
 }
 
@@ -171,25 +171,23 @@ type definition struct {
 	established bool
 }
 
-// grid is a grid that is not well, or a Service whose annotation is not.
+// grid is what is kept of a grid: the key of one of workloads, and what is wrong with it.
 type grid struct {
-	about   Object
-	message string
+	about        Object
+	key, trouble string
 }
 
-// unread is something that could not be read.
-type unread struct {
-	about       Object
-	err         error
-	consequence string
+// service is what is kept of a Service that has topologyKeys: those, or why its annotation does not parse.
+type service struct {
+	about      Object
+	keys       topology.Keys
+	annotation string
+	err        error
 }
 
 // Cluster is what was read of a cluster.
 type Cluster struct {
-	now time.Time
-	// version is the API server's, certificateEnd when its serving certificate ends.
-	version        string
-	certificateEnd time.Time
+	Source
 
 	nodes     []*node
 	pods      []*pod
@@ -202,25 +200,19 @@ type Cluster struct {
 	policy   bool   // kube-proxy-policy.yaml is, with its binding
 	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
 
-	// governed are the topology keys of the Services, resolvers the nodes with a ready CoreDNS, and resolverKeys the
-	// topology keys of the Service kube-dns.
-	governed      []topology.Keys
-	gridKeys      []string // those of the grids of workloads
-	resolvers     map[string]bool
-	resolverKeys  topology.Keys
-	hubAPI        bool // the hub's APIService is there
-	leads         bool // a controller holds the Lease, wherever it runs
+	services      []service
+	resolvers     map[string]bool // the nodes with a ready CoreDNS
+	hubAPI        bool            // the hub's APIService is there
+	leads         bool            // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
 	ciliumGlobal  string // what cilium-config has of the API servers of all nodes
 
 	definitions []definition
 	grids       []grid
-	gridCounts  map[string]int
-	services    []grid
 	rights      []right
 
-	failed []unread
-	// missing are the kinds that could not be read.
+	// unread say what could not be read, missing are the kinds of it.
+	unread  []Finding
 	missing map[string]bool
 }
 

@@ -86,12 +86,12 @@ func tokenEnd(token string) (time.Time, bool) {
 }
 
 // checkCredentials looks for certificates and tokens that have ended or end soon.
-func (r *report) checkCredentials(c *Cluster) {
+func (r *Report) checkCredentials(c *Cluster) {
 	const check = "Credentials"
 	seen := 0
 	look := func(about Object, key string, found credential, action string) {
 		seen++
-		left, day := found.ends.Sub(c.now), found.ends.UTC().Format(time.DateOnly)
+		left, day := found.ends.Sub(c.Now), found.ends.UTC().Format(time.DateOnly)
 		what := found.what
 		if key != "" {
 			what += " in key " + key
@@ -100,8 +100,8 @@ func (r *report) checkCredentials(c *Cluster) {
 			row{left <= 0, Failure, about, fmt.Sprintf("the %s ended on %s", what, day), action},
 			row{left < soon, Warning, about, fmt.Sprintf("the %s ends on %s, in %s", what, day, days(left)), action})
 	}
-	if !c.certificateEnd.IsZero() {
-		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.certificateEnd},
+	if !c.Server.CertificateEnd.IsZero() {
+		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.Server.CertificateEnd},
 			"renew it; with kubeadm: kubeadm certs renew all, and restart the control plane's pods")
 	}
 	abouts := slices.SortedFunc(maps.Keys(c.carries), func(a, b Object) int {

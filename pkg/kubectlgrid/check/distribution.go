@@ -20,9 +20,8 @@ const (
 // signs are what a node says of its distribution, the surest first.
 var signs = []struct {
 	distribution string
-	// One of these: the prefix of a label's or annotation's key, a part of the kubelet's version, the prefix of
-	// providerID.
-	key, version, provider string
+	// One of these: the prefix of a label's or annotation's key, or a part of the kubelet's version.
+	key, version string
 }{
 	{distribution: setup.RKE2, version: "+rke2"},
 	{distribution: setup.RKE2, key: "rke2.io/"},
@@ -47,11 +46,12 @@ var ownProxy = map[string]bool{setup.K3s: true, setup.MicroK8s: true}
 
 // distributionOf is the distribution of a node and the sign of it; empty if there is none.
 func distributionOf(n *corev1.Node) (distribution, because string) {
+	kubelet := n.Status.NodeInfo.KubeletVersion
 	for _, sign := range signs {
-		switch {
-		case sign.version != "" && strings.Contains(n.Status.NodeInfo.KubeletVersion, sign.version):
-			return sign.distribution, "kubelet " + n.Status.NodeInfo.KubeletVersion
-		case sign.key == "":
+		if sign.version != "" {
+			if strings.Contains(kubelet, sign.version) {
+				return sign.distribution, "kubelet " + kubelet
+			}
 			continue
 		}
 		for _, keys := range []map[string]string{n.Labels, n.Annotations} {
@@ -91,7 +91,7 @@ func (c *Cluster) distribution() (name, because string) {
 func (c *Cluster) kind() setup.Kind {
 	var kind setup.Kind
 	kind.Distribution, _ = c.distribution()
-	kind.Minor, _ = minor(c.version)
+	kind.Minor, _ = minor(c.Server.Version)
 	for _, w := range c.running(kubeProxyProgram) {
 		if !w.selectsEdge {
 			kind.KubeProxy, kind.KubeProxyTag = repository(w.image), tagOf(w.image)

@@ -23,7 +23,7 @@ const (
 
 // edgeCheck goes through the nodes.
 type edgeCheck struct {
-	*report
+	*Report
 	*Cluster
 
 	wrappers, proxies, daemons map[string][]*pod
@@ -33,13 +33,14 @@ type edgeCheck struct {
 }
 
 // checkEdgeNodes goes through the nodes: what each has, and what it should have.
-func (r *report) checkEdgeNodes(c *Cluster) {
+func (r *Report) checkEdgeNodes(c *Cluster) {
 	if !c.knows(kindNode, kindPod) {
 		return
 	}
 	e := &edgeCheck{r, c, c.byNode(wrapperProgram), c.byNode(kubeProxyProgram), c.byNode(daemonProgram), false, false}
 	e.anyProxy = len(e.proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
-	e.names = len(e.daemons) > 0 || len(c.installed(daemonProgram)) > 0 || c.gridCounts["StatefulSetGrid"] > 0
+	e.names = len(e.daemons) > 0 || len(c.installed(daemonProgram)) > 0 || slices.ContainsFunc(c.grids,
+		func(g grid) bool { return g.about.Kind == "StatefulSetGrid" })
 	edges, pods := c.edges(), 0
 	for _, n := range c.nodes {
 		if n.isEdge() {
@@ -261,7 +262,7 @@ func podNames(pods []*pod) string {
 }
 
 // checkSites says which nodes are half in a site, and which sites have no CoreDNS.
-func (r *report) checkSites(c *Cluster) {
+func (r *Report) checkSites(c *Cluster) {
 	if !c.knows(kindNode, kindPod, kindService) {
 		return
 	}
@@ -269,10 +270,24 @@ func (r *report) checkSites(c *Cluster) {
 	for name := range c.byNode(wrapperProgram) {
 		wrapped[name] = true
 	}
-	found := gridview.Sites{Nodes: c.labels(), Wrapped: wrapped, Governed: c.governed, GridKeys: c.gridKeys,
-		Resolvers: c.resolvers, ResolverKeys: c.resolverKeys}.Findings()
-	r.findings = append(r.findings, found...)
-	if len(found) == 0 && len(c.governed) > 0 {
+	sites := gridview.Sites{Nodes: c.labels(), Wrapped: wrapped, Resolvers: c.resolvers}
+	for _, g := range c.grids {
+		if g.key != "" {
+			sites.GridKeys = append(sites.GridKeys, g.key)
+		}
+	}
+	for _, s := range c.services {
+		switch {
+		case s.err != nil:
+		case s.about == named(kindService, system, "kube-dns"):
+			sites.ResolverKeys = s.keys
+		case s.keys.Governed():
+			sites.Governed = append(sites.Governed, s.keys)
+		}
+	}
+	found := sites.Findings()
+	r.Findings = append(r.Findings, found...)
+	if len(found) == 0 && len(sites.Governed) > 0 {
 		r.ok(gridview.CheckSite, Object{Kind: kindNode}, "the nodes of the sites are edge nodes with a CoreDNS")
 	}
 }

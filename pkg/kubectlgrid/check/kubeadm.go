@@ -40,7 +40,7 @@ func (c *Cluster) kubeProxySets() kubeProxySets {
 }
 
 // checkKubeadm looks at what keeps kubeadm's kube-proxy off edge nodes.
-func (r *report) checkKubeadm(c *Cluster) {
+func (r *Report) checkKubeadm(c *Cluster) {
 	const check = "KubeProxyPlacement"
 	sets := c.kubeProxySets()
 	if name, _ := c.distribution(); name != setup.Kubeadm || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
@@ -65,14 +65,14 @@ func (r *report) checkKubeadm(c *Cluster) {
 			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/install.md)")
 		return
 	}
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	policies, old := Object{Kind: kindPolicy, Name: policyName}, known && server < setup.MutatingPolicy
 	policiesKnown := c.knows(kindPolicy, kindPolicy+"Binding")
 	r.first(check, "",
 		row{policiesKnown && c.policy, OK, policies,
 			"it keeps kubeadm's kube-proxy off edge nodes, also after an upgrade", ""},
 		row{policiesKnown && old, Warning, policies, fmt.Sprintf("an API server of %s has no such policies: an "+
-			"upgrade by kubeadm takes away what keeps its kube-proxy off edge nodes", c.version),
+			"upgrade by kubeadm takes away what keeps its kube-proxy off edge nodes", c.Server.Version),
 			"repeat after each upgrade, before anything else: " + awayPatch},
 		row{policiesKnown && known, Failure, policies, "the policy or its binding is not there: the next upgrade by " +
 			"kubeadm takes away what keeps its kube-proxy off edge nodes",
@@ -102,7 +102,7 @@ func (c *Cluster) edges() int {
 }
 
 // checkRemoval looks for a removal that was begun in the wrong order, or that has left something.
-func (r *report) checkRemoval(c *Cluster) {
+func (r *Report) checkRemoval(c *Cluster) {
 	const check = "Removal"
 	if !c.knows(kindNode, kindDaemonSet, kindPod) {
 		return
@@ -125,7 +125,7 @@ func (r *report) checkRemoval(c *Cluster) {
 }
 
 // checkHub compares the hub that is there with the one that the wrappers ask.
-func (r *report) checkHub(c *Cluster) {
+func (r *Report) checkHub(c *Cluster) {
 	const check = "Hub"
 	if !c.knows(kindDeployment, kindDaemonSet, kindAPIService) {
 		return
@@ -167,7 +167,7 @@ func has(tag string, names []string) string {
 }
 
 // checkSkew looks for programs that differ from each other in their versions.
-func (r *report) checkSkew(c *Cluster) {
+func (r *Report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"
 	for _, program := range []Program{wrapperProgram, daemonProgram} {
 		images, on := map[string][]string{}, c.byNode(program)
@@ -196,7 +196,7 @@ func (r *report) checkSkew(c *Cluster) {
 	sets := Object{Kind: kindDaemonSet, Namespace: system}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the programs are of different versions: " +
 		byTag(tags, has), "give all of them the same tag in your kustomization, and apply it"})
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	tags = map[string][]string{}
 	for _, w := range c.running(kubeProxyProgram) {
 		tag := tagOf(w.image)
@@ -204,7 +204,7 @@ func (r *report) checkSkew(c *Cluster) {
 		version, ok := minor(tag)
 		r.all(check, "", row{ok && known && (version > server || version < server-oldestSkew), Warning, w.about(),
 			fmt.Sprintf("kube-proxy %s does not go with an API server of %s: it may be up to %d minor versions older, "+
-				"and not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
+				"and not newer", tag, c.Server.Version, oldestSkew), "give it the tag of the API server's version"})
 	}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
 		byTag(tags, has), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +

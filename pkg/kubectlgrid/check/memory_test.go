@@ -27,7 +27,7 @@ func TestMemory(t *testing.T) {
 				"--master=http://localhost:51006"},
 		}}},
 	}
-	r := &reader{cluster: &Cluster{documents: &documents{read: map[Object]*document{}}, carries: map[Object]bool{}}}
+	c := &Cluster{documents: &documents{read: map[Object]*document{}}, carries: map[Object]bool{}}
 	heap := func() uint64 {
 		runtime.GC()
 		var stats runtime.MemStats
@@ -46,7 +46,7 @@ func TestMemory(t *testing.T) {
 		if err := n.Unmarshal(data); err != nil {
 			t.Fatal(err)
 		}
-		r.cluster.nodes = append(r.cluster.nodes, nodeOf(&n))
+		c.nodes = append(c.nodes, nodeOf(&n))
 		for j := range 3 {
 			pod.Name, pod.Spec.NodeName = fmt.Sprintf("pod-%d-%d", i, j), node.Name
 			data, err := pod.Marshal()
@@ -57,15 +57,15 @@ func TestMemory(t *testing.T) {
 			if err := p.Unmarshal(data); err != nil {
 				t.Fatal(err)
 			}
-			r.pod(t.Context(), &p, configs)
+			c.pods = append(c.pods, c.podOf(t.Context(), &p, configs))
 		}
 	}
 	per := (heap() - before) / nodes
 	t.Logf("%d bytes for a node with three pods, of %d", per, 4*len(large))
-	if len(r.cluster.pods) != 3*nodes || len(r.cluster.nodes) != nodes || per > limit {
-		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(r.cluster.nodes), len(r.cluster.pods),
+	if len(c.pods) != 3*nodes || len(c.nodes) != nodes || per > limit {
+		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(c.nodes), len(c.pods),
 			per,
 			limit)
 	}
-	runtime.KeepAlive(r)
+	runtime.KeepAlive(c)
 }

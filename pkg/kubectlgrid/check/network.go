@@ -7,7 +7,7 @@ import (
 
 // checkReplacements looks for what programs Services in kube-proxy's place. If it does not ask the wrapper, Services
 // reach every site.
-func (r *report) checkReplacements(c *Cluster) {
+func (r *Report) checkReplacements(c *Cluster) {
 	const check = "KubeProxyReplacement"
 	found := false
 	for _, cilium := range c.running(ciliumProgram) {
@@ -35,7 +35,7 @@ func (r *report) checkReplacements(c *Cluster) {
 }
 
 // checkNodeLocal looks for NodeLocal DNSCache.
-func (r *report) checkNodeLocal(c *Cluster) {
+func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
 		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up "+
@@ -47,7 +47,7 @@ func (r *report) checkNodeLocal(c *Cluster) {
 }
 
 // checkPort looks for others that take the wrapper's port.
-func (r *report) checkPort(c *Cluster) {
+func (r *Report) checkPort(c *Cluster) {
 	const check = "Port"
 	edges := map[string]bool{}
 	for _, n := range c.nodes {

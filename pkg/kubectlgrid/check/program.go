@@ -80,6 +80,15 @@ func commandLine(c *corev1.Container) []string {
 	return words
 }
 
+// envOf is the environment of a container, as far as it is written there.
+func envOf(c *corev1.Container) map[string]string {
+	env := map[string]string{}
+	for _, variable := range c.Env {
+		env[variable.Name] = variable.Value
+	}
+	return env
+}
+
 // flagOf is the last value of a flag, as the programs read it: --name=value or --name value.
 func flagOf(words []string, name string) (value string, given bool) {
 	for i, word := range words {

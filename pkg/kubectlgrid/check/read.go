@@ -23,6 +23,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -110,65 +111,91 @@ type Source struct {
 	Now time.Time
 }
 
-// reader reads a Cluster.
-type reader struct {
-	Source
-
-	cluster *Cluster
-}
-
 // readCluster reads what both questions need.
-func readCluster(ctx context.Context, source Source) *reader {
-	r := &reader{Source: source, cluster: &Cluster{
-		now: source.Now, documents: &documents{api: source.API, read: map[Object]*document{}},
-		carries: map[Object]bool{}, gridCounts: map[string]int{}, missing: map[string]bool{},
-	}}
-	r.cluster.version, r.cluster.certificateEnd = source.Server.Version, source.Server.CertificateEnd
-	r.ciliumConfigs(ctx)
-	r.nodes(ctx)
-	r.pods(ctx)
-	r.workloads(ctx, kindDaemonSet, &appsv1.DaemonSetList{})
-	r.workloads(ctx, kindDeployment, &appsv1.DeploymentList{})
-	r.workloads(ctx, "StatefulSet", &appsv1.StatefulSetList{})
-	r.surroundings(ctx)
-	r.services(ctx)
-	return r
+func readCluster(ctx context.Context, source Source) *Cluster {
+	c := &Cluster{
+		Source: source, documents: &documents{api: source.API, read: map[Object]*document{}},
+		carries: map[Object]bool{}, missing: map[string]bool{},
+	}
+	c.readCiliumConfigs(ctx)
+	c.readNodes(ctx)
+	c.readPods(ctx)
+	c.readWorkloads(ctx, kindDaemonSet, &appsv1.DaemonSetList{})
+	c.readWorkloads(ctx, kindDeployment, &appsv1.DeploymentList{})
+	c.readWorkloads(ctx, "StatefulSet", &appsv1.StatefulSetList{})
+	c.readSurroundings(ctx)
+	c.readServices(ctx)
+	return c
 }
 
 // lost notes that something could not be read. An API server that does not know a kind has none of it, which is no
 // loss.
-func (r *reader) lost(about Object, err error, consequence string) {
-	r.cluster.missing[about.Kind] = true
-	r.cluster.failed = append(r.cluster.failed, unread{about, err, consequence})
+func (c *Cluster) lost(about Object, err error, consequence string) {
+	c.missing[about.Kind] = true
+	c.unread = append(c.unread, unread(about, err, consequence))
 }
 
-func (r *reader) nodes(ctx context.Context) {
-	c := r.cluster
-	restart := func() { c.nodes = nil }
-	err := pages.Each(ctx, r.API, &corev1.NodeList{}, pages.To(restart, func(n *corev1.Node) {
+// unread is the finding that something could not be read.
+func unread(about Object, err error, consequence string) Finding {
+	return Finding{
+		Severity: Unknown, Check: CheckRead, Object: about,
+		Message: fmt.Sprintf("it could not be read, and %s: %s", consequence, output.WhyNot(err)),
+		Action:  "ask again as somebody who may read it",
+	}
+}
+
+// object reads an object that a cluster may lack; nil if it does. It reports false if that could not be read.
+func (c *Cluster) object(ctx context.Context, kind schema.GroupVersionKind, name, consequence string) (
+	found *unstructured.Unstructured, known bool) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+	switch err := c.API.Get(ctx, client.ObjectKey{Name: name}, object); {
+	case err == nil:
+		return object, true
+	case !apierrors.IsNotFound(err):
+		c.lost(Object{Kind: kind.Kind, Name: name}, err, consequence)
+		return nil, false
+	}
+	return nil, true
+}
+
+// document reads a ConfigMap or Secret that a cluster may lack; nil if it does, or could not be read.
+func (c *Cluster) document(ctx context.Context, about Object, consequence string) *document {
+	doc := c.documents.get(ctx, about.Kind, about.Namespace, about.Name)
+	if doc.err == nil {
+		return doc
+	}
+	if !apierrors.IsNotFound(doc.err) {
+		c.lost(about, doc.err, consequence)
+	}
+	return nil
+}
+
+func (c *Cluster) readNodes(ctx context.Context) {
+	var err error
+	c.nodes, err = pages.Keep(ctx, c.API, &corev1.NodeList{}, func(n *corev1.Node) (*node, bool) {
 		reduced := nodeOf(n)
 		reduced.ciliumURLs = c.ciliumURLs(n.Labels)
-		c.nodes = append(c.nodes, reduced)
-	}))
+		return reduced, true
+	})
 	if err != nil {
-		restart()
-		r.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
+		c.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
 	}
 }
 
-// pods reads the pods in the nodes' network: all of ours, every kube-proxy, and whoever else can take a port of a node.
-func (r *reader) pods(ctx context.Context) {
-	c := r.cluster
-	restart := func() { c.pods = nil }
+// readPods reads the pods in the nodes' network: all of ours, every kube-proxy, and whoever else can take a port of a
+// node.
+func (c *Cluster) readPods(ctx context.Context) {
 	configs := map[string]*proxyConfig{}
-	visit := func(p *corev1.Pod) {
-		if p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			r.pod(ctx, p, configs)
-		}
-	}
-	read := func(options ...client.ListOption) error {
-		restart()
-		return pages.Each(ctx, r.API, &corev1.PodList{}, pages.To(restart, visit), options...)
+	read := func(options ...client.ListOption) (err error) {
+		c.pods, err = pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (*pod, bool) {
+			if !p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				return nil, false
+			}
+			reduced := c.podOf(ctx, p, configs)
+			return reduced, reduced != nil
+		}, options...)
+		return err
 	}
 	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
@@ -177,20 +204,19 @@ func (r *reader) pods(ctx context.Context) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil:
-		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
-			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
+		c.unread = append(c.unread, unread(Object{Kind: kindPod}, err,
+			"only those in "+system+" were looked at; who else takes a port of a node is not known"))
 	default:
-		restart()
-		r.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
+		c.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
 	}
 }
 
-// pod keeps a pod if it matters.
-func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*proxyConfig) {
+// podOf reduces a pod; nil if it does not matter.
+func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*proxyConfig) *pod {
 	program, container := programOf(&p.Spec)
 	takes := takesPort(&p.Spec)
 	if program == "" && !takes {
-		return
+		return nil
 	}
 	reduced := &pod{
 		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
@@ -224,7 +250,7 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 		if address, given := flagOf(commandLine(container), "bind-address"); given {
 			reduced.port = portOf(address)
 		}
-		r.carry(p.Namespace, &p.Spec)
+		c.carry(p.Namespace, &p.Spec)
 	case kubeProxyProgram:
 		// Pods of one revision of a DaemonSet are configured alike.
 		revision := ""
@@ -233,25 +259,25 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 		}
 		reduced.proxy = configs[revision]
 		if reduced.proxy == nil {
-			config := r.cluster.documents.proxyConfigOf(ctx, p.Namespace, &p.Spec, container)
+			config := c.documents.proxyConfigOf(ctx, p.Namespace, &p.Spec, container)
 			reduced.proxy = &config
 			if revision != "" {
 				configs[revision] = &config
 			}
 		}
-		r.carry(p.Namespace, &p.Spec)
+		c.carry(p.Namespace, &p.Spec)
 	case daemonProgram:
-		r.carry(p.Namespace, &p.Spec)
+		c.carry(p.Namespace, &p.Spec)
 	default:
 	}
-	r.cluster.pods = append(r.cluster.pods, reduced)
+	return reduced
 }
 
 // carry notes the ConfigMaps and Secrets of a pod.
-func (r *reader) carry(namespace string, spec *corev1.PodSpec) {
+func (c *Cluster) carry(namespace string, spec *corev1.PodSpec) {
 	for i := range spec.Volumes {
 		for _, source := range sourcesOf(&spec.Volumes[i]) {
-			r.cluster.carries[named(source.kind, namespace, source.name)] = true
+			c.carries[named(source.kind, namespace, source.name)] = true
 		}
 	}
 }
@@ -277,12 +303,9 @@ func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
-// workloads reads the workloads of one kind, in all namespaces.
-func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectList) {
-	c := r.cluster
-	before := len(c.workloads)
-	restart := func() { c.workloads = c.workloads[:before] }
-	err := pages.Each(ctx, r.API, list, pages.To(restart, func(item client.Object) {
+// readWorkloads reads the workloads of one kind, in all namespaces.
+func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.ObjectList) {
+	found, err := pages.Keep(ctx, c.API, list, func(item client.Object) (*workload, bool) {
 		w := &workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
@@ -295,166 +318,124 @@ func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectL
 		case *appsv1.StatefulSet:
 			template = &o.Spec.Template
 		default:
-			return
+			return nil, false
 		}
-		r.workload(ctx, w, &template.Spec)
-	}))
+		return w, c.complete(ctx, w, &template.Spec)
+	})
+	c.workloads = append(c.workloads, found...)
 	if err != nil {
-		restart()
-		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
+		c.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
 			"programs, are not known")
 	}
 }
 
-func (r *reader) workload(ctx context.Context, w *workload, spec *corev1.PodSpec) {
+// complete fills in what follows from the pods of a workload, and reports whether it matters.
+func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpec) bool {
 	var container *corev1.Container
 	w.program, container = programOf(spec)
 	w.takesPort = takesPort(spec)
 	w.bypass = bypassOf(w.name, spec)
 	w.placement(spec)
-	if w.program == "" && !w.takesPort && !w.selectsEdge && w.bypass == nil {
-		return
-	}
 	if container != nil {
 		w.image = container.Image
 	}
 	switch w.program {
 	case kubeProxyProgram:
-		config := r.cluster.documents.proxyConfigOf(ctx, w.namespace, spec, container)
+		config := c.documents.proxyConfigOf(ctx, w.namespace, spec, container)
 		w.proxy = &config
-	case calicoProgram:
-		w.env = map[string]string{}
-		for _, variable := range container.Env {
-			w.env[variable.Name] = variable.Value
-		}
+	case calicoProgram, ciliumProgram:
+		w.env = envOf(container)
 	case wrapperProgram:
 		w.hub, _ = flagOf(commandLine(container), "hub")
 	case controllerProgram:
-		r.carry(w.namespace, spec)
+		c.carry(w.namespace, spec)
 		if w.ready < w.desired {
-			w.problem = r.problem(ctx, w)
+			w.problem = c.problem(ctx, w)
 		}
 	default:
 	}
-	r.cluster.workloads = append(r.cluster.workloads, w)
+	return w.program != "" || w.takesPort || w.selectsEdge || w.bypass != nil
 }
 
 // problem is what is wrong with the first pod of a workload that is not ready; nothing if that is not known.
-func (r *reader) problem(ctx context.Context, w *workload) string {
+func (c *Cluster) problem(ctx context.Context, w *workload) string {
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	list := &corev1.PodList{}
-	if err != nil || r.API.List(ctx, list, client.InNamespace(w.namespace),
+	if err != nil || c.API.List(ctx, list, client.InNamespace(w.namespace),
 		client.MatchingLabelsSelector{Selector: selector}, client.Limit(pages.Size)) != nil {
 		return "" // that pods are missing is said all the same
 	}
 	return gridview.FirstPodProblem(list.Items, "", "")
 }
 
-// services reads the Services that have topologyKeys, and the pods of CoreDNS.
-func (r *reader) services(ctx context.Context) {
-	c := r.cluster
+// readServices reads the Services that have topologyKeys, and the pods of CoreDNS.
+func (c *Cluster) readServices(ctx context.Context) {
 	list := pages.Metadata(corev1.SchemeGroupVersion.WithKind(kindService))
-	restart := func() { c.services, c.governed, c.gridCounts[kindService] = nil, nil, 0 }
-	err := pages.Each(ctx, r.API, list, pages.To(restart, func(object *metav1.PartialObjectMetadata) {
-		keys, annotation, err := topology.KeysOf(object.Annotations)
-		if annotation != "" {
-			c.gridCounts[kindService]++
-		}
-		switch {
-		case err != nil:
-			c.services = append(c.services, grid{named(kindService, object.Namespace, object.Name), fmt.Sprintf(
-				"its annotation %s does not parse, so no node sees its endpoints: %v", annotation, err)})
-		case object.Namespace == system && object.Name == "kube-dns":
-			c.resolverKeys = keys
-		case keys.Governed():
-			c.governed = append(c.governed, keys)
-		}
-	}))
+	var err error
+	c.services, err = pages.Keep(ctx, c.API, list, func(o *metav1.PartialObjectMetadata) (service, bool) {
+		s := service{about: named(kindService, o.Namespace, o.Name)}
+		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
+		return s, s.annotation != ""
+	})
 	if err != nil {
-		restart()
-		r.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
+		c.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
 		return
 	}
-	if len(c.governed) == 0 {
-		return // there are no sites that would need names
-	}
-	resolvers := map[string]bool{}
-	restart = func() { clear(resolvers) }
-	err = pages.Each(ctx, r.API, &corev1.PodList{}, pages.To(restart, func(p *corev1.Pod) {
-		if p.DeletionTimestamp == nil && gridview.IsReady(p) {
-			resolvers[p.Spec.NodeName] = true
-		}
-	}), client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
+	resolvers, err := pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (string, bool) {
+		return p.Spec.NodeName, p.DeletionTimestamp == nil && gridview.IsReady(p)
+	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
 	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
-		c.resolvers = resolvers
+		c.resolvers = map[string]bool{}
+		for _, node := range resolvers {
+			c.resolvers[node] = true
+		}
 	}
 }
 
-// surroundings reads the few objects that say how the cluster was made.
-func (r *reader) surroundings(ctx context.Context) {
-	c := r.cluster
-	switch doc := c.documents.get(ctx, kindConfigMap, system, "kubeadm-config"); {
-	case doc.err == nil:
-		c.kubeadm = true
-	case !apierrors.IsNotFound(doc.err):
-		r.lost(doc.about, doc.err, "whether kubeadm made this cluster is not known for sure")
-	}
+// readSurroundings reads the few objects that say how the cluster was made.
+func (c *Cluster) readSurroundings(ctx context.Context) {
+	c.kubeadm = c.document(ctx, named(kindConfigMap, system, "kubeadm-config"),
+		"whether kubeadm made this cluster is not known for sure") != nil
 	if len(c.running(ciliumProgram)) > 0 {
-		switch doc := c.documents.get(ctx, kindConfigMap, system, "cilium-config"); {
-		case doc.err == nil:
+		if doc := c.document(ctx, named(kindConfigMap, system, "cilium-config"), whomCiliumAsks); doc != nil {
 			c.ciliumGlobal = doc.data[apiServerURLs]
-		case !apierrors.IsNotFound(doc.err):
-			r.lost(doc.about, doc.err, "whom the agents of Cilium ask is not known")
 		}
 	}
 	if len(c.running(calicoProgram)) > 0 {
-		felix := &unstructured.Unstructured{}
-		felix.SetGroupVersionKind(felixKind)
-		err := r.API.Get(ctx, client.ObjectKey{Name: "default"}, felix)
-		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kindFelix, Name: "default"}, err,
-				"whether Calico takes kube-proxy's place is not known")
+		felix, _ := c.object(ctx, felixKind, "default", "whether Calico takes kube-proxy's place is not known")
+		if felix != nil {
+			if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
+				c.felixBPF = strconv.FormatBool(enabled)
+			}
 		}
-		if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
-			c.felixBPF = strconv.FormatBool(enabled)
-		}
-	}
-	there := func(kind schema.GroupVersionKind, name, consequence string) bool {
-		object := &metav1.PartialObjectMetadata{}
-		object.SetGroupVersionKind(kind)
-		err := r.API.Get(ctx, client.ObjectKey{Name: name}, object)
-		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kind.Kind, Name: name}, err, consequence)
-		}
-		return err == nil
 	}
 	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"
-	c.policy = there(policyKind, policyName, consequence) &&
-		there(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
+	policy, _ := c.object(ctx, policyKind, policyName, consequence)
+	if policy != nil {
+		binding, _ := c.object(ctx, policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
+		c.policy = binding != nil
+	}
 	lease := &unstructured.Unstructured{}
 	lease.SetGroupVersionKind(leaseKind)
-	if r.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil {
+	if c.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil {
 		text, _, _ := unstructured.NestedString(lease.Object, "spec", "renewTime")
 		renewed, err := time.Parse(time.RFC3339, text)
-		c.leads = err == nil && r.Now.Sub(renewed) < leaseOver
+		c.leads = err == nil && c.Now.Sub(renewed) < leaseOver
 	}
-	c.hubAPI = there(apiKind, hubAPIName, "whether a hub is installed is not known")
+	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
+	c.hubAPI = hub != nil
 }
 
-// grids reads the grids' definitions, the grids that are not well, and Services whose annotation does not parse.
-func (r *reader) grids(ctx context.Context) {
-	c := r.cluster
+// readGrids reads the grids' definitions and the grids.
+func (c *Cluster) readGrids(ctx context.Context) {
 	for _, kind := range v1.Kinds {
-		crd := &unstructured.Unstructured{}
-		crd.SetGroupVersionKind(crdKind)
 		d := definition{name: kind.Plural + "." + v1.GroupName}
-		err := r.API.Get(ctx, client.ObjectKey{Name: d.name}, crd)
-		if err != nil && !apierrors.IsNotFound(err) {
-			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor the state of such grids")
+		crd, known := c.object(ctx, crdKind, d.name, "its version is not known, nor the state of such grids")
+		if !known {
 			c.missing[kind.Kind] = true
 			continue
 		}
-		if d.found = err == nil; d.found {
+		if d.found = crd != nil; d.found {
 			// What is no number is none of ours, like what is not there.
 			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
 			d.established = hasCondition(crd, "Established")
@@ -463,19 +444,16 @@ func (r *reader) grids(ctx context.Context) {
 		if !d.found {
 			continue
 		}
-		before := len(c.grids)
-		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
-		err = pages.Each(ctx, r.API, kind.NewList(), pages.To(restart, func(object v1.Object) {
-			c.gridCounts[kind.Kind]++
+		found, err := pages.Keep(ctx, c.API, kind.NewList(), func(object v1.Object) (grid, bool) {
+			g := grid{about: named(kind.Kind, object.GetNamespace(), object.GetName()), trouble: gridTrouble(object)}
 			if spec, _ := v1.Workload(object); spec != nil {
-				c.gridKeys = append(c.gridKeys, spec.GridUniqKey)
+				g.key = spec.GridUniqKey
 			}
-			if message := gridTrouble(object); message != "" {
-				c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
-			}
-		}))
+			return g, true
+		})
+		c.grids = append(c.grids, found...)
 		if err != nil {
-			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
+			c.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}
 	}
 }
@@ -509,17 +487,14 @@ func gridTrouble(object v1.Object) string {
 	return strings.Join(trouble, "; ")
 }
 
-// credentials reads the ConfigMaps and Secrets that the programs' pods have.
-func (r *reader) credentials(ctx context.Context) {
-	for about := range r.cluster.carries {
-		doc := r.cluster.documents.get(ctx, about.Kind, about.Namespace, about.Name)
-		if doc.err != nil && !apierrors.IsNotFound(doc.err) {
-			r.lost(about, doc.err, "when the credentials in it end is not known")
-		}
+// readCredentials reads the ConfigMaps and Secrets that the programs' pods have.
+func (c *Cluster) readCredentials(ctx context.Context) {
+	for about := range c.carries {
+		c.document(ctx, about, "when the credentials in it end is not known")
 	}
-	root := r.cluster.documents.get(ctx, kindConfigMap, system, "kube-root-ca.crt")
+	root := c.documents.get(ctx, kindConfigMap, system, "kube-root-ca.crt")
 	if root.err == nil {
-		r.cluster.carries[root.about] = true
+		c.carries[root.about] = true
 	}
 }
 
@@ -544,8 +519,8 @@ func (r *right) String() string {
 	return text
 }
 
-// rights asks what the user may do of what installing takes.
-func (r *reader) rights(ctx context.Context, wanted []right) {
+// readRights asks what the user may do of what installing takes.
+func (c *Cluster) readRights(ctx context.Context, wanted []right) {
 	for _, right := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -556,11 +531,11 @@ func (r *reader) rights(ctx context.Context, wanted []right) {
 				Name:      right.name,
 			},
 		}}
-		if err := r.API.Create(ctx, review); err != nil {
-			r.lost(Object{Kind: "SelfSubjectAccessReview"}, err, "what you may do is not known")
+		if err := c.API.Create(ctx, review); err != nil {
+			c.lost(Object{Kind: "SelfSubjectAccessReview"}, err, "what you may do is not known")
 			return
 		}
 		right.allowed, right.reason = review.Status.Allowed, review.Status.Reason
-		r.cluster.rights = append(r.cluster.rights, right)
+		c.rights = append(c.rights, right)
 	}
 }

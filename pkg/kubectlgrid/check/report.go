@@ -52,9 +52,6 @@ func (r *Report) Incomplete() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead })
 }
 
-// report collects findings.
-type report struct{ findings []Finding }
-
 // row is a line of a table of conditions: the finding where the condition holds.
 type row struct {
 	holds           bool
@@ -64,52 +61,53 @@ type row struct {
 }
 
 // first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one.
-func (r *report) first(check, node string, rows ...row) {
+func (r *Report) first(check, node string, rows ...row) {
 	if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
 		r.all(check, node, rows[i])
 	}
 }
 
 // all adds every row of a table that holds.
-func (r *report) all(check, node string, rows ...row) {
+func (r *Report) all(check, node string, rows ...row) {
 	for _, row := range rows {
 		if row.holds {
-			r.findings = append(r.findings, Finding{Severity: row.severity, Check: check, Object: row.about,
+			r.Findings = append(r.Findings, Finding{Severity: row.severity, Check: check, Object: row.about,
 				Message: row.message, Action: row.action, Node: node})
 		}
 	}
 }
 
-func (r *report) add(severity Severity, check string, about Object, message, action string) {
+func (r *Report) add(severity Severity, check string, about Object, message, action string) {
 	r.all(check, "", row{true, severity, about, message, action})
 }
 
-func (r *report) ok(check string, about Object, format string, args ...any) {
+func (r *Report) ok(check string, about Object, format string, args ...any) {
 	r.add(OK, check, about, fmt.Sprintf(format, args...), "")
 }
 
 // well says that all is well with a check that has no other finding, if what it takes is known.
-func (r *report) well(check string, known bool, about Object, format string, args ...any) {
+func (r *Report) well(check string, known bool, about Object, format string, args ...any) {
 	if known && r.clean(check) {
 		r.ok(check, about, format, args...)
 	}
 }
 
 // clean reports whether a check has no finding yet that is not ok.
-func (r *report) clean(check string) bool {
-	return !slices.ContainsFunc(r.findings, func(f Finding) bool { return f.Check == check && f.Severity != OK })
+func (r *Report) clean(check string) bool {
+	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == check && f.Severity != OK })
 }
 
-// finish sorts the findings: the worst first, those of one check together.
-func (r *report) finish(kind string) *Report {
-	slices.SortStableFunc(r.findings, func(a, b Finding) int {
+// finish sorts the findings, the worst first and those of one check together, and counts them.
+func (r *Report) finish(kind string) *Report {
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 	})
-	summary := map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}
-	for _, f := range r.findings {
-		summary[f.Severity]++
+	r.APIVersion, r.Kind = output.APIVersion, kind
+	r.Summary = map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}
+	for _, f := range r.Findings {
+		r.Summary[f.Severity]++
 	}
-	return &Report{APIVersion: output.APIVersion, Kind: kind, Summary: summary, Findings: r.findings}
+	return r
 }
 
 // named is an object with a name.

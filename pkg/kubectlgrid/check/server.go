@@ -2,13 +2,11 @@ package check
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 )
 
@@ -22,21 +20,17 @@ type Server struct {
 func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
 	var answer Server
 	config = rest.CopyConfig(config)
-	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return certificateWatcher{next, &answer} })
-	api, err := rest.UnversionedRESTClientFor(config)
+	api, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return Server{}, err
 	}
-	data, err := api.Get().AbsPath("/version").DoRaw(ctx)
+	info, err := api.ServerVersionWithContext(ctx)
 	if err != nil {
 		return Server{}, err
 	}
-	var info struct {
-		GitVersion string `json:"gitVersion"`
-	}
-	if err := json.Unmarshal(data, &info); err != nil || info.GitVersion == "" {
-		return Server{}, errors.Join(errors.New("/version has no gitVersion"), err)
+	if info.GitVersion == "" {
+		return Server{}, errors.New("/version has no gitVersion")
 	}
 	answer.Version = info.GitVersion
 	return answer, nil

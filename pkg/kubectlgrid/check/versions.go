@@ -29,21 +29,22 @@ func minor(version string) (int, bool) {
 }
 
 // checkVersions compares the versions of the API server and the nodes with each other and with what is tested.
-func (r *report) checkVersions(c *Cluster) {
+func (r *Report) checkVersions(c *Cluster) {
 	const check = "Versions"
 	about, upgrade := Object{Kind: "API server"}, fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested)
 	tested := fmt.Sprintf("than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
-	server, known := minor(c.version)
+	server, known := minor(c.Server.Version)
 	r.first(check, "",
-		row{c.version != "" && !known, Unknown, about, fmt.Sprintf("its version %q has no meaning here", c.version),
+		row{c.Server.Version != "" && !known, Unknown, about,
+			fmt.Sprintf("its version %q has no meaning here", c.Server.Version),
 			"see docs/compatibility.md for the versions that are supported"},
 		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve "+
-			"discovery.k8s.io/v1, which the wrapper follows", c.version), upgrade},
-		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.version, tested),
+			"discovery.k8s.io/v1, which the wrapper follows", c.Server.Version), upgrade},
+		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.Server.Version, tested),
 			upgrade},
-		row{server > newestTested, Warning, about, fmt.Sprintf("it is %s, newer %s", c.version, tested),
+		row{server > newestTested, Warning, about, fmt.Sprintf("it is %s, newer %s", c.Server.Version, tested),
 			"look for a newer release of application-grid, and try it on one site first"},
-		row{known, OK, about, "it is " + c.version, ""})
+		row{known, OK, about, "it is " + c.Server.Version, ""})
 	if !c.knows(kindNode) || !known {
 		return
 	}
@@ -60,9 +61,9 @@ func (r *report) checkVersions(c *Cluster) {
 			text  string
 		}{
 			{!ok, "has no meaning here"},
-			{kubelet > server, "is newer than the API server's " + c.version},
+			{kubelet > server, "is newer than the API server's " + c.Server.Version},
 			{kubelet < server-oldestSkew, fmt.Sprintf("is more than %d minor versions older than the API server's %s",
-				oldestSkew, c.version)},
+				oldestSkew, c.Server.Version)},
 			{kubelet < oldestTested, "is older " + tested},
 		} {
 			if problem.holds {
@@ -86,7 +87,7 @@ func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 }
 
 // checkPlatforms looks for nodes that no image is made for.
-func (r *report) checkPlatforms(c *Cluster) {
+func (r *Report) checkPlatforms(c *Cluster) {
 	const check = "Platform"
 	if !c.knows(kindNode) {
 		return

@@ -123,6 +123,23 @@ func Nodes(ctx context.Context, api client.Reader) (map[string]topology.Labels, 
 	return nodes, nil
 }
 
+// Revisions reads the ControllerRevisions of a grid.
+func Revisions(ctx context.Context, api client.Reader, grid v1.Object) ([]*appsv1.ControllerRevision, error) {
+	list := &appsv1.ControllerRevisionList{}
+	err := api.List(ctx, list, client.InNamespace(grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
+	if err != nil {
+		return nil, fmt.Errorf("asking for the ControllerRevisions: %w", err)
+	}
+	var own []*appsv1.ControllerRevision
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], grid) {
+			own = append(own, &list.Items[i])
+		}
+	}
+	return own, nil
+}
+
 // CheckNamespace returns an error if there is no such namespace, as far as that may be known.
 func CheckNamespace(ctx context.Context, api client.Reader, name string) error {
 	namespace := &metav1.PartialObjectMetadata{}

@@ -41,7 +41,7 @@ type facts struct {
 type serviceFacts struct {
 	service *corev1.Service
 	slices  map[string]*discoveryv1.EndpointSlice
-	// summary is nil if it has to be made anew.
+	// summary is nil if it has to be computed again.
 	summary *gridview.ServiceSummary
 }
 
@@ -53,7 +53,7 @@ type gridFacts struct {
 	kind   v1.GridKind
 	object v1.Object
 	pods   []corev1.Pod
-	// state is nil if it has to be made anew.
+	// state is nil if it has to be computed again.
 	state *gridview.Grid
 }
 
@@ -69,7 +69,7 @@ func newFacts() *facts {
 	}
 }
 
-// know notes whether a resource could be read. What follows from it has to be made anew.
+// know notes whether a resource could be read. What follows from it has to be computed again.
 func (f *facts) know(resource string, known bool) (changed bool) {
 	if f.known[resource] == known {
 		return false
@@ -79,7 +79,7 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 	return true
 }
 
-// forgetAll makes everything be concluded anew.
+// forgetAll makes everything be concluded again.
 func (f *facts) forgetAll() {
 	clear(f.groupings)
 	for _, s := range f.services {
@@ -209,7 +209,7 @@ func (f *facts) removeChild(kind v1.GridKind, name types.NamespacedName) {
 	}
 }
 
-// forgetGrids makes the states of grids be made anew.
+// forgetGrids makes the states of grids be computed again.
 func (f *facts) forgetGrids(in kindIn) {
 	for name, g := range f.grids {
 		if name.Kind == in.kind && name.Namespace == in.namespace {

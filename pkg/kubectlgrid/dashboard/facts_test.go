@@ -122,7 +122,7 @@ func TestTrimmed(t *testing.T) {
 }
 
 // TestOnlyChangesCount: an object that comes again with another resourceVersion is no change, and of a change of one
-// Service the others are not made anew.
+// Service the others are not computed again.
 func TestOnlyChangesCount(t *testing.T) {
 	f := read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"), closed("web"), slice("web", "web-1", "n1", "n2"))
 	state := func(name string) gridview.ServiceState {

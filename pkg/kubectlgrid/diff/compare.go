@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +22,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -227,7 +227,7 @@ func (s Source) units(
 		noted = revision
 	}
 	render := func(unit string) (*gridchild.Child, error) {
-		if err := names.Clash(unit); err != nil {
+		if err := names.Clashes[unit]; err != nil {
 			return nil, err
 		}
 		template, err := templates.Of(unit)
@@ -297,17 +297,9 @@ func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (st
 	if err != nil {
 		return "", err
 	}
-	list := &appsv1.ControllerRevisionList{}
-	err = s.API.List(ctx, list, client.InNamespace(grid.GetNamespace()),
-		client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
+	own, err := cluster.Revisions(ctx, s.API, grid)
 	if err != nil && !apierrors.IsForbidden(err) {
-		return "", fmt.Errorf("asking for the ControllerRevisions: %w", err)
-	}
-	var own []*appsv1.ControllerRevision
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], grid) {
-			own = append(own, &list.Items[i])
-		}
+		return "", err
 	}
 	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
 		return found.Name, nil
@@ -484,7 +476,7 @@ func (s Source) ask(
 		answer.Live = readable(live)
 	}
 	answer.Merged = readable(merged)
-	if live == nil { // the API server makes these up anew for each dry run
+	if live == nil { // the API server makes these up for each dry run
 		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "uid")
 		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "creationTimestamp")
 	}

@@ -44,10 +44,10 @@ func (p *Printer) Print(rows ...[]string) error {
 	var b strings.Builder
 	for _, row := range rows {
 		for i, cell := range row {
-			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", p.widths[i]-utf8.RuneCountInString(cell)+gap))
+				cell = fmt.Sprintf("%-*s", p.widths[i]+gap, cell)
 			}
+			b.WriteString(cell)
 		}
 		b.WriteByte('\n')
 	}

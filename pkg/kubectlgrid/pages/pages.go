@@ -77,6 +77,24 @@ func Each[T runtime.Object](
 	}
 }
 
+// Keep lists in pages, and returns what keep makes of those of the objects that it reports true for. empty is a list of
+// the kind.
+func Keep[T runtime.Object, Kept any](
+	ctx context.Context, api client.Reader, empty client.ObjectList, keep func(T) (Kept, bool),
+	options ...client.ListOption,
+) ([]Kept, error) {
+	var all []Kept
+	err := Each(ctx, api, empty, To(func() { all = nil }, func(object T) {
+		if kept, ok := keep(object); ok {
+			all = append(all, kept)
+		}
+	}), options...)
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
 // Client is a client whose lists are read in pages.
 type Client struct{ client.Client }
 
@@ -87,10 +105,8 @@ func (c Client) List(ctx context.Context, list client.ObjectList, options ...cli
 	if set.Limit > 0 {
 		return c.Client.List(ctx, list, options...)
 	}
-	items := []runtime.Object{}
-	err := Each(ctx, c.Client, list, Take[runtime.Object]{
-		func() { items = items[:0] }, func(item runtime.Object) { items = append(items, item) },
-	}, options...)
+	items, err := Keep(ctx, c.Client, list, func(item runtime.Object) (runtime.Object, bool) { return item, true },
+		options...)
 	if err != nil {
 		return err
 	}

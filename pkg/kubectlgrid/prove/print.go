@@ -87,14 +87,13 @@ func printCounts(out io.Writer, rows [][]string) {
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			space := strings.Repeat(" ", widths[i]-len([]rune(cell)))
-			switch {
-			case i == 0:
-				line.WriteString(cell + space)
-			case i == len(row)-1:
+			switch i {
+			case 0:
+				fmt.Fprintf(&line, "%-*s", widths[i], cell)
+			case len(row) - 1:
 				line.WriteString("   " + cell)
 			default:
-				line.WriteString("   " + space + cell)
+				fmt.Fprintf(&line, "   %*s", widths[i], cell)
 			}
 		}
 		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))

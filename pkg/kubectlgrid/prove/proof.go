@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -85,30 +85,26 @@ type Limits struct {
 // Ask asks from every node of the plan.
 func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
 	answers := make([]Answer, len(p.samples))
-	places := make(chan struct{}, max(limits.AtOnce, 1))
-	var group sync.WaitGroup
+	var group errgroup.Group
+	group.SetLimit(limits.AtOnce)
 	for i, s := range p.samples {
 		answers[i].sample = s
 		if s.without != "" {
 			answers[i].err = errors.New(s.without)
 			continue
 		}
-		group.Go(func() {
-			select {
-			case places <- struct{}{}:
-				defer func() { <-places }()
-			case <-ctx.Done():
-			}
+		group.Go(func() error {
 			if ctx.Err() != nil {
 				answers[i].err = errors.New("it was interrupted")
-				return
+				return nil
 			}
 			limited, cancel := context.WithTimeout(ctx, limits.Timeout)
 			defer cancel()
 			answers[i].result, answers[i].err = runner.Run(limited, s.node, p)
+			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait() // the errors are in the answers
 	return answers
 }
 

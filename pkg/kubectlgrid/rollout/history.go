@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
 // Entry is a revision of a grid's history.
@@ -38,15 +38,9 @@ func (e Entry) YAML() (string, error) {
 
 // History are the revisions of the grid, the oldest first.
 func (g *Grid) History(ctx context.Context) ([]Entry, error) {
-	list := &appsv1.ControllerRevisionList{}
-	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
-		return nil, fmt.Errorf("asking for the ControllerRevisions: %w", err)
-	}
-	var objects []*appsv1.ControllerRevision
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], g.Object) {
-			objects = append(objects, &list.Items[i])
-		}
+	objects, err := cluster.Revisions(ctx, g.cluster.API, g.Object)
+	if err != nil {
+		return nil, err
 	}
 	gridrevision.Sort(objects)
 	status := g.status()

@@ -79,10 +79,14 @@ type Printer struct {
 // Print writes the first answer whole, and of each later one what differs from the one before. It reports whether it
 // has written anything of a grid.
 func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
-	if p.Format.Encoded() {
-		return p.encode(grids)
+	wanted := grids
+	if p.Problems {
+		wanted = OnlyProblems(grids)
 	}
-	changed, first := p.changes(grids), p.table == nil
+	if p.Format.Encoded() {
+		return p.encode(grids, wanted)
+	}
+	changed, first := p.changes(grids, wanted), p.table == nil
 	if len(changed) == 0 {
 		output.Findings(p.Out, p.Findings)
 		return len(p.Findings) > 0, nil
@@ -101,15 +105,11 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 }
 
 // encode writes grids that are new or have changed as one document.
-func (p *Printer) encode(grids []gridview.Grid) (wrote bool, err error) {
+func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) {
 	first := p.grids == nil
 	list := List{TypeMeta: output.TypeMeta(Kind), Grids: []gridview.Grid{}}
 	before := p.grids
 	p.grids = map[GridName]gridview.Grid{}
-	wanted := grids
-	if p.Problems {
-		wanted = OnlyProblems(grids)
-	}
 	for _, g := range wanted {
 		p.grids[NameOf(g)] = g
 	}
@@ -154,11 +154,7 @@ type row struct {
 }
 
 // changes are the rows that differ from those that were written, and those that say what is gone.
-func (p *Printer) changes(grids []gridview.Grid) [][]string {
-	wanted := grids
-	if p.Problems {
-		wanted = OnlyProblems(grids)
-	}
+func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
 	keep := map[rowKey]bool{}
 	for _, row := range p.Columns.rows(wanted) {
 		keep[row.key] = true

@@ -54,7 +54,8 @@ type file struct {
 
 // Open opens the journal in a directory, which it creates if it is missing, and returns its state. Keys for which
 // lasting is true are taken from both generations. key is the key of 32 bytes with which everything is sealed, or nil.
-// problems has an error for each file that is damaged. The error is ErrInUse, ErrKey or one of the system.
+// problems has an error for each file that is damaged, and one if nothing can be written now. The error is ErrInUse,
+// ErrKey or one of the system.
 func Open(dir string, key []byte, lasting func(key string) bool) (
 	_ *Journal, state map[string][]byte, problems []error, err error,
 ) {
@@ -94,9 +95,7 @@ func (j *Journal) load(lasting func(key string) bool) (state map[string][]byte, 
 		case found == nil:
 		case state == nil:
 			state = found
-			if j.newest, err = j.reopen(generation, end); err != nil {
-				return nil, nil, err
-			}
+			j.newest, j.broken = j.reopen(generation, end)
 		default:
 			for key, value := range found {
 				if lasting(key) {
@@ -112,7 +111,14 @@ func (j *Journal) load(lasting func(key string) bool) (state map[string][]byte, 
 	if len(generations) > 0 {
 		next = generations[0] + 1
 	}
-	return state, problems, j.compact(next, state)
+	if err := j.compact(next, state); err != nil {
+		if j.newest == nil {
+			return nil, nil, err
+		}
+		j.broken = fmt.Errorf("writing %s: %w", j.name(next), err) // as on a disk that is full or read-only
+		problems = append(problems, j.broken)
+	}
+	return state, problems, nil
 }
 
 func (j *Journal) takeLock() error {
@@ -135,7 +141,7 @@ func (j *Journal) takeLock() error {
 func (j *Journal) Close() error {
 	var failures []error
 	for _, f := range []*file{j.newest, j.older} {
-		if f != nil {
+		if f != nil && f.File != nil {
 			failures = append(failures, f.Close())
 		}
 	}
@@ -231,17 +237,14 @@ func (j *Journal) parse(data []byte, generation uint64) (state map[string][]byte
 	return state, end, nil
 }
 
-// reopen opens a generation that was read up to end, and cuts off what follows.
+// reopen opens a generation that was read up to end, and cuts off what follows. The error says why nothing can be
+// appended.
 func (j *Journal) reopen(generation uint64, end int64) (*file, error) {
 	opened, err := os.OpenFile(j.name(generation), os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = opened.Truncate(end)
 	}
-	if err := opened.Truncate(end); err != nil {
-		_ = opened.Close() // the other error is the one to return
-		return nil, err
-	}
-	return &file{opened, generation, end}, nil
+	return &file{opened, generation, end}, err
 }
 
 // hasFrame reports whether there is a whole frame anywhere in data.
@@ -282,8 +285,11 @@ func (j *Journal) compact(generation uint64, state map[string][]byte) error {
 	if j.older != nil {
 		_ = j.older.Close() // it was synced after each frame
 	}
-	j.older = j.newest
-	j.newest = &file{opened, generation, int64(len(data))}
+	if j.older = j.newest; j.broken != nil && j.older.Truncate(j.older.size) != nil {
+		_ = j.older.Close() // what is appended after part of a frame would not be found
+		j.older = nil
+	}
+	j.newest, j.broken = &file{opened, generation, int64(len(data))}, nil
 	j.live = 0
 	clear(j.sizes)
 	for key, value := range state {
@@ -361,9 +367,5 @@ func (j *Journal) NeedsRewrite() bool {
 
 // Rewrite writes the whole state, which must be what was committed and all later changes, to a new file.
 func (j *Journal) Rewrite(state map[string][]byte) error {
-	if err := j.compact(j.newest.generation+1, state); err != nil {
-		return err
-	}
-	j.broken = nil
-	return nil
+	return j.compact(j.newest.generation+1, state)
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func isLasting(key string) bool { return strings.HasPrefix(key, "gone ") }
@@ -49,164 +51,147 @@ func newestFile(t *testing.T, dir string) string {
 
 var key32 = bytes.Repeat([]byte{7}, 32)
 
+// writer is a journal that is written at random.
+type writer struct {
+	*testing.T
+	random *rand.Rand
+	dir    string
+	key    []byte
+
+	journal *Journal
+	state   map[string][]byte
+	// history has all states that were committed, gone the keys that are lasting.
+	history []map[string][]byte
+	gone    []string
+}
+
+func (w *writer) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// step commits something, rewrites the journal, or opens it again.
+func (w *writer) step() {
+	switch w.random.IntN(12) {
+	case 0:
+		w.must(w.journal.Rewrite(w.state))
+	case 1:
+		w.must(w.journal.Close())
+		var found map[string][]byte
+		if w.journal, found, _ = open(w.T, w.dir, w.key); !equal(found, w.state) {
+			w.Fatalf("a restart found\n%q\nnot\n%q", found, w.state)
+		}
+	case 2:
+		name := fmt.Sprintf("gone %d", len(w.gone))
+		w.gone = append(w.gone, name)
+		w.commit(map[string][]byte{name: {}}, true)
+	default:
+		changes := map[string][]byte{}
+		for range 1 + w.random.IntN(4) {
+			name := fmt.Sprintf("key %d", w.random.IntN(9))
+			changes[name] = bytes.Repeat([]byte{byte(w.random.IntN(256))}, w.random.IntN(60))
+			if w.random.IntN(4) == 0 {
+				changes[name] = nil
+			}
+		}
+		w.commit(changes, false)
+	}
+}
+
+func (w *writer) commit(changes map[string][]byte, lasting bool) {
+	w.must(w.journal.Commit(changes, lasting))
+	maps.Copy(w.state, changes)
+	maps.DeleteFunc(w.state, func(_ string, value []byte) bool { return value == nil })
+	w.history = append(w.history, maps.Clone(w.state))
+}
+
+// wasCommitted reports whether a state was committed. What is lasting may come from a later moment.
+func (w *writer) wasCommitted(found map[string][]byte) bool {
+	return slices.ContainsFunc(w.history, func(past map[string][]byte) bool {
+		past = maps.Clone(past)
+		for _, name := range w.gone {
+			delete(past, name)
+			if value, ok := found[name]; ok {
+				past[name] = value
+			}
+		}
+		return equal(past, found)
+	})
+}
+
+// damage makes a copy whose newest file is cut off, or has another bit.
+func (w *writer) damage() (path string, flipped bool) {
+	path = newestFile(w.T, copyDir(w.T, w.dir))
+	data, err := os.ReadFile(path)
+	w.must(err)
+	if flipped = w.random.IntN(2) == 0; flipped {
+		data[w.random.IntN(len(data))] ^= 1 << w.random.IntN(8)
+	} else {
+		data = data[:w.random.IntN(len(data)+1)]
+	}
+	w.must(os.WriteFile(path, data, 0o600))
+	return path, flipped
+}
+
+// crash opens a damaged copy, and goes on from there.
+func (w *writer) crash() {
+	path, flipped := w.damage()
+	dir := filepath.Dir(path)
+	after, found, problems, err := Open(dir, w.key, isLasting)
+	if errors.Is(err, ErrKey) && flipped {
+		return // the bit made it look like the other kind; it is refused and named
+	}
+	w.must(err)
+	if !w.wasCommitted(found) {
+		w.Fatalf("what is found was never committed: %q", found)
+	}
+	for _, problem := range problems {
+		_, err := os.Stat(path + damagedSuffix)
+		said := problem.Error()
+		if !strings.Contains(said, path) || (err != nil && strings.Contains(said, damagedSuffix)) {
+			w.Fatalf("%s is damaged: %v; %v", path, problem, err)
+		}
+	}
+	if flipped && len(problems) == 0 && len(found) == 0 && len(w.state) > 0 {
+		w.Fatal("a damaged journal is empty, and nothing is said")
+	}
+	if w.journal.older != nil || (flipped && len(problems) == 0) {
+		for _, name := range w.gone {
+			if _, ok := found[name]; !ok {
+				w.Fatalf("%q is forgotten", name)
+			}
+		}
+	}
+	found["after"] = []byte("x")
+	w.must(after.Commit(map[string][]byte{"after": found["after"]}, false))
+	w.must(after.Close())
+	again, once, _ := open(w.T, dir, w.key)
+	if !equal(once, found) {
+		w.Fatalf("after a crash and a commit there is %q, not %q", once, found)
+	}
+	w.must(again.Close())
+}
+
 // TestEveryPrefixIsACommit: whatever of the newest file has reached the disk, what is read is a state that was
 // committed, and what is lasting is never lost, also over restarts, rewrites and a damaged byte anywhere.
 func TestEveryPrefixIsACommit(t *testing.T) {
 	for seed := range uint64(10) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		var key []byte
-		if seed%2 == 1 {
-			key = key32
-		}
-		dir := t.TempDir()
-		j, state, _ := open(t, dir, key)
-		history := []map[string][]byte{maps.Clone(state)}
-		gone := map[string]bool{}
-		for range 5 + random.IntN(40) {
-			switch random.IntN(12) {
-			case 0:
-				if err := j.Rewrite(state); err != nil {
-					t.Fatal(err)
-				}
-			case 1:
-				if err := j.Close(); err != nil {
-					t.Fatal(err)
-				}
-				var again map[string][]byte
-				j, again, _ = open(t, dir, key)
-				if !equal(again, state) {
-					t.Fatalf("seed %d: a restart found\n%q\nnot\n%q", seed, again, state)
-				}
-			case 2:
-				name := fmt.Sprintf("gone %d", len(gone))
-				gone[name] = true
-				state[name] = []byte{}
-				if err := j.Commit(map[string][]byte{name: {}}, true); err != nil {
-					t.Fatal(err)
-				}
-			default:
-				changes := map[string][]byte{}
-				for range 1 + random.IntN(4) {
-					name := fmt.Sprintf("key %d", random.IntN(9))
-					changes[name] = bytes.Repeat([]byte{byte(random.IntN(256))}, random.IntN(60))
-					state[name] = changes[name]
-					if random.IntN(4) == 0 {
-						changes[name] = nil
-						delete(state, name)
-					}
-				}
-				if err := j.Commit(changes, false); err != nil {
-					t.Fatal(err)
-				}
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			w := &writer{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir()}
+			if seed%2 == 1 {
+				w.key = key32
 			}
-			history = append(history, maps.Clone(state))
-		}
-		was := func(found map[string][]byte) bool {
-			return slices.ContainsFunc(history, func(past map[string][]byte) bool {
-				past = maps.Clone(past)
-				for name := range gone { // what is lasting may come from a later moment
-					past[name] = []byte{}
-				}
-				for name := range gone {
-					if _, ok := found[name]; !ok {
-						delete(past, name)
-					}
-				}
-				return equal(past, found)
-			})
-		}
-		for range 25 {
-			crashed := copyDir(t, dir)
-			path := newestFile(t, crashed)
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+			w.journal, w.state, _ = open(t, w.dir, w.key)
+			w.history = append(w.history, maps.Clone(w.state))
+			for range 5 + w.random.IntN(40) {
+				w.step()
 			}
-			flipped := random.IntN(2) == 0
-			if flipped {
-				data[random.IntN(len(data))] ^= 1 << random.IntN(8)
-			} else {
-				data = data[:random.IntN(len(data)+1)]
+			for range 25 {
+				w.crash()
 			}
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			after, found, problems, err := Open(crashed, key, isLasting)
-			if errors.Is(err, ErrKey) && flipped {
-				continue // the bit made it look like the other kind; it is refused and named
-			}
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			if len(found) == 0 && len(problems) == 0 && len(state) > 0 && flipped {
-				t.Fatalf("seed %d: a damaged journal is empty, and nothing is said", seed)
-			}
-			if !was(found) {
-				t.Fatalf("seed %d: what is found was never committed: %q", seed, found)
-			}
-			if flipped {
-				for name := range gone {
-					if _, ok := found[name]; !ok && len(problems) == 0 {
-						t.Fatalf("seed %d: %q is forgotten", seed, name)
-					}
-				}
-			}
-			// It goes on from there.
-			if err := after.Commit(map[string][]byte{"after": []byte("x")}, false); err != nil {
-				t.Fatal(err)
-			}
-			if err := after.Close(); err != nil {
-				t.Fatal(err)
-			}
-			found["after"] = []byte("x")
-			if again, once, _ := open(t, crashed, key); !equal(once, found) {
-				t.Fatalf("seed %d: after a crash and a commit there is %q, not %q", seed, once, found)
-			} else if err := again.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
-// TestTheOlderGenerationIsUsed when the newest is damaged before its end, with what is lasting of later moments.
-func TestTheOlderGenerationIsUsed(t *testing.T) {
-	dir := t.TempDir()
-	j, _, _ := open(t, dir, nil)
-	state := map[string][]byte{"a": []byte("1")}
-	commit := func(name, value string, lasting bool) {
-		t.Helper()
-		state[name] = []byte(value)
-		if err := j.Commit(map[string][]byte{name: []byte(value)}, lasting); err != nil {
-			t.Fatal(err)
-		}
-	}
-	commit("a", "1", false)
-	if err := j.Rewrite(state); err != nil {
-		t.Fatal(err)
-	}
-	commit("b", "2", false)
-	commit("gone x", "", true)
-	commit("c", "3", false)
-	damaged := copyDir(t, dir)
-	path := newestFile(t, damaged)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data[bytes.Index(data, []byte("2"))+len("2")-1] ^= 0xff
-	if i := bytes.LastIndex(data, []byte("b\x022")); i >= 0 {
-		t.Fatal("not damaged where it was to be")
-	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, found, problems := open(t, damaged, nil)
-	want := map[string][]byte{"a": []byte("1"), "gone x": {}}
-	if len(problems) != 1 || !strings.Contains(problems[0].Error(), path) || !equal(found, want) {
-		t.Errorf("got %q and %v", found, problems)
-	}
-	if _, err := os.Stat(path + damagedSuffix); err != nil {
-		t.Error(err)
+		})
 	}
 }
 
@@ -266,5 +251,107 @@ func TestItDoesNotGrow(t *testing.T) {
 		if info, err := entry.Info(); err != nil || info.Size() > slack+4*60000 {
 			t.Errorf("%s has %d bytes, %v", entry.Name(), info.Size(), err)
 		}
+	}
+}
+
+// small is a directory on a disk of 128 kB. fill leaves about so many bytes of it, free all.
+func small(t *testing.T) (dir string, fill func(left int), free func()) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
+		t.Skipf("a small disk needs root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	other := filepath.Join(dir, "other")
+	fill = func(left int) {
+		t.Helper()
+		var disk unix.Statfs_t
+		if err := unix.Statfs(dir, &disk); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(other, make([]byte, int(disk.Bavail)*int(disk.Bsize)-left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, fill, func() {
+		t.Helper()
+		if err := os.Remove(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestADiskThatCannotBeWritten: what is there is read, and once the disk can be written everything is written again.
+func TestADiskThatCannotBeWritten(t *testing.T) {
+	for want, spoil := range map[unix.Errno]func(dir string, fill func(left int), free func()) (mend func()){
+		unix.ENOSPC: func(_ string, fill func(left int), free func()) func() {
+			fill(0)
+			return free
+		},
+		unix.EROFS: func(dir string, _ func(left int), _ func()) func() {
+			remount := func(flags uintptr) {
+				if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			remount(unix.MS_RDONLY)
+			return func() { remount(0) }
+		},
+	} {
+		t.Run(want.Error(), func(t *testing.T) {
+			dir, fill, free := small(t)
+			state := map[string][]byte{"a": bytes.Repeat([]byte("1"), 20000)}
+			first, _, _ := open(t, dir, nil)
+			if err := errors.Join(first.Commit(state, false), first.Close()); err != nil {
+				t.Fatal(err)
+			}
+			mend := spoil(dir, fill, free)
+			j, found, problems := open(t, dir, nil)
+			if !equal(found, state) || len(problems) != 1 || !errors.Is(problems[0], want) {
+				t.Fatalf("got %d keys and %v", len(found), problems)
+			}
+			change := map[string][]byte{"b": []byte("2")}
+			if err := j.Commit(change, false); !errors.Is(err, want) || !j.NeedsRewrite() {
+				t.Errorf("got %v", err)
+			}
+			if err := j.Rewrite(state); !errors.Is(err, want) {
+				t.Errorf("got %v", err)
+			}
+			mend()
+			if err := errors.Join(j.Rewrite(state), j.Commit(change, true)); err != nil {
+				t.Fatal(err)
+			}
+			state["b"] = change["b"]
+			if _, found, problems := open(t, copyDir(t, dir), nil); !equal(found, state) || len(problems) > 0 {
+				t.Errorf("got %d keys and %v", len(found), problems)
+			}
+		})
+	}
+}
+
+// TestHalfAFrame: what follows a frame that did not fit the disk is found, in the older generation, too.
+func TestHalfAFrame(t *testing.T) {
+	dir, fill, free := small(t)
+	j, _, _ := open(t, dir, nil)
+	fill(12 << 10)
+	big := map[string][]byte{"big": bytes.Repeat([]byte("1"), 20000)}
+	if err := j.Commit(big, false); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("got %v", err)
+	}
+	free()
+	gone := map[string][]byte{"gone x": {}}
+	if err := errors.Join(j.Rewrite(big), j.Commit(gone, true)); err != nil {
+		t.Fatal(err)
+	}
+	damaged := copyDir(t, dir)
+	if err := os.WriteFile(newestFile(t, damaged), []byte("nothing"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, problems := open(t, damaged, nil); !equal(found, gone) || len(problems) != 1 {
+		t.Errorf("got %q and %v", found, problems)
 	}
 }

@@ -78,9 +78,6 @@ func (s *Set) Parse(args []string) error {
 // Lookup finds a flag after Parse; nil if there is none.
 func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
 
-// VisitAll calls visit for every flag, hidden ones too, after Parse.
-func (s *Set) VisitAll(visit func(*pflag.Flag)) { s.all.VisitAll(visit) }
-
 // VisitSections calls visit for every section, in the order of --help.
 func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	s.merge()
@@ -89,14 +86,16 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	}
 }
 
-// Ignored returns a notice for each of the named flags that was given. The named flags have no meaning any more, and
-// their usage begins with "Ignored: ".
-func (s *Set) Ignored(names ...string) []string {
+// ignored begins the usage of flags that have no meaning any more.
+const ignored = "Ignored: "
+
+// Ignored returns a notice for each flag that was given and has no meaning any more, after Parse.
+func (s *Set) Ignored() []string {
 	var notices []string
-	for _, name := range names {
-		if f := s.all.Lookup(name); f != nil && f.Changed {
-			notices = append(notices, fmt.Sprintf("Ignoring --%s: %s", name, strings.TrimPrefix(f.Usage, "Ignored: ")))
+	s.all.VisitAll(func(f *pflag.Flag) {
+		if why, found := strings.CutPrefix(f.Usage, ignored); found && f.Changed {
+			notices = append(notices, fmt.Sprintf("Ignoring --%s: %s", f.Name, why))
 		}
-	}
+	})
 	return notices
 }

@@ -29,8 +29,8 @@ type Program struct {
 	Short string
 	// Introduction is what --help and the man page begin with.
 	Introduction string
-	// Ignored, if set, returns a notice for each flag that was given and has no effect.
-	Ignored func() []string
+	// Without, if set, returns a notice for each flag that was given and has no effect without another one.
+	Without func() []string
 	// GCPercent is the GOGC of the process, where the environment has none; 0 for Go's own.
 	GCPercent int
 	// Processors is the GOMAXPROCS of the process, where the environment has none; 0 for Go's own.
@@ -71,10 +71,12 @@ func (p Program) start(ctx context.Context, stdout io.Writer) error {
 	}
 	defer klog.Flush()
 	logger := klog.Background()
-	if p.Ignored != nil {
-		for _, notice := range p.Ignored() {
-			logger.Info(notice)
-		}
+	notices := p.Flags.Ignored()
+	if p.Without != nil {
+		notices = append(notices, p.Without()...)
+	}
+	for _, notice := range notices {
+		logger.Info(notice)
 	}
 	if p.GCPercent > 0 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(p.GCPercent)

@@ -2,19 +2,20 @@ package explain
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
@@ -65,70 +66,38 @@ type Answer struct {
 
 // Ask asks the wrapper about a Service. What the wrapper refuses is an error in its own words.
 func (c Client) Ask(ctx context.Context, service Service) (*Answer, error) {
-	body, err := c.get(ctx, service)
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.UnversionedRESTClientFor(&rest.Config{
+		Host:            c.Server,
+		ContentConfig:   rest.ContentConfig{NegotiatedSerializer: codecs},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile},
+		// The wrapper is on this node, whatever the environment says of proxies.
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }, //nolint:nilnil // no proxy
+	})
 	if err != nil {
-		return nil, err
-	}
-	answer := &Answer{Body: body}
-	if err := json.Unmarshal(body, &answer.Explanation); err != nil {
-		return nil, fmt.Errorf("%s did not answer like a wrapper: %w", c.Server, err)
-	}
-	return answer, nil
-}
-
-func (c Client) get(ctx context.Context, service Service) ([]byte, error) {
-	client, err := c.http()
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--server, --ca-file, --cert-file, --key-file: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	path := "/debug/explain/" + url.PathEscape(service.Namespace) + "/" + url.PathEscape(service.Name)
+	request := client.Get().AbsPath("/debug/explain", service.Namespace, service.Name).MaxRetries(0)
 	if c.AsNode != "" {
-		path += "?node=" + url.QueryEscape(c.AsNode)
+		request.Param("node", c.AsNode)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Server, "/")+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil {
+		if _, refused := errors.AsType[*apierrors.StatusError](err); refused {
+			return nil, err
+		}
 		return nil, fmt.Errorf("no answer from the wrapper of this node; does it run, and is --server right? %w", err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, fmt.Errorf("reading the wrapper's answer: %w", err)
+	answer := &Answer{}
+	if answer.Body, err = result.Raw(); err != nil {
+		return nil, err
 	}
-	if response.StatusCode != http.StatusOK {
-		var status metav1.Status
-		if json.Unmarshal(body, &status) == nil && status.Message != "" {
-			return nil, errors.New(status.Message)
-		}
-		return nil, fmt.Errorf("%s answered %s", c.Server, response.Status)
+	if err := json.Unmarshal(answer.Body, &answer.Explanation); err != nil {
+		return nil, fmt.Errorf("%s did not answer like a wrapper: %w", c.Server, err)
 	}
-	return body, nil
-}
-
-// http makes the client of HTTP. It uses no proxy of the environment: the wrapper is on this node.
-func (c Client) http() (*http.Client, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-file %s has no certificate in PEM", c.CAFile)
-		}
-	}
-	if c.CertFile != "" {
-		certificate, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--cert-file, --key-file: %w", err)
-		}
-		config.Certificates = []tls.Certificate{certificate}
-	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}}, nil
+	return answer, nil
 }

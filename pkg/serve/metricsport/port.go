@@ -1,6 +1,7 @@
 package metricsport
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -15,8 +16,8 @@ import (
 const (
 	// maxScrapers is the most connections. A Prometheus keeps one.
 	maxScrapers = 20
-	// DefaultRetry is how long after a failure a Port tries again to listen.
-	DefaultRetry = 10 * time.Second
+	// defaultRetry is how long after a failure a Port tries again to listen.
+	defaultRetry = 10 * time.Second
 )
 
 // Port is an address for metrics.
@@ -25,7 +26,7 @@ type Port struct {
 	Address string
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
-	// Retry is how long after a failure Run tries again; 0 means DefaultRetry.
+	// Retry is how long after a failure Run tries again; 0 means 10 seconds.
 	Retry time.Duration
 }
 
@@ -40,9 +41,7 @@ func CheckAddress(address string) error {
 // Run serves until ctx is done. If the port is taken it logs that and tries again: a program without metrics is better
 // than none.
 func (p Port) Run(ctx context.Context) {
-	if p.Retry == 0 {
-		p.Retry = DefaultRetry
-	}
+	p.Retry = cmp.Or(p.Retry, defaultRetry)
 	for {
 		err := p.serve(ctx)
 		if ctx.Err() != nil {

@@ -9,8 +9,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/program/await"
 )
 
 func metrics(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "some_metric 1\n") }
@@ -61,6 +65,41 @@ func TestOnlyMetricsAreServed(t *testing.T) {
 			t.Errorf("%s %s: %d, want %d", test.method, test.path, response.StatusCode, test.code)
 		}
 	}
+}
+
+// TestAPortThatIsTaken is logged, and tried again.
+func TestAPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 1)
+	ctx := klog.NewContext(t.Context(), funcr.New(func(_, line string) {
+		select {
+		case said <- line:
+		default:
+		}
+	}, funcr.Options{}))
+	p := Port{Address: taken.Addr().String(), Metrics: http.HandlerFunc(metrics), Retry: 5 * time.Millisecond}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Run(ctx)
+	}()
+	t.Cleanup(func() { <-ended })
+	if line := <-said; !strings.Contains(line, "Cannot serve metrics on their own address") {
+		t.Errorf("the log says %s", line)
+	}
+	taken.Close()
+	patience := await.Patience{Within: 20 * time.Second, Between: 5 * time.Millisecond}
+	patience.Until(t, "the port that is free now is served", func() error {
+		response, err := http.Get("http://" + p.Address + "/metrics")
+		if err != nil {
+			return err
+		}
+		return response.Body.Close()
+	})
 }
 
 // TestConnectionsAreBounded: half of the places are one caller's at most, so that another gets one.

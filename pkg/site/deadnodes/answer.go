@@ -41,7 +41,7 @@ func (p *Poller) ask(ctx context.Context) answer {
 		return answer{result: resultUnreachable, err: err}
 	}
 	request.Header.Set("Accept", "application/json")
-	response, err := p.config.Client.Do(request)
+	response, err := p.client.Do(request)
 	if err != nil {
 		return answer{result: resultUnreachable, err: err}
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // MaxInterval is the longest time between two polls. The endpoints of a node that died are shown for up to that time.
@@ -71,10 +70,6 @@ type Config struct {
 	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
 	Observer      Observer
-	// Client is a client for a local service if nil.
-	Client *http.Client
-	// Clock is the real clock if nil.
-	Clock clock.WithTicker
 }
 
 // Observer observes polls.
@@ -96,6 +91,7 @@ type Status struct {
 // Poller asks a health service which nodes are dead.
 type Poller struct {
 	config Config
+	client *http.Client
 	wg     sync.WaitGroup
 	// listing is set while ListAddresses is called.
 	listing atomic.Bool
@@ -118,19 +114,16 @@ func New(config Config) (*Poller, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
+	client := &http.Client{
+		// There is no proxy, because the service runs on this node. Connections are not kept: one request per interval
+		// does not need that, and a kept connection that broke unnoticed would make a poll fail.
+		Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+		// A redirect would lead to another service.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	if config.Client == nil {
-		config.Client = &http.Client{
-			// There is no proxy, because the service runs on this node. Connections are not kept: one request per
-			// interval does not need that, and a kept connection that broke unnoticed would make a poll fail.
-			Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
-			// A redirect would lead to another service.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-	}
-	return &Poller{config: config, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked}}, nil
+	return &Poller{
+		config: config, client: client, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked},
+	}, nil
 }
 
 // Status returns what the Poller found last.
@@ -143,14 +136,14 @@ func (p *Poller) Status() Status {
 // Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
 func (p *Poller) Run(ctx context.Context) {
 	defer p.wg.Wait()
-	ticker := p.config.Clock.NewTicker(p.config.Interval)
+	ticker := time.NewTicker(p.config.Interval)
 	defer ticker.Stop()
 	for {
 		p.poll(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C():
+		case <-ticker.C:
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (e *Exchange) admit(conn net.Conn) (asker string, err error) {
 	defer e.mu.Unlock()
 	asker, member := e.byAddress[from]
 	if err != nil || !member {
-		go e.doubt.Do(e.config.AddressDoubted)
+		go e.unknown.Do(e.config.AddressUnknown)
 		return "", ignore(reasonStranger, "no node of the site has the address %s", from)
 	}
 	same := 0

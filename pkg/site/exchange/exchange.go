@@ -85,8 +85,8 @@ type Config struct {
 	// Needed reports whether the neighbours' word is needed: while this node's upstream is away, before that is known,
 	// and until the upstream has caught up with their word.
 	Needed func() bool
-	// AddressDoubted is called, no more than once a minute, if something comes from an address that no node has.
-	AddressDoubted func()
+	// AddressUnknown is called, no more than once a minute, if something comes from an address that no node has.
+	AddressUnknown func()
 	Observer       Observer
 	// Listen listens on TCP, and Dial connects from an address of this node; those of the kernel if nil.
 	Listen func(local netip.AddrPort) (net.Listener, error)
@@ -122,9 +122,9 @@ type Status struct {
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
-	// doubt keeps the calls of AddressDoubted apart.
-	doubt rate.Sometimes
-	wg    sync.WaitGroup
+	// unknown keeps the calls of AddressUnknown apart.
+	unknown rate.Sometimes
+	wg      sync.WaitGroup
 
 	// loaded is when the keys and the site were read last. Only the goroutine of Run uses it.
 	loaded time.Time
@@ -160,7 +160,7 @@ func New(config Config) *Exchange {
 		config.Listen, config.Dial = listenTCP, dialTCP
 	}
 	return &Exchange{
-		config: config, doubt: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
+		config: config, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
 		version:   rand.Uint32(), //nolint:gosec // it tells processes apart, and only neighbours see it
 		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
 		open: make(map[net.Conn]netip.Addr),

@@ -36,6 +36,21 @@ func inSite(t *testing.T, count int, test func(t *testing.T, l *lan, nodes []*no
 	})
 }
 
+// sendAway takes their upstream away from nodes.
+func sendAway(nodes []*node) {
+	for _, n := range nodes {
+		n.away.Store(true)
+	}
+}
+
+// mendCut lets everything come everywhere again.
+func mendCut(l *lan) { l.setCut(func(netip.Addr, netip.Addr) bool { return false }) }
+
+// isolate lets nothing come to an address or from it.
+func isolate(l *lan, address netip.Addr) {
+	l.setCut(func(from, to netip.Addr) bool { return from == address || to == address })
+}
+
 // TestWords: while their upstream is away, nodes know each other's pods, and hear of changes soon. Otherwise they are
 // asked every 5 minutes.
 func TestWords(t *testing.T) {
@@ -92,9 +107,7 @@ func TestWords(t *testing.T) {
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newSite(t, newLAN(), 3)
-		for _, n := range nodes {
-			n.away.Store(true)
-		}
+		sendAway(nodes)
 		defer startAll(nodes)()
 		begun := time.Now()
 		for i, n := range nodes {
@@ -129,7 +142,7 @@ func TestSilent(t *testing.T) {
 			time.Sleep(settle)
 			dead := last.address
 			begun := time.Now()
-			l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+			isolate(l, dead)
 			for nodes[0].hidden() == "" && time.Since(begun) < time.Minute {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -143,7 +156,7 @@ func TestSilent(t *testing.T) {
 			nodes[0].expect("its last word", nodes[0].hears(last.name), "p=10.0.0.1"+last.name[1:])
 			last.expect("silent, for one that is cut off from all", last.hidden(), strings.Join(names[:count-1], " "))
 
-			l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+			mendCut(l)
 			time.Sleep(2 * settle)
 			nodes[0].expect("silent, it is back", nodes[0].hidden(), "")
 			last.expect("alive", last.alive(), strings.Join(names[:count-1], " "))
@@ -160,7 +173,7 @@ func TestSilent(t *testing.T) {
 			time.Sleep(2 * settle)
 			nodes[0].expect("alive", nodes[0].alive(), strings.Join(names[1:], " "))
 			nodes[0].away.Store(false)
-			l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+			isolate(l, dead)
 			time.Sleep(time.Minute)
 			nodes[0].expect("silent, with an upstream", nodes[0].hidden(), "")
 			nodes[0].away.Store(true)
@@ -192,7 +205,7 @@ func TestNotBack(t *testing.T) {
 		for _, n := range nodes[:2] {
 			n.expect("silent", n.hidden(), "n2")
 		}
-		l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+		mendCut(l)
 		nodes[2].start()
 		defer nodes[2].stop()
 		time.Sleep(2 * settle)
@@ -268,7 +281,7 @@ func TestSplit(t *testing.T) {
 		time.Sleep(settle)
 		nodes[0].expect("n1 says", nodes[0].hears("n1"), "p=10.0.1.2")
 		nodes[3].expect("n1 said", nodes[3].hears("n1"), "p=10.0.1.1")
-		l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+		mendCut(l)
 		time.Sleep(2 * settle)
 		for _, n := range nodes {
 			n.expect("silent", n.hidden(), "")
@@ -308,9 +321,7 @@ func TestRelabelled(t *testing.T) {
 func TestAddressChanges(t *testing.T) {
 	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
 		t.Helper()
-		for _, n := range nodes {
-			n.away.Store(true)
-		}
+		sendAway(nodes)
 		moved := slices.Clone(nodes[0].Site())
 		moved[2].InternalIPs = []netip.Addr{netip.MustParseAddr("192.168.9.9")}
 		nodes[2].setMembers(moved)
@@ -319,8 +330,8 @@ func TestAddressChanges(t *testing.T) {
 		if nodes[0].ignoredFor(reasonStranger) == 0 {
 			t.Error("packets from an address that nobody has are not counted")
 		}
-		if doubted := nodes[0].doubted; doubted == 0 || doubted > 3 {
-			t.Errorf("the addresses were doubted %d times", doubted)
+		if unknown := nodes[0].unknown; unknown == 0 || unknown > 3 {
+			t.Errorf("the addresses were called unknown %d times", unknown)
 		}
 		nodes[0].setMembers(moved)
 		nodes[1].setMembers(moved)
@@ -376,9 +387,7 @@ func TestWithoutKey(t *testing.T) {
 func TestRotation(t *testing.T) {
 	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
 		t.Helper()
-		for _, n := range nodes {
-			n.away.Store(true)
-		}
+		sendAway(nodes)
 		last := byte(0)
 		for _, step := range [][]string{
 			{testKey(1), testKey(2)}, {testKey(2), testKey(1)}, {testKey(2)},
@@ -641,25 +650,22 @@ func TestIntruder(t *testing.T) {
 				t.Errorf("%s is not counted: %v", test.what, nodes[0].reasons)
 			}
 		}
+		sends := func(value any) func(conn net.Conn) error {
+			return func(conn net.Conn) error {
+				l, err := greet(conn, 1, right)
+				if err != nil {
+					return err
+				}
+				return l.send(value, time.Now().Add(patience))
+			}
+		}
 		for what, say := range map[string]func(conn net.Conn) error{
 			"another protocol": func(conn net.Conn) error {
 				_, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				return err
 			},
-			"a question that is none": func(conn net.Conn) error {
-				l, err := greet(conn, 1, right)
-				if err != nil {
-					return err
-				}
-				return l.send([]string{"?"}, time.Now().Add(patience))
-			},
-			"a question that is too large": func(conn net.Conn) error {
-				l, err := greet(conn, 1, right)
-				if err != nil {
-					return err
-				}
-				return l.send(strings.Repeat("?", 2*maxQuestion), time.Now().Add(patience))
-			},
+			"a question that is none":      sends([]string{"?"}),
+			"a question that is too large": sends(strings.Repeat("?", 2*maxQuestion)),
 		} {
 			before := nodes[0].ignoredFor(reasonFormat)
 			conn := dial()

@@ -234,10 +234,9 @@ type node struct {
 	silent  map[string]struct{}
 	// partners outlive the Exchange, as a snapshot does.
 	partners map[string]struct{}
-	doubted  int
+	unknown  int
 	reasons  map[string]int
 	asked    int
-	failed   []error
 	stop     func()
 }
 
@@ -259,13 +258,10 @@ func (n *node) Ignored(reason string) {
 	n.reasons[reason]++
 }
 
-func (n *node) Asked(err error) {
+func (n *node) Asked(error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked++
-	if err != nil {
-		n.failed = append(n.failed, err)
-	}
 }
 
 func (n *node) ignoredFor(reason string) int {
@@ -317,10 +313,10 @@ func (n *node) start() {
 	n.Exchange = New(Config{
 		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Facts: n,
 		Needed: n.away.Load,
-		AddressDoubted: func() {
+		AddressUnknown: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.doubted++
+			n.unknown++
 		},
 		Observer: n, Listen: n.listen, Dial: n.dial,
 	})

@@ -74,9 +74,7 @@ func TestSizes(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			sent := l.bytes.Load()
-			for _, n := range nodes {
-				n.away.Store(true)
-			}
+			sendAway(nodes)
 			known := until("all words are known", func() bool {
 				for _, n := range nodes {
 					if len(n.Words()) != count-1 {
@@ -102,8 +100,7 @@ func TestSizes(t *testing.T) {
 				}
 				return true
 			})
-			dead := nodes[1].address
-			l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+			isolate(l, nodes[1].address)
 			hidden := until("it is silent", func() bool { return nodes[0].hidden() == "n1" })
 			t.Logf("%d nodes: followed %.0f bytes and %s a second; away: known after %s with %d kB, then %.0f bytes "+
 				"and %s a second; a change after %s; silent after %s; %.2f MB", count, followed, followedCPU, known,

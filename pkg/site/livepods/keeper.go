@@ -33,7 +33,7 @@ const (
 	// DefaultReturnGrace is how long after an outage a node's own word counts at most. A kubelet reports its node
 	// within 10 s and lists its pods again within a minute.
 	DefaultReturnGrace = 2 * time.Minute
-	// shortOutage is how long the upstream may be away before the API server begins to doubt the node. It takes 40 s
+	// shortOutage is how long the upstream may be away before the API server begins to suspect the node. It takes 40 s
 	// without a word from the kubelet, which is sent every 10 s.
 	shortOutage = 10 * time.Second
 	// settling is how long after a longer outage the upstream's agreement does not count yet: the API server may call
@@ -140,7 +140,7 @@ type Status struct {
 	Reasons []string
 	// Neighbours are the nodes whose own word counts, sorted.
 	Neighbours []string
-	// Err is why the runtime could not be asked the last time, or why its answer is doubtful; nil if neither.
+	// Err is why the runtime could not be asked the last time, or why its answer is suspect; nil if neither.
 	Err error
 }
 
@@ -473,7 +473,7 @@ func (k *Keeper) standIn(believed bool, now time.Time) {
 	}
 	live := k.current()
 	for key, pod := range live.Pods {
-		pod.Doubted = pod.Serving
+		pod.Suspected = pod.Serving
 		pod.Why = "it runs as when it was called ready, and the API server calls the node not ready"
 		live.Pods[key] = pod
 	}

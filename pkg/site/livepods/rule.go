@@ -153,12 +153,12 @@ func (r *record) judge(now time.Time) facts.LivePod {
 	pod.Serving = true
 	switch {
 	case len(r.Ran) == 0:
-		pod.Serving, pod.Doubted = len(running(r.now)) > 0, true
+		pod.Serving, pod.Suspected = len(running(r.now)) > 0, true
 		pod.Why = "it is not known which of its containers have to run"
 	case unchanged:
 		pod.Why = "the API server called it ready, and it has not changed since"
 	case now.Sub(r.since) < probing:
-		pod.Doubted, pod.Why = true, fmt.Sprintf("it was started again less than %s ago", probing)
+		pod.Suspected, pod.Why = true, fmt.Sprintf("it was started again less than %s ago", probing)
 	default:
 		pod.Why = "it was started again, and runs"
 	}
@@ -168,5 +168,5 @@ func (r *record) judge(now time.Time) facts.LivePod {
 // seemsChanged reports whether the pod has changed a short time ago.
 func (r *record) seemsChanged(now time.Time) bool {
 	pod := r.judge(now)
-	return pod.Doubted || pod.Serving != r.Ready
+	return pod.Suspected || pod.Serving != r.Ready
 }

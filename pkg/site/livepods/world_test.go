@@ -549,7 +549,7 @@ func (m *machine) exchange() {
 			delete(m.hears, o.name)
 		case m.hears[o.name] == nil || m.lied[o.name] != o.lies || !maps.EqualFunc(m.saidTo[o.name].Pods, o.shared.Pods,
 			func(a, b facts.LivePod) bool {
-				return a.Serving == b.Serving && a.Doubted == b.Doubted && slices.Equal(a.Addresses, b.Addresses)
+				return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses)
 			}):
 			m.saidTo[o.name], m.lied[o.name] = o.shared, o.lies
 			said := *o.shared

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -22,21 +23,24 @@ type Reader struct{ f *Facts }
 // reader is for callers within the lock.
 func (f *Facts) reader() Reader { return Reader{f} }
 
+// Key names an object of a served resource.
+type Key struct {
+	Resource *served.Resource
+	Name     types.NamespacedName
+}
+
 // Change says what one step touched. Something that was touched may be the same as before.
 type Change struct {
 	facts *Facts
 
 	// Received is when the upstream's change arrived.
 	Received time.Time
-	// Services has the Services that were added, changed or removed.
-	Services map[types.NamespacedName]struct{}
-	// Nodes has the Node objects of InputNode that were added, changed or removed.
-	Nodes map[types.NamespacedName]struct{}
+	// Whole has the objects that are shown whole and were added, changed or removed: Services, Namespaces, and the Node
+	// objects of InputNode.
+	Whole map[Key]struct{}
 	// NodesGiven has what InputNodes was given of nodes, also of those whose labels did not change; nil for nodes that
 	// were removed.
 	NodesGiven map[string]*wire.Object
-	// Namespaces has the Namespaces that were added, changed or removed.
-	Namespaces map[types.NamespacedName]struct{}
 	// Objects has the objects that list endpoints and were added, changed or removed.
 	Objects map[*Object]struct{}
 	// Named has the names of the nodes on which other objects list endpoints than before, known or not.
@@ -60,8 +64,7 @@ type Change struct {
 
 // touches reports whether the step touched anything.
 func (c *Change) touches() bool {
-	return c.Keys || c.Rebuilt || len(c.Services)+len(c.Nodes)+len(c.Namespaces)+len(c.Objects)+len(c.Governed)+
-		len(c.Relabelled)+len(c.Died) > 0
+	return c.Keys || c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
 }
 
 // add adds a member to a set that may be nil.

@@ -64,8 +64,8 @@ type Facts struct {
 	listings uint64
 	// livePods has the pods of nodes by the node's name, as the nodes themselves know them.
 	livePods map[string]*LivePods
-	// doubted has the nodes with a doubted pod.
-	doubted map[string]struct{}
+	// suspected has the nodes with a suspected pod.
+	suspected map[string]struct{}
 	// podNotes is what SetPodNotes got.
 	podNotes []byte
 
@@ -95,14 +95,8 @@ func New(options Options) *Facts {
 		livePods: make(map[string]*LivePods),
 	}
 	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]map[*Node]struct{})}
-	f.node = plainObjects{
-		touched: func() *map[types.NamespacedName]struct{} { return &f.step.Nodes },
-		objects: make(map[types.NamespacedName]*wire.Object),
-	}
-	f.namespaces = plainObjects{
-		touched: func() *map[types.NamespacedName]struct{} { return &f.step.Namespaces },
-		objects: make(map[types.NamespacedName]*wire.Object),
-	}
+	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
+	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.services = serviceIndex{
 		f: f, byName: make(map[types.NamespacedName]*Service), byKey: make(map[string]map[*Service]struct{}),
 		invalid: make(map[types.NamespacedName]string),
@@ -180,18 +174,10 @@ func (f *Facts) complete(c *collection) bool {
 
 // State returns whether a resource can be shown.
 func (in Reader) State(r *served.Resource) served.State {
-	absent, ready := false, false
-	switch r {
-	case served.Services:
-		absent, ready = in.f.services.absent, in.f.services.synced
-	case served.Nodes:
-		absent, ready = in.f.node.absent, in.f.node.synced
-	case served.Namespaces:
-		absent, ready = in.f.namespaces.absent, in.f.namespaces.synced
-	case served.EndpointSlices:
-		absent, ready = in.f.slices.absent, in.f.complete(&in.f.slices)
-	case served.Endpoints:
-		absent, ready = in.f.legacy.absent, in.f.complete(&in.f.legacy)
+	store := in.kept(r)
+	absent, ready := store.is()
+	if c, lists := store.(*collection); lists {
+		ready = in.f.complete(c)
 	}
 	switch {
 	case absent:

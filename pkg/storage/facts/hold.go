@@ -75,12 +75,8 @@ func (s *State) objects(input string) []*wire.Object {
 
 // ShownOf returns how the objects of a resource were shown.
 func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
-	input := map[*served.Resource]string{
-		served.Services: InputServices, served.Nodes: InputNode, served.Namespaces: InputNamespaces,
-		served.EndpointSlices: InputEndpointSlices, served.Endpoints: InputEndpoints,
-	}[r]
 	shown := make(map[types.NamespacedName]Shown)
-	if section := s.section(input); section != nil {
+	if section := s.section(InputOf(r)); section != nil {
 		for i, how := range section.Shown {
 			shown[nameOf(section.Objects[i])] = how
 		}
@@ -209,7 +205,7 @@ func (f *Facts) releaseIfComplete() {
 	f.hold.state = nil
 	for _, name := range inputOrder {
 		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.complete) {
-			f.forget(name) // what was restored is outdated now, and no client has asked for it
+			f.inputs[name].forget() // what was restored is outdated now, and no client has asked for it
 		}
 	}
 	f.release()

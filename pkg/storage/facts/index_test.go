@@ -12,15 +12,14 @@ import (
 
 // left is what of the indexes is not empty.
 func (f *Facts) left() string {
-	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+
-		len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
+	if len(f.nodes.byName)+len(f.nodes.values)+
+		len(f.services.byName)+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
 		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nodes %v (%d known), their values %v, services %v (%d known), by key %v, to recount %v, "+
+	return fmt.Sprintf("nodes %v, their values %v, services %v, by key %v, to recount %v, "+
 		"invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
-		f.nodes.byName, f.nodes.known, f.nodes.values, f.services.byName, f.services.known, f.services.byKey,
-		f.services.stale,
+		f.nodes.byName, f.nodes.values, f.services.byName, f.services.byKey, f.services.stale,
 		f.services.invalid, f.slices.objects, f.legacy.objects, f.dead, f.hold.pending)
 }
 
@@ -78,7 +77,8 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 		churn(f)
 		f.SetDeadNodes(map[string]struct{}{"node-b1": {}, "stray-3": {}, "node-a1": {}, "": {}})
 		churn(f)
-		if f.NodeCount() != 20 || len(f.slices.objects) != 20 || len(f.legacy.objects) != 20 || f.services.known != 20 {
+		if f.NodeCount() != 20 || len(f.slices.objects) != 20 || len(f.legacy.objects) != 20 ||
+			f.Input(InputServices).Known() != 20 {
 			t.Fatalf("%s: this shows nothing: %s", what, f.left())
 		}
 		if len(f.dead) != 2 {

@@ -42,13 +42,42 @@ type kept interface {
 	remove(types.NamespacedName)
 	// names returns the names of all objects.
 	names() []types.NamespacedName
-	// setSynced is called after a complete state was applied.
+	// upstream returns an object; nil if it is not known, or if only a part of it is kept.
+	upstream(types.NamespacedName) *wire.Object
+
+	// setSynced is called after a complete state was applied, setAbsent if the upstream does not serve the resource,
+	// and reset if the resource is not followed any more.
 	setSynced()
-	// setAbsent is called if the upstream does not serve the resource.
 	setAbsent()
-	// count returns the number of objects.
-	count() int
+	reset()
+	is() (absent, synced bool)
 }
+
+// completion says whether what a store has is complete (synced), or not served by the upstream.
+type completion struct{ synced, absent bool }
+
+func (c *completion) setSynced()                { c.synced, c.absent = true, false }
+func (c *completion) setAbsent()                { c.absent = !c.synced }
+func (c *completion) reset()                    { c.synced, c.absent = false, false }
+func (c *completion) is() (absent, synced bool) { return c.absent, c.synced }
+
+// InputOf returns the name of the input of a served resource.
+func InputOf(r *served.Resource) string {
+	if r == served.Nodes {
+		return InputNode
+	}
+	return r.Resource
+}
+
+func (in Reader) kept(r *served.Resource) kept { return in.f.inputs[InputOf(r)].kept }
+
+// Upstream returns the upstream's object of a served resource; nil if it is not known.
+func (in Reader) Upstream(r *served.Resource, name types.NamespacedName) *wire.Object {
+	return in.kept(r).upstream(name)
+}
+
+// Names returns the names of all objects of a served resource, in no order.
+func (in Reader) Names(r *served.Resource) []types.NamespacedName { return in.kept(r).names() }
 
 // Input takes the upstream's state of one kind of object. It is the Sink of a follow.Source.
 type Input struct {
@@ -88,18 +117,7 @@ func (in *Input) change(step func()) {
 // same returns the object that the input has if it is equal, so that the memory of both is held once; else the given
 // one.
 func (in *Input) same(o *wire.Object) *wire.Object {
-	var known *wire.Object
-	switch in.name {
-	case InputServices:
-		if s := in.f.services.byName[nameOf(o)]; s != nil {
-			known = s.Upstream
-		}
-	case InputEndpointSlices:
-		if slice := in.f.slices.objects[nameOf(o)]; slice != nil {
-			known = slice.Upstream
-		}
-	}
-	if known != nil && known.Equal(o) {
+	if known := in.kept.upstream(nameOf(o)); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
 	}
 	return o
@@ -191,7 +209,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(in.kept.count(), len(in.f.hold.state.objects(in.name)))
+	return max(len(in.kept.names()), len(in.f.hold.state.objects(in.name)))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -201,17 +219,16 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 // not ready until it is complete again.
 func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
-		f.forget(r.Resource)
+		f.inputs[r.Resource].forget()
 		f.hold.drop(r.Resource)
 	})
 }
 
-func (f *Facts) forget(input string) {
-	if input == InputNamespaces {
-		f.namespaces.forget()
-	} else {
-		f.legacy.forget()
+func (in *Input) forget() {
+	for _, name := range in.kept.names() {
+		in.kept.remove(name)
 	}
+	in.kept.reset()
 }
 
 func nameOf(o *wire.Object) types.NamespacedName {
@@ -220,40 +237,23 @@ func nameOf(o *wire.Object) types.NamespacedName {
 
 // plainObjects stores objects that are served unchanged.
 type plainObjects struct {
-	// touched returns the set of the current step to which changed objects are added.
-	touched        func() *map[types.NamespacedName]struct{}
-	objects        map[types.NamespacedName]*wire.Object
-	synced, absent bool
+	completion
+
+	f        *Facts
+	resource *served.Resource
+	objects  map[types.NamespacedName]*wire.Object
 }
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[nameOf(o)] = o
-	add(p.touched(), nameOf(o))
+	add(&p.f.step.Whole, Key{p.resource, nameOf(o)})
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	add(p.touched(), name)
-}
-
-// forget drops all objects.
-func (p *plainObjects) forget() {
-	for _, name := range p.names() {
-		p.remove(name)
-	}
-	p.synced, p.absent = false, false
+	add(&p.f.step.Whole, Key{p.resource, name})
 }
 
 func (p *plainObjects) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-func (p *plainObjects) setSynced() { p.synced, p.absent = true, false }
-
-func (p *plainObjects) setAbsent() { p.absent = !p.synced }
-
-func (p *plainObjects) count() int { return len(p.objects) }
-
-// NodeObjects returns the Node objects of InputNode, by name.
-func (in Reader) NodeObjects() map[types.NamespacedName]*wire.Object { return in.f.node.objects }
-
-// Namespaces returns all Namespaces, by name.
-func (in Reader) Namespaces() map[types.NamespacedName]*wire.Object { return in.f.namespaces.objects }
+func (p *plainObjects) upstream(name types.NamespacedName) *wire.Object { return p.objects[name] }

@@ -9,10 +9,11 @@ import (
 // kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.
 // A client may ask for slices only, so that one object has an input of its own.
 type kubernetesEndpoints struct {
+	completion
+
 	f           *Facts
 	held        bool
 	annotations map[string]string
-	synced      bool
 }
 
 func (k *kubernetesEndpoints) apply(o *wire.Object) {
@@ -43,12 +44,11 @@ func (k *kubernetesEndpoints) names() []types.NamespacedName {
 	return nil
 }
 
-func (k *kubernetesEndpoints) setSynced() { k.synced = true }
+// upstream returns nil, because only the annotations are kept.
+func (*kubernetesEndpoints) upstream(types.NamespacedName) *wire.Object { return nil }
 
 // setAbsent counts as synced: without the object nothing is rewritten.
 func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
-
-func (k *kubernetesEndpoints) count() int { return len(k.names()) }
 
 // KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes.
 func (in Reader) KubernetesAnnotations() map[string]string { return in.f.kubernetes.annotations }

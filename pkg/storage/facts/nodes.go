@@ -27,12 +27,12 @@ func (n *Node) Objects() []*Object { return n.objects }
 
 // nodeIndex has all nodes by name.
 type nodeIndex struct {
+	completion
+
 	f      *Facts
 	byName map[string]*Node
-	known  int
 	// values has the nodes with each value of each topology key in use.
 	values map[string]map[string]map[*Node]struct{}
-	synced bool
 }
 
 func (x *nodeIndex) apply(o *wire.Object) {
@@ -45,12 +45,11 @@ func (x *nodeIndex) remove(name types.NamespacedName) {
 	x.set(name.Name, false, nil)
 }
 
-func (x *nodeIndex) setSynced() { x.synced = true }
-func (x *nodeIndex) setAbsent() {}
-func (x *nodeIndex) count() int { return x.known }
+// upstream returns nil, because only the labels are kept.
+func (*nodeIndex) upstream(types.NamespacedName) *wire.Object { return nil }
 
 func (x *nodeIndex) names() []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, x.known)
+	names := make([]types.NamespacedName, 0, len(x.byName))
 	for name, n := range x.byName {
 		if n.Known {
 			names = append(names, types.NamespacedName{Name: name})
@@ -79,9 +78,6 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 		n = x.get(name)
 	}
 	before, cameOrWent := n.Labels, n.Known != known
-	if cameOrWent {
-		x.known += map[bool]int{true: 1, false: -1}[known]
-	}
 	n.Known, n.Labels = known, labels
 	if !known {
 		n.Labels = nil
@@ -178,12 +174,8 @@ func (f *Facts) NodeExists(name string) bool {
 func (f *Facts) NodeNames() []string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	names := make([]string, 0, f.nodes.known)
-	for name, n := range f.nodes.byName {
-		if n.Known {
-			names = append(names, name)
-		}
-	}
+	names := make([]string, 0, len(f.nodes.byName))
+	f.reader().Nodes(func(n *Node) { names = append(names, n.Name) })
 	return names
 }
 
@@ -213,11 +205,7 @@ func (in Reader) NodeObjectsOf(name string) []*Object {
 }
 
 // NodeCount returns the number of known nodes.
-func (f *Facts) NodeCount() int {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.nodes.known
-}
+func (f *Facts) NodeCount() int { return len(f.NodeNames()) }
 
 // SetDeadNodes takes the names of all dead nodes. Endpoints on them are hidden, for Services with and without
 // topologyKeys, and do not count as ready when the deciding key of a Service is picked.

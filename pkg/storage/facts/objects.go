@@ -47,13 +47,14 @@ func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(),
 
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
+	completion
+
 	f        *Facts
 	resource *served.Resource
 	codec    *wire.Codec
 	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
-	serviceOf      func(*wire.Object) string
-	objects        map[types.NamespacedName]*Object
-	synced, absent bool
+	serviceOf func(*wire.Object) string
+	objects   map[types.NamespacedName]*Object
 }
 
 func serviceOfSlice(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] }
@@ -61,11 +62,14 @@ func serviceOfSlice(o *wire.Object) string { return o.Labels[discoveryv1.LabelSe
 // serviceOfEndpoints returns the object's own name: Endpoints have the name of their Service.
 func serviceOfEndpoints(o *wire.Object) string { return o.Name }
 
-func (c *collection) setSynced() { c.synced, c.absent = true, false }
-func (c *collection) setAbsent() { c.absent = !c.synced }
-func (c *collection) count() int { return len(c.objects) }
-
 func (c *collection) names() []types.NamespacedName { return slices.Collect(maps.Keys(c.objects)) }
+
+func (c *collection) upstream(name types.NamespacedName) *wire.Object {
+	if o := c.objects[name]; o != nil {
+		return o.Upstream
+	}
+	return nil
+}
 
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)
@@ -111,14 +115,6 @@ func (c *collection) remove(name types.NamespacedName) {
 	o.Gone = true
 	delete(c.objects, name)
 	add(&c.f.step.Objects, o)
-}
-
-// forget drops all objects.
-func (c *collection) forget() {
-	for _, name := range c.names() {
-		c.remove(name)
-	}
-	c.synced, c.absent = false, false
 }
 
 // nodesIn returns the names of the nodes of all endpoints in a body, in their order. They share memory with it.
@@ -209,7 +205,7 @@ func (c *collection) joinService(o *Object) {
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	o.Service.count(o, 1)
-	if c.f.reader().AnyDoubts() {
+	if c.f.reader().AnySuspicions() {
 		add(&c.f.step.Listed, o.Service)
 	}
 }
@@ -221,7 +217,7 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	s.count(o, -1)
-	if c.f.reader().AnyDoubts() {
+	if c.f.reader().AnySuspicions() {
 		add(&c.f.step.Listed, s)
 	}
 	if c.resource == served.EndpointSlices {
@@ -238,19 +234,19 @@ func (c *collection) leaveService(o *Object) {
 
 // Object returns the object with that name; nil if it is not known.
 func (in Reader) Object(r *served.Resource, name types.NamespacedName) *Object {
+	return in.collection(r).objects[name]
+}
+
+func (in Reader) collection(r *served.Resource) *collection {
 	if r == served.Endpoints {
-		return in.f.legacy.objects[name]
+		return &in.f.legacy
 	}
-	return in.f.slices.objects[name]
+	return &in.f.slices
 }
 
 // Objects calls visit for every object of EndpointSlices or Endpoints.
 func (in Reader) Objects(r *served.Resource, visit func(*Object)) {
-	c := &in.f.slices
-	if r == served.Endpoints {
-		c = &in.f.legacy
-	}
-	for _, o := range c.objects {
+	for _, o := range in.collection(r).objects {
 		visit(o)
 	}
 }

@@ -27,9 +27,9 @@ type LivePod struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`
-	// Doubted says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
+	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Doubted bool `json:"doubted,omitempty"`
+	Suspected bool `json:"doubted,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }
@@ -61,15 +61,15 @@ func (l *LivePods) equal(other *LivePods) bool {
 	}
 	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
 		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
-			return a.Serving == b.Serving && a.Doubted == b.Doubted && slices.Equal(a.Addresses, b.Addresses)
+			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses)
 		})
 }
 
-// doubts reports whether any pod, of which the correction counts, is doubted.
-func (l *LivePods) doubts() bool {
+// suspicious reports whether any pod, of which the correction counts, is suspected.
+func (l *LivePods) suspicious() bool {
 	if l != nil {
 		for _, pod := range l.Pods {
-			if pod.Doubted {
+			if pod.Suspected {
 				return true
 			}
 		}
@@ -118,13 +118,13 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		if before.equal(pods) {
 			return
 		}
-		doubts := before.doubts() || pods.doubts()
-		delete(f.doubted, node)
-		if pods.doubts() {
-			add(&f.doubted, node)
+		suspected := before.suspicious() || pods.suspicious()
+		delete(f.suspected, node)
+		if pods.suspicious() {
+			add(&f.suspected, node)
 		}
 		for _, o := range f.reader().NodeObjectsOf(node) {
-			if doubts {
+			if suspected {
 				f.services.markForRecount(o.Service)
 				add(&f.step.Objects, o)
 			}
@@ -133,45 +133,45 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	})
 }
 
-// Doubt says how doubtful it is that an endpoint answers.
-type Doubt uint8
+// Suspicion says how likely it is that an endpoint does not answer.
+type Suspicion uint8
 
-// Doubts, from the least to the greatest. An endpoint is hidden where a less doubted one is ready.
+// Suspicions, from the least to the greatest. An endpoint is hidden where a less suspected one is ready.
 const (
-	NoDoubt Doubt = iota
-	// DoubtedPod is an endpoint of which its own node doubts that the pod answers.
-	DoubtedPod
+	NoSuspicion Suspicion = iota
+	// SuspectedPod is an endpoint of which its own node suspects that the pod does not answer.
+	SuspectedPod
 	// SilentNode is an endpoint on a silent node.
 	SilentNode
 )
 
-// Doubt returns the doubt of an endpoint of a Service, which may be nil, in an object of this namespace.
-func (in Reader) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
-	if !in.AnyDoubts() || s == nil || s.Name == KubernetesService {
-		return NoDoubt
+// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace.
+func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspicion {
+	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService {
+		return NoSuspicion
 	}
 	if in.Silent(s, e.NodeName) {
 		return SilentNode
 	}
-	if _, doubted := in.f.doubted[string(e.NodeName)]; !doubted || s.published {
-		return NoDoubt // a Service that publishes addresses that are not ready shows this one too
+	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.published {
+		return NoSuspicion // a Service that publishes addresses that are not ready shows this one too
 	}
 	pod, ok := podOf(namespace, e)
 	if !ok {
-		return NoDoubt
+		return NoSuspicion
 	}
 	live := in.f.livePods[string(e.NodeName)]
 	if _, about := live.About[pod]; live.About != nil && !about {
-		return NoDoubt
+		return NoSuspicion
 	}
-	if found, _ := live.find(pod); found.Doubted {
-		return DoubtedPod
+	if found, _ := live.find(pod); found.Suspected {
+		return SuspectedPod
 	}
-	return NoDoubt
+	return NoSuspicion
 }
 
-// AnyDoubts reports whether any node is silent, or any pod doubted.
-func (in Reader) AnyDoubts() bool { return len(in.f.silent)+len(in.f.doubted) > 0 }
+// AnySuspicions reports whether any node is silent, or any pod suspected.
+func (in Reader) AnySuspicions() bool { return len(in.f.silent)+len(in.f.suspected) > 0 }
 
 // Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
 func (in Reader) Why(namespace string, e wire.Endpoint) string {

@@ -32,16 +32,16 @@ func (f *Facts) attempt(run func()) (broken bool) {
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
 	f.ways.mark = nil // the next share is a whole one
-	nodes, services := f.nodes.all(), f.services.all()
-	f.nodes.byName, f.nodes.known = make(map[string]*Node), 0
+	nodes, services := f.nodes.all(), stored(&f.services)
+	f.nodes.byName = make(map[string]*Node)
 	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
-	f.services.byName, f.services.known = make(map[types.NamespacedName]*Service), 0
+	f.services.byName = make(map[types.NamespacedName]*Service)
 	f.services.byKey = make(map[string]map[*Service]struct{})
 	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
 	f.refill(&f.nodes, nodes)
 	f.refill(&f.services, services)
 	for _, c := range []*collection{&f.slices, &f.legacy} {
-		objects := c.all()
+		objects := stored(c)
 		c.objects = make(map[types.NamespacedName]*Object)
 		f.refill(c, objects)
 	}
@@ -65,20 +65,12 @@ func (x *nodeIndex) all() []*wire.Object {
 	return all
 }
 
-func (x *serviceIndex) all() []*wire.Object {
-	var all []*wire.Object
-	for _, s := range x.byName {
-		if s.Upstream != nil {
-			all = append(all, s.Upstream)
-		}
-	}
-	return all
-}
-
-func (c *collection) all() []*wire.Object {
-	all := make([]*wire.Object, 0, len(c.objects))
-	for _, o := range c.objects {
-		all = append(all, o.Upstream)
+// stored returns the upstream's objects that a store has.
+func stored(store kept) []*wire.Object {
+	names := store.names()
+	all := make([]*wire.Object, len(names))
+	for i, name := range names {
+		all[i] = store.upstream(name)
 	}
 	return all
 }

@@ -32,7 +32,7 @@ type Service struct {
 // listing is what one collection lists for a Service.
 type listing struct {
 	objects []*Object
-	// ready counts the ready endpoints that are neither doubted nor on dead nodes, by key and value. Only a Service
+	// ready counts the ready endpoints that are neither suspected nor on dead nodes, by key and value. Only a Service
 	// with several keys has it: its deciding key depends on it.
 	ready map[string]map[string]int
 }
@@ -63,23 +63,23 @@ func (s *Service) Decide(r *served.Resource, here topology.Labels) topology.Deci
 		}
 	}
 	if best == topology.NoRank && len(s.Keys) > 1 {
-		best = listed.doubtedRank(s, here)
+		best = listed.suspectedRank(s, here)
 	}
 	return s.Keys.Decide(here, best)
 }
 
-// doubtedRank returns the rank of the best key that a doubted ready endpoint matches: if no other endpoint is ready,
-// those are shown.
-func (l *listing) doubtedRank(s *Service, here topology.Labels) int {
+// suspectedRank returns the rank of the best key that a suspected ready endpoint matches: if no other endpoint is
+// ready, those are shown.
+func (l *listing) suspectedRank(s *Service, here topology.Labels) int {
 	best := topology.NoRank
 	for _, o := range l.objects {
-		f := o.collection.f
-		if !f.reader().AnyDoubts() {
+		in := o.collection.f.reader()
+		if !in.AnySuspicions() {
 			break
 		}
 		o.scan(func(e wire.Endpoint) {
-			if e.Ready && f.reader().Doubt(s, s.Name.Namespace, e) > NoDoubt && !f.reader().Dead(s, e.NodeName) {
-				best = min(best, s.Keys.Rank(here, f.reader().LabelsOf(e.NodeName)))
+			if e.Ready && in.Suspicion(s, s.Name.Namespace, e) > NoSuspicion && !in.Dead(s, e.NodeName) {
+				best = min(best, s.Keys.Rank(here, in.LabelsOf(e.NodeName)))
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func (s *Service) count(o *Object, delta int) {
 	ready := s.listed[listIndex(o.Resource())].ready
 	f := o.collection.f
 	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.reader().Dead(s, e.NodeName) || f.reader().Doubt(s, s.Name.Namespace, e) > NoDoubt {
+		if !e.Ready || f.reader().Dead(s, e.NodeName) || f.reader().Suspicion(s, s.Name.Namespace, e) > NoSuspicion {
 			return
 		}
 		labels := f.reader().LabelsOf(e.NodeName)
@@ -131,30 +131,33 @@ func (s *Service) recount() {
 
 // serviceIndex has all Services.
 type serviceIndex struct {
+	completion
+
 	f      *Facts
 	byName map[types.NamespacedName]*Service
 	// byKey has the Services that a topology key governs.
 	byKey map[string]map[*Service]struct{}
 	// invalid has the Services whose annotation does not parse, with the annotation's name and the reason.
 	invalid map[types.NamespacedName]string
-	known   int
 	// stale has the Services whose ready endpoints must be counted again at the end of the step.
-	stale          map[*Service]struct{}
-	synced, absent bool
+	stale map[*Service]struct{}
 }
 
-func (x *serviceIndex) setSynced() { x.synced, x.absent = true, false }
-func (x *serviceIndex) setAbsent() { x.absent = !x.synced }
-func (x *serviceIndex) count() int { return x.known }
-
 func (x *serviceIndex) names() []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, x.known)
+	names := make([]types.NamespacedName, 0, len(x.byName))
 	for name, s := range x.byName {
 		if s.Upstream != nil {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+func (x *serviceIndex) upstream(name types.NamespacedName) *wire.Object {
+	if s := x.byName[name]; s != nil {
+		return s.Upstream
+	}
+	return nil
 }
 
 // get returns the Service with that name, and adds it if it is missing.
@@ -169,23 +172,27 @@ func (x *serviceIndex) get(name types.NamespacedName) *Service {
 
 func (x *serviceIndex) apply(o *wire.Object) {
 	s := x.get(nameOf(o))
-	switch {
-	case s.Upstream == nil:
-		x.known++
-	case s.Upstream.Equal(o):
+	if s.Upstream != nil && s.Upstream.Equal(o) {
 		// A new list repeats what is known.
 		s.Upstream = s.Upstream.At(o.ResourceVersion)
 		return
 	}
 	s.Upstream = o
-	add(&x.f.step.Services, s.Name)
+	add(&x.f.step.Whole, Key{served.Services, s.Name})
 	x.govern(s, x.keysOf(o))
-	if published := wire.PublishesNotReady(o.Body); published != s.published {
-		s.published = published
-		for i := range s.listed {
-			for _, o := range slices.Clone(s.listed[i].objects) {
-				o.collection.correct(o)
-			}
+	x.publish(s, wire.PublishesNotReady(o.Body))
+}
+
+// publish notes whether a Service has publishNotReadyAddresses, on which corrections depend. The Service is known, so
+// that it stays the same while its objects are corrected.
+func (x *serviceIndex) publish(s *Service, published bool) {
+	if published == s.published {
+		return
+	}
+	s.published = published
+	for i := range s.listed {
+		for _, o := range slices.Clone(s.listed[i].objects) {
+			o.collection.correct(o)
 		}
 	}
 }
@@ -195,10 +202,10 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	if s == nil || s.Upstream == nil {
 		return
 	}
+	x.publish(s, false)
 	s.Upstream = nil
-	x.known--
 	delete(x.invalid, name)
-	add(&x.f.step.Services, name)
+	add(&x.f.step.Whole, Key{served.Services, name})
 	x.govern(s, topology.Unsatisfiable())
 	x.forget(s)
 }

@@ -87,7 +87,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	}
 	a.expectWrites("reports of the node's status", 2)
 	a.pass(2 * time.Hour)
-	a.expectWrites("once an hour it is said anew as of when it is true", 4)
+	a.expectWrites("once an hour it is said again as of when it is true", 4)
 	asOf := a.asOf
 	for range 300 {
 		a.clock.Step(time.Minute)
@@ -129,7 +129,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 		node(t, "node0", "a", ""), node(t, "node1", "b", ""), node(t, "node2", "b", ""),
 	})
 	pass()
-	again.expectWrites("a process started anew finds it as it is", 0)
+	again.expectWrites("a restarted process finds it as it is", 0)
 	next.Services().Remove("ns", "s000")
 	pass()
 	again.expectWrites("and writes what is new", 1)

@@ -11,6 +11,5 @@
 // A step costs a View only what the step touched and its viewer can see: the View finds in the Change the objects whose
 // endpoints may be shown differently, and prunes those. The History ignores objects that are the same as before.
 //
-// In a hub, Shares are used in place of a View. A share is what a node needs of the facts so that its own View shows
-// what it would show of all of them.
+// A hub has no View: package hub gives each node's own View what it needs of the facts.
 package view

@@ -102,7 +102,7 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 				t.Errorf("keys %s: %s: revisions went from %d to %d", keys, r.Resource, revision, s.History.Revision())
 			}
 			if is, err := s.History.Get(r, key, 0); err != nil || is != was {
-				t.Errorf("keys %s: %s: it is shown anew: %v, %v", keys, r.Resource, is, err)
+				t.Errorf("keys %s: %s: it is shown again: %v, %v", keys, r.Resource, is, err)
 			}
 			if now := statsOf(t, s, r); now != past {
 				t.Errorf("keys %s: %s: its past went from %+v to %+v", keys, r.Resource, past, now)

@@ -92,8 +92,8 @@ type question struct {
 	decision topology.Decision
 	// own is the name of the node of the View.
 	own string
-	// spared is up to which doubt endpoints are shown, because no other one is ready.
-	spared facts.Doubt
+	// spared is up to which suspicion endpoints are shown, because no other one is ready.
+	spared facts.Suspicion
 }
 
 // member is one slice of the Service.
@@ -106,15 +106,15 @@ type member struct {
 	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
 	// do not hear any more.
 	dead, silent map[string]bool
-	// doubts are those of the endpoints of body.
-	doubts []facts.Doubt
+	// suspicions are those of the endpoints of body.
+	suspicions []facts.Suspicion
 }
 
 // correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
-// not at all (gone too), as of when that is known, and why. doubt is that of the endpoint as it is shown.
+// not at all (gone too), as of when that is known, and why. suspicion is that of the endpoint as it is shown.
 type correction struct {
 	made, gone bool
-	doubt      facts.Doubt
+	suspicion  facts.Suspicion
 	asOf       time.Time
 	why        string
 }
@@ -163,11 +163,11 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 		})
 		if err == nil {
 			err = o.Codec().Scan(m.body, func(e wire.Endpoint) {
-				doubt := v.facts.Doubt(s, o.Upstream.Namespace, e)
-				if string(e.NodeName) == q.e.Node && doubt == facts.SilentNode {
-					doubt = facts.NoDoubt
+				suspicion := v.facts.Suspicion(s, o.Upstream.Namespace, e)
+				if string(e.NodeName) == q.e.Node && suspicion == facts.SilentNode {
+					suspicion = facts.NoSuspicion
 				}
-				m.doubts = append(m.doubts, doubt)
+				m.suspicions = append(m.suspicions, suspicion)
 			})
 		}
 		if err != nil {
@@ -178,34 +178,34 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	return nil
 }
 
-// decide picks the deciding key, for which it scans all slices of the Service. A doubted endpoint counts only if
+// decide picks the deciding key, for which it scans all slices of the Service. A suspected endpoint counts only if
 // there is no other one.
 func (q *question) decide() error {
-	best, doubtedBest := topology.NoRank, topology.NoRank
+	best, suspectedBest := topology.NoRank, topology.NoRank
 	least, ready := facts.SilentNode, false
 	for _, m := range q.members {
-		rest := m.doubts
+		rest := m.suspicions
 		err := wire.EndpointSlice.Scan(m.body, func(e wire.Endpoint) {
-			doubt := rest[0]
+			suspicion := rest[0]
 			rest = rest[1:]
 			if !e.Ready || m.dead[string(e.NodeName)] {
 				return
 			}
 			rank := q.keys.Rank(q.here, q.nodes[string(e.NodeName)])
 			if rank != topology.NoRank || !q.keys.Governed() {
-				least, ready = min(least, doubt), true
+				least, ready = min(least, suspicion), true
 			}
-			if doubt == facts.NoDoubt {
+			if suspicion == facts.NoSuspicion {
 				best = min(best, rank)
 			}
-			doubtedBest = min(doubtedBest, rank)
+			suspectedBest = min(suspectedBest, rank)
 		})
 		if err != nil {
 			return err
 		}
 	}
 	if best == topology.NoRank {
-		best = doubtedBest
+		best = suspectedBest
 	}
 	if ready {
 		q.spared = least
@@ -252,12 +252,12 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest, doubts := corrected.Endpoints, m.doubts // those that are not gone, in the same order
+	rest, suspicions := corrected.Endpoints, m.suspicions // those that are not gone, in the same order
 	for i := range upstream.Endpoints {
 		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
 		if !c.gone {
 			endpoint, rest = &rest[0], rest[1:]
-			c.doubt, doubts = doubts[0], doubts[1:]
+			c.suspicion, suspicions = suspicions[0], suspicions[1:]
 		}
 		q.add(m, endpoint, c)
 	}
@@ -286,16 +286,16 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 	if c.why != "" && !c.gone {
 		x.Reason += "; " + c.why
 	}
-	doubt := "its own node doubts that it answers"
+	suspicion := "its own node suspects that it does not answer"
 	if m.silent[x.Node] {
-		doubt = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
+		suspicion = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
 	}
 	switch {
-	case !x.Kept || c.doubt == facts.NoDoubt:
-	case c.doubt <= q.spared:
-		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", doubt)
+	case !x.Kept || c.suspicion == facts.NoSuspicion:
+	case c.suspicion <= q.spared:
+		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
 	default:
-		x.Kept, x.Reason = false, doubt
+		x.Kept, x.Reason = false, suspicion
 		if m.silent[x.Node] {
 			x.Reason += " (site exchange)"
 		} else if c.why != "" {

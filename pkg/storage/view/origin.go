@@ -7,7 +7,6 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // Origin says how the upstream's object relates to the object that is shown.
@@ -31,33 +30,21 @@ func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, er
 		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
 			origin.Revision = shown.Revision
 		}
-		var upstream *wire.Object
-		switch r {
-		case served.Services:
-			if s := in.Service(name); s != nil {
-				upstream = s.Upstream
-			}
-		case served.Nodes:
-			upstream = in.NodeObjects()[name]
-		case served.Namespaces:
-			upstream = in.Namespaces()[name]
-		default:
-			if in.State(served.Services) != served.Ready {
-				err = served.ErrNotReady
-				return
-			}
-			o := in.Object(r, name)
-			if o != nil {
-				upstream = o.Upstream
-			}
-			if o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
-				err = served.ErrNotReady
-			}
-			origin.Altered = reading{v, in}.altered(r, name, o)
-		}
-		if upstream != nil {
+		if upstream := in.Upstream(r, name); upstream != nil {
 			origin.ResourceVersion = upstream.ResourceVersion
 		}
+		if !listsEndpoints(r) {
+			return
+		}
+		if in.State(served.Services) != served.Ready {
+			err = served.ErrNotReady
+			return
+		}
+		o := in.Object(r, name)
+		if o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
+			err = served.ErrNotReady
+		}
+		origin.Altered = reading{v, in}.altered(r, name, o)
 	})
 	return origin, err
 }

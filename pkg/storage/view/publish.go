@@ -16,30 +16,41 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// publication has what a step may have to show differently. Its sets may be those of a facts.Change.
+// publication has what a step may have to show differently.
 type publication struct {
-	services map[types.NamespacedName]struct{}
-	node     bool
-	// namespaces are those that were added, changed or removed.
-	namespaces map[types.NamespacedName]struct{}
-	listed     map[*facts.Object]struct{}
-	// own is set if listed is a copy, and not the set of a facts.Change.
-	own bool
-	// gone has what is shown and not there any more, after the facts were made again.
-	gone []shown
+	// whole has objects that are shown whole, and objects of any kind that may not be there any more.
+	whole touched[facts.Key]
+	// listed has objects that list endpoints.
+	listed touched[*facts.Object]
 	// cleared has the resources that are not shown any more.
 	cleared []*served.Resource
 }
 
-// add adds an object that lists endpoints.
-func (p *publication) add(o *facts.Object) {
-	if !p.own {
-		listed := make(map[*facts.Object]struct{}, len(p.listed)+1)
-		maps.Copy(listed, p.listed)
-		p.listed, p.own = listed, true
-	}
-	p.listed[o] = struct{}{}
+// touched is a set that begins as that of a facts.Change, which must not be changed.
+type touched[K comparable] struct {
+	set map[K]struct{}
+	// own is set if the set is a copy.
+	own bool
 }
+
+func (t *touched[K]) add(member K) {
+	if !t.own {
+		set := make(map[K]struct{}, len(t.set)+1)
+		maps.Copy(set, t.set)
+		t.set, t.own = set, true
+	}
+	t.set[member] = struct{}{}
+}
+
+func touchedOf[K comparable](members []K) (t touched[K]) {
+	for _, member := range members {
+		t.add(member)
+	}
+	return t
+}
+
+// add adds an object that lists endpoints.
+func (p *publication) add(o *facts.Object) { p.listed.add(o) }
 
 // addService adds all objects that list endpoints of a Service.
 func (p *publication) addService(s *facts.Service) {
@@ -52,52 +63,46 @@ func (p *publication) addService(s *facts.Service) {
 
 // objects returns the objects that list endpoints, in the order of lists.
 func (p *publication) objects() []*facts.Object {
-	return slices.SortedFunc(maps.Keys(p.listed), func(a, b *facts.Object) int {
+	return slices.SortedFunc(maps.Keys(p.listed.set), func(a, b *facts.Object) int {
 		return a.Upstream.Compare(b.Upstream)
 	})
 }
 
-// sortedNames returns the names in the order of lists.
-func sortedNames(names map[types.NamespacedName]struct{}) []types.NamespacedName {
-	return slices.SortedFunc(maps.Keys(names), func(a, b types.NamespacedName) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+// keys returns the names of the other objects, those of a resource in the order of lists.
+func (p *publication) keys() []facts.Key {
+	return slices.SortedFunc(maps.Keys(p.whole.set), func(a, b facts.Key) int {
+		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), compareNames(a.Name, b.Name))
 	})
 }
 
-func setOf[K comparable](members []K) map[K]struct{} {
-	set := make(map[K]struct{}, len(members))
-	for _, member := range members {
-		set[member] = struct{}{}
-	}
-	return set
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// listsEndpoints reports whether the objects of a resource list endpoints. All others are shown whole.
+func listsEndpoints(r *served.Resource) bool {
+	return r == served.EndpointSlices || r == served.Endpoints
 }
 
 // shown is the version of an object to show; if version is nil, the object is removed.
 type shown struct {
-	resource *served.Resource
-	key      types.NamespacedName
-	version  *history.Version
+	facts.Key
+
+	version *history.Version
 }
 
 // publish updates the History in one step. It prunes everything before it locks the History.
 func (v reading) publish(received time.Time, p *publication) {
-	all := p.gone
-	if v.filled[served.Services] {
-		for _, name := range sortedNames(p.services) {
-			all = append(all, v.service(name))
+	var all []shown
+	for _, key := range p.keys() {
+		if !v.filled[key.Resource] {
+			continue
 		}
-	}
-	if p.node && v.filled[served.Nodes] {
-		all = append(all, v.nodes()...)
-	}
-	if v.filled[served.Namespaces] {
-		for _, name := range sortedNames(p.namespaces) {
-			one := shown{resource: served.Namespaces, key: name}
-			if o := v.facts.Namespaces()[name]; o != nil {
-				one.version = v.version(served.Namespaces, o, o.Body)
-			}
-			all = append(all, one)
+		one := shown{Key: key}
+		if o := v.facts.Upstream(key.Resource, key.Name); o != nil {
+			one.version = v.version(key.Resource, o, o.Body)
 		}
+		all = append(all, one)
 	}
 	v.addTruncated(p)
 	for _, o := range p.objects() {
@@ -111,11 +116,11 @@ func (v reading) publish(received time.Time, p *publication) {
 		for _, s := range all {
 			switch {
 			case s.version == nil:
-				u.Remove(s.resource, s.key)
+				u.Remove(s.Resource, s.Name)
 			case restored != nil:
-				u.Restore(s.resource, *s.version, before[s.resource].revisionOf(s.version))
+				u.Restore(s.Resource, *s.version, before[s.Resource].revisionOf(s.version))
 			default:
-				u.Put(s.resource, *s.version)
+				u.Put(s.Resource, *s.version)
 			}
 		}
 		for _, r := range p.cleared {
@@ -142,29 +147,6 @@ func (v reading) setStates(u *history.Update, restored *facts.State) {
 	}
 }
 
-func (v reading) service(name types.NamespacedName) shown {
-	s := v.facts.Service(name)
-	if s == nil || s.Upstream == nil {
-		return shown{resource: served.Services, key: name}
-	}
-	return shown{served.Services, name, v.version(served.Services, s.Upstream, s.Upstream.Body)}
-}
-
-// nodes returns this node's Node object, and the removal of Node objects that are shown and do not exist any more.
-func (v reading) nodes() []shown {
-	var all []shown
-	there := v.facts.NodeObjects()
-	for name, o := range there {
-		all = append(all, shown{served.Nodes, name, v.version(served.Nodes, o, o.Body)})
-	}
-	for name := range v.history.Objects(served.Nodes) {
-		if there[name] == nil {
-			all = append(all, shown{resource: served.Nodes, key: name})
-		}
-	}
-	return all
-}
-
 func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *history.Version {
 	version, err := history.NewVersion(r, o, body)
 	if err != nil {
@@ -182,17 +164,17 @@ func (v reading) object(o *facts.Object) shown {
 	if o.Gone {
 		delete(v.counts, o)
 		v.totals[r] = total
-		return shown{resource: r, key: o.Name()}
+		return shown{Key: facts.Key{Resource: r, Name: o.Name()}}
 	}
 	body, count := v.body(o)
 	count.Hidden += o.Lost()
 	v.counts[o] = count
 	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
-	return shown{r, o.Name(), v.version(r, o.Upstream, body)}
+	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}
 }
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
-// upstream's body, with corrected endpoints and without those on dead nodes or doubted.
+// upstream's body, with corrected endpoints and without those on dead nodes or suspected.
 func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
@@ -259,7 +241,7 @@ func shownBefore(restored *facts.State) map[*served.Resource]shownObjects {
 // few minutes, is not.
 func (v reading) noteContent(all []shown) {
 	for _, s := range all {
-		if s.resource == served.Nodes && s.version != nil {
+		if s.Resource == served.Nodes && s.version != nil {
 			if bytes.Equal(v.nodeMeta, s.version.Meta) {
 				continue
 			}
@@ -291,7 +273,7 @@ func (v reading) addTruncated(p *publication) {
 	if !v.filled[served.Endpoints] {
 		return
 	}
-	for o := range p.listed {
+	for o := range p.listed.set {
 		if o.Resource() != served.EndpointSlices || o.Service == nil {
 			continue
 		}

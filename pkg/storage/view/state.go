@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -52,20 +51,9 @@ func (b *stateBuilder) build() {
 	v := b.v
 	b.state.Revision = v.history.Revision()
 	b.state.ShareMark = v.facts.ShareMarkOf()
-	var services []*wire.Object
-	v.facts.Services(func(s *facts.Service) { services = append(services, s.Upstream) })
-	b.shown(facts.InputServices, served.Services, services)
-	if v.filled[served.Nodes] {
-		b.shown(facts.InputNode, served.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
-	}
-	if v.filled[served.Namespaces] {
-		b.shown(facts.InputNamespaces, served.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
-	}
-	for input, r := range map[string]*served.Resource{
-		facts.InputEndpointSlices: served.EndpointSlices, facts.InputEndpoints: served.Endpoints,
-	} {
+	for _, r := range served.All() {
 		if v.filled[r] {
-			b.listed(input, r)
+			b.resource(r)
 		}
 	}
 	if annotations := v.facts.KubernetesAnnotations(); annotations != nil {
@@ -90,38 +78,37 @@ func (b *stateBuilder) build() {
 	slices.SortFunc(b.state.Sections, func(x, y facts.Section) int { return cmp.Compare(x.Input, y.Input) })
 }
 
-// listed adds a section with the objects that list endpoints, each pruned to the viewer's share.
-func (b *stateBuilder) listed(input string, r *served.Resource) {
-	var objects []*wire.Object
-	b.v.facts.Objects(r, func(o *facts.Object) {
-		share := *o.Upstream
-		share.Body = b.v.share(o)
-		err := o.Codec().Scan(share.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
-		b.err = cmp.Or(b.err, err)
-		objects = append(objects, &share)
-	})
-	b.shown(input, r, objects)
-}
-
-// shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
-// differ in fields whose changes are no event, and one revision would then belong to two versions.
-func (b *stateBuilder) shown(input string, r *served.Resource, objects []*wire.Object) {
-	slices.SortFunc(objects, (*wire.Object).Compare)
+// resource adds a section of the objects of a resource, with how they are shown. Those that list endpoints are pruned
+// to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes are no
+// event, and one revision would then belong to two versions.
+func (b *stateBuilder) resource(r *served.Resource) {
+	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), compareNames)
 	shown := b.v.history.Objects(r)
 	section := facts.Section{
-		Input:   input,
-		Objects: make([]*wire.Object, len(objects)),
-		Shown:   make([]facts.Shown, len(objects)),
+		Input:   facts.InputOf(r),
+		Objects: make([]*wire.Object, len(names)),
+		Shown:   make([]facts.Shown, len(names)),
 	}
-	for i, o := range objects {
-		copied := *o
-		if version := shown[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; version != nil {
+	for i, name := range names {
+		copied := *b.v.facts.Upstream(r, name)
+		if listsEndpoints(r) {
+			copied.Body = b.listed(b.v.facts.Object(r, name))
+		}
+		if version := shown[name]; version != nil {
 			copied.Meta = version.Meta
 			section.Shown[i] = facts.Shown{Revision: version.Revision, Digest: version.Digest()}
 		}
 		section.Objects[i] = &copied
 	}
 	b.state.Sections = append(b.state.Sections, section)
+}
+
+// listed returns the viewer's share of an object that lists endpoints, and notes the nodes that it names.
+func (b *stateBuilder) listed(o *facts.Object) []byte {
+	body := b.v.share(o)
+	err := o.Codec().Scan(body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
+	b.err = cmp.Or(b.err, err)
+	return body
 }
 
 // metadata adds a section of objects that have only metadata.

@@ -732,7 +732,7 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	}
 	restarted()
 
-	// The annotations are awaited with the rest, and what is there anew is rewritten anew.
+	// The annotations are awaited with the rest, and what is there now is rewritten.
 	after := restarted()
 	was := after.History.Revision()
 	all.fill(after, inputsOf)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -106,17 +105,17 @@ func New(options Options) *View {
 			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
 				return in.Object(o.Resource(), o.Name()) != o
 			})
-			reading{v, in}.publish(time.Time{}, &publication{listed: setOf(part)})
+			reading{v, in}.publish(time.Time{}, &publication{listed: touchedOf(part)})
 		})
 	}
-	for part := range slices.Chunk(sortedNames(there.services), buildStep) {
+	for part := range slices.Chunk(there.keys(), buildStep) {
 		v.source.Read(func(in facts.Reader) {
-			reading{v, in}.publish(time.Time{}, &publication{services: setOf(part)})
+			reading{v, in}.publish(time.Time{}, &publication{whole: touchedOf(part)})
 		})
 	}
 	v.source.Read(func(in facts.Reader) {
 		v.building = false
-		reading{v, in}.publish(time.Time{}, &publication{node: there.node, namespaces: there.namespaces})
+		reading{v, in}.publish(time.Time{}, &publication{})
 	})
 	return v
 }
@@ -167,7 +166,9 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 
 // follow publishes what a step changed.
 func (v reading) follow(c *facts.Change) {
-	p := &publication{services: c.Services, node: len(c.Nodes) > 0, namespaces: c.Namespaces, listed: c.Objects}
+	p := &publication{
+		whole: touched[facts.Key]{set: c.Whole}, listed: touched[*facts.Object]{set: c.Objects},
+	}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
 	for s := range c.Governed {
@@ -206,11 +207,8 @@ func (v reading) rebuild(c *facts.Change) {
 		}
 		v.stateChanged(r, p)
 		for name := range v.history.Objects(r) {
-			switch {
-			case r == served.Services && p.services != nil:
-				p.services[name] = struct{}{}
-			case (r == served.EndpointSlices || r == served.Endpoints) && v.facts.Object(r, name) == nil:
-				p.gone = append(p.gone, shown{resource: r, key: name})
+			if v.facts.Upstream(r, name) == nil {
+				p.whole.add(facts.Key{Resource: r, Name: name})
 			}
 		}
 	}
@@ -306,19 +304,12 @@ func (v reading) decision(s *facts.Service, r *served.Resource) topology.Decisio
 // fill publishes all objects of a resource.
 func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
-	switch r {
-	case served.Services:
-		p.services = make(map[types.NamespacedName]struct{})
-		v.facts.Services(func(s *facts.Service) { p.services[s.Name] = struct{}{} })
-	case served.Nodes:
-		p.node = true
-	case served.Namespaces:
-		p.namespaces = make(map[types.NamespacedName]struct{})
-		for name := range v.facts.Namespaces() {
-			p.namespaces[name] = struct{}{}
-		}
-	default:
+	if listsEndpoints(r) {
 		v.facts.Objects(r, p.add)
 		v.facts.Services(func(s *facts.Service) { v.decide(s) })
+		return
+	}
+	for _, name := range v.facts.Names(r) {
+		p.whole.add(facts.Key{Resource: r, Name: name})
 	}
 }

@@ -353,7 +353,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkRelabelOtherNode moves a neighbour between units: about 100 of 2,000 slices are pruned anew.
+// BenchmarkRelabelOtherNode moves a neighbour between units: about 100 of 2,000 slices are pruned again.
 func BenchmarkRelabelOtherNode(b *testing.B) {
 	s := fleet(b)
 	labels := []*wire.Object{wiretest.Node("node-1", "unit-0"), wiretest.Node("node-1", "unit-1")}
@@ -368,7 +368,7 @@ func BenchmarkRelabelOtherNode(b *testing.B) {
 	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")
 }
 
-// BenchmarkRelabelThisNode moves this node: every governed Service is shown anew.
+// BenchmarkRelabelThisNode moves this node: every governed Service is shown again.
 func BenchmarkRelabelThisNode(b *testing.B) {
 	s := fleet(b)
 	labels := []*wire.Object{wiretest.Node("node-0", "unit-1"), wiretest.Node("node-0", "unit-0")}

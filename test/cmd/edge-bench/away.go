@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/test/cluster"
 )
 
 const (
@@ -60,15 +62,14 @@ func (b *hubBench) keepShare(ctx context.Context, f *follower, first func()) err
 
 // awaitComplete waits until so many shares were complete.
 func (b *hubBench) awaitComplete(ctx context.Context, shares int) error {
-	for begin := time.Now(); b.complete.Load() < int64(shares); {
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return err
+	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	defer cancel()
+	return await.NoError(ctx, 50*time.Millisecond, func(context.Context) error {
+		if complete := b.complete.Load(); complete < int64(shares) {
+			return fmt.Errorf("%d shares are complete, not %d", complete, shares)
 		}
-		if time.Since(begin) > completeWithin {
-			return fmt.Errorf("after %s %d shares are complete, not %d", completeWithin, b.complete.Load(), shares)
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // measureReturn has the hub be away, and measures until all streams follow again with what they know.
@@ -95,7 +96,7 @@ func (b *hubBench) measureReturn(ctx context.Context) error {
 	if err := b.awaitComplete(ctx, complete+nodes); err != nil {
 		return err
 	}
-	used, err := processorTime(hub.PID())
+	used, err := cluster.ProcessorTime(hub.PID())
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -36,36 +36,13 @@ type cost struct {
 }
 
 func spent(ctx context.Context, n *cluster.Node) (cost, error) {
-	cpu, err := processorTime(n.KubeProxy.PID())
+	cpu, err := cluster.ProcessorTime(n.KubeProxy.PID())
 	if err != nil {
 		return cost{}, err
 	}
 	syncs, err := scrape(ctx, n, "http://127.0.0.1:10249/metrics",
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
 	return cost{cpu, syncs}, err
-}
-
-// processorTime is what a process has used of the processors.
-func processorTime(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, found := strings.Cut(string(stat), ") ") // the program's name may have spaces
-	fields := strings.Fields(rest)
-	if !found || len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, stat)
-	}
-	const ticks = 100 // a second, on every Linux that Go runs on
-	var total int64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-		}
-		total += n
-	}
-	return time.Duration(total) * time.Second / ticks, nil
 }
 
 // measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy on each
@@ -117,19 +94,11 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 
 // changeElsewhere makes changes at the rate that is asked for, and returns how many.
 func changeElsewhere(ctx context.Context, c *cluster.Cluster, o options) (int, error) {
-	tick := time.NewTicker(time.Second / time.Duration(o.rate))
-	defer tick.Stop()
-	end := time.After(o.elsewhere)
+	changing, stop := context.WithTimeout(ctx, o.elsewhere)
+	defer stop()
 	patches, patching := errgroup.WithContext(ctx)
 	changes := 0
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return 0, errors.Join(ctx.Err(), patches.Wait())
-		case <-end:
-			return changes, patches.Wait()
-		case <-tick.C:
-		}
+	for i := range paced(changing, o.rate, math.MaxInt) {
 		patch, ok := o.fleet.elsewhere(i%o.fleet.services, i)
 		if !ok {
 			continue
@@ -141,4 +110,5 @@ func changeElsewhere(ctx context.Context, c *cluster.Cluster, o options) (int, e
 			return err
 		})
 	}
+	return changes, errors.Join(ctx.Err(), patches.Wait())
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -143,6 +145,24 @@ func (f fleet) slice(i int) *discoveryv1.EndpointSlice {
 		})
 	}
 	return s
+}
+
+// paced yields 0, 1, 2 and so on, so many a second, until it has yielded count numbers or ctx is done.
+func paced(ctx context.Context, rate, count int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
+		for i := range count {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 // stampPatch changes a slice so that a watcher can recognise the change: an annotation, and a port.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -127,19 +128,26 @@ func (b *gridBench) add(figure, format string, args ...any) {
 
 func gridNode(i int) string { return fmt.Sprintf("site-%05d", i) }
 
-// create makes the nodes and the grids, and waits until every child is there.
-func (b *gridBench) create(ctx context.Context) error {
+// createNodes makes a node in every unit, each as complete has completed it.
+func (b *gridBench) createNodes(ctx context.Context, complete func(node *corev1.Node, i int)) error {
 	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
-	err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
+	return parallel(ctx, b.units, func(ctx context.Context, i int) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gridNode(i), Labels: map[string]string{
 			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux",
 			corev1.LabelArchStable: "amd64",
 		}}}
-		_, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-		return err
+		complete(node, i)
+		if _, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("creating node %s: %w", node.Name, err)
+		}
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("creating nodes: %w", err)
+}
+
+// create makes the nodes and the grids, and waits until every child is there.
+func (b *gridBench) create(ctx context.Context) error {
+	if err := b.createNodes(ctx, func(*corev1.Node, int) {}); err != nil {
+		return err
 	}
 	mark, err := b.cluster.AuditMark()
 	if err != nil {
@@ -322,17 +330,12 @@ func (b *gridBench) relabel(ctx context.Context) error {
 	if err := b.cluster.RelabelNode(ctx, gridNode(0), unitLabel, "new"); err != nil {
 		return err
 	}
-	for {
-		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new",
-			metav1.GetOptions{}); err == nil {
-			break
-		}
-		if time.Since(begin) > gridDeadline {
-			return errors.New("the new unit's StatefulSet does not appear")
-		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
+	err = b.until(ctx, 5*time.Millisecond, func(ctx context.Context) error {
+		_, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new", metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	b.add("node relabelled to a new unit: workload there after", "%d ms", time.Since(begin).Milliseconds())
 	return b.countCalls(ctx, mark)
@@ -349,20 +352,15 @@ func (b *gridBench) template(ctx context.Context) error {
 		[]byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("changing the template: %w", err)
 	}
-	for {
+	err = b.until(ctx, 100*time.Millisecond, func(context.Context) error {
 		writes, err := b.deploymentWrites(mark)
-		if err != nil {
-			return err
+		if err == nil && writes < b.units {
+			err = fmt.Errorf("%d of %d Deployments follow the template", writes, b.units)
 		}
-		if writes >= b.units {
-			break
-		}
-		if time.Since(begin) > gridDeadline {
-			return fmt.Errorf("%d of %d Deployments follow the template after %s", writes, b.units, gridDeadline)
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	b.add("template changed: all Deployments follow after", "%.1f s", time.Since(begin).Seconds())
 	if err := b.countCalls(ctx, mark); err != nil {
@@ -436,6 +434,13 @@ func (b *gridBench) deploymentWrites(mark int64) (int, error) {
 		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
 	})
 	return len(writes), err
+}
+
+// until asks until there is no error, for as long as a step of the measurement may take.
+func (b *gridBench) until(ctx context.Context, between time.Duration, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, gridDeadline)
+	defer cancel()
+	return await.NoError(ctx, between, ask)
 }
 
 // quiet waits until the controller has not written for a while.

@@ -83,39 +83,58 @@ func (f *follower) followShare(ctx context.Context, ready func()) error {
 	if f.known != nil {
 		digests = f.known
 	}
-	var head [4]byte
-	var frame []byte
-	for {
-		if _, err = io.ReadFull(frames, head[:]); err != nil {
-			break
-		}
-		frame = slices.Grow(frame[:0], int(binary.BigEndian.Uint32(head[:])))[:binary.BigEndian.Uint32(head[:])]
-		if _, err = io.ReadFull(frames, frame); err != nil {
-			break
-		}
-		if bytes.Contains(frame[:min(len(frame), 32)], []byte("BOOKMARK")) {
-			mark, err := parseMark(frame)
-			if err != nil {
-				return fmt.Errorf("%s: reading a mark: %w", f.node, err)
+	err = eachFrame(frames, func(frame []byte) error {
+		if !bytes.Contains(frame[:min(len(frame), 32)], []byte("BOOKMARK")) {
+			if complete {
+				f.hear(frame)
 			}
-			mark.AddTo(digests, &[hubv1alpha1.Buckets]bool{})
-			if !mark.Ends {
-				continue
-			}
-			f.version, f.known = mark.Version.String(), digests
-			if !complete {
-				complete = true
-				counted.n = &f.watched
-				ready()
-			}
-		} else if at := bytes.Index(frame, []byte("svc-")); complete && at >= 0 {
-			f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
+			return nil
 		}
-	}
+		mark, err := parseMark(frame)
+		if err != nil {
+			return fmt.Errorf("reading a mark: %w", err)
+		}
+		mark.AddTo(digests, &[hubv1alpha1.Buckets]bool{})
+		if !mark.Ends {
+			return nil
+		}
+		f.version, f.known = mark.Version.String(), digests
+		if !complete {
+			complete = true
+			counted.n = &f.watched
+			ready()
+		}
+		return nil
+	})
 	if ctx.Err() != nil {
 		return nil // the measurement is over
 	}
 	return fmt.Errorf("%s: the stream of its share ended: %w", f.node, err)
+}
+
+// eachFrame calls do for each frame of a watch, until the watch ends or do has an error.
+func eachFrame(watch io.Reader, do func(frame []byte) error) error {
+	var head [4]byte
+	var frame []byte
+	for {
+		if _, err := io.ReadFull(watch, head[:]); err != nil {
+			return err
+		}
+		frame = slices.Grow(frame[:0], int(binary.BigEndian.Uint32(head[:])))[:binary.BigEndian.Uint32(head[:])]
+		if _, err := io.ReadFull(watch, frame); err != nil {
+			return err
+		}
+		if err := do(frame); err != nil {
+			return err
+		}
+	}
+}
+
+// hear calls heard with the name of the slice in a frame, if there is one.
+func (f *follower) hear(frame []byte) {
+	if at := bytes.Index(frame, []byte("svc-")); at >= 0 {
+		f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
+	}
 }
 
 // countingReader counts what is read.
@@ -199,21 +218,13 @@ func (f *follower) watch(ctx context.Context, what followed, revision string) er
 		return err
 	}
 	defer response.Body.Close()
-	var head [4]byte
-	var frame []byte
-	for {
-		if _, err = io.ReadFull(response.Body, head[:]); err != nil {
-			break
+	err = eachFrame(response.Body, func(frame []byte) error {
+		f.watched.Add(int64(4 + len(frame))) // with its length
+		if strings.HasSuffix(what.path, "slices") {
+			f.hear(frame)
 		}
-		frame = slices.Grow(frame[:0], int(binary.BigEndian.Uint32(head[:])))[:binary.BigEndian.Uint32(head[:])]
-		if _, err = io.ReadFull(response.Body, frame); err != nil {
-			break
-		}
-		f.watched.Add(int64(len(head) + len(frame)))
-		if at := bytes.Index(frame, []byte("svc-")); at >= 0 && strings.HasSuffix(what.path, "slices") {
-			f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
-		}
-	}
+		return nil
+	})
 	if ctx.Err() != nil {
 		return nil // the measurement is over
 	}
@@ -318,18 +329,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	c.ControllerManager.Kill()
-	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes,
-		o.fleet.units, o.fleet.services, o.fleet.endpoints)
-	if err := o.fleet.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
-		return nil, err
-	}
-	for _, hub := range c.Hubs {
-		// It would be behind the load for a while, and send that to wrappers as changes.
-		if _, err := restart(ctx, hub.Component); err != nil {
-			return nil, err
-		}
-	}
-	if err := pause(ctx, idleFor); err != nil { // the aggregator notices
+	if err := loadHub(ctx, c, o.fleet); err != nil {
 		return nil, err
 	}
 	config := c.RESTConfig()
@@ -405,6 +405,22 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	return &b.figures, nil
 }
 
+// loadHub creates the fleet, and restarts the hubs.
+func loadHub(ctx context.Context, c *cluster.Cluster, f fleet) error {
+	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", f.nodes, f.units,
+		f.services, f.endpoints)
+	if err := f.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
+		return err
+	}
+	for _, hub := range c.Hubs {
+		// It would be behind the load for a while, and send that to wrappers as changes.
+		if _, err := restart(ctx, hub.Component); err != nil {
+			return err
+		}
+	}
+	return pause(ctx, idleFor) // the aggregator notices
+}
+
 // hubBench is a measurement.
 type hubBench struct {
 	cluster         *cluster.Cluster
@@ -445,14 +461,14 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	hub := b.cluster.Hubs[0]
-	before, err := processorTime(hub.PID())
+	before, err := cluster.ProcessorTime(hub.PID())
 	if err != nil {
 		return err
 	}
 	if err := pause(ctx, idleFor); err != nil {
 		return err
 	}
-	begun, err := processorTime(hub.PID())
+	begun, err := cluster.ProcessorTime(hub.PID())
 	if err != nil {
 		return err
 	}
@@ -466,38 +482,31 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	watched, direct := b.sum(func(f *follower) int64 { return f.watched.Load() }), everything.watched.Load()
-	tick := time.NewTicker(time.Second / time.Duration(o.rate))
-	defer tick.Stop()
 	begin := time.Now()
-	group, ctx := errgroup.WithContext(ctx)
+	group, patching := errgroup.WithContext(ctx)
 	group.SetLimit(loaders)
 	b.changes = min(o.events, b.fleet.services)
-	for i := range b.changes {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return group.Wait()
-		}
+	for i := range paced(patching, o.rate, b.changes) {
 		group.Go(func() error {
 			b.direct.change(sliceName(i))
 			b.through.change(sliceName(i))
 			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%b.fleet.endpoints) +
 				`/conditions/ready","value":false}]`)
-			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, sliceName(i), types.JSONPatchType,
+			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i), types.JSONPatchType,
 				patch, metav1.PatchOptions{})
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
+	if err := errors.Join(group.Wait(), ctx.Err()); err != nil {
 		return err
 	}
 	took := time.Since(begin)
 	for end := time.Now(); time.Since(end) < stillness || !b.direct.quiet() || !b.through.quiet(); {
-		if err := pause(context.WithoutCancel(ctx), 100*time.Millisecond); err != nil {
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	ended, err := processorTime(hub.PID())
+	ended, err := cluster.ProcessorTime(hub.PID())
 	if err != nil {
 		return err
 	}
@@ -567,7 +576,7 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 		if _, err := restart(ctx, node.Wrapper); err != nil {
 			return err
 		}
-		resident, _, err := residentMemory(node.Wrapper.PID())
+		resident, _, err := cluster.ResidentMemory(node.Wrapper.PID())
 		if err != nil {
 			return err
 		}

@@ -351,16 +351,9 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 		return err
 	}
 	defer w.stop()
-	tick := time.NewTicker(time.Second / time.Duration(o.rate))
-	defer tick.Stop()
 	begin := time.Now()
 	patches, patching := errgroup.WithContext(ctx)
-	for i := range o.events {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	for i := range paced(ctx, o.rate, o.events) {
 		patches.Go(func() error {
 			_, err := c.Client().DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i%o.fleet.services),
 				types.StrategicMergePatchType, stampPatch(fmt.Sprint("event-", i), 8000+i%1000), metav1.PatchOptions{})

@@ -56,28 +56,8 @@ func ratio(direct, wrapper time.Duration) string {
 
 // memory is a process's resident memory, and in parentheses the most that it ever was.
 func memory(pid int) (string, error) {
-	resident, peak, err := residentMemory(pid)
+	resident, peak, err := cluster.ResidentMemory(pid)
 	return fmt.Sprintf("%.0f MB (peak %.0f MB)", resident/1e6, peak/1e6), err
-}
-
-// residentMemory is a process's resident memory in bytes, and the most that it ever was.
-func residentMemory(pid int) (now, peak float64, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	values := map[string]float64{}
-	for line := range strings.SplitSeq(string(status), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) == 3 && fields[2] == "kB" {
-			kilobytes, err := strconv.ParseFloat(fields[1], 64)
-			if err != nil {
-				return 0, 0, fmt.Errorf("/proc/%d/status: %w", pid, err)
-			}
-			values[fields[0]] = kilobytes * 1024
-		}
-	}
-	return values["VmRSS:"], values["VmHWM:"], nil
 }
 
 // firstSync is how long the first write of its rules took kube-proxy, which was just started, by its own

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -60,8 +59,7 @@ func measureRollout(ctx context.Context, o options) (err error) {
 
 // install makes the nodes and the grid, and waits until there is a ready pod in every unit.
 func (b *gridBench) install(ctx context.Context) error {
-	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
-	if err := parallel(ctx, b.units, b.createLiveNode); err != nil {
+	if err := b.createNodes(ctx, liveNode); err != nil {
 		return err
 	}
 	grid := &unstructured.Unstructured{}
@@ -83,34 +81,19 @@ func (b *gridBench) install(ctx context.Context) error {
 	return b.quiet(ctx)
 }
 
-// createLiveNode makes a node that kwok keeps alive, the only one of its unit.
-func (b *gridBench) createLiveNode(ctx context.Context, i int) error {
+// liveNode completes a node that kwok keeps alive.
+func liveNode(node *corev1.Node, i int) {
 	now := metav1.Now()
 	resources := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"),
 		corev1.ResourcePods: resource.MustParse("110"),
 	}
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        gridNode(i),
-			Annotations: map[string]string{cluster.KwokAnnotation: "fake"},
-			Labels: map[string]string{
-				unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i),
-				corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
-			},
-		},
-		Status: corev1.NodeStatus{
-			Phase: corev1.NodeRunning, Capacity: resources, Allocatable: resources,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
-				LastHeartbeatTime: now, LastTransitionTime: now}},
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
-				Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}},
-		},
-	}
-	if _, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating node %s: %w", node.Name, err)
-	}
-	return nil
+	node.Annotations = map[string]string{cluster.KwokAnnotation: "fake"}
+	node.Status.Phase, node.Status.Capacity, node.Status.Allocatable = corev1.NodeRunning, resources, resources
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		LastHeartbeatTime: now, LastTransitionTime: now}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+		Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
 }
 
 // rollOut changes the image, and counts what the controller writes until every unit has it.
@@ -161,9 +144,7 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 
 // await waits until the grid's status is so. state says in an error what it is not.
 func (b *gridBench) await(ctx context.Context, state string, is func(status map[string]any) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, gridDeadline)
-	defer cancel()
-	return await.NoError(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+	return b.until(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading the grid: %w", err)

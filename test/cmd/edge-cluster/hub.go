@@ -44,7 +44,7 @@ func (d *demo) showHub(ctx context.Context) error {
 	if err := d.cluster.StartHub(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("\n   The hub is there after %s. %s's wrapper is started anew, with --hub=require.\n\n",
+	fmt.Printf("\n   The hub is there after %s. %s's wrapper is restarted, with --hub=require.\n\n",
 		time.Since(begin).Round(time.Millisecond), hubNode)
 	node.Wrapper.SetArgs(append(node.Wrapper.Args(), "--hub=require"))
 	through, err := d.received(ctx, node, 2)
@@ -112,7 +112,7 @@ func siteSlice(i int, version int32) *discoveryv1.EndpointSlice {
 // receipt is how many bytes a wrapper received.
 type receipt struct{ start, changes int64 }
 
-// received starts a node's wrapper anew, without what it had kept, and changes the endpoints of the sites.
+// received restarts a node's wrapper, without what it had kept, and changes the endpoints of the sites.
 func (d *demo) received(ctx context.Context, node *cluster.Node, version int32) (receipt, error) {
 	var r receipt
 	if err := node.Wrapper.Stop(); err != nil {

@@ -81,121 +81,149 @@ func TestDashboard(t *testing.T) {
 	if hash := evaluate[string](b, "location.hash"); hash != "#/" {
 		t.Errorf("the address still has %s", hash)
 	}
+	f.expectOverview(b)
+	for _, name := range []string{"echo-svc", "open", "cache"} {
+		f.expectView(b, name)
+	}
+	expectNarrow(b)
+	b.show("#/", "")
+	b.follow("DeploymentGrid " + f.namespace + "/echo")
+	f.expectStatus(b)
+	b.expectAccessible("a grid")
+	f.rollOut(b)
+	f.expectStatus(b)
+	f.expectRelabel(b)
+	expectKeyboard(b)
+	f.expectToken(b, d)
+	f.expectOnlyReads(mark)
+}
 
-	// The map, and what is not well first.
+// expectOverview expects the map, and what is not well first.
+func (f *fixture) expectOverview(b *browser) {
+	f.Helper()
 	b.until("a Service without a ready endpoint is a problem of the unit",
 		`document.querySelector("#map .group a")?.dataset.unit === "north"`)
 	if text := evaluate[string](b, `document.getElementById("summary").textContent`); text != "3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids." {
-		t.Errorf("the summary is %s", text)
+		f.Errorf("the summary is %s", text)
 	}
 	if first := evaluate[string](b, `document.querySelector("#service-table tbody tr").textContent`); !strings.HasPrefix(first, f.namespace+"/cache") {
-		t.Errorf("the first Service is %s", first)
+		f.Errorf("the first Service is %s", first)
 	}
 	// What axe does not complain of when there is something to complain of, would say nothing.
 	evaluate[bool](b, `document.querySelector("main").append(Object.assign(document.createElement("img"), { id: "barrier" })), true`)
 	if found := b.violations(); len(found) != 1 || !strings.Contains(found[0], "image-alt") {
-		t.Errorf("of a picture without a text axe says %q", found)
+		f.Errorf("of a picture without a text axe says %q", found)
 	}
 	evaluate[bool](b, `document.getElementById("barrier").remove() === undefined`)
 	b.expectAccessible("the overview")
 	b.shot("overview-light")
+}
 
-	// What is shown is what the plugin prints.
-	for _, name := range []string{"echo-svc", "open", "cache"} {
-		b.follow(f.namespace + "/" + name)
-		f.Eventually("the page and kubectl grid view "+name, func() error {
-			printed := f.prints("view", name)
-			if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) ||
-				len(got) == 0 {
-				return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+// expectView expects that a Service's page shows what kubectl grid view prints.
+func (f *fixture) expectView(b *browser, name string) {
+	f.Helper()
+	b.follow(f.namespace + "/" + name)
+	f.Eventually("the page and kubectl grid view "+name, func() error {
+		printed := f.prints("view", name)
+		if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) ||
+			len(got) == 0 {
+			return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		words := evaluate[string](b, `document.querySelector("[data-part=words]").innerText`)
+		lines := strings.Split(strings.TrimSpace(printed), "\n")
+		for _, line := range []string{lines[0], lines[len(lines)-1]} {
+			if !gap.MatchString(line) && !strings.Contains(words, line) {
+				return fmt.Errorf("%q is not in %s", line, words)
 			}
-			words := evaluate[string](b, `document.querySelector("[data-part=words]").innerText`)
-			lines := strings.Split(strings.TrimSpace(printed), "\n")
-			for _, line := range []string{lines[0], lines[len(lines)-1]} {
-				if !gap.MatchString(line) && !strings.Contains(words, line) {
-					return fmt.Errorf("%q is not in %s", line, words)
-				}
-			}
-			return nil
-		})
-		b.expectAccessible("Service " + name)
-		b.shot("service-" + name)
-	}
-	// On a narrow screen nothing is cut, and nothing is beside the screen.
+		}
+		return nil
+	})
+	b.expectAccessible("Service " + name)
+	b.shot("service-" + name)
+}
+
+// expectNarrow expects that on a narrow screen nothing is cut, and nothing is beside the screen.
+func expectNarrow(b *browser) {
+	b.f.Helper()
 	b.do(chromedp.EmulateViewport(380, 900))
 	if cut := evaluate[[]string](b, `[document.documentElement, ...document.querySelectorAll(".scroll")].
 		filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.tagName + " " + e.scrollWidth + " > " + e.clientWidth)`); len(cut) > 0 {
-		t.Errorf("on a screen of 380 px there is more than can be seen: %q", cut)
+		b.f.Errorf("on a screen of 380 px there is more than can be seen: %q", cut)
 	}
 	b.expectAccessible("a narrow screen")
 	b.shot("narrow")
 	b.do(chromedp.EmulateViewport(1200, 900))
-	b.show("#/", "")
-	b.follow("DeploymentGrid " + f.namespace + "/echo")
-	grids := func() {
-		t.Helper()
-		f.Eventually("the page and kubectl grid status", func() error {
-			var want []string
-			for _, row := range rows(f.prints("status", "dg/echo"), "KIND ") {
-				cells := strings.Split(row, " | ")
-				if cells[3] != "<all>" {
-					want = append(want, strings.Join(cells[3:], " | "))
-				}
-			}
-			if got := b.table("[data-part=units]"); !slices.Equal(got, want) || len(got) != 3 {
-				return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-			}
-			return nil
-		})
-	}
-	grids()
-	b.expectAccessible("a grid")
+}
 
-	// A rollout, wave by wave.
-	waves := func(waits string) {
-		t.Helper()
-		f.Eventually("the page and kubectl grid rollout status: "+waits, func() error {
-			printed := f.prints("rollout", "status", "dg/echo", "--watch=false")
-			if !strings.Contains(printed, waits) {
-				return fmt.Errorf("the plugin: %s", printed)
+// expectStatus expects that a grid's page shows what kubectl grid status prints.
+func (f *fixture) expectStatus(b *browser) {
+	f.Helper()
+	f.Eventually("the page and kubectl grid status", func() error {
+		var want []string
+		for _, row := range rows(f.prints("status", "dg/echo"), "KIND ") {
+			cells := strings.Split(row, " | ")
+			if cells[3] != "<all>" {
+				want = append(want, strings.Join(cells[3:], " | "))
 			}
-			got := evaluate[string](b, `document.querySelector("[data-part=rollout]").textContent`)
-			printed, _, _ = strings.Cut(printed, "\nTo let it go on: ")
-			lines := strings.Split(strings.TrimSpace(printed), "\n")
-			want := "Rollout " + lines[len(lines)-1]
-			for _, line := range lines[1 : len(lines)-1] {
-				c := gap.Split(line, -1)
-				units := c[1] + " units"
-				if c[1] == "1" {
-					units = "1 unit"
-				}
-				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s proven, %s failed, %s suspects, %s deferred", c[0],
-					c[8], c[2], units, c[3], c[4], c[5], c[6], c[7])
+		}
+		if got := b.table("[data-part=units]"); !slices.Equal(got, want) || len(got) != 3 {
+			return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		return nil
+	})
+}
+
+// expectWaves expects that a grid's page shows what kubectl grid rollout status prints, and that it prints this.
+func (f *fixture) expectWaves(b *browser, waits string) {
+	f.Helper()
+	f.Eventually("the page and kubectl grid rollout status: "+waits, func() error {
+		printed := f.prints("rollout", "status", "dg/echo", "--watch=false")
+		if !strings.Contains(printed, waits) {
+			return fmt.Errorf("the plugin: %s", printed)
+		}
+		got := evaluate[string](b, `document.querySelector("[data-part=rollout]").textContent`)
+		printed, _, _ = strings.Cut(printed, "\nTo let it go on: ")
+		lines := strings.Split(strings.TrimSpace(printed), "\n")
+		want := "Rollout " + lines[len(lines)-1]
+		for _, line := range lines[1 : len(lines)-1] {
+			c := gap.Split(line, -1)
+			units := c[1] + " units"
+			if c[1] == "1" {
+				units = "1 unit"
 			}
-			if got != want {
-				return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)
-			}
-			return nil
-		})
-	}
-	waves("Complete")
+			want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s proven, %s failed, %s suspects, %s deferred", c[0],
+				c[8], c[2], units, c[3], c[4], c[5], c[6], c[7])
+		}
+		if got != want {
+			return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)
+		}
+		return nil
+	})
+}
+
+// rollOut rolls out wave by wave.
+func (f *fixture) rollOut(b *browser) {
+	f.Helper()
+	f.expectWaves(b, "Complete")
 	f.apply(strings.ReplaceAll(manifests, "echo:v1", "echo:v2"))
-	waves("AwaitingApproval, wave lab")
+	f.expectWaves(b, "AwaitingApproval, wave lab")
 	b.expectAccessible("a rollout that waits")
 	b.shot("rollout")
 	b.follow("DeploymentGrid " + f.namespace + "/echo")
 	if out, err := f.plugin("rollout", "approve", "dg/echo", "--namespace="+f.namespace).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		f.Fatalf("%v: %s", err, out)
 	}
-	waves("Complete")
-	grids()
+	f.expectWaves(b, "Complete")
+}
 
-	// A relabel appears within a second.
+// expectRelabel expects that a relabel appears within a second.
+func (f *fixture) expectRelabel(b *browser) {
+	f.Helper()
 	b.show("#/", "")
 	took := b.appears("south", func() { f.Must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
-	t.Logf("a relabel appears after %s", took)
+	f.Logf("a relabel appears after %s", took)
 	if took > time.Second {
-		t.Errorf("a relabel appears after %s", took)
+		f.Errorf("a relabel appears after %s", took)
 	}
 	b.show("#/units/south", "Unit south")
 	b.until("the unit has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: edge-3")`)
@@ -204,8 +232,11 @@ func TestDashboard(t *testing.T) {
 	b.scheme("dark")
 	b.shot("unit-dark")
 	b.scheme("light")
+}
 
-	// By keyboard: into the map, along it, into a unit, and back to where it was.
+// expectKeyboard goes by keyboard into the map, along it, into a unit, and back to where it was.
+func expectKeyboard(b *browser) {
+	b.f.Helper()
 	b.show("#/", "")
 	evaluate[bool](b, `document.querySelector("#map a").focus() === undefined`)
 	b.press(kb.ArrowRight)
@@ -213,10 +244,10 @@ func TestDashboard(t *testing.T) {
 	b.press(kb.ArrowLeft)
 	second := evaluate[string](b, `document.activeElement.dataset.unit ?? ""`)
 	if want := evaluate[string](b, `document.querySelectorAll("#map a")[1].dataset.unit`); second != want {
-		t.Errorf("the arrow keys lead to %q, and not to %q", second, want)
+		b.f.Errorf("the arrow keys lead to %q, and not to %q", second, want)
 	}
 	if n := evaluate[int](b, `document.querySelectorAll("#map a[tabindex='0']").length`); n != 1 {
-		t.Errorf("%d tiles are in the order of the Tab key", n)
+		b.f.Errorf("%d tiles are in the order of the Tab key", n)
 	}
 	b.press(kb.Enter)
 	b.until("the title of what was chosen has the focus",
@@ -224,16 +255,18 @@ func TestDashboard(t *testing.T) {
 			second))
 	b.press(kb.Escape)
 	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.unit === %q`, second))
+}
 
-	// A page that is loaded again has kept the token; another tab has none.
+// expectToken expects that a page that is loaded again has kept the token, and another tab has none; and that the page
+// tells the end of the command.
+func (f *fixture) expectToken(b *browser, d *dashboard) {
+	f.Helper()
 	b.do(chromedp.Reload())
 	b.until("it is live again", `document.getElementById("connection").textContent === "Live"`)
 	b.expectQuiet(d.origin())
 	stranger := f.browse(d.origin() + "/")
 	stranger.until("who has no token is told",
 		`document.getElementById("connection").textContent.includes("no valid token")`)
-
-	// The end is told, and nothing was written to the cluster.
 	d.end()
 	b.until("the end is told", `document.getElementById("connection").textContent.includes("has ended")`)
 	// The command that is started again on the same port has another token, which the same tab can take.
@@ -243,6 +276,11 @@ func TestDashboard(t *testing.T) {
 		`document.getElementById("connection").textContent.includes("no valid token")`)
 	evaluate[bool](b, fmt.Sprintf("(location.href = %q, true)", again.url))
 	b.until("the new one is", `document.getElementById("connection").textContent === "Live"`)
+}
+
+// expectOnlyReads expects that nothing was written to the cluster since the mark, but for the approval.
+func (f *fixture) expectOnlyReads(mark int64) {
+	f.Helper()
 	requests, err := shared.Audited(mark, func(r cluster.Request) bool {
 		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") &&
 			r.IsWrite()
@@ -252,7 +290,7 @@ func TestDashboard(t *testing.T) {
 		// kubectl grid rollout approve writes to the grid, and asks first who it is.
 		if (r.ObjectRef.Resource != "deploymentgrids" || r.Verb != "patch") &&
 			r.ObjectRef.Resource != "selfsubjectreviews" {
-			t.Errorf("kubectl grid has written: %s", r)
+			f.Errorf("kubectl grid has written: %s", r)
 		}
 	}
 }

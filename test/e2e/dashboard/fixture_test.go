@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -170,18 +169,9 @@ func (d *dashboard) origin() string {
 // usage is the resident memory of the dashboard in MiB, and the CPU time that it has taken.
 func (d *dashboard) usage() (resident int, cpu time.Duration) {
 	d.f.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid))
+	memory, _, err := cluster.ResidentMemory(d.command.Process.Pid)
 	d.f.Must(err)
-	_, after, _ := strings.Cut(string(status), "VmRSS:")
-	kib := 0
-	_, err = fmt.Sscanf(after, "%d kB", &kib)
+	cpu, err = cluster.ProcessorTime(d.command.Process.Pid)
 	d.f.Must(err)
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.command.Process.Pid))
-	d.f.Must(err)
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var user, system int
-	_, err = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
-	d.f.Must(err)
-	const ticks = 100 // a second, on Linux
-	return kib >> 10, time.Duration(user+system) * time.Second / ticks
+	return int(memory) >> 20, cpu
 }

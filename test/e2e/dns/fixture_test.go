@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -97,8 +99,8 @@ func newFixture(t *testing.T) *fixture {
 // resolvable is the patience for a name that could not be resolved before, which CoreDNS caches for 5 s.
 var resolvable = await.Patience{Within: 15 * time.Second, Between: between}
 
-// follows measures how long DNS takes to be as asked. That has to be as promised; once in a test it may take
-// longer, on a machine that has something else to do at the moment.
+// follows measures how long DNS takes to be as asked, once the API server has the change. That has to be as promised;
+// once in a test it may take longer, on a machine that has something else to do at the moment.
 func (f *fixture) follows(what string, ask func() error) {
 	f.Helper()
 	took := f.Eventually(what, ask)
@@ -194,7 +196,7 @@ func (f *fixture) createSet(unit string) {
 	f.Must(err)
 }
 
-// podAddresses waits until a unit has this many pods with addresses, and returns these by ordinal.
+// podAddresses waits until a unit has this many pods with addresses that are published, and returns these by ordinal.
 func (f *fixture) podAddresses(unit string, count int) []string {
 	f.Helper()
 	addresses := make([]string, count)
@@ -210,7 +212,41 @@ func (f *fixture) podAddresses(unit string, count int) []string {
 		}
 		return nil
 	})
+	f.published(unit, addresses)
 	return addresses
+}
+
+// published waits until the EndpointSlices of the Service have these pods of a unit as ready endpoints, by ordinal, and
+// no others. The EndpointSlice controller tries a second later again where its informer was behind, which is no delay
+// of DNS.
+func (f *fixture) published(unit string, addresses []string) {
+	f.Helper()
+	want := map[string]string{}
+	for i, address := range addresses {
+		if address != "" {
+			want[podName(unit, i)] = address
+		}
+	}
+	f.Eventually("the pods of unit "+unit+" are published", func() error {
+		slices, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx,
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for _, slice := range slices.Items {
+			for _, endpoint := range slice.Endpoints {
+				if pod := endpoint.TargetRef.Name; slice.AddressType == discoveryv1.AddressTypeIPv4 &&
+					strings.HasPrefix(pod, grid+"-"+unit+"-") && *endpoint.Conditions.Ready {
+					got[pod] = endpoint.Addresses[0]
+				}
+			}
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("the slices have %v, not %v", got, want)
+		}
+		return nil
+	})
 }
 
 func podName(unit string, ordinal int) string { return fmt.Sprintf("%s-%s-%d", grid, unit, ordinal) }

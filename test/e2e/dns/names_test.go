@@ -41,6 +41,7 @@ func TestSameNameInEveryUnit(t *testing.T) {
 
 	f.scale("east", 2)
 	addresses["east"] = addresses["east"][:2]
+	f.published("east", addresses["east"])
 	f.follows("scaled down in one unit", func() error {
 		if err := f.unknown(f.Node("east1"), f.name(2)); err != nil {
 			return err
@@ -56,11 +57,13 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.follows("scaled up again", func() error { return onEveryNode(own) })
 
 	f.deletePod("west", 1)
+	f.published("west", []string{addresses["west"][0], "", addresses["west"][2]})
 	f.follows("a pod is being deleted: its name is gone", func() error { return f.unknown(f.Node("west1"), f.name(1)) })
 	f.letGo("west", 1)
 	old := addresses["west"][1]
 	addresses["west"][1] = "10.244.2.200"
 	f.setAddress("west", 1, addresses["west"][1])
+	f.published("west", addresses["west"])
 	f.follows("its successor has another address", func() error { return onEveryNode(own) })
 	f.Logf("%s in unit west was %s and is %s", f.name(1), old, addresses["west"][1])
 

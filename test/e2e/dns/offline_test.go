@@ -192,7 +192,7 @@ func TestUpstreamMisbehaves(t *testing.T) {
 			f.Eventually("the daemon asks", func() error { return servedMore(interposer, served, 3) })
 		}
 		f.untouched(node, before)
-		// And started anew.
+		// And restarted.
 		node.DNSDaemon.Kill()
 		served = interposer.Served()
 		f.Must(node.DNSDaemon.Launch())

@@ -287,7 +287,7 @@ func (f *fixture) keepsPods(what string, uids map[string]types.UID, d time.Durat
 	})
 }
 
-// TestSoakOfPods: the soak is judged by the pods. A container that starts anew begins it again, although the Deployment
+// TestSoakOfPods: the soak is judged by the pods. A container that restarts begins it again, although the Deployment
 // never says that it is not ready.
 func TestSoakOfPods(t *testing.T) {
 	f := newFixture(t)

@@ -276,7 +276,7 @@ func TestUnitLabel(t *testing.T) {
 }
 
 // TestUnitLabelOfAdopted: a workload that is adopted keeps its selector, with the unit or without. The grid says where
-// that is not what it asks for, until the workload was made anew.
+// that is not what it asks for, until the workload was recreated.
 func TestUnitLabelOfAdopted(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
@@ -312,7 +312,7 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 		f.Errorf("the adopted workload selects unit %q", got)
 	}
 	f.Must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
-	f.Eventually("the workload is made anew", func() error {
+	f.Eventually("the workload is recreated", func() error {
 		d, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		if err != nil {
 			return err

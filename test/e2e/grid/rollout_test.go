@@ -193,15 +193,6 @@ func TestRolloutWaves(t *testing.T) {
 	})
 
 	mark := f.auditMark()
-	f.setImage("mended", "{arch: null}")
-	f.expectRollout("Complete", "")
-	f.expectImages("mended", "lab", "eu", "us")
-	writes := f.requests(mark, func(a cluster.Request) bool {
-		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && a.IsWrite()
-	})
-	if len(writes) != 30 {
-		t.Errorf("%d writes of 30 Deployments", len(writes))
-	}
 	quiet := func() error {
 		writes := f.requests(mark, func(a cluster.Request) bool {
 			return a.IsWrite() && a.ObjectRef.Namespace == f.namespace
@@ -211,10 +202,21 @@ func TestRolloutWaves(t *testing.T) {
 		}
 		return nil
 	}
-	f.Eventually("the last status and the events are written", func() error {
+	calm := func() error {
 		<-time.After(time.Second)
 		return quiet()
+	}
+	f.Eventually("all that belongs to the unit's way back is written", calm)
+	f.setImage("mended", "{arch: null}")
+	f.expectRollout("Complete", "")
+	f.expectImages("mended", "lab", "eu", "us")
+	writes := f.requests(mark, func(a cluster.Request) bool {
+		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && a.IsWrite()
 	})
+	if len(writes) != 30 {
+		t.Errorf("%d writes of 30 Deployments: %v", len(writes), writes)
+	}
+	f.Eventually("the last status and the events are written", calm)
 	f.stays("nothing is written when all is done", 2*time.Second, quiet)
 
 	kills := 0

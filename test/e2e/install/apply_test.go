@@ -61,11 +61,28 @@ func TestInstallAndRemove(t *testing.T) {
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	// kwok's pods of the controller label no nodes; the real one does.
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	controller, err := f.Cluster.NewController(f.ctx, "moving", suite.Binary(t, "application-grid-controller"),
+	controller := f.moveKubeProxy()
+
+	f.applyAgain(overlay)
+	f.expectRefusals()
+	f.remove(controller, overlay, before)
+
+	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
+	f.kubectl("apply", "-k", f.overlay("k3s"), "--validate=strict")
+	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
+	f.kubectl("delete", "-k", f.overlay("k3s"))
+	f.expectInventory(before)
+}
+
+// moveKubeProxy starts a controller that moves kube-proxy, and labels nodes, of which each has what it should.
+func (f *fixture) moveKubeProxy() *cluster.Controller {
+	f.Helper()
+	controller, err := f.Cluster.NewController(f.ctx, "moving", suite.Binary(f.T, "application-grid-controller"),
 		"--move-kube-proxy")
 	f.Must(err)
 	f.Must(controller.Start(f.ctx))
-	t.Cleanup(controller.Kill)
+	f.Cleanup(controller.Kill)
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.awaitPolicy()
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
@@ -81,22 +98,31 @@ func TestInstallAndRemove(t *testing.T) {
 	f.expectPods("kube-proxy-edge", "app", "cloud1 edge1 edge2")
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
+	return controller
+}
 
+// applyAgain applies the overlay a second time, which changes nothing.
+func (f *fixture) applyAgain(overlay string) {
+	f.Helper()
 	for line := range strings.Lines(f.kubectl("apply", "-k", overlay, "--validate=strict")) {
 		// kubectl sends the selector of a PodDisruptionBudget always: it cannot be merged.
 		if !strings.HasSuffix(strings.TrimSpace(line), " unchanged") &&
 			!strings.HasPrefix(line, "poddisruptionbudget.policy/") {
-			t.Errorf("applied again: %s", line)
+			f.Errorf("applied again: %s", line)
 		}
 	}
+}
 
+// expectRefusals expects that nobody deletes a DaemonSet while there are edge nodes, and that the controller may change
+// one label of a node, and nothing else.
+func (f *fixture) expectRefusals() {
+	f.Helper()
 	for _, set := range []string{"application-grid-wrapper", "kube-proxy-edge"} {
 		_, err := f.tryKubectl("", "-n", "kube-system", "delete", "daemonset", set)
 		if err == nil || !strings.Contains(err.Error(), "kubectl label nodes --all superedge.io/application-grid-") {
-			t.Errorf("%s may be deleted while there are edge nodes: %v", set, err)
+			f.Errorf("%s may be deleted while there are edge nodes: %v", set, err)
 		}
 	}
-	// The controller may change one label of a node, and nothing else.
 	config := rest.CopyConfig(f.Cluster.RESTConfig())
 	config.Impersonate.UserName = "system:serviceaccount:kube-system:application-grid-controller"
 	asController, err := kubernetes.NewForConfig(config)
@@ -108,9 +134,14 @@ func TestInstallAndRemove(t *testing.T) {
 		_, err := asController.CoreV1().Nodes().Patch(f.ctx, "edge1", types.MergePatchType, []byte(patch),
 			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), "only the label superedge.io/kube-proxy") {
-			t.Errorf("a patch of the controller's, %s, is answered with %v", patch, err)
+			f.Errorf("a patch of the controller's, %s, is answered with %v", patch, err)
 		}
 	}
+}
+
+// remove removes all, as the page says, after which there is what there was before.
+func (f *fixture) remove(controller *cluster.Controller, overlay string, before map[string]int) {
+	f.Helper()
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
@@ -132,16 +163,9 @@ func TestInstallAndRemove(t *testing.T) {
 	})
 	if strategy := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o",
 		"jsonpath={.spec.updateStrategy.type}"); strategy != "RollingUpdate" {
-		t.Errorf("the update strategy of kubeadm's kube-proxy is %s", strategy)
+		f.Errorf("the update strategy of kubeadm's kube-proxy is %s", strategy)
 	}
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	f.expectInventory(before)
-
-	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
-	f.kubectl("apply", "-k", f.overlay("k3s"), "--validate=strict")
-	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
-	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
-	f.kubectl("delete", "-k", f.overlay("k3s"))
 	f.expectInventory(before)
 }
 

@@ -14,6 +14,67 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
+// resumed is the annotation of who resumes.
+const resumed = `"superedge.io/resumed":"2030-01-01T00:00:00Z"`
+
+// approvedBy is the annotation of who approves, after another one.
+func approvedBy(user string) string { return `,"superedge.io/approved-by":"` + user + `"` }
+
+// edits is a patch of annotations.
+func edits(annotations string) string { return `{"metadata":{"annotations":{` + annotations + `}}}` }
+
+// approvals are patches of one grid, in this order; refused is a part of the message, "" if the patch is allowed.
+var approvals = []struct {
+	what, user, patch, refused string
+}{
+	// Who may edit changes what is carried out, and holds it.
+	{"jane changes the template", "jane", `{"spec":{"template":{"replicas":2}}}`, ""},
+	{"jane pauses", "jane", `{"spec":{"rollout":{"paused":true}}}`, ""},
+	{"jane ends the pause", "jane", `{"spec":{"rollout":{"paused":null}}}`, ""},
+	{"jane annotates", "jane", edits(`"a":"b"`), ""},
+	// Who may not approve does not, with and without a name.
+	{"jane approves", "jane", edits(`"superedge.io/approved":"demo-2/canary/1"`), "jane may not approve: superedge.io/approved needs the verb approve on deploymentgrids.superedge.io"},
+	{"jane approves, signed", "jane", edits(`"superedge.io/approved":"demo-2/canary/1"` + approvedBy("jane")), "jane may not approve"},
+	{"jane approves as ann", "jane", edits(`"superedge.io/approved":"demo-2/canary/1"` + approvedBy("ann")), "jane may not approve"},
+	{"jane approves a removal", "jane", edits(`"superedge.io/approve-removal":"x"` + approvedBy("jane")), "superedge.io/approve-removal"},
+	{"jane resumes", "jane", edits(resumed + approvedBy("jane")), "superedge.io/resumed"},
+	{"jane skips", "jane", edits(`"superedge.io/at-once":"demo-2/3"` + approvedBy("jane")), "superedge.io/at-once"},
+	{"jane skips as a revision of a similar name", "jane", edits(`"superedge.io/at-once":"demo-12/3"` + approvedBy("jane")), "superedge.io/at-once"},
+	{"jane goes back", "jane", edits(`"superedge.io/at-once":"demo-1/3"`), ""},
+	{"jane goes back later", "jane", edits(`"superedge.io/at-once":"demo-1/4"` + approvedBy("jane")), ""},
+	{"jane says that ann has skipped", "jane", edits(`"superedge.io/at-once":"demo-1/5"` + approvedBy("ann")), "superedge.io/approved-by must be jane"},
+	{"jane takes it away", "jane", edits(`"superedge.io/at-once":null,"superedge.io/approved-by":null`), ""},
+	{"jane ends the waves", "jane", `{"spec":{"rollout":null}}`, "spec.rollout or spec.removal"},
+	{"jane ends one wave", "jane", `{"spec":{"rollout":{"waves":[{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
+	{"jane shortens a wave, and pauses", "jane", `{"spec":{"rollout":{"paused":true,"waves":[{"name":"canary","units":{"names":["lab"]}},{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
+	{"jane adds a failure", "jane", `{"spec":{"rollout":{"maxFailures":1}}}`, "spec.rollout or spec.removal"},
+	{"jane lets more be removed", "jane", `{"spec":{"removal":{"maxUnits":"100%"}}}`, "spec.rollout or spec.removal"},
+	{"jane changes the waves and approves", "jane", `{"metadata":{"annotations":{` + resumed + `}},"spec":{"rollout":null}}`, "superedge.io/resumed, spec.rollout or spec.removal needs"},
+	// Who may approve does, in their own name.
+	{"ann approves", "ann", edits(`"superedge.io/approved":"demo-2/canary/1"` + approvedBy("ann")), ""},
+	{"ann approves once more, under the name that is there", "ann", edits(`"superedge.io/approved":"demo-2/canary/2"`), ""},
+	{"ann approves as jane", "ann", edits(`"superedge.io/approved":"demo-2/canary/3"` + approvedBy("jane")), "superedge.io/approved-by must be ann, who sets it with superedge.io/approved"},
+	{"jane says that she has approved", "jane", edits(approvedBy("jane")[1:]), ""},
+	{"jane says that ann has approved", "jane", edits(approvedBy("ann")[1:]), "superedge.io/approved-by must be jane"},
+	{"ann approves, and jane's name is there", "ann", edits(`"superedge.io/approved":"demo-2/canary/4"`), "superedge.io/approved-by must be ann"},
+	{"ann resumes", "ann", edits(resumed + approvedBy("ann")), ""},
+	{"ann approves a removal", "ann", edits(`"superedge.io/approve-removal":"x"` + approvedBy("ann")), ""},
+	{"ann skips", "ann", edits(`"superedge.io/at-once":"demo-2/5"` + approvedBy("ann")), ""},
+	{"jane skips longer", "jane", edits(`"superedge.io/at-once":"demo-2/6"` + approvedBy("jane")), "superedge.io/at-once"},
+	{"jane edits beside what ann has approved", "jane", `{"spec":{"template":{"replicas":3}}}`, ""},
+	{"ann changes the waves", "ann", `{"spec":{"rollout":{"maxFailures":1}}}`, ""},
+	{"ann changes the removal", "ann", `{"spec":{"removal":{"maxUnits":"100%"}}}`, ""},
+	// The controller removes unused templates, and tells at-once the generation that this makes. It approves
+	// nothing.
+	{"the controller's write", "controller", `{"metadata":{"annotations":{"superedge.io/at-once":"demo-2/7"}},"spec":{"templatePool":{"b":null}}}`, ""},
+	{"the controller skips", "controller", edits(`"superedge.io/at-once":"demo-3/8"`), "superedge.io/at-once"},
+	{"the controller approves", "controller", edits(`"superedge.io/approved":"demo-3/canary/8"`), "superedge.io/approved"},
+	// Taking away asks nobody, and every verb is this one too.
+	{"jane takes all away", "jane", edits(`"superedge.io/approved":null,"superedge.io/at-once":null,"superedge.io/resumed":null,"superedge.io/approve-removal":null`), ""},
+	{"root approves", "root", edits(`"superedge.io/approved":"demo-2/canary/9"` + approvedBy("root")), ""},
+	{"root lies", "root", edits(`"superedge.io/approved":"demo-2/canary/10"` + approvedBy("ann")), "superedge.io/approved-by must be root"},
+}
+
 // TestApprovalPolicy: kube-apiserver asks RBAC for the verb approve of who approves, resumes or skips, and for their
 // own name; it asks nobody who edits otherwise, nor the controller.
 func TestApprovalPolicy(t *testing.T) {
@@ -51,7 +112,7 @@ func TestApprovalPolicy(t *testing.T) {
 		return err
 	}
 	annotate := func(user, annotations string) error {
-		return patch(user, `{"metadata":{"annotations":{`+annotations+`}}}`)
+		return patch(user, edits(annotations))
 	}
 	create := func(user, metadata string) error {
 		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo, namespace: default`+metadata+`},
@@ -62,7 +123,6 @@ func TestApprovalPolicy(t *testing.T) {
 
 	f.Must(create("jane", ""))
 	f.Must(patch("root", `{"status":{"units":1,"readyUnits":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
-	const resumed = `"superedge.io/resumed":"2030-01-01T00:00:00Z"`
 	f.Eventually("the policy is in effect", func() error {
 		if annotate("jane", resumed) == nil {
 			f.Must(annotate("root", `"superedge.io/resumed":null,"superedge.io/approved-by":null`))
@@ -71,58 +131,7 @@ func TestApprovalPolicy(t *testing.T) {
 		return nil
 	})
 
-	by := func(user string) string { return `,"superedge.io/approved-by":"` + user + `"` }
-	edit := func(annotations string) string { return `{"metadata":{"annotations":{` + annotations + `}}}` }
-	for _, c := range []struct {
-		what, user, patch, refused string
-	}{
-		// Who may edit changes what is carried out, and holds it.
-		{"jane changes the template", "jane", `{"spec":{"template":{"replicas":2}}}`, ""},
-		{"jane pauses", "jane", `{"spec":{"rollout":{"paused":true}}}`, ""},
-		{"jane ends the pause", "jane", `{"spec":{"rollout":{"paused":null}}}`, ""},
-		{"jane annotates", "jane", edit(`"a":"b"`), ""},
-		// Who may not approve does not, with and without a name.
-		{"jane approves", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"`), "jane may not approve: superedge.io/approved needs the verb approve on deploymentgrids.superedge.io"},
-		{"jane approves, signed", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("jane")), "jane may not approve"},
-		{"jane approves as ann", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("ann")), "jane may not approve"},
-		{"jane approves a removal", "jane", edit(`"superedge.io/approve-removal":"x"` + by("jane")), "superedge.io/approve-removal"},
-		{"jane resumes", "jane", edit(resumed + by("jane")), "superedge.io/resumed"},
-		{"jane skips", "jane", edit(`"superedge.io/at-once":"demo-2/3"` + by("jane")), "superedge.io/at-once"},
-		{"jane skips as a revision of a similar name", "jane", edit(`"superedge.io/at-once":"demo-12/3"` + by("jane")), "superedge.io/at-once"},
-		{"jane goes back", "jane", edit(`"superedge.io/at-once":"demo-1/3"`), ""},
-		{"jane goes back later", "jane", edit(`"superedge.io/at-once":"demo-1/4"` + by("jane")), ""},
-		{"jane says that ann has skipped", "jane", edit(`"superedge.io/at-once":"demo-1/5"` + by("ann")), "superedge.io/approved-by must be jane"},
-		{"jane takes it away", "jane", edit(`"superedge.io/at-once":null,"superedge.io/approved-by":null`), ""},
-		{"jane ends the waves", "jane", `{"spec":{"rollout":null}}`, "spec.rollout or spec.removal"},
-		{"jane ends one wave", "jane", `{"spec":{"rollout":{"waves":[{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
-		{"jane shortens a wave, and pauses", "jane", `{"spec":{"rollout":{"paused":true,"waves":[{"name":"canary","units":{"names":["lab"]}},{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
-		{"jane adds a failure", "jane", `{"spec":{"rollout":{"maxFailures":1}}}`, "spec.rollout or spec.removal"},
-		{"jane lets more be removed", "jane", `{"spec":{"removal":{"maxUnits":"100%"}}}`, "spec.rollout or spec.removal"},
-		{"jane changes the waves and approves", "jane", `{"metadata":{"annotations":{` + resumed + `}},"spec":{"rollout":null}}`, "superedge.io/resumed, spec.rollout or spec.removal needs"},
-		// Who may approve does, in their own name.
-		{"ann approves", "ann", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("ann")), ""},
-		{"ann approves once more, under the name that is there", "ann", edit(`"superedge.io/approved":"demo-2/canary/2"`), ""},
-		{"ann approves as jane", "ann", edit(`"superedge.io/approved":"demo-2/canary/3"` + by("jane")), "superedge.io/approved-by must be ann, who sets it with superedge.io/approved"},
-		{"jane says that she has approved", "jane", edit(by("jane")[1:]), ""},
-		{"jane says that ann has approved", "jane", edit(by("ann")[1:]), "superedge.io/approved-by must be jane"},
-		{"ann approves, and jane's name is there", "ann", edit(`"superedge.io/approved":"demo-2/canary/4"`), "superedge.io/approved-by must be ann"},
-		{"ann resumes", "ann", edit(resumed + by("ann")), ""},
-		{"ann approves a removal", "ann", edit(`"superedge.io/approve-removal":"x"` + by("ann")), ""},
-		{"ann skips", "ann", edit(`"superedge.io/at-once":"demo-2/5"` + by("ann")), ""},
-		{"jane skips longer", "jane", edit(`"superedge.io/at-once":"demo-2/6"` + by("jane")), "superedge.io/at-once"},
-		{"jane edits beside what ann has approved", "jane", `{"spec":{"template":{"replicas":3}}}`, ""},
-		{"ann changes the waves", "ann", `{"spec":{"rollout":{"maxFailures":1}}}`, ""},
-		{"ann changes the removal", "ann", `{"spec":{"removal":{"maxUnits":"100%"}}}`, ""},
-		// The controller removes unused templates, and tells at-once the generation that this makes. It approves
-		// nothing.
-		{"the controller's write", "controller", `{"metadata":{"annotations":{"superedge.io/at-once":"demo-2/7"}},"spec":{"templatePool":{"b":null}}}`, ""},
-		{"the controller skips", "controller", edit(`"superedge.io/at-once":"demo-3/8"`), "superedge.io/at-once"},
-		{"the controller approves", "controller", edit(`"superedge.io/approved":"demo-3/canary/8"`), "superedge.io/approved"},
-		// Taking away asks nobody, and every verb is this one too.
-		{"jane takes all away", "jane", edit(`"superedge.io/approved":null,"superedge.io/at-once":null,"superedge.io/resumed":null,"superedge.io/approve-removal":null`), ""},
-		{"root approves", "root", edit(`"superedge.io/approved":"demo-2/canary/9"` + by("root")), ""},
-		{"root lies", "root", edit(`"superedge.io/approved":"demo-2/canary/10"` + by("ann")), "superedge.io/approved-by must be root"},
-	} {
+	for _, c := range approvals {
 		switch err := patch(c.user, c.patch); {
 		case c.refused == "" && err != nil:
 			t.Errorf("%s: %v", c.what, err)

@@ -266,182 +266,192 @@ func (f *fixture) proxyConfig(name, key, text string) {
 	})
 }
 
+// edgeProxies are a finding of a check on each pod of kube-proxy-edge.
+func (f *fixture) edgeProxies(severity, check string) []string {
+	f.Helper()
+	var lines []string
+	for _, pod := range f.podsOf("kube-proxy-edge") {
+		lines = append(lines, severity+" "+check+" Pod kube-system/"+pod)
+	}
+	return lines
+}
+
+// defects are ways to break the installation.
+var defects = []struct {
+	name string
+	// spoil breaks it until the test ends, and returns what the check has to find.
+	spoil func(f *fixture) []string
+	code  int
+	// role is who asks, "" for an administrator.
+	role cluster.Role
+}{
+	{"no wrapper on a node", func(f *fixture) []string {
+		f.patch("daemonset", "application-grid-wrapper",
+			`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["edge1"]}]}]}}}}}}}`,
+			`{"spec":{"template":{"spec":{"affinity":null}}}}`)
+		return []string{"failure Wrapper Node edge1"}
+	}, 3, ""},
+	{"kube-proxy asks past the wrapper", func(f *fixture) []string {
+		f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
+			"{clusters: [{name: a, cluster: {server: 'https://192.0.2.1:6443'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}")
+		return f.edgeProxies("failure", "KubeProxy")
+	}, 3, ""},
+	{"kube-proxy's kubeconfig was changed since", func(f *fixture) []string {
+		f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
+			"{clusters: [{name: b, cluster: {server: 'http://127.0.0.1:51006'}}], contexts: [{name: b, context: {cluster: b}}], current-context: b}")
+		return f.edgeProxies("warning", "KubeProxy")
+	}, 0, ""},
+	{"two kube-proxies on a node", func(f *fixture) []string {
+		f.secondPod("kube-proxy", "edge1")
+		return []string{"failure KubeProxy Node edge1", "failure KubeProxy Pod kube-system/second-kube-proxy"}
+	}, 3, ""},
+	{"ipvs", func(f *fixture) []string {
+		f.proxyConfig("kube-proxy", "config.conf",
+			"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
+		return append(f.edgeProxies("warning", "KubeProxy"), "warning KubeProxyMode DaemonSet kube-system/kube-proxy",
+			"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge")
+	}, 0, ""},
+	{"Cilium in kube-proxy's place", func(f *fixture) []string {
+		f.temporarily(ciliumManifest)
+		f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`,
+			`{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
+		return []string{"failure KubeProxyReplacement Node edge1", "failure KubeProxyReplacement Node edge2"}
+	}, 3, ""},
+	{"a CRD of SuperEdge's, and an older one", func(f *fixture) []string {
+		for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
+			f.patchIn("", "crd", name+".superedge.io",
+				`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
+				`{"metadata":{"annotations":{"superedge.io/crd-version":"6"}}}`)
+		}
+		return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
+			"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
+	}, 3, ""},
+	{"wrappers of two versions", func(f *fixture) []string {
+		// As while an offline site keeps the old one.
+		f.patch("daemonset", "application-grid-wrapper",
+			`{"spec":{"updateStrategy":{"$patch":"replace","type":"OnDelete"},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v2"}]}}}}`,
+			`{"spec":{"updateStrategy":{"$patch":"replace","type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"100%"}},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v1"}]}}}}`)
+		f.kubectl("-n", "kube-system", "delete", "pod", "-l", "app=application-grid-wrapper",
+			"--field-selector=spec.nodeName=edge1")
+		// Of the nodes, and of the DaemonSets.
+		return []string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper",
+			"warning ProgramVersions DaemonSet"}
+	}, 0, ""},
+	{"a token that ends soon", func(f *fixture) []string {
+		token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper",
+			"--duration=2h"))
+		text, err := yaml.Marshal(map[string]any{
+			"clusters": []any{map[string]any{"name": "a",
+				"cluster": map[string]any{"server": "https://192.0.2.1:6443"}}},
+			"users": []any{map[string]any{"name": "own", "user": map[string]any{"token": token}}},
+			"contexts": []any{map[string]any{"name": "a",
+				"context": map[string]any{"cluster": "a", "user": "own"}}},
+			"current-context": "a",
+		})
+		f.Must(err)
+		f.proxyConfig("kube-proxy", "kubeconfig.conf", string(text))
+		return append(f.edgeProxies("warning", "KubeProxy"), "warning Credentials ConfigMap kube-system/kube-proxy")
+	}, 0, ""},
+	{"no rights", func(*fixture) []string {
+		lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
+			"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service",
+			"APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
+		for _, kind := range v1.Kinds {
+			lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
+		}
+		for i := range lost {
+			lost[i] = "unknown Read " + lost[i]
+		}
+		return lost
+	}, 1, cluster.RoleNobody},
+	{"NodeLocal DNSCache", func(f *fixture) []string {
+		f.temporarily(nodeLocalManifest)
+		return []string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns"}
+	}, 0, ""},
+	{"the port is taken", func(f *fixture) []string {
+		f.temporarily(portManifest)
+		f.Eventually("the others run", func() error {
+			if pods := f.podsOfIn("default", "grabber"); len(pods) != 3 {
+				return fmt.Errorf("%q", pods)
+			}
+			return nil
+		})
+		want := []string{"warning Port DaemonSet default/grabber"}
+		pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=grabber"})
+		f.Must(err)
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName != "cloud1" {
+				want = append(want, "failure Port Pod default/"+pod.Name)
+			}
+		}
+		return want
+	}, 3, ""},
+	{"the policy is gone", func(f *fixture) []string {
+		f.kubectl("delete", "mutatingadmissionpolicybinding", "kube-proxy.superedge.io")
+		f.Cleanup(func() {
+			f.kubectl("apply", "-f", filepath.Join(manifests, "kubeadm", "kube-proxy-policy.yaml"))
+		})
+		return []string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io"}
+	}, 3, ""},
+	{"the wrapper under systemd", func(f *fixture) []string {
+		f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
+		f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
+		return []string{"unknown Wrapper Node edge1", "unknown Credentials Node edge1"}
+	}, 0, ""},
+	{"the wrapper under systemd, and in a pod", func(f *fixture) []string {
+		f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
+		f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
+		f.secondPod("application-grid-wrapper", "edge1") // the DaemonSet's ends with the label
+		return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper",
+			"unknown Credentials Node edge1"}
+	}, 3, ""},
+	{"kube-proxy waits for a wrapper that is not ready, and moves only with its label", func(f *fixture) []string {
+		f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"-")
+		f.Cleanup(func() { f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"="+v1.KubeProxyEdge) })
+		var pod string
+		f.Eventually("kubeadm's kube-proxy is back", func() error {
+			pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{
+				LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=edge1"})
+			if err == nil && len(pods.Items) != 1 {
+				err = fmt.Errorf("there are %d", len(pods.Items))
+			}
+			if err != nil {
+				return err
+			}
+			pod = pods.Items[0].Name
+			return nil
+		})
+		return []string{"failure KubeProxy Pod kube-system/" + pod}
+	}, 3, ""},
+	{"a node of a site that is no edge node, and an edge node in no site", func(f *fixture) []string {
+		f.temporarily(sitesManifest)
+		f.kubectl("label", "nodes", "edge1", "cloud1", "zone1=east")
+		f.Cleanup(func() { f.kubectl("label", "nodes", "edge1", "cloud1", "zone1-") })
+		return []string{"failure Site Node cloud1", "failure Site Node edge2"}
+	}, 3, ""},
+	{"an ingress controller, and a hub that nobody asks", func(f *fixture) []string {
+		f.temporarily(bypassManifest)
+		return []string{"warning Bypass Deployment default/traefik", "warning Hub Deployment default/application-grid-hub"}
+	}, 0, ""},
+	{"a grid that is stalled, and a Service that no node sees", func(f *fixture) []string {
+		f.temporarily(gridManifest)
+		f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
+			`{"status":{"observedGeneration":1,"units":0,"readyUnits":0,"conditions":[{"type":"Ready","status":"False","reason":"UnitsStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"UnitsStalled","message":"unit east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+		return []string{"failure Grids DeploymentGrid default/echo", "failure Services Service default/bad"}
+	}, 3, ""},
+}
+
 // breakAfter breaks the installation in one way after the other, and mends it again.
 func (f *fixture) breakAfter() {
-	edgePods := func(check, severity, set string) []string {
-		var lines []string
-		for _, pod := range f.podsOf(set) {
-			lines = append(lines, severity+" "+check+" Pod kube-system/"+pod)
-		}
-		return lines
-	}
-	both := func(severity, check string) []string { return edgePods(check, severity, "kube-proxy-edge") }
 	outer := f.T
-	for _, defect := range []struct {
-		name string
-		// spoil returns what the check has to find.
-		spoil func() []string
-		code  int
-		args  []string
-	}{
-		{"no wrapper on a node", func() []string {
-			f.patch("daemonset", "application-grid-wrapper",
-				`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["edge1"]}]}]}}}}}}}`,
-				`{"spec":{"template":{"spec":{"affinity":null}}}}`)
-			return []string{"failure Wrapper Node edge1"}
-		}, 3, nil},
-		{"kube-proxy asks past the wrapper", func() []string {
-			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
-				"{clusters: [{name: a, cluster: {server: 'https://192.0.2.1:6443'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}")
-			return both("failure", "KubeProxy")
-		}, 3, nil},
-		{"kube-proxy's kubeconfig was changed since", func() []string {
-			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
-				"{clusters: [{name: b, cluster: {server: 'http://127.0.0.1:51006'}}], contexts: [{name: b, context: {cluster: b}}], current-context: b}")
-			return both("warning", "KubeProxy")
-		}, 0, nil},
-		{"two kube-proxies on a node", func() []string {
-			f.secondPod("kube-proxy", "edge1")
-			return []string{"failure KubeProxy Node edge1", "failure KubeProxy Pod kube-system/second-kube-proxy"}
-		}, 3, nil},
-		{"ipvs", func() []string {
-			f.proxyConfig("kube-proxy", "config.conf",
-				"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
-			return append(both("warning", "KubeProxy"), "warning KubeProxyMode DaemonSet kube-system/kube-proxy",
-				"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge")
-		}, 0, nil},
-		{"Cilium in kube-proxy's place", func() []string {
-			f.temporarily(ciliumManifest)
-			f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`,
-				`{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
-			return []string{"failure KubeProxyReplacement Node edge1", "failure KubeProxyReplacement Node edge2"}
-		}, 3, nil},
-		{"a CRD of SuperEdge's, and an older one", func() []string {
-			for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
-				f.patchIn("", "crd", name+".superedge.io",
-					`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
-					`{"metadata":{"annotations":{"superedge.io/crd-version":"6"}}}`)
-			}
-			return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
-				"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
-		}, 3, nil},
-		{"wrappers of two versions", func() []string {
-			// As while an offline site keeps the old one.
-			f.patch("daemonset", "application-grid-wrapper",
-				`{"spec":{"updateStrategy":{"$patch":"replace","type":"OnDelete"},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v2"}]}}}}`,
-				`{"spec":{"updateStrategy":{"$patch":"replace","type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"100%"}},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v1"}]}}}}`)
-			f.kubectl("-n", "kube-system", "delete", "pod", "-l", "app=application-grid-wrapper",
-				"--field-selector=spec.nodeName=edge1")
-			// Of the nodes, and of the DaemonSets.
-			return []string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper",
-				"warning ProgramVersions DaemonSet"}
-		}, 0, nil},
-		{"a token that ends soon", func() []string {
-			token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper",
-				"--duration=2h"))
-			text, err := yaml.Marshal(map[string]any{
-				"clusters": []any{map[string]any{"name": "a",
-					"cluster": map[string]any{"server": "https://192.0.2.1:6443"}}},
-				"users": []any{map[string]any{"name": "own", "user": map[string]any{"token": token}}},
-				"contexts": []any{map[string]any{"name": "a",
-					"context": map[string]any{"cluster": "a", "user": "own"}}},
-				"current-context": "a",
-			})
-			f.Must(err)
-			f.proxyConfig("kube-proxy", "kubeconfig.conf", string(text))
-			return append(both("warning", "KubeProxy"), "warning Credentials ConfigMap kube-system/kube-proxy")
-		}, 0, nil},
-		{"no rights", func() []string {
-			lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
-				"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service",
-				"APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
-			for _, kind := range v1.Kinds {
-				lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
-			}
-			for i := range lost {
-				lost[i] = "unknown Read " + lost[i]
-			}
-			return lost
-		}, 1, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
-		{"NodeLocal DNSCache", func() []string {
-			f.temporarily(nodeLocalManifest)
-			return []string{"warning NodeLocalDNS DaemonSet kube-system/node-local-dns"}
-		}, 0, nil},
-		{"the port is taken", func() []string {
-			f.temporarily(portManifest)
-			f.Eventually("the others run", func() error {
-				if pods := f.podsOfIn("default", "grabber"); len(pods) != 3 {
-					return fmt.Errorf("%q", pods)
-				}
-				return nil
-			})
-			want := []string{"warning Port DaemonSet default/grabber"}
-			pods, err := f.client.CoreV1().Pods("default").List(f.ctx, metav1.ListOptions{LabelSelector: "app=grabber"})
-			f.Must(err)
-			for _, pod := range pods.Items {
-				if pod.Spec.NodeName != "cloud1" {
-					want = append(want, "failure Port Pod default/"+pod.Name)
-				}
-			}
-			return want
-		}, 3, nil},
-		{"the policy is gone", func() []string {
-			f.kubectl("delete", "mutatingadmissionpolicybinding", "kube-proxy.superedge.io")
-			f.Cleanup(func() {
-				f.kubectl("apply", "-f", filepath.Join(manifests, "kubeadm", "kube-proxy-policy.yaml"))
-			})
-			return []string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io"}
-		}, 3, nil},
-		{"the wrapper under systemd", func() []string {
-			f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
-			f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
-			return []string{"unknown Wrapper Node edge1", "unknown Credentials Node edge1"}
-		}, 0, nil},
-		{"the wrapper under systemd, and in a pod", func() []string {
-			f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
-			f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
-			f.secondPod("application-grid-wrapper", "edge1") // the DaemonSet's ends with the label
-			return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper",
-				"unknown Credentials Node edge1"}
-		}, 3, nil},
-		{"kube-proxy waits for a wrapper that is not ready, and moves only with its label", func() []string {
-			f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"-")
-			f.Cleanup(func() { f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"="+v1.KubeProxyEdge) })
-			var pod string
-			f.Eventually("kubeadm's kube-proxy is back", func() error {
-				pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{
-					LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=edge1"})
-				if err == nil && len(pods.Items) != 1 {
-					err = fmt.Errorf("there are %d", len(pods.Items))
-				}
-				if err != nil {
-					return err
-				}
-				pod = pods.Items[0].Name
-				return nil
-			})
-			return []string{"failure KubeProxy Pod kube-system/" + pod}
-		}, 3, nil},
-		{"a node of a site that is no edge node, and an edge node in no site", func() []string {
-			f.temporarily(sitesManifest)
-			f.kubectl("label", "nodes", "edge1", "cloud1", "zone1=east")
-			f.Cleanup(func() { f.kubectl("label", "nodes", "edge1", "cloud1", "zone1-") })
-			return []string{"failure Site Node cloud1", "failure Site Node edge2"}
-		}, 3, nil},
-		{"an ingress controller, and a hub that nobody asks", func() []string {
-			f.temporarily(bypassManifest)
-			return []string{"warning Bypass Deployment default/traefik", "warning Hub Deployment default/application-grid-hub"}
-		}, 0, nil},
-		{"a grid that is stalled, and a Service that no node sees", func() []string {
-			f.temporarily(gridManifest)
-			f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
-				`{"status":{"observedGeneration":1,"units":0,"readyUnits":0,"conditions":[{"type":"Ready","status":"False","reason":"UnitsStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"UnitsStalled","message":"unit east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-			return []string{"failure Grids DeploymentGrid default/echo", "failure Services Service default/bad"}
-		}, 3, nil},
-	} {
+	for _, defect := range defects {
 		f.Run(defect.name, func(t *testing.T) {
 			f.T = t // also for what mends it
-			f.expectCheck(defect.name, defect.spoil(), defect.code, defect.args...)
+			var args []string
+			if defect.role != "" {
+				args = append(args, "--token="+f.Cluster.Token(defect.role))
+			}
+			f.expectCheck(defect.name, defect.spoil(f), defect.code, args...)
 		})
 		f.T = outer
 		f.expectCheck("all is well after: "+defect.name, nil, 0)

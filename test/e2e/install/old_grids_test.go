@@ -113,7 +113,7 @@ func TestOldGrids(t *testing.T) {
 	f.Must(patch("named", `{"spec":{"templates":{"north":"z","west":null},"templatePool":{"v w":{}}}}`))
 	refused("another unit", "named", patch("named", `{"spec":{"templates":{"east":"v w"}}}`))
 	refused("another empty one", "empties", patch("empties", `{"spec":{"rollout":{"waves":[{"name":"new","units":{"nodeSelector":{}}}]}}}`))
-	refused("written anew", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
+	refused("written again", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
 	f.Must(patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
 	f.Must(patch("default", `{"spec":{"defaultTemplateName":null}}`))
 

@@ -85,7 +85,7 @@ func TestPermissions(t *testing.T) {
 	f.useGrids()
 	f.useNames()
 	f.useShippedKubeProxy()
-	f.useLentIdentity()
+	f.useDelegatedIdentity()
 	f.stall()
 	f.rollOut()
 	f.loseUnit()
@@ -230,8 +230,8 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 	})
 }
 
-// useLentIdentity asks the wrapper, as kube-proxies without credentials do, for what it does in its own name.
-func (f *fixture) useLentIdentity() {
+// useDelegatedIdentity asks the wrapper, as kube-proxies without credentials do, for what it does in its own name.
+func (f *fixture) useDelegatedIdentity() {
 	f.Helper()
 	node := f.Node("a1")
 	config := node.WrapperConfig(cluster.RoleNobody)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -81,10 +82,7 @@ func TestProve(t *testing.T) {
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.Must(err)
 	for name, want := range map[string]string{"n0": "n0", "n1": "n1 n2", "n2": "n1 n2"} {
-		n := f.Node(name)
-		limited, cancel := context.WithTimeout(f.ctx, deadline)
-		f.Must(workload.AwaitReach(limited, n, service, want, 20))
-		cancel()
+		f.reaches(f.Node(name), service, want, 20)
 	}
 
 	// Nobody runs pods yet: what there is to say is the pod's own reason, and nothing is left.
@@ -104,81 +102,101 @@ func TestProve(t *testing.T) {
 			_, err = n.Run(ctx, suite.Binary(t, "application-grid-wrapper"), args...)
 			return err
 		}}.Run(ctx)
-	p, code = f.prove("echo", "--all-nodes", "--requests=40")
+	f.proveClosed()
+	f.proveLeak(service)
+	f.proveAlone()
+	f.proveWithoutRules(service)
+}
+
+// reaches waits until a node reaches exactly these nodes.
+func (f *fixture) reaches(node *cluster.Node, service *corev1.Service, want string, tries int) {
+	f.Helper()
+	limited, cancel := context.WithTimeout(f.ctx, deadline)
+	defer cancel()
+	f.Must(workload.AwaitReach(limited, node, service, want, tries))
+}
+
+// proveClosed: the loop is closed on all nodes.
+func (f *fixture) proveClosed() {
+	f.Helper()
+	p, code := f.prove("echo", "--all-nodes", "--requests=40")
 	if code != 0 || p.Kind != "Proof" || p.Verdict != "Closed" || len(p.Rows) != 3 {
-		t.Errorf("exit code %d, %+v", code, p)
+		f.Errorf("exit code %d, %+v", code, p)
 	}
 	for name, unit := range map[string]string{"n0": "east", "n1": "west", "n2": "west"} {
-		if reached, nobody, verdict, _ := p.row(t, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 ||
+		if reached, nobody, verdict, _ := p.row(f.T, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 ||
 			verdict != "Closed" {
-			t.Errorf("from %s: %v, nobody %d, %s", name, reached, nobody, verdict)
+			f.Errorf("from %s: %v, nobody %d, %s", name, reached, nobody, verdict)
 		}
 	}
 	stdout, _, code := f.plugin("prove", "svc/echo", "--image=application-grid-wrapper:test")
-	t.Logf("\n%s", stdout)
+	f.Logf("\n%s", stdout)
 	if code != 0 || !strings.Contains(stdout, "The closed loop holds") ||
 		!strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
-		t.Errorf("exit code %d\n%s", code, stdout)
+		f.Errorf("exit code %d\n%s", code, stdout)
 	}
+}
 
-	// A node past its wrapper reaches every unit.
+// proveLeak: a node past its wrapper reaches every unit.
+func (f *fixture) proveLeak(service *corev1.Service) {
+	f.Helper()
 	n3 := f.AddNode(cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
-	limited, cancel := context.WithTimeout(f.ctx, deadline)
-	f.Must(workload.AwaitReach(limited, n3, service, "n0 n1 n2 n3", 60))
-	cancel()
-	p, code = f.prove("echo", "--all-nodes", "--requests=60")
-	if reached, _, verdict, message := p.row(t, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" ||
+	f.reaches(n3, service, "n0 n1 n2 n3", 60)
+	p, code := f.prove("echo", "--all-nodes", "--requests=60")
+	if reached, _, verdict, message := p.row(f.T, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" ||
 		reached["west"] == 0 || !strings.Contains(message, "of west") {
-		t.Errorf("exit code %d, %v, %s %s", code, reached, verdict, message)
+		f.Errorf("exit code %d, %v, %s %s", code, reached, verdict, message)
 	}
-	if _, _, verdict, _ := p.row(t, "n0"); verdict != "Closed" {
-		t.Errorf("n0 leaks too: %+v", p)
+	if _, _, verdict, _ := p.row(f.T, "n0"); verdict != "Closed" {
+		f.Errorf("n0 leaks too: %+v", p)
 	}
 	// One of each unit: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
 	if code != 3 || !strings.Contains(stdout, "No connection left its unit. But others can") ||
 		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
-		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+		f.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	f.Must(f.Cluster.RemoveNode(f.ctx, "n3"))
+}
 
-	// A unit without a pod: nobody answers, which is right.
+// proveAlone: in a unit without a pod nobody answers, which is right.
+func (f *fixture) proveAlone() {
+	f.Helper()
 	f.Must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
 	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.Must(err)
-	n0 := f.Node("n0")
-	n1 := f.Node("n1")
 	f.Eventually("the Service of one unit is there", func() error {
-		if nodes := workload.Reach(f.ctx, n1, lone, 1).Nodes(); nodes[0] == workload.Refused {
+		if nodes := workload.Reach(f.ctx, f.Node("n1"), lone, 1).Nodes(); nodes[0] == workload.Refused {
 			return fmt.Errorf("%q", nodes)
 		}
 		return nil
 	})
-	limited, cancel = context.WithTimeout(f.ctx, deadline)
-	f.Must(workload.AwaitReach(limited, n0, lone, "", 5))
-	cancel()
-	p, code = f.prove("lone")
-	if reached, nobody, verdict, message := p.row(t, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
+	f.reaches(f.Node("n0"), lone, "", 5)
+	p, code := f.prove("lone")
+	if reached, nobody, verdict, message := p.row(f.T, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
 		verdict != "Closed" || message != "the unit has no ready endpoint, and nobody answers" {
-		t.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
+		f.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
 	}
+}
 
-	// kube-proxy has no part in a Service that it is told to leave alone.
+// proveWithoutRules: kube-proxy has no part in a Service that it is told to leave alone.
+func (f *fixture) proveWithoutRules(service *corev1.Service) {
+	f.Helper()
 	f.kubectl("label", "service", "echo", "service.kubernetes.io/service-proxy-name=none")
 	f.Eventually("kube-proxy has dropped the Service", func() error {
-		if nodes := workload.Reach(f.ctx, n1, service, 1).Nodes(); nodes[0] != workload.Refused {
+		if nodes := workload.Reach(f.ctx, f.Node("n1"), service, 1).Nodes(); nodes[0] != workload.Refused {
 			return fmt.Errorf("%q", nodes)
 		}
 		return nil
 	})
-	p, code = f.prove("echo", "--requests=2")
-	if _, _, verdict, message := p.row(t, "n1"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" {
-		t.Errorf("exit code %d, %s %s", code, verdict, message)
+	p, code := f.prove("echo", "--requests=2")
+	if _, _, verdict, message := p.row(f.T, "n1"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" {
+		f.Errorf("exit code %d, %s %s", code, verdict, message)
 	}
-	stdout, stderr, code = f.plugin("prove", "kubernetes")
+	stdout, stderr, code := f.plugin("prove", "kubernetes")
 	if code != 1 || stdout != "" || !strings.Contains(stderr, "has no topologyKeys") {
-		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+		f.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 }
 

@@ -3,6 +3,7 @@ package lite
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -109,7 +110,9 @@ func (m *machine) start() {
 	m.process.Stdout, m.process.Stderr = log, log
 	m.Must(m.process.Start())
 	patience.Until(m.T, m.name+" serves", func() error {
-		connection, err := new(net.Dialer).DialContext(m.Context(), "tcp", m.address)
+		// It has the port before it has read what it kept, and answers a handshake once it serves.
+		dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}
+		connection, err := dialer.DialContext(m.Context(), "tcp", m.address)
 		if err != nil {
 			return err
 		}

@@ -1,12 +1,12 @@
 package v1
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 )
@@ -26,50 +26,31 @@ const (
 // "argo: spec.paused, spec.strategy"; "" if there are none. Subresources, through which autoscalers write, do not
 // count.
 func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
-	owned := map[string]map[string]bool{} // the paths, by manager
+	owned := map[string]*fieldpath.Set{FieldManager: {}} // the fields of the spec, by manager
 	for _, entry := range entries {
 		if entry.Subresource != "" || entry.FieldsV1 == nil || entry.Manager == HandOverManager {
 			continue
 		}
-		var tree map[string]any
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &tree) != nil {
+		var fields fieldpath.Set
+		if fields.FromJSON(entry.FieldsV1.GetRawReader()) != nil {
 			continue
 		}
-		spec, ok := tree["f:spec"].(map[string]any)
-		if !ok {
-			continue
+		spec := fields.WithPrefix(fieldpath.FieldNameElement("spec")).Leaves()
+		if before := owned[entry.Manager]; before != nil {
+			spec = spec.Union(before)
 		}
-		if owned[entry.Manager] == nil {
-			owned[entry.Manager] = map[string]bool{}
-		}
-		leaves("spec", spec, owned[entry.Manager])
+		owned[entry.Manager] = spec
 	}
 	var all []string
 	for _, manager := range slices.Sorted(maps.Keys(owned)) {
-		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(owned[manager])), func(path string) bool {
-			return owned[FieldManager][path]
+		var fields []string
+		owned[manager].Difference(owned[FieldManager]).Iterate(func(path fieldpath.Path) {
+			fields = append(fields, "spec"+path.String())
 		})
 		if len(fields) > 0 {
+			slices.Sort(fields)
 			all = append(all, manager+": "+enumerate.First(fields, namedFields))
 		}
 	}
 	return strings.Join(all, "; ")
-}
-
-// leaves adds the paths of the leaves of a tree of managed fields.
-func leaves(path string, tree map[string]any, into map[string]bool) {
-	if len(tree) == 0 {
-		into[path] = true
-		return
-	}
-	for field, sub := range tree {
-		below, _ := sub.(map[string]any)
-		kind, name, _ := strings.Cut(field, ":")
-		switch kind {
-		case "f":
-			leaves(path+"."+name, below, into)
-		case "k", "v":
-			leaves(path+"["+name+"]", below, into)
-		}
-	}
 }

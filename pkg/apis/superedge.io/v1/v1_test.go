@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -47,5 +48,29 @@ func TestTemplateIsKept(t *testing.T) {
 	if out, err := json.Marshal(WorkloadGridSpec{GridUniqKey: "zone1"}); err != nil ||
 		string(out) != `{"gridUniqKey":"zone1"}` {
 		t.Errorf("without templates: got %s, %v", out, err)
+	}
+}
+
+// TestForeignFields: what the controller owns as well is nobody else's, and neither are subresources and handed over
+// replicas.
+func TestForeignFields(t *testing.T) {
+	entry := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Subresource: subresource, FieldsV1: metav1.NewFieldsV1(fields),
+		}
+	}
+	got := ForeignFields([]metav1.ManagedFieldsEntry{
+		entry(FieldManager, "", `{"f:spec":{"f:paused":{},"f:template":{"f:spec":{"f:hostname":{}}}}}`),
+		entry(HandOverManager, "", `{"f:spec":{"f:replicas":{}}}`),
+		entry("hpa", "scale", `{"f:spec":{"f:replicas":{}}}`),
+		entry("kubectl", "", `{"f:spec":{"f:paused":{}},"f:metadata":{"f:labels":{"f:x":{}}}}`),
+		entry("argo", "", `{"f:spec":{"f:paused":{},"f:strategy":{"f:type":{}}}}`),
+		entry("argo", "", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{"f:image":{}}}}},
+			"f:minReadySeconds":{},"f:revisionHistoryLimit":{}}}`),
+		entry("odd", "", `[]`),
+		{Manager: "none"},
+	})
+	if want := "argo: spec.minReadySeconds, spec.revisionHistoryLimit, spec.strategy.type and 1 more"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

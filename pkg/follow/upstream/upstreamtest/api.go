@@ -3,6 +3,7 @@ package upstreamtest
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -177,15 +178,17 @@ func (a *API) Lag(resource string) {
 	}
 }
 
-// CatchUp lets the watch cache behind Lagging have everything.
-func (a *API) CatchUp() {
+// CatchUp lets the watch cache behind Lagging have everything of some resources, or of all.
+func (a *API) CatchUp(resources ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.catchUp()
+	a.catchUp(resources...)
 }
 
-func (a *API) catchUp() {
-	a.lagging = nil
+func (a *API) catchUp(resources ...string) {
+	maps.DeleteFunc(a.lagging, func(resource string, _ *Backup) bool {
+		return len(resources) == 0 || slices.Contains(resources, resource)
+	})
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

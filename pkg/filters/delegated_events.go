@@ -2,10 +2,10 @@ package filters
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,27 +16,27 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (
-	// maxLentEvent is the most bytes of an event, or of a patch of one, that is sent with the wrapper's identity.
+	// maxDelegatedEvent is the most bytes of an event, or of a patch of one, that is sent with the wrapper's identity.
 	// kube-proxy's events have about 500, and a note may have 1,024.
-	maxLentEvent = 16 << 10
-	// At most lentEventsPerSecond events are lent, and at most lentEventsBurst at once. A lost event does no harm, but
-	// a flood of events fills the cluster's etcd.
-	lentEventsPerSecond = 5
-	lentEventsBurst     = 25
+	maxDelegatedEvent = 16 << 10
+	// At most delegatedEventsPerSecond events are delegated, and at most delegatedEventsBurst at once. A lost event
+	// does no harm, but a flood of events fills the cluster's etcd.
+	delegatedEventsPerSecond = 5
+	delegatedEventsBurst     = 25
 	// rememberedEvents is how many events can be patched later: those that were created last.
 	rememberedEvents = 512
 
-	protobufMediaType = "application/vnd.kubernetes.protobuf"
 	// kubeProxy is the component name in kube-proxy's events (k8s.io/kubernetes/cmd/kube-proxy/app/server.go).
 	kubeProxy = "kube-proxy"
 )
@@ -45,18 +45,18 @@ const (
 // changes the series; its tools/record changes count, times and message.
 var patchableFields = []string{"series", "count", "firstTimestamp", "lastTimestamp", "message"}
 
-// lentParameters are the query parameters that a lent event may have. Others, such as dryRun, change what the request
-// does.
-var lentParameters = []string{"fieldManager", "fieldValidation", "pretty", "timeout"}
+// delegatedParameters are the query parameters that a delegated event may have. Others, such as dryRun, change what the
+// request does.
+var delegatedParameters = []string{"fieldManager", "fieldValidation", "pretty", "timeout"}
 
-// eventLender creates and patches events with the wrapper's identity: events about this Node, and kube-proxy's events
+// eventDelegate creates and patches events with the wrapper's identity: events about this Node, and kube-proxy's events
 // about Services. kube-proxy 1.37 records events with events.k8s.io/v1 and the reporting controller kube-proxy: about
 // its Node in namespace default (Starting, and failures at the start), and about a Service in the Service's namespace
 // (FailedToStartServiceHealthcheck). Older ones use a few more reasons, so the reason is not checked.
 //
 // The event is decoded and encoded again before it goes upstream. So the upstream cannot read the same bytes in another
 // way (a key that occurs twice, or in another case) as an event about something else.
-type eventLender struct {
+type eventDelegate struct {
 	asWrapper http.Handler
 	nodeName  string
 	limiter   *rate.Limiter
@@ -65,27 +65,28 @@ type eventLender struct {
 	created *lru.Cache
 }
 
-func newEventLender(asWrapper http.Handler, nodeName string) *eventLender {
-	return &eventLender{
+func newEventDelegate(asWrapper http.Handler, nodeName string) *eventDelegate {
+	return &eventDelegate{
 		asWrapper: asWrapper, nodeName: nodeName, now: time.Now,
-		limiter: rate.NewLimiter(lentEventsPerSecond, lentEventsBurst), created: lru.New(rememberedEvents),
+		limiter: rate.NewLimiter(delegatedEventsPerSecond, delegatedEventsBurst), created: lru.New(rememberedEvents),
 	}
 }
 
 // serve answers the creation or the patch of an event. An error is returned if nothing was written.
-func (l *eventLender) serve(w http.ResponseWriter, r *http.Request, info serve.RequestInfo) error {
+func (l *eventDelegate) serve(w http.ResponseWriter, r *http.Request, info serve.RequestInfo) error {
 	if named := info.Name != ""; r.URL.Path != canonicalEventPath(info) || named != (info.Verb == "patch") {
 		return noEvent(info)
 	}
 	for name := range r.URL.Query() {
-		if !slices.Contains(lentParameters, name) {
+		if !slices.Contains(delegatedParameters, name) {
 			return forbidden(fmt.Sprintf(
-				"the wrapper does not lend its identity to an event with the parameter %q; bring your own credentials",
+				"the wrapper does not delegate its identity to an event with the parameter %q; "+
+					"bring your own credentials",
 				short(name),
 			))
 		}
 	}
-	body, err := readLentBody(r)
+	body, err := readDelegatedBody(r)
 	if err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (l *eventLender) serve(w http.ResponseWriter, r *http.Request, info serve.R
 	return l.create(w, r, info, body)
 }
 
-// canonicalEventPath returns the only path that a request for a lent event may have.
+// canonicalEventPath returns the only path that a request for a delegated event may have.
 func canonicalEventPath(info serve.RequestInfo) string {
 	prefix := "/api/v1"
 	if info.Group != "" {
@@ -108,8 +109,8 @@ func canonicalEventPath(info serve.RequestInfo) string {
 	return collection + "/" + info.Name
 }
 
-func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.RequestInfo, body []byte) error {
-	event, err := decodeEvent(info, r.Header.Get("Content-Type"), body)
+func (l *eventDelegate) create(w http.ResponseWriter, r *http.Request, info serve.RequestInfo, body []byte) error {
+	event, err := decodeEvent(info, mediaTypeOf(r), body)
 	if err != nil {
 		return err
 	}
@@ -123,10 +124,10 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 	if !l.limiter.AllowN(l.now(), 1) {
 		return tooManyEvents()
 	}
-	lent := lentRequest(r, encoded)
-	lent.Header.Set("Content-Type", "application/json")
-	recorder := recordStatus(w)
-	l.asWrapper.ServeHTTP(recorder, lent)
+	delegated := delegatedRequest(r, encoded)
+	delegated.Header.Set("Content-Type", runtime.ContentTypeJSON)
+	recorder := &statusRecorder{ResponseWriter: w}
+	l.asWrapper.ServeHTTP(recorder, delegated)
 	// Whether an event that is there already is about the same object is not known.
 	if recorder.status() == http.StatusCreated || recorder.status() == http.StatusOK {
 		l.created.Add(types.NamespacedName{Namespace: info.Namespace, Name: event.meta.Name}, nil)
@@ -135,7 +136,7 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 }
 
 // check refuses an event that is neither about this node nor kube-proxy's about a Service.
-func (l *eventLender) check(event decodedEvent, namespace string) error {
+func (l *eventDelegate) check(event decodedEvent, namespace string) error {
 	regarding := event.regarding
 	core := regarding.APIVersion == "" || regarding.APIVersion == "v1"
 	inNamespace := event.meta.Namespace == "" || event.meta.Namespace == namespace
@@ -148,18 +149,18 @@ func (l *eventLender) check(event decodedEvent, namespace string) error {
 		return nil
 	}
 	return forbidden(fmt.Sprintf(
-		"the wrapper lends its identity for events that regard Node %q, in namespace default, and for kube-proxy's "+
-			"events about Services, in their namespaces; not for one in namespace %q that regards %s %q and is "+
-			"reported by %q. Bring your own credentials",
+		"the wrapper delegates its identity for events that regard Node %q, in namespace default, and for "+
+			"kube-proxy's events about Services, in their namespaces; not for one in namespace %q that regards %s %q "+
+			"and is reported by %q. Bring your own credentials",
 		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name),
 		short(event.reportedBy)))
 }
 
 // patch patches an event that was created in this way. For other events the answer is 404: event recorders then create
 // the event again, with its count, and that is checked as a creation.
-func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.RequestInfo, body []byte) error {
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || (mediaType != string(types.StrategicMergePatchType) && mediaType != string(types.MergePatchType)) {
+func (l *eventDelegate) patch(w http.ResponseWriter, r *http.Request, info serve.RequestInfo, body []byte) error {
+	mediaType := mediaTypeOf(r)
+	if mediaType != string(types.StrategicMergePatchType) && mediaType != string(types.MergePatchType) {
 		return unsupportedMediaType(string(types.StrategicMergePatchType), string(types.MergePatchType))
 	}
 	var fields map[string]json.RawMessage
@@ -169,7 +170,8 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	for name := range fields {
 		if !slices.Contains(patchableFields, name) {
 			return forbidden(fmt.Sprintf(
-				"the wrapper lends its identity for patches of an event's %s, not of %q; bring credentials of your own",
+				"the wrapper delegates its identity for patches of an event's %s, not of %q; "+
+					"bring credentials of your own",
 				strings.Join(patchableFields, ", "), short(name),
 			))
 		}
@@ -178,15 +180,15 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	if err != nil {
 		return fmt.Errorf("encoding the patch of an event: %w", err)
 	}
-	if _, lent := l.created.Get(types.NamespacedName{Namespace: info.Namespace, Name: info.Name}); !lent {
+	if _, delegated := l.created.Get(types.NamespacedName{Namespace: info.Namespace, Name: info.Name}); !delegated {
 		return noEvent(info)
 	}
 	if !l.limiter.AllowN(l.now(), 1) {
 		return tooManyEvents()
 	}
-	lent := lentRequest(r, encoded)
-	lent.Header.Set("Content-Type", mediaType)
-	l.asWrapper.ServeHTTP(w, lent)
+	delegated := delegatedRequest(r, encoded)
+	delegated.Header.Set("Content-Type", mediaType)
+	l.asWrapper.ServeHTTP(w, delegated)
 	return nil
 }
 
@@ -198,82 +200,45 @@ type decodedEvent struct {
 	reportedBy string
 }
 
+// eventCodecs decode the events of both groups, and nothing else.
+var eventCodecs = func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
+	scheme.AddKnownTypes(eventsv1.SchemeGroupVersion, &eventsv1.Event{})
+	return serializer.NewCodecFactory(scheme)
+}()
+
 // decodeEvent reads the event that a request creates, from JSON or protobuf.
-func decodeEvent(info serve.RequestInfo, contentType string, body []byte) (decodedEvent, error) {
-	want := wire.TypeMeta{APIVersion: "v1", Kind: "Event"}
-	if info.Group != "" {
-		want.APIVersion = info.Group + "/v1"
+func decodeEvent(info serve.RequestInfo, mediaType string, body []byte) (decodedEvent, error) {
+	codec, known := runtime.SerializerInfoForMediaType(eventCodecs.SupportedMediaTypes(), mediaType)
+	if !known || (mediaType != runtime.ContentTypeJSON && mediaType != runtime.ContentTypeProtobuf) {
+		return decodedEvent{}, unsupportedMediaType(runtime.ContentTypeJSON, runtime.ContentTypeProtobuf)
 	}
-	mediaType := "application/json"
-	if contentType != "" {
-		var err error
-		if mediaType, _, err = mime.ParseMediaType(contentType); err != nil {
-			return decodedEvent{}, unsupportedMediaType("application/json", protobufMediaType)
-		}
+	want := schema.GroupVersionKind{Group: info.Group, Version: "v1", Kind: "Event"}
+	object, got, err := codec.Serializer.Decode(body, &want, nil)
+	if err != nil {
+		return decodedEvent{}, apierrors.NewBadRequest(fmt.Sprintf("the body is not an event: %v", err))
 	}
-	typeMeta := metav1.TypeMeta{APIVersion: want.APIVersion, Kind: want.Kind}
-	if info.Group == "" {
-		event := &corev1.Event{}
-		if err := decodeBody(mediaType, body, want, event, &event.TypeMeta); err != nil {
-			return decodedEvent{}, err
-		}
-		event.TypeMeta = typeMeta
-		reportedBy := event.Source.Component
-		if reportedBy == "" {
-			reportedBy = event.ReportingController
-		}
+	if *got != want {
+		return decodedEvent{}, apierrors.NewBadRequest(fmt.Sprintf("the body is %s where %s is expected", got, want))
+	}
+	object.GetObjectKind().SetGroupVersionKind(want)
+	if event, ok := object.(*corev1.Event); ok {
+		reportedBy := cmp.Or(event.Source.Component, event.ReportingController)
 		return decodedEvent{event, &event.ObjectMeta, event.InvolvedObject, reportedBy}, nil
 	}
-	event := &eventsv1.Event{}
-	if err := decodeBody(mediaType, body, want, event, &event.TypeMeta); err != nil {
-		return decodedEvent{}, err
-	}
-	event.TypeMeta = typeMeta
+	event := object.(*eventsv1.Event) //nolint:forcetypeassert // eventCodecs have no third type
 	return decodedEvent{event, &event.ObjectMeta, event.Regarding, event.ReportingController}, nil
 }
 
-// decodeBody decodes a body into an object, whose TypeMeta is typeMeta. It fails if the body is of another kind.
-func decodeBody(
-	mediaType string, body []byte, want wire.TypeMeta, into interface{ Unmarshal([]byte) error },
-	typeMeta *metav1.TypeMeta,
-) error {
-	var err error
-	var got wire.TypeMeta
-	switch mediaType {
-	case "application/json":
-		err = kjson.UnmarshalCaseSensitivePreserveInts(body, into)
-		got = wire.TypeMeta{APIVersion: typeMeta.APIVersion, Kind: typeMeta.Kind}
-	case protobufMediaType:
-		var raw []byte
-		if got, raw, err = wire.Unwrap(body); err == nil {
-			err = into.Unmarshal(raw)
-		}
-	default:
-		return unsupportedMediaType("application/json", protobufMediaType)
+// readDelegatedBody reads the whole body of a request, if it is not too large.
+func readDelegatedBody(r *http.Request) ([]byte, error) {
+	body, err := readBody(r, maxDelegatedEvent+1)
+	if len(body) > maxDelegatedEvent {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
 	}
-	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is not an event: %v", err))
-	}
-	if (got.Kind != "" && got.Kind != want.Kind) || (got.APIVersion != "" && got.APIVersion != want.APIVersion) {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is %s %s where %s %s is expected",
-			short(got.APIVersion), short(got.Kind), want.APIVersion, want.Kind))
-	}
-	return nil
-}
-
-// readLentBody reads the whole body of a request, if it is not too large.
-func readLentBody(r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxLentEvent+1))
-	switch {
-	case err != nil && isSlow(r):
-		return nil, bodyTooSlow()
-	case err != nil:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body cannot be read: %v", err))
-	case len(body) > maxLentEvent:
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the wrapper lends its identity for events "+
-			"of up to %d bytes", maxLentEvent))
-	}
-	return body, nil
+	return body, err
 }
 
 // setBody gives a request a body with a known length.
@@ -293,5 +258,5 @@ func noEvent(info serve.RequestInfo) error {
 
 func unsupportedMediaType(supported ...string) error {
 	return serve.Failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
-		"the wrapper lends its identity for events in "+strings.Join(supported, " or "))
+		"the wrapper delegates its identity for events in "+strings.Join(supported, " or "))
 }

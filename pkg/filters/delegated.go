@@ -15,57 +15,58 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
-// lentCall is a kind of request that is sent with the wrapper's identity if the caller has no credentials.
-type lentCall struct {
+// delegatedCall is a kind of request that is sent with the wrapper's identity if the caller has no credentials.
+type delegatedCall struct {
 	group, resource string
 	verbs           []string
 }
 
-// lentCalls is the complete list. kube-proxy needs these calls, and sends no credentials to a plain HTTP --master. (Its
-// own Node is served from the cache.) The wrapper's identity is lent for nothing else, and for events only if
-// eventLender finds that they are about this node, or kube-proxy's.
-var lentCalls = []lentCall{
+// delegatedCalls is the complete list. kube-proxy needs these calls, and sends no credentials to a plain HTTP --master.
+// (Its own Node is served from the cache.) The wrapper's identity is delegated for nothing else, and for events only if
+// eventDelegate finds that they are about this node, or kube-proxy's.
+var delegatedCalls = []delegatedCall{
 	{group: "", resource: "events", verbs: []string{"create", "patch"}},
 	{group: "events.k8s.io", resource: "events", verbs: []string{"create", "patch"}},
 	{group: "networking.k8s.io", resource: "servicecidrs", verbs: []string{"get", "list", "watch"}},
 }
 
-// lentHeaders are the headers of a lent call that are passed on. All others are dropped: with the wrapper's identity a
-// caller must not impersonate another user (Impersonate-*, X-Remote-*), upgrade a connection, or override the method at
-// a gateway.
-var lentHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "User-Agent"}
+// delegatedHeaders are the headers of a delegated call that are passed on. All others are dropped: with the wrapper's
+// identity a caller must not impersonate another user (Impersonate-*, X-Remote-*), upgrade a connection, or override
+// the method at a gateway.
+var delegatedHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "User-Agent"}
 
-// WithLentIdentity passes the lentCalls of callers without credentials on as the wrapper, which runs on nodeName.
-func WithLentIdentity(asWrapper http.Handler, nodeName string) Filter {
-	return withLender(newEventLender(asWrapper, nodeName))
+// WithDelegatedIdentity passes the delegatedCalls of callers without credentials on as the wrapper, which runs on
+// nodeName.
+func WithDelegatedIdentity(asWrapper http.Handler, nodeName string) Filter {
+	return withDelegate(newEventDelegate(asWrapper, nodeName))
 }
 
-func withLender(events *eventLender) Filter {
+func withDelegate(events *eventDelegate) Filter {
 	reads := &readLimits{now: events.now, callers: lru.New(rememberedCallers)}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			info := requestInfo(r)
-			if r.Header.Get("Authorization") != "" || !isPlain(r.URL.Path) || !isLent(info) {
+			info := serve.ParseRequest(r)
+			if r.Header.Get("Authorization") != "" || !isPlain(r.URL.Path) || !isDelegated(info) {
 				next.ServeHTTP(w, r)
 				return
 			}
 			logger := klog.FromContext(r.Context())
 			var err error
 			switch {
-			case connectionHas(r, "upgrade"):
-				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; " +
+			case serve.HeaderHas(r, "Connection", "upgrade"):
+				err = forbidden("the wrapper does not delegate its identity to a request with Connection: Upgrade; " +
 					"bring credentials of your own")
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
 			case !reads.allow(quota.Caller(r.Context())):
 				err = apierrors.NewTooManyRequests(
-					"the wrapper lends its identity to a caller for few requests a second", 1,
+					"the wrapper delegates its identity to a caller for few requests a second", 1,
 				)
 			default:
-				events.asWrapper.ServeHTTP(w, lentRequest(r, nil))
+				events.asWrapper.ServeHTTP(w, delegatedRequest(r, nil))
 			}
 			if err != nil {
-				logger.V(2).Info("Not lending the wrapper's identity",
+				logger.V(2).Info("Not delegating the wrapper's identity",
 					"method", r.Method, "path", r.URL.Path, "reason", err)
 				serve.WriteError(w, r, err)
 				return
@@ -79,13 +80,13 @@ const (
 	// All wrappers are the same user at kube-apiserver, so one process that sends requests without end through one
 	// wrapper would use up what all of them may. kube-proxy sends two such requests at its start, and then one every
 	// five to ten minutes.
-	lentReadsPerSecond = 5
-	lentReadsBurst     = 25
+	delegatedReadsPerSecond = 5
+	delegatedReadsBurst     = 25
 	// rememberedCallers is for how many callers a rate is kept: those that asked last.
 	rememberedCallers = 64
 )
 
-// readLimits limits the rate of each caller's lent reads, so that none uses up kube-proxy's.
+// readLimits limits the rate of each caller's delegated reads, so that none uses up kube-proxy's.
 type readLimits struct {
 	now func() time.Time
 	// callers has a *rate.Limiter for each caller. Two concurrent first requests of a caller may get one each.
@@ -95,26 +96,26 @@ type readLimits struct {
 func (l *readLimits) allow(caller string) bool {
 	limiter, known := l.callers.Get(caller)
 	if !known {
-		limiter = rate.NewLimiter(lentReadsPerSecond, lentReadsBurst)
+		limiter = rate.NewLimiter(delegatedReadsPerSecond, delegatedReadsBurst)
 		l.callers.Add(caller, limiter)
 	}
 	return limiter.(*rate.Limiter).AllowN(l.now(), 1) //nolint:forcetypeassert // nothing else is added
 }
 
-// lentRequest returns the request that is sent with the wrapper's identity: it has the caller's method, plain path,
-// query and lentHeaders, and the given body.
-func lentRequest(r *http.Request, body []byte) *http.Request {
-	lent := r.Clone(r.Context())
-	lent.URL.RawPath = ""
-	lent.Header = http.Header{}
-	for _, name := range lentHeaders {
+// delegatedRequest returns the request that is sent with the wrapper's identity: it has the caller's method, plain
+// path, query and delegatedHeaders, and the given body.
+func delegatedRequest(r *http.Request, body []byte) *http.Request {
+	delegated := r.Clone(r.Context())
+	delegated.URL.RawPath = ""
+	delegated.Header = http.Header{}
+	for _, name := range delegatedHeaders {
 		if values := r.Header.Values(name); len(values) > 0 {
-			lent.Header[name] = slices.Clone(values)
+			delegated.Header[name] = slices.Clone(values)
 		}
 	}
-	lent.Trailer, lent.TransferEncoding = nil, nil
-	setBody(lent, body)
-	return lent
+	delegated.Trailer, delegated.TransferEncoding = nil, nil
+	setBody(delegated, body)
+	return delegated
 }
 
 // isPlain reports whether every server reads the path in the same way. A path with ".." or escaped characters may be
@@ -135,11 +136,11 @@ func isPlain(requested string) bool {
 // plainCharacters are characters that no server escapes or treats specially.
 const plainCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:"
 
-func isLent(info serve.RequestInfo) bool {
+func isDelegated(info serve.RequestInfo) bool {
 	if !info.IsResource || info.Subresource != "" {
 		return false
 	}
-	return slices.ContainsFunc(lentCalls, func(call lentCall) bool {
+	return slices.ContainsFunc(delegatedCalls, func(call delegatedCall) bool {
 		return call.group == info.Group && call.resource == info.Resource && slices.Contains(call.verbs, info.Verb)
 	})
 }
@@ -147,6 +148,6 @@ func isLent(info serve.RequestInfo) bool {
 // tooManyEvents returns a 429 for an event over the limit.
 func tooManyEvents() error {
 	return apierrors.NewTooManyRequests(
-		"the wrapper lends its identity for few events a second; a report that comes later says the same", 1,
+		"the wrapper delegates its identity for few events a second; a report that comes later says the same", 1,
 	)
 }

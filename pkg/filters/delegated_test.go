@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -34,8 +35,9 @@ type recorded struct {
 	body string
 }
 
-// lending is WithLentIdentity of node0 before an upstream that answers with a code and remembers the last request.
-type lending struct {
+// delegation is WithDelegatedIdentity of node0 before an upstream that answers with a code and remembers the last
+// request.
+type delegation struct {
 	http.Handler
 
 	code     int
@@ -44,8 +46,8 @@ type lending struct {
 	requests int
 }
 
-func newLending() *lending {
-	l := &lending{code: http.StatusCreated, now: time.Unix(1e9, 0)}
+func newDelegation() *delegation {
+	l := &delegation{code: http.StatusCreated, now: time.Unix(1e9, 0)}
 	asWrapper := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		l.arrived = &recorded{r, string(body)}
@@ -53,14 +55,14 @@ func newLending() *lending {
 		w.WriteHeader(l.code)
 		_, _ = io.WriteString(w, "wrapper")
 	})
-	events := newEventLender(asWrapper, "node0")
-	events.now = func() time.Time { return l.now } // before withLender takes it over
-	l.Handler = WithRequestInfo()(withLender(events)(mark("caller")))
+	events := newEventDelegate(asWrapper, "node0")
+	events.now = func() time.Time { return l.now } // before withDelegate takes it over
+	l.Handler = withDelegate(events)(mark("caller"))
 	return l
 }
 
 // send makes a request, and says as whom it went upstream: wrapper, caller, or the code with which it was refused.
-func (l *lending) send(t *testing.T, method, path, body string, headers ...string) string {
+func (l *delegation) send(t *testing.T, method, path, body string, headers ...string) string {
 	t.Helper()
 	r := request(t, method, path, headers...)
 	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
@@ -79,9 +81,9 @@ const (
 	ownNewEvent = `{"metadata":{"name":"node0.1"},"regarding":{"kind":"Node","name":"node0"}}`
 )
 
-// TestLentCallsAreOnlyThoseListed: with its own identity the wrapper makes nothing for others but these, and
+// TestDelegatedCallsAreOnlyThoseListed: with its own identity the wrapper makes nothing for others but these, and
 // only for callers that bring no identity of their own.
-func TestLentCallsAreOnlyThoseListed(t *testing.T) {
+func TestDelegatedCallsAreOnlyThoseListed(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		method, path, body, authorization, want string
@@ -128,7 +130,7 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 		{"POST", coreEvents + "/name", ownEvent, "", "404"},
 		{
 			"POST", coreEvents + "?dryRun=All", ownEvent, "",
-			`403 the wrapper does not lend its identity to an event with the parameter "dryRun"`,
+			`403 the wrapper does not delegate its identity to an event with the parameter "dryRun"`,
 		},
 	} {
 		t.Run(test.method+" "+test.path+" "+test.authorization, func(t *testing.T) {
@@ -137,7 +139,7 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 			if test.authorization != "" {
 				headers = []string{"Authorization", test.authorization}
 			}
-			if got := newLending().send(t, test.method, test.path, test.body,
+			if got := newDelegation().send(t, test.method, test.path, test.body,
 				headers...); !strings.HasPrefix(got, test.want) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
@@ -145,14 +147,14 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 	}
 }
 
-// TestLentIdentityCannotImpersonate: no client can impersonate a user with the wrapper's credentials.
-func TestLentIdentityCannotImpersonate(t *testing.T) {
+// TestDelegatedIdentityCannotImpersonate: no client can impersonate a user with the wrapper's credentials.
+func TestDelegatedIdentityCannotImpersonate(t *testing.T) {
 	t.Parallel()
 	for _, call := range []struct{ method, path, body string }{
 		{"POST", coreEvents, ownEvent},
 		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", strings.Repeat("x", 1000)},
 	} {
-		l := newLending()
+		l := newDelegation()
 		got := l.send(t, call.method, call.path, call.body,
 			"Impersonate-User", "admin", "impersonate-group", "system:masters",
 			"Impersonate-Extra-Scopes", "x", "Impersonate-Uid", "1",
@@ -178,8 +180,8 @@ func TestLentIdentityCannotImpersonate(t *testing.T) {
 	}
 }
 
-// TestLentEvents tells which events are created in the wrapper's name.
-func TestLentEvents(t *testing.T) {
+// TestDelegatedEvents tells which events are created in the wrapper's name.
+func TestDelegatedEvents(t *testing.T) {
 	t.Parallel()
 	event := func(regarding, reporter string) string {
 		return fmt.Sprintf(`{"metadata":{"name":"e"},"regarding":%s,"reportingController":%q}`, regarding, reporter)
@@ -254,36 +256,36 @@ func TestLentEvents(t *testing.T) {
 		"a list":  {newEvents, `[]`, "400"},
 		"nothing": {newEvents, ``, "400"},
 		"one that is just not too large": {
-			newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)), "wrapper",
+			newEvents, ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent)), "wrapper",
 		},
 		"one that is too large by a byte": {
-			newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)+1), "413",
+			newEvents, ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent)+1), "413",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLending()
+			l := newDelegation()
 			got := l.send(t, "POST", test.path, test.body, "Content-Type", "application/json; charset=utf-8")
 			if !strings.HasPrefix(got, test.want) || (test.want != "wrapper" && l.arrived != nil) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 			if test.want == "403" && !strings.Contains(got, `regard Node "node0"`) {
-				t.Errorf("it does not say what is lent: %s", got)
+				t.Errorf("it does not say what is delegated: %s", got)
 			}
 		})
 	}
-	nameless := WithRequestInfo()(WithLentIdentity(mark("wrapper"), "")(mark("caller")))
+	nameless := WithDelegatedIdentity(mark("wrapper"), "")(mark("caller"))
 	r := request(t, "POST", newEvents)
 	r.Body = io.NopCloser(strings.NewReader(event(`{"kind":"Node","name":""}`, "")))
 	if w := answer(nameless, r); w.Code != http.StatusForbidden {
-		t.Errorf("a wrapper without a node lends an event: %d %s", w.Code, w.Body)
+		t.Errorf("a wrapper without a node delegates an event: %d %s", w.Code, w.Body)
 	}
 }
 
-// TestLentEventsAreSaidAnew: the upstream gets what was understood here, and nothing of what was not.
-func TestLentEventsAreSaidAnew(t *testing.T) {
+// TestDelegatedEventsAreEncodedAgain: the upstream gets what was understood here, and nothing of what was not.
+func TestDelegatedEventsAreEncodedAgain(t *testing.T) {
 	t.Parallel()
-	l := newLending()
+	l := newDelegation()
 	if got := l.send(t, "POST", newEvents,
 		`{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n",`+
 			`"regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
@@ -312,8 +314,8 @@ func TestLentEventsAreSaidAnew(t *testing.T) {
 	}
 	body := append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, len(raw)),
 		raw...)
-	if got := l.send(t, "POST", newEvents, string(body), "Content-Type", protobufMediaType, "Accept",
-		protobufMediaType); got != "wrapper" {
+	if got := l.send(t, "POST", newEvents, string(body), "Content-Type", runtime.ContentTypeProtobuf, "Accept",
+		runtime.ContentTypeProtobuf); got != "wrapper" {
 		t.Fatal(got)
 	}
 	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(l.arrived.body), nil, nil)
@@ -330,7 +332,7 @@ func TestLentEventsAreSaidAnew(t *testing.T) {
 	}
 	for _, broken := range []string{"", "k8s\x00", "k8s\x00\xff\xff", string(body[:len(body)-3]), ownNewEvent} {
 		if got := l.send(t, "POST", newEvents, broken, "Content-Type",
-			protobufMediaType); !strings.HasPrefix(got, "40") {
+			runtime.ContentTypeProtobuf); !strings.HasPrefix(got, "40") {
 			t.Errorf("%q: %s", broken, got)
 		}
 	}
@@ -343,11 +345,11 @@ func TestLentEventsAreSaidAnew(t *testing.T) {
 	}
 }
 
-// TestLentPatches: only events that were created in the wrapper's name are patched in it, and of them only what
+// TestDelegatedPatches: only events that were created in the wrapper's name are patched in it, and of them only what
 // changes when an event happens again.
-func TestLentPatches(t *testing.T) {
+func TestDelegatedPatches(t *testing.T) {
 	t.Parallel()
-	l := newLending()
+	l := newDelegation()
 	const merge, strategic = "application/merge-patch+json", "application/strategic-merge-patch+json"
 	patch := func(name, body, mediaType string) string {
 		l.arrived = nil
@@ -384,14 +386,14 @@ func TestLentPatches(t *testing.T) {
 		t.Errorf("as tools/record does: %s", got)
 	}
 	for body, code := range map[string]string{
-		`{"regarding":{"kind":"Pod"}}`:           "403",
-		`{"involvedObject":{}}`:                  "403",
-		`{"metadata":{"finalizers":["x"]}}`:      "403",
-		`{"series":{},"metadata":{}}`:            "403",
-		`{"Series":{}}`:                          "403",
-		`[{"op":"remove","path":"/series"}]`:     "400",
-		`null x`:                                 "400",
-		strings.Repeat(" ", maxLentEvent) + "{}": "413",
+		`{"regarding":{"kind":"Pod"}}`:                "403",
+		`{"involvedObject":{}}`:                       "403",
+		`{"metadata":{"finalizers":["x"]}}`:           "403",
+		`{"series":{},"metadata":{}}`:                 "403",
+		`{"Series":{}}`:                               "403",
+		`[{"op":"remove","path":"/series"}]`:          "400",
+		`null x`:                                      "400",
+		strings.Repeat(" ", maxDelegatedEvent) + "{}": "413",
 	} {
 		if got := patch("e", body, merge); !strings.HasPrefix(got, code+" ") || l.arrived != nil {
 			t.Errorf("%s: %s", short(body), got)
@@ -406,15 +408,16 @@ func TestLentPatches(t *testing.T) {
 	}
 }
 
-// TestLentEventsAreRated: no caller fills the cluster with events.
-func TestLentEventsAreRated(t *testing.T) {
+// TestDelegatedEventsAreRated: no caller fills the cluster with events.
+func TestDelegatedEventsAreRated(t *testing.T) {
 	t.Parallel()
-	l := newLending()
+	l := newDelegation()
 	for range 100 { // what is refused costs nothing
 		l.send(t, "POST", newEvents, `{}`)
 	}
 	for _, want := range []int{
-		lentEventsBurst, lentEventsBurst + lentEventsPerSecond, lentEventsBurst + 2*lentEventsPerSecond,
+		delegatedEventsBurst, delegatedEventsBurst + delegatedEventsPerSecond,
+		delegatedEventsBurst + 2*delegatedEventsPerSecond,
 	} {
 		for range 100 {
 			l.send(t, "POST", newEvents, ownNewEvent)
@@ -436,7 +439,7 @@ func TestLentEventsAreRated(t *testing.T) {
 	for range 100 {
 		l.send(t, "GET", "/apis/networking.k8s.io/v1/servicecidrs", "")
 	}
-	if got := l.requests - before; got != lentReadsBurst {
+	if got := l.requests - before; got != delegatedReadsBurst {
 		t.Errorf("%d of 100 reads were passed on at once", got)
 	}
 	limits := &readLimits{now: func() time.Time { return l.now }, callers: lru.New(rememberedCallers)}
@@ -473,7 +476,7 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 		arrived <- r.Method
 	})
 	filter := func() http.Handler {
-		return WithRequestInfo()(WithBodyLimit(BodyTimeout)(WithLentIdentity(asWrapper, "node0")(mark("caller"))))
+		return WithBodyLimit(BodyTimeout)(WithDelegatedIdentity(asWrapper, "node0")(mark("caller")))
 	}
 	var wrapper atomic.Pointer[http.Handler]
 	restart := func() { wrapper.Store(new(filter())) }
@@ -483,7 +486,7 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{
-		Host: front.URL, ContentConfig: rest.ContentConfig{ContentType: protobufMediaType},
+		Host: front.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -565,9 +568,9 @@ func streamLargeBody(t *testing.T, line, headers string, chunked bool) (status i
 		return Forward(Target{URL: u, Transport: transport, UpgradeTransport: transport})
 	}
 	const timeout = 500 * time.Millisecond
-	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(
+	front := httptest.NewServer(WithUpgrades()(WithBodyLimit(timeout)(WithDelegatedIdentity(
 		forward(), "node0",
-	)(forward())))))
+	)(forward()))))
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

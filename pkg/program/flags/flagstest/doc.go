@@ -1,2 +1,0 @@
-// Package flagstest compares a program's flags with the documentation. Only tests import it.
-package flagstest

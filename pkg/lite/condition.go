@@ -58,13 +58,16 @@ func (s *Server) told() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// tell keeps the Node's condition right until ctx is done.
+// tell keeps the Node's condition right until ctx is done, and takes it away then: nobody keeps it right any more.
 func (s *Server) tell(ctx context.Context) {
 	ticker := time.NewTicker(tellInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			if s.link.Away() == nil {
+				s.tellNothing(context.WithoutCancel(ctx))
+			}
 			return
 		case <-ticker.C:
 		}
@@ -77,19 +80,28 @@ func (s *Server) tell(ctx context.Context) {
 		if now.Status != told.Status {
 			now.LastTransitionTime = now.LastHeartbeatTime
 		}
-		if err := s.follower.patchStatus(ctx, now); err != nil {
+		if err := s.follower.patchStatus(ctx, tokenTimeout, now); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot tell the Node's condition, trying again", "err", err)
 		}
 	}
 }
 
-// patchStatus writes a condition of the Node.
-func (f *follower) patchStatus(ctx context.Context, condition corev1.NodeCondition) error {
+// tellNothing takes the condition away.
+func (s *Server) tellNothing(ctx context.Context) {
+	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
+	if err := s.follower.patchStatus(ctx, gracePeriod, nothing); err != nil {
+		klog.FromContext(ctx).Error(err, "The Node keeps the condition, which nobody keeps right now",
+			"condition", v1.NodeStartsAlone)
+	}
+}
+
+// patchStatus writes a condition of the Node, or what a strategic merge patch does to one.
+func (f *follower) patchStatus(ctx context.Context, within time.Duration, condition any) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err = answerTo(ctx, f.api.Patch(types.StrategicMergePatchType).Body(patch).
 		AbsPath("/api/v1/nodes", f.store.node, "status"))

@@ -214,7 +214,7 @@ func TestAgeSurvives(t *testing.T) {
 	}
 }
 
-// TestCondition: the Node says whether its pods would start, and is patched only when that changes or is old.
+// TestCondition: the Node says whether its pods would start as long as there is a lite-apiserver, and no longer.
 func TestCondition(t *testing.T) {
 	f := running(t)
 	if c := f.server.condition(); c.Reason != "KubeletElsewhere" {
@@ -225,10 +225,12 @@ func TestCondition(t *testing.T) {
 	if c.Status != corev1.ConditionTrue || c.Type != v1.NodeStartsAlone {
 		t.Errorf("got %s %s: %s", c.Status, c.Reason, c.Message)
 	}
-	f.must(f.server.follower.patchStatus(t.Context(), c))
+	f.must(f.server.follower.patchStatus(t.Context(), time.Second, c))
+	f.stop()
 	f.cloud.mu.Lock()
 	defer f.cloud.mu.Unlock()
-	if len(f.cloud.patched) != 1 || !strings.Contains(f.cloud.patched[0], `"type":"superedge.io/StartsAlone"`) {
+	if len(f.cloud.patched) != 2 || !strings.Contains(f.cloud.patched[0], `"type":"superedge.io/StartsAlone"`) ||
+		f.cloud.patched[1] != `{"status":{"conditions":[{"$patch":"delete","type":"superedge.io/StartsAlone"}]}}` {
 		t.Errorf("got %q", f.cloud.patched)
 	}
 }

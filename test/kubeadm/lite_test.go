@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/kubeadm"
 )
 
@@ -312,6 +313,18 @@ func (o *operator) useLite(node *kubeadm.Node) (end func()) {
 		o.restartKubelet(node)
 		_, err = node.Run(o.Context(), "pkill", "lite-apiserver")
 		o.Must(err)
+		o.Eventually("the Node says nothing more of a start alone", func() error {
+			found, err := o.client.CoreV1().Nodes().Get(o.Context(), node.Name(), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, condition := range found.Status.Conditions {
+				if condition.Type == v1.NodeStartsAlone {
+					return fmt.Errorf("it says %s: %s", condition.Status, condition.Message)
+				}
+			}
+			return nil
+		})
 	}
 }
 

@@ -131,131 +131,142 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 		o.shell("kubectl delete namespace alone\nkubectl delete persistentvolume disk")
 	}()
 
-	t.Run("without it", func(t *testing.T) {
+	step := func(name string, do func(*kubeadm.Node)) {
+		t.Run(name, func(t *testing.T) {
+			o.T = t
+			do(node)
+		})
 		o.T = t
-		o.powerCutWithoutCloud(node)
-		time.Sleep(15 * time.Second) // nothing is to happen
-		if names := o.processesOn(node.Name()); slices.Contains(names, "echo") {
-			t.Errorf("a pod of the API has started: %v", names)
-		}
-		o.Must(shared.ControlPlane().JoinLink())
-		o.podsAreReady(node, "shop", "db")
-	})
-
-	o.T = t
+	}
+	step("without it", o.startsNothingAlone)
 	end := o.useLite(node)
 	o.podsAreReady(node, "shop", "db")
 	defer func() {
 		o.T = t
 		end()
 	}()
-
-	t.Run("who may ask", func(t *testing.T) {
-		o.T = t
-		// A certificate that names the node, of another CA.
-		o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
-			"-out stranger.crt -subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
-		o.Must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
-		for what, arguments := range map[string][]string{
-			"nobody":               nil,
-			"a made-up token":      {"-H", "Authorization: Bearer x"},
-			"another certificate":  {"--cert", "/var/tmp/stranger.pem"},
-			"a header of a proxy":  {"-H", "X-Remote-User: system:node:" + node.Name()},
-			"a kubelet's imitator": {"-A", "kubelet/v1.37.1"},
-		} {
-			output, err := node.Run(t.Context(), "curl", append([]string{"-sk", "-w", "%{http_code}",
-				"https://127.0.0.1:51003/api/v1/namespaces/alone/secrets/password"}, arguments...)...)
-			if strings.Contains(output, "sesame") || (err == nil && !strings.HasSuffix(output, "401")) {
-				t.Errorf("%s is answered %s", what, output)
-			}
-			if err != nil && what != "another certificate" { // that handshake fails
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-	})
-
-	t.Run("with it", func(t *testing.T) {
-		o.T = t
-		pods, err := o.podsOfAlone(node)
-		o.Must(err)
-		before := o.filesOf(node, pods["shop"])
-		time.Sleep(3 * time.Second) // the promise is for what was recorded 2 s before
-		begin := o.powerCutWithoutCloud(node)
-		o.Eventually("all pods answer without the cloud", func() error { return o.answering(node, "shop", "db") })
-		if took := time.Since(begin); took > startsAgain {
-			t.Errorf("that took %s", took)
-		} else {
-			t.Logf("all pods answer %.1f s after power is back", took.Seconds())
-		}
-		after := o.filesOf(node, pods["shop"])
-		tokens := map[string]string{"token": after["token"], "vault": after["vault"]}
-		if !sameButTokens(before, after) {
-			t.Errorf("the containers have %v, and had %v", after, before)
-		}
-		kubelet, err := node.Run(t.Context(), "pgrep", "-x", "kubelet")
-		o.Must(err)
-		processes := o.processesOfPods(node)
-
-		o.Must(shared.ControlPlane().JoinLink())
-		begin = time.Now()
-		o.podsAreReady(node, "shop", "db")
-		t.Logf("kube-apiserver knows how they are %.1f s after the link is back", time.Since(begin).Seconds())
-		again, err := node.Run(t.Context(), "pgrep", "-x", "kubelet")
-		if err != nil || again != kubelet {
-			t.Errorf("the kubelet has restarted: %q, then %q (%v)", kubelet, again, err)
-		}
-		if now := o.processesOfPods(node); now != processes {
-			t.Errorf("containers have restarted with the return of the cloud: %q, then %q", processes, now)
-		}
-		for name, token := range tokens {
-			review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-			if name == "vault" {
-				review.Spec.Audiences = []string{"vault"}
-			}
-			review, err := o.client.AuthenticationV1().TokenReviews().Create(t.Context(), review,
-				metav1.CreateOptions{})
-			o.Must(err)
-			if !review.Status.Authenticated {
-				t.Errorf("kube-apiserver refuses the token %s: %s", name, review.Status.Error)
-			}
-		}
-	})
-
-	t.Run("wrong clocks", func(t *testing.T) {
-		o.T = t
-		o.wrongClocks(node)
-	})
-
-	t.Run("the same node online", func(t *testing.T) {
-		o.T = t
-		o.Must(node.PowerCut())
-		begin := time.Now()
-		o.Must(node.PowerOn())
-		o.Eventually("all pods answer", func() error { return o.answering(node, "shop", "db") })
-		t.Logf("with the cloud all pods answer %.1f s after power is back", time.Since(begin).Seconds())
-		o.podsAreReady(node, "shop", "db")
-	})
-
-	t.Run("power cuts while a pod is removed", func(t *testing.T) {
-		o.T = t
+	step("who may ask", o.refusesOthers)
+	step("with it", o.startsAllAlone)
+	step("wrong clocks", o.wrongClocks)
+	step("the same node online", o.startsAllOnline)
+	step("power cuts while a pod is removed", func(node *kubeadm.Node) {
 		for round := range *removals {
 			o.cutWhileRemoved(node, time.Duration(rand.Int64N(int64(removed))), round)
 		}
 	})
+	step("a pod that is gone stays gone", o.staysGone)
+}
 
-	t.Run("a pod that is gone stays gone", func(t *testing.T) {
-		o.T = t
-		o.shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
-			"kubectl -n alone wait --for=delete pod/db-0 --timeout=1m")
-		o.powerCutWithoutCloud(node)
-		o.Eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
-		time.Sleep(10 * time.Second) // nothing else is to happen
-		if err := o.answering(node, "shop"); err != nil {
-			t.Error(err)
+// startsNothingAlone: without lite-apiserver no pod of the API starts while the cloud is cut off.
+func (o *operator) startsNothingAlone(node *kubeadm.Node) {
+	o.Helper()
+	o.powerCutWithoutCloud(node)
+	time.Sleep(15 * time.Second) // nothing is to happen
+	if names := o.processesOn(node.Name()); slices.Contains(names, "echo") {
+		o.Errorf("a pod of the API has started: %v", names)
+	}
+	o.Must(shared.ControlPlane().JoinLink())
+	o.podsAreReady(node, "shop", "db")
+}
+
+// refusesOthers: nobody but the kubelet is answered.
+func (o *operator) refusesOthers(node *kubeadm.Node) {
+	o.Helper()
+	// A certificate that names the node, of another CA.
+	o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
+		"-out stranger.crt -subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
+	o.Must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
+	for what, arguments := range map[string][]string{
+		"nobody":               nil,
+		"a made-up token":      {"-H", "Authorization: Bearer x"},
+		"another certificate":  {"--cert", "/var/tmp/stranger.pem"},
+		"a header of a proxy":  {"-H", "X-Remote-User: system:node:" + node.Name()},
+		"a kubelet's imitator": {"-A", "kubelet/v1.37.1"},
+	} {
+		output, err := node.Run(o.Context(), "curl", append([]string{"-sk", "-w", "%{http_code}",
+			"https://127.0.0.1:51003/api/v1/namespaces/alone/secrets/password"}, arguments...)...)
+		if strings.Contains(output, "sesame") || (err == nil && !strings.HasSuffix(output, "401")) {
+			o.Errorf("%s is answered %s", what, output)
 		}
-		o.Must(shared.ControlPlane().JoinLink())
-		o.podsAreReady(node, "shop")
-	})
+		if err != nil && what != "another certificate" { // that handshake fails
+			o.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// startsAllAlone: after a power cut without the cloud the pods answer with all that they had, and go on when it is
+// back.
+func (o *operator) startsAllAlone(node *kubeadm.Node) {
+	o.Helper()
+	pods, err := o.podsOfAlone(node)
+	o.Must(err)
+	before := o.filesOf(node, pods["shop"])
+	time.Sleep(3 * time.Second) // the promise is for what was recorded 2 s before
+	begin := o.powerCutWithoutCloud(node)
+	o.Eventually("all pods answer without the cloud", func() error { return o.answering(node, "shop", "db") })
+	if took := time.Since(begin); took > startsAgain {
+		o.Errorf("that took %s", took)
+	} else {
+		o.Logf("all pods answer %.1f s after power is back", took.Seconds())
+	}
+	after := o.filesOf(node, pods["shop"])
+	tokens := map[string]string{"token": after["token"], "vault": after["vault"]}
+	if !sameButTokens(before, after) {
+		o.Errorf("the containers have %v, and had %v", after, before)
+	}
+	kubelet, err := node.Run(o.Context(), "pgrep", "-x", "kubelet")
+	o.Must(err)
+	processes := o.processesOfPods(node)
+
+	o.Must(shared.ControlPlane().JoinLink())
+	begin = time.Now()
+	o.podsAreReady(node, "shop", "db")
+	o.Logf("kube-apiserver knows how they are %.1f s after the link is back", time.Since(begin).Seconds())
+	again, err := node.Run(o.Context(), "pgrep", "-x", "kubelet")
+	if err != nil || again != kubelet {
+		o.Errorf("the kubelet has restarted: %q, then %q (%v)", kubelet, again, err)
+	}
+	if now := o.processesOfPods(node); now != processes {
+		o.Errorf("containers have restarted with the return of the cloud: %q, then %q", processes, now)
+	}
+	for name, token := range tokens {
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+		if name == "vault" {
+			review.Spec.Audiences = []string{"vault"}
+		}
+		review, err := o.client.AuthenticationV1().TokenReviews().Create(o.Context(), review,
+			metav1.CreateOptions{})
+		o.Must(err)
+		if !review.Status.Authenticated {
+			o.Errorf("kube-apiserver refuses the token %s: %s", name, review.Status.Error)
+		}
+	}
+}
+
+// startsAllOnline: after a power cut with the cloud all is as without lite-apiserver.
+func (o *operator) startsAllOnline(node *kubeadm.Node) {
+	o.Helper()
+	o.Must(node.PowerCut())
+	begin := time.Now()
+	o.Must(node.PowerOn())
+	o.Eventually("all pods answer", func() error { return o.answering(node, "shop", "db") })
+	o.Logf("with the cloud all pods answer %.1f s after power is back", time.Since(begin).Seconds())
+	o.podsAreReady(node, "shop", "db")
+}
+
+// staysGone: a pod that was removed is not started alone.
+func (o *operator) staysGone(node *kubeadm.Node) {
+	o.Helper()
+	o.shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
+		"kubectl -n alone wait --for=delete pod/db-0 --timeout=1m")
+	o.powerCutWithoutCloud(node)
+	o.Eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
+	time.Sleep(10 * time.Second) // nothing else is to happen
+	if err := o.answering(node, "shop"); err != nil {
+		o.Error(err)
+	}
+	o.Must(shared.ControlPlane().JoinLink())
+	o.podsAreReady(node, "shop")
 }
 
 // cutWhileRemoved removes the StatefulSet's pod, and cuts the power some time after its container has ended. Whatever

@@ -73,34 +73,9 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	manual.shell(strings.TrimSuffix(manual.commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
 	keys, err := os.ReadFile(filepath.Join(s.directory, "keys"))
 	s.Must(err)
-	names := make([]string, 0, len(nodes))
-	var running [][]*corev1.Pod
-	for _, node := range nodes {
-		names = append(names, node.Name())
-		s.Must(node.WriteFile(siteKeys, string(keys)))
-		s.Must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
-		s.widen(node.Name(), everybody...)
-		wrapper := s.staticWrapper(node)
-		askContainerd(wrapper)
-		mount(wrapper, "pods-api", "/var/lib/kubelet/pods-api") // as docs/autonomy.md says for the kubelet
-		wrapper.Spec.Containers[0].Args = append(wrapper.Spec.Containers[0].Args, "--state-write-delay=1s",
-			"--site-exchange=on", "--site-exchange-key-file="+siteKeys)
-		mount(wrapper, "keys", siteKeys)
-		echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
-		echo.Name, echo.Labels = "site", workload.Labels("site")
-		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
-			"=alone superedge.io/application-grid=static")
-		s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
-			for _, pod := range s.podsOn(node.Name()) {
-				if strings.HasPrefix(pod, "kube-proxy-") || strings.HasPrefix(pod, "application-grid-wrapper-") {
-					return fmt.Errorf("there is %s", pod)
-				}
-			}
-			return nil
-		})
-		pods := []*corev1.Pod{wrapper, s.staticProxy(node), echo}
-		s.start(node, pods...)
-		running = append(running, pods)
+	names, running := make([]string, len(nodes)), make([][]*corev1.Pod, len(nodes))
+	for i, node := range nodes {
+		names[i], running[i] = node.Name(), s.startStatic(node, string(keys))
 	}
 	service, err := workload.CreateService(s.Context(), s.client, metav1.NamespaceDefault, "site",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
@@ -120,6 +95,79 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	s.pause(shared.ControlPlane().Name())
 	s.kubeletSays(nodes[0], service)
 
+	s.recoverAlone(service, nodes)
+
+	for _, name := range names {
+		site.resume(name, names)
+	}
+	s.Must(shared.ControlPlane().JoinLink())
+	for _, node := range nodes {
+		s.say(node, "/readyz", "cri: ok")
+		s.say(node, "/readyz", "endpointslices: ok")
+		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0\n")
+	}
+	after := s.addresses(nodes)
+	s.Logf("the pods had the addresses %v before the power cut, and %v after it", before, after)
+	for _, name := range names {
+		if before[name] == after[name] {
+			s.Errorf("the pod on %s has the address %s again, so this proves nothing", name, after[name])
+		}
+		site.pause(name)
+	}
+
+	s.Must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
+	for i, node := range nodes {
+		s.endStatic(node, running[i])
+	}
+}
+
+// startStatic makes a node one of the unit "alone", of which everything is a static pod: the wrapper, with the keys of
+// the exchange, kube-proxy, and a pod of the site's Service. It returns the pods.
+func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
+	s.Helper()
+	s.Must(node.WriteFile(siteKeys, keys))
+	s.Must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+	s.widen(node.Name(), everybody...)
+	wrapper := s.staticWrapper(node)
+	askContainerd(wrapper)
+	mount(wrapper, "pods-api", "/var/lib/kubelet/pods-api") // as docs/autonomy.md says for the kubelet
+	wrapper.Spec.Containers[0].Args = append(wrapper.Spec.Containers[0].Args, "--state-write-delay=1s",
+		"--site-exchange=on", "--site-exchange-key-file="+siteKeys)
+	mount(wrapper, "keys", siteKeys)
+	echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
+	echo.Name, echo.Labels = "site", workload.Labels("site")
+	s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
+		"=alone superedge.io/application-grid=static")
+	s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
+		for _, pod := range s.podsOn(node.Name()) {
+			if strings.HasPrefix(pod, "kube-proxy-") || strings.HasPrefix(pod, "application-grid-wrapper-") {
+				return fmt.Errorf("there is %s", pod)
+			}
+		}
+		return nil
+	})
+	pods := []*corev1.Pod{wrapper, s.staticProxy(node), echo}
+	s.start(node, pods...)
+	return pods
+}
+
+// endStatic ends the static pods of a node.
+func (s *sites) endStatic(node *kubeadm.Node, pods []*corev1.Pod) {
+	s.Helper()
+	s.end(node, pods...)
+	s.Eventually("no static pod runs on "+node.Name(), func() error {
+		names := s.processesOn(node.Name())
+		if slices.Contains(names, "kube-proxy") || slices.Contains(names, "application-grid-wrapper") {
+			return fmt.Errorf("there run %v", names)
+		}
+		return nil
+	})
+}
+
+// recoverAlone takes the link and all power from the nodes, and gives power back. They reach each other's pods as soon
+// as is promised, and their wrappers exchange facts.
+func (s *sites) recoverAlone(service *corev1.Service, nodes []*kubeadm.Node) {
+	s.Helper()
 	s.Must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
 		s.Must(node.PowerCut())
@@ -149,36 +197,6 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	for _, node := range nodes {
 		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
 			len(nodes)-1))
-	}
-
-	for _, name := range names {
-		site.resume(name, names)
-	}
-	s.Must(shared.ControlPlane().JoinLink())
-	for _, node := range nodes {
-		s.say(node, "/readyz", "cri: ok")
-		s.say(node, "/readyz", "endpointslices: ok")
-		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0\n")
-	}
-	after := s.addresses(nodes)
-	s.Logf("the pods had the addresses %v before the power cut, and %v after it", before, after)
-	for _, name := range names {
-		if before[name] == after[name] {
-			s.Errorf("the pod on %s has the address %s again, so this proves nothing", name, after[name])
-		}
-		site.pause(name)
-	}
-
-	s.Must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
-	for i, node := range nodes {
-		s.end(node, running[i]...)
-		s.Eventually("no static pod runs on "+node.Name(), func() error {
-			names := s.processesOn(node.Name())
-			if slices.Contains(names, "kube-proxy") || slices.Contains(names, "application-grid-wrapper") {
-				return fmt.Errorf("there run %v", names)
-			}
-			return nil
-		})
 	}
 }
 

@@ -56,6 +56,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) err
 		if known, err = hubv1alpha1.ParseDigests(header); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
+		r.Header.Del(hubv1alpha1.DigestsHeader) // 2.7 kB that nobody needs as long as the stream lasts
 	}
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")) // what cannot be read is as if it were not there
 	key, most := caller(r)+"\n"+node, maxStreams

@@ -274,8 +274,9 @@ func (s reading) visit(c *class, visit func(*object)) {
 	if own := s.nodes[c.here[ownKey]].own; own != nil && c.set == s.own {
 		visit(own)
 	}
+	parts := &wire.Parts{} // of one slice after the other
 	for o := range s.slicesOf(c) {
-		if part := s.slices[o].at(s.facts.LabelsOf).part(c); part != nil {
+		if part := s.slices[o].at(parts, s.facts.LabelsOf).part(c); part != nil {
 			visit(part)
 		}
 	}
@@ -304,15 +305,16 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	return found
 }
 
-// at returns the slice, taken apart, at a time when nodes had these labels.
-func (p placed) at(labelsOf func(node []byte) topology.Labels) placed {
-	p.parts, p.labelsOf = &wire.Parts{}, labelsOf
+// at returns the slice, taken apart into parts, at a time when nodes had these labels.
+func (p placed) at(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
+	var body []byte // of a slice that is in every share nothing is taken apart
 	if p.keys.Governed() {
-		var err error
-		if p.parts, err = wire.SplitSlice(p.upstream.Body); err != nil {
-			return placed{} // which the facts, that have read it, do not hold
-		}
+		body = p.upstream.Body
 	}
+	if parts.Split(body) != nil {
+		return placed{} // which the facts, that have read it, do not hold
+	}
+	p.parts, p.labelsOf = parts, labelsOf
 	return p
 }
 

@@ -126,7 +126,7 @@ func (t *step) place(o *facts.Object) placed {
 // placeSlice publishes what a slice was and is to the classes whose share differs.
 func (t *step) placeSlice(o *facts.Object) {
 	after := t.place(o)
-	was, is := t.slices[o].at(t.labelsBefore), after.at(t.facts.LabelsOf)
+	was, is := t.slices[o].at(&wire.Parts{}, t.labelsBefore), after.at(&wire.Parts{}, t.facts.LabelsOf)
 	t.slices[o] = after
 	if o.Gone {
 		delete(t.slices, o)

@@ -23,9 +23,9 @@ type otherField struct {
 	encoded   []byte
 }
 
-// SplitSlice takes the Body of an EndpointSlice apart.
-func SplitSlice(body []byte) (*Parts, error) {
-	p := &Parts{}
+// Split takes the Body of an EndpointSlice apart. What the parts were before is overwritten.
+func (p *Parts) Split(body []byte) error {
+	p.Endpoints, p.encoded, p.others = p.Endpoints[:0], p.encoded[:0], p.others[:0]
 	f := field.Of(body)
 	for f.Next() {
 		if f.Number != sliceEndpoints {
@@ -34,7 +34,7 @@ func SplitSlice(body []byte) (*Parts, error) {
 		}
 		endpoint, hints, err := parseSliceEndpoint(f.Value)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		encoded := f.Encoded
 		if hints {
@@ -42,7 +42,7 @@ func SplitSlice(body []byte) (*Parts, error) {
 		}
 		p.Endpoints, p.encoded = append(p.Endpoints, endpoint), append(p.encoded, encoded)
 	}
-	return p, f.Err
+	return f.Err
 }
 
 // Body is what Codec.Prune makes of the slice if it keeps the endpoints at these places, which are ascending.

@@ -285,7 +285,7 @@ func FuzzObject(f *testing.F) {
 		}
 		_ = NodeAddresses(o.Body, func(string, string) {})
 		if EndpointSlice.Scan(o.Body, func(Endpoint) {}) == nil {
-			checkParts(t, o.Body, func(place int) bool { return place%3 != len(message)%3 })
+			checkParts(t, &Parts{}, o.Body, func(place int) bool { return place%3 != len(message)%3 })
 		}
 		for _, codec := range []Codec{EndpointSlice, Endpoints} {
 			all := 0

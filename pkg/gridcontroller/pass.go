@@ -347,7 +347,7 @@ func (p *pass) desire(unit string) (*desired, error) {
 		if err != nil {
 			return nil, err
 		}
-		return gridchild.OfUnit(o, p.GridKind, unit, name, template)
+		return gridchild.OfUnit(o, unit, name, template)
 	}}
 	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector || d.variant != to.variant {
 		if _, err := d.object(); err != nil {

@@ -105,7 +105,7 @@ func (w *world) list() {
 
 func (w *world) commit() {
 	version, _, _ := w.store.read(oraclePods)
-	if err := w.journal.Commit(w.store.takePending(), false); err != nil {
+	if err := w.journal.Commit(w.store.takePending()); err != nil {
 		w.t.Fatal(err)
 	}
 	if w.journal.NeedsRewrite() || w.random.IntN(5) == 0 {
@@ -123,7 +123,7 @@ func (w *world) confirm() {
 		return
 	}
 	uid := objects[w.random.IntN(len(objects))].UID
-	if err := w.journal.Commit(w.store.goneChange(types.UID(uid)), true); err != nil {
+	if err := w.journal.CommitToBoth(w.store.goneChange(types.UID(uid))); err != nil {
 		w.t.Fatal(err)
 	}
 	w.store.noteGone(types.UID(uid))

@@ -292,9 +292,9 @@ func (s *Server) confirmGone(w http.ResponseWriter, r *http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change := s.store.goneChange(uid)
-	err = s.journal.Commit(change, true)
+	err = s.journal.CommitToBoth(change)
 	if err != nil && s.journal.Rewrite(s.store.all()) == nil { // the next commit may be far
-		err = s.journal.Commit(change, true)
+		err = s.journal.CommitToBoth(change)
 	}
 	if err != nil {
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot note that the pod is gone: %v", err))
@@ -308,7 +308,7 @@ func (s *Server) commit(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.unkept
-	s.unkept = s.journal.Commit(s.store.takePending(), false)
+	s.unkept = s.journal.Commit(s.store.takePending())
 	if s.journal.NeedsRewrite() {
 		s.unkept = s.journal.Rewrite(s.store.all())
 	}

@@ -148,7 +148,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		}
 	}
 	if c.options.SendInitialEvents {
-		if err := c.bookmark(true); err != nil {
+		if err := c.bookmark(initialEventsEnd); err != nil {
 			return err
 		}
 	}
@@ -268,17 +268,19 @@ func (c *watcher) maybeBookmark() error {
 	if !c.options.Bookmarks {
 		return nil
 	}
-	if err := c.bookmark(false); err != nil {
+	if err := c.bookmark(nil); err != nil {
 		return err
 	}
 	return c.flush()
 }
 
+// initialEventsEnd are the annotations of the bookmark after the state that a watch begins with.
+var initialEventsEnd = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+
 // bookmark writes a bookmark with the cursor's revision.
-func (c *watcher) bookmark(initialEventsEnd bool) error {
-	meta := metav1.ObjectMeta{ResourceVersion: strconv.FormatUint(c.cursor.Revision(), 10)}
-	if initialEventsEnd {
-		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+func (c *watcher) bookmark(annotations map[string]string) error {
+	meta := metav1.ObjectMeta{
+		ResourceVersion: strconv.FormatUint(c.cursor.Revision(), 10), Annotations: annotations,
 	}
 	typed, err := c.as.bookmark(meta)
 	if err != nil {

@@ -158,7 +158,8 @@ func decodeTemplate(template v1.Template, where string) (map[string]any, error) 
 
 // Owner has what rendering a child needs to know of its grid.
 type Owner struct {
-	Kind            string
+	v1.GridKind
+
 	Name, Namespace string
 	UID             string
 	// Key is the grid's gridUniqKey.
@@ -176,7 +177,7 @@ type Owner struct {
 // OwnerOf makes the Owner of a grid.
 func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	o := &Owner{
-		Kind: k.Kind, Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: string(grid.GetUID()),
+		GridKind: k, Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: string(grid.GetUID()),
 		Labels: grid.GetLabels(), Annotations: grid.GetAnnotations(),
 	}
 	if services, ok := grid.(*v1.ServiceGrid); ok {
@@ -212,8 +213,8 @@ func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 }
 
 // OfUnit renders the child of one unit. It changes template, which becomes part of the result.
-func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any) (*Child, error) {
-	if err := checkName(o, k, name, unit); err != nil {
+func OfUnit(o *Owner, unit, name string, template map[string]any) (*Child, error) {
+	if err := checkName(o, name, unit); err != nil {
 		return nil, err
 	}
 	for _, place := range []struct {
@@ -241,7 +242,7 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 	if o.Variant != "" {
 		annotations[v1.AnnotationVariant] = o.Variant
 	}
-	return newChild(o, k, name, unit, annotations, template)
+	return newChild(o, name, unit, annotations, template)
 }
 
 // object returns the object at a path of a template, and adds it if it is missing.
@@ -268,7 +269,7 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 // OfService renders the Service of a ServiceGrid.
 func OfService(o *Owner, template v1.Template) (*Child, error) {
 	name := o.Name + v1.ServiceSuffix
-	if p := checkName(o, v1.ServiceGridKind, name, ""); p != nil {
+	if p := checkName(o, name, ""); p != nil {
 		return nil, p
 	}
 	spec, p := decodeTemplate(template, "spec.template")
@@ -293,33 +294,31 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 			annotations[key] = value
 		}
 	}
-	return newChild(o, v1.ServiceGridKind, name, "", annotations, spec)
+	return newChild(o, name, "", annotations, spec)
 }
 
-func checkName(o *Owner, k v1.GridKind, name, unit string) error {
+func checkName(o *Owner, name, unit string) error {
 	// The name of the grid is the value of a label of its children.
 	if problems := validation.IsValidLabelValue(o.Name); len(problems) > 0 {
 		return Errorf(v1.ReasonInvalidName,
 			"the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
 	}
-	why := k.CheckName(name)
+	why := o.CheckName(name)
 	if why == "" {
 		return nil
 	}
 	if unit == "" {
 		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name",
-			name, k.Child.Kind, why)
+			name, o.Child.Kind, why)
 	}
 	return Errorf(v1.ReasonInvalidName,
 		"%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
-		name, k.Child.Kind, why, o.Key, unit)
+		name, o.Child.Kind, why, o.Key, unit)
 }
 
 // newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
 // annotations.
-func newChild(
-	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
-) (*Child, error) {
+func newChild(o *Owner, name, unit string, annotations map[string]string, spec map[string]any) (*Child, error) {
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
 	labels[v1.LabelGridSelector] = o.Name
@@ -332,7 +331,7 @@ func newChild(
 		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
 	child := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	child.SetGroupVersionKind(k.Child)
+	child.SetGroupVersionKind(o.Child)
 	child.SetNamespace(o.Namespace)
 	child.SetName(name)
 	child.SetLabels(labels)

@@ -21,7 +21,7 @@ const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"
 
 func demoOwner() *Owner {
 	return &Owner{
-		Kind: "DeploymentGrid", Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1",
+		GridKind: v1.DeploymentGridKind, Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1",
 		Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"note": "y"},
 	}
 }
@@ -32,7 +32,7 @@ func desire(t *testing.T, o *Owner, template, unit string) *Child {
 	if p != nil {
 		t.Fatal(p)
 	}
-	d, p := OfUnit(o, v1.DeploymentGridKind, unit, o.Name+"-"+unit, decoded)
+	d, p := OfUnit(o, unit, o.Name+"-"+unit, decoded)
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -74,7 +74,7 @@ func TestNothingIsSharedBetweenUnits(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if children[unit], p = OfUnit(o, v1.DeploymentGridKind, unit, o.Name+"-"+unit, decoded); p != nil {
+		if children[unit], p = OfUnit(o, unit, o.Name+"-"+unit, decoded); p != nil {
 			t.Fatal(p)
 		}
 	}
@@ -126,7 +126,7 @@ func TestKeyWithASlash(t *testing.T) {
 
 func TestServiceChild(t *testing.T) {
 	o := demoOwner()
-	o.Kind = "ServiceGrid"
+	o.GridKind = v1.ServiceGridKind
 	o.Annotations = map[string]string{
 		"note": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}", "topologyKeys": "mine",
 		v1.AnnotationHold: "it is the grid's", v1.AnnotationApproved: "x",
@@ -189,21 +189,21 @@ func TestTemplates(t *testing.T) {
 // none is.
 func TestNames(t *testing.T) {
 	for _, k := range []v1.GridKind{v1.DeploymentGridKind, v1.StatefulSetGridKind, v1.DaemonSetGridKind} {
-		grid := k.Kind
+		grid, o := k.Kind, demoOwner()
+		o.GridKind = k
 		for _, unit := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
-			if _, err := OfUnit(demoOwner(), k, unit, k.ChildName("demo", unit), map[string]any{}); err != nil {
+			if _, err := OfUnit(o, unit, k.ChildName("demo", unit), map[string]any{}); err != nil {
 				t.Errorf("%s, unit %s: %v", grid, unit, err)
 			}
 		}
-		o := demoOwner()
 		o.Name = strings.Repeat("g", 64)
-		_, err := OfUnit(o, k, "east", k.ChildName(o.Name, "east"), map[string]any{})
+		_, err := OfUnit(o, "east", k.ChildName(o.Name, "east"), map[string]any{})
 		if told := Tellable(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
 			t.Errorf("%s: got %v", grid, err)
 		}
 	}
 	o := demoOwner()
-	o.Name = strings.Repeat("g", 60)
+	o.GridKind, o.Name = v1.ServiceGridKind, strings.Repeat("g", 60)
 	if _, p := OfService(o, raw(`{}`)); p == nil || Tellable(p).Reason != v1.ReasonInvalidName {
 		t.Errorf("Service: got %+v", p)
 	}
@@ -219,7 +219,7 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = OfUnit(demoOwner(), v1.DeploymentGridKind, "east", "demo-east", decoded); p == nil ||
+		if _, p = OfUnit(demoOwner(), "east", "demo-east", decoded); p == nil ||
 			Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}

@@ -239,7 +239,7 @@ func (s Source) units(
 			selects = child.selectsUnit
 		}
 		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
-		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
+		return gridchild.OfUnit(owner, unit, names.ByUnit[unit], template)
 	}
 	order, members := grouped(units, func(unit string) group {
 		g := group{variant: templates.Variant(unit)}

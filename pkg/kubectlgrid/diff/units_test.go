@@ -52,7 +52,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), units 
 		if err != nil {
 			t.Fatal(err)
 		}
-		child, err := gridchild.OfUnit(gridchild.OwnerOf(v1.DeploymentGridKind, grid), v1.DeploymentGridKind, unit,
+		child, err := gridchild.OfUnit(gridchild.OwnerOf(v1.DeploymentGridKind, grid), unit,
 			"web-"+unit, template)
 		if err != nil {
 			t.Fatal(err)

@@ -323,9 +323,19 @@ func (j *Journal) note(key string, value []byte) {
 	}
 }
 
-// Commit appends changes, a nil value for each key that is removed, and returns when they are on the disk. lasting
-// changes go to both generations. After an error nothing more can be committed before Rewrite.
-func (j *Journal) Commit(changes map[string][]byte, lasting bool) error {
+// Commit appends changes, a nil value for each key that is removed, and returns when they are on the disk. After an
+// error nothing more can be committed before Rewrite.
+func (j *Journal) Commit(changes map[string][]byte) error { return j.commit(changes, j.newest) }
+
+// CommitToBoth is Commit for changes that are lasting: they go to both generations.
+func (j *Journal) CommitToBoth(changes map[string][]byte) error {
+	if j.older == nil {
+		return j.Commit(changes)
+	}
+	return j.commit(changes, j.newest, j.older)
+}
+
+func (j *Journal) commit(changes map[string][]byte, files ...*file) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -333,10 +343,6 @@ func (j *Journal) Commit(changes map[string][]byte, lasting bool) error {
 		return j.broken
 	}
 	payload := encode(changes)
-	files := []*file{j.newest}
-	if lasting && j.older != nil {
-		files = append(files, j.older)
-	}
 	for _, f := range files {
 		frame := appendFrame(nil, j.seal.close(payload, f.generation, f.size))
 		_, err := f.Write(frame)

@@ -86,7 +86,7 @@ func (w *writer) step() {
 	case 2:
 		name := fmt.Sprintf("gone %d", len(w.gone))
 		w.gone = append(w.gone, name)
-		w.commit(map[string][]byte{name: {}}, true)
+		w.commit(map[string][]byte{name: {}}, w.journal.CommitToBoth)
 	default:
 		changes := map[string][]byte{}
 		for range 1 + w.random.IntN(4) {
@@ -96,12 +96,12 @@ func (w *writer) step() {
 				changes[name] = nil
 			}
 		}
-		w.commit(changes, false)
+		w.commit(changes, w.journal.Commit)
 	}
 }
 
-func (w *writer) commit(changes map[string][]byte, lasting bool) {
-	w.must(w.journal.Commit(changes, lasting))
+func (w *writer) commit(changes map[string][]byte, commit func(map[string][]byte) error) {
+	w.must(commit(changes))
 	maps.Copy(w.state, changes)
 	maps.DeleteFunc(w.state, func(_ string, value []byte) bool { return value == nil })
 	w.history = append(w.history, maps.Clone(w.state))
@@ -165,7 +165,7 @@ func (w *writer) crash() {
 		}
 	}
 	found["after"] = []byte("x")
-	w.must(after.Commit(map[string][]byte{"after": found["after"]}, false))
+	w.must(after.Commit(map[string][]byte{"after": found["after"]}))
 	w.must(after.Close())
 	again, once, _ := open(w.T, dir, w.key)
 	if !equal(once, found) {
@@ -201,7 +201,7 @@ func TestOtherKeys(t *testing.T) {
 	for _, keys := range [][2][]byte{{nil, key32}, {key32, nil}, {key32, other}} {
 		dir := t.TempDir()
 		j, _, _ := open(t, dir, keys[0])
-		if err := j.Commit(map[string][]byte{"password": []byte("open sesame")}, false); err != nil {
+		if err := j.Commit(map[string][]byte{"password": []byte("open sesame")}); err != nil {
 			t.Fatal(err)
 		}
 		if err := j.Close(); err != nil {
@@ -234,7 +234,7 @@ func TestItDoesNotGrow(t *testing.T) {
 	j, state, _ := open(t, dir, nil)
 	for i := range 100 {
 		state["x"] = bytes.Repeat([]byte{byte(i)}, 60000)
-		if err := j.Commit(map[string][]byte{"x": state["x"]}, false); err != nil {
+		if err := j.Commit(map[string][]byte{"x": state["x"]}); err != nil {
 			t.Fatal(err)
 		}
 		if j.NeedsRewrite() {
@@ -306,7 +306,7 @@ func TestADiskThatCannotBeWritten(t *testing.T) {
 			dir, fill, free := small(t)
 			state := map[string][]byte{"a": bytes.Repeat([]byte("1"), 20000)}
 			first, _, _ := open(t, dir, nil)
-			if err := errors.Join(first.Commit(state, false), first.Close()); err != nil {
+			if err := errors.Join(first.Commit(state), first.Close()); err != nil {
 				t.Fatal(err)
 			}
 			mend := spoil(dir, fill, free)
@@ -315,14 +315,14 @@ func TestADiskThatCannotBeWritten(t *testing.T) {
 				t.Fatalf("got %d keys and %v", len(found), problems)
 			}
 			change := map[string][]byte{"b": []byte("2")}
-			if err := j.Commit(change, false); !errors.Is(err, want) || !j.NeedsRewrite() {
+			if err := j.Commit(change); !errors.Is(err, want) || !j.NeedsRewrite() {
 				t.Errorf("got %v", err)
 			}
 			if err := j.Rewrite(state); !errors.Is(err, want) {
 				t.Errorf("got %v", err)
 			}
 			mend()
-			if err := errors.Join(j.Rewrite(state), j.Commit(change, true)); err != nil {
+			if err := errors.Join(j.Rewrite(state), j.CommitToBoth(change)); err != nil {
 				t.Fatal(err)
 			}
 			state["b"] = change["b"]
@@ -339,12 +339,12 @@ func TestHalfAFrame(t *testing.T) {
 	j, _, _ := open(t, dir, nil)
 	fill(12 << 10)
 	big := map[string][]byte{"big": bytes.Repeat([]byte("1"), 20000)}
-	if err := j.Commit(big, false); !errors.Is(err, unix.ENOSPC) {
+	if err := j.Commit(big); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("got %v", err)
 	}
 	free()
 	gone := map[string][]byte{"gone x": {}}
-	if err := errors.Join(j.Rewrite(big), j.Commit(gone, true)); err != nil {
+	if err := errors.Join(j.Rewrite(big), j.CommitToBoth(gone)); err != nil {
 		t.Fatal(err)
 	}
 	damaged := copyDir(t, dir)

@@ -77,13 +77,8 @@ func (o *order) tear(s span) {
 	}
 }
 
-// entered adds the current version of a slot. replaced is set if the slot had another version before.
-func (o *order) entered(s *slot, replaced bool) {
-	o.current = append(o.current, orderEntry{s.object.Revision, s})
-	if replaced {
-		o.noteStale()
-	}
-}
+// entered adds the current version of a slot.
+func (o *order) entered(s *slot) { o.current = append(o.current, orderEntry{s.object.Revision, s}) }
 
 // noteStale counts an entry that became stale. It removes all stale entries once they are about half of all.
 func (o *order) noteStale() {

@@ -69,7 +69,7 @@ func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	}
 	t.slots = slices.Insert(t.slots, i, s)
 	t.log.append(Event{Type: watch.Added, Object: s.object, Received: u.received})
-	t.order.entered(s, false)
+	t.order.entered(s)
 	t.dirty = true
 	return s.object
 }
@@ -84,7 +84,8 @@ func (t *table) replace(u *Update, s *slot, v Version) *Object {
 		encoded:  u.h.encoded,
 	}
 	t.log.append(Event{Type: watch.Modified, Object: s.object, Previous: before, Received: u.received})
-	t.order.entered(s, true)
+	t.order.entered(s)
+	t.order.noteStale()
 	if !maps.Equal(before.Labels, v.Labels) || !slices.Equal(before.Fields, v.Fields) {
 		t.order.retire(retiredVersion{revision: s.object.Revision, slot: s, object: before})
 	}

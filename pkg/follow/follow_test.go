@@ -190,108 +190,114 @@ func TestRetryAfter(t *testing.T) {
 // TestUnbelievable: a list of nothing without a resourceVersion is what a proxy makes up.
 func TestUnbelievable(t *testing.T) {
 	t.Parallel()
-	empty := func(version string) hand {
-		return func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
-			if isWatch(r) {
-				status(http.StatusGone, metav1.StatusReasonExpired)(rw, r, api)
-				return
-			}
-			rw.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(rw, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[]}`,
-				version)
-		}
+	for name, judge := range map[string]func(*world){
+		"had objects":         listAfterObjects,
+		"the sink knows some": listAfterRestoredObjects,
+		"of another kind":     listOfAnotherKind,
+		"nothing was known":   listAtFirst,
+		"the witness decides": listWithWitness,
+	} {
+		t.Run(name, func(t *testing.T) { inWorld(t, judge) })
 	}
-	t.Run("had objects", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			s := w.add("services", nil)
-			w.run()
-			w.expect("services=1")
-			w.sleep(10 * time.Second)
-			w.answer(empty(""), "services")
-			w.breakWatches()
-			w.sleep(time.Minute)
-			w.expect("")
-			if state := s.State(); !errors.Is(state.Err, ErrUnbelievable) || state.Lists != 1 {
-				t.Errorf("%+v", state)
-			}
-			w.answer(empty("1000"), "services")
-			w.sleep(time.Minute)
-			if heard := w.heard(); !strings.HasPrefix(heard, "services=0") {
-				t.Errorf("one with a resourceVersion is not believed: %q", heard)
-			}
-		})
-	})
-	t.Run("the sink knows some", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			s := w.add("services", func(o *Options) { o.Sink = restored{sink{w, "services"}} })
-			w.answer(empty(""), "services")
-			w.run()
-			w.sleep(time.Minute)
-			w.expect("")
-			if state := s.State(); !errors.Is(state.Err, ErrUnbelievable) || state.Synced {
-				t.Errorf("%+v", state)
-			}
-		})
-	})
-	t.Run("of another kind", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			s := w.add("services", nil)
-			w.run()
-			w.expect("services=1")
-			w.sleep(10 * time.Second)
-			w.answer(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
-				r.URL.Path = "/apis/discovery.k8s.io/v1/endpointslices"
-				w.api.ServeHTTP(rw, r)
-			}, "services")
-			w.breakWatches()
-			w.api.Forget()
-			w.breakWatches()
-			w.sleep(time.Minute)
-			w.expect("")
-			want := "the upstream sent a EndpointSliceList in place of a list of services"
-			if err := s.State().Err; err == nil || err.Error() != want {
-				t.Errorf("%v, want %s", err, want)
-			}
-		})
-	})
-	t.Run("nothing was known", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			s := w.add("services", nil)
-			w.answer(empty(""), "services")
-			w.run()
-			if heard := w.heard(); heard != "services=0" || !s.State().Synced {
-				t.Errorf("%q, %+v", heard, s.State())
-			}
-		})
-	})
-	t.Run("the witness decides", func(t *testing.T) {
-		inWorld(t, func(w *world) {
-			witness, err := w.group.KnowsNode("node0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := w.add("services", func(o *Options) { o.Witness = witness })
-			w.run()
-			w.sleep(10 * time.Second)
-			w.heard()
-			w.answer(empty("1000"), "services")
-			w.answer(func(rw http.ResponseWriter, _ *http.Request, _ http.Handler) {
-				rw.Header().Set("Content-Type", "application/json")
-				fmt.Fprint(rw, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
-			}, "nodes")
-			w.breakWatches()
-			w.sleep(time.Minute)
-			w.expect("")
-			if err := s.State().Err; err == nil || !strings.Contains(err.Error(), "does not know node node0") {
-				t.Errorf("%v", err)
-			}
-			w.answer(nil, "nodes")
-			w.sleep(time.Minute)
-			if heard := w.heard(); !strings.HasPrefix(heard, "services=0") {
-				t.Errorf("heard %q", heard)
-			}
-		})
-	})
+}
+
+// emptyList is a list without objects, after which no watch is served.
+func emptyList(version string) hand {
+	return func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
+		if isWatch(r) {
+			status(http.StatusGone, metav1.StatusReasonExpired)(rw, r, api)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(rw, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[]}`,
+			version)
+	}
+}
+
+func listAfterObjects(w *world) {
+	s := w.add("services", nil)
+	w.run()
+	w.expect("services=1")
+	w.sleep(10 * time.Second)
+	w.answer(emptyList(""), "services")
+	w.breakWatches()
+	w.sleep(time.Minute)
+	w.expect("")
+	if state := s.State(); !errors.Is(state.Err, ErrUnbelievable) || state.Lists != 1 {
+		w.t.Errorf("%+v", state)
+	}
+	w.answer(emptyList("1000"), "services")
+	w.sleep(time.Minute)
+	if heard := w.heard(); !strings.HasPrefix(heard, "services=0") {
+		w.t.Errorf("one with a resourceVersion is not believed: %q", heard)
+	}
+}
+
+func listAfterRestoredObjects(w *world) {
+	s := w.add("services", func(o *Options) { o.Sink = restored{sink{w, "services"}} })
+	w.answer(emptyList(""), "services")
+	w.run()
+	w.sleep(time.Minute)
+	w.expect("")
+	if state := s.State(); !errors.Is(state.Err, ErrUnbelievable) || state.Synced {
+		w.t.Errorf("%+v", state)
+	}
+}
+
+func listOfAnotherKind(w *world) {
+	s := w.add("services", nil)
+	w.run()
+	w.expect("services=1")
+	w.sleep(10 * time.Second)
+	w.answer(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
+		r.URL.Path = "/apis/discovery.k8s.io/v1/endpointslices"
+		w.api.ServeHTTP(rw, r)
+	}, "services")
+	w.breakWatches()
+	w.api.Forget()
+	w.breakWatches()
+	w.sleep(time.Minute)
+	w.expect("")
+	want := "the upstream sent EndpointSliceList in place of a list of services"
+	if err := s.State().Err; err == nil || err.Error() != want {
+		w.t.Errorf("%v, want %s", err, want)
+	}
+}
+
+func listAtFirst(w *world) {
+	s := w.add("services", nil)
+	w.answer(emptyList(""), "services")
+	w.run()
+	if heard := w.heard(); heard != "services=0" || !s.State().Synced {
+		w.t.Errorf("%q, %+v", heard, s.State())
+	}
+}
+
+func listWithWitness(w *world) {
+	witness, err := w.group.KnowsNode("node0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s := w.add("services", func(o *Options) { o.Witness = witness })
+	w.run()
+	w.sleep(10 * time.Second)
+	w.heard()
+	w.answer(emptyList("1000"), "services")
+	w.answer(func(rw http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(rw, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+	}, "nodes")
+	w.breakWatches()
+	w.sleep(time.Minute)
+	w.expect("")
+	if err := s.State().Err; err == nil || !strings.Contains(err.Error(), "does not know node node0") {
+		w.t.Errorf("%v", err)
+	}
+	w.answer(nil, "nodes")
+	w.sleep(time.Minute)
+	if heard := w.heard(); !strings.HasPrefix(heard, "services=0") {
+		w.t.Errorf("heard %q", heard)
+	}
 }
 
 // restored is a sink that has objects of a snapshot.

@@ -400,7 +400,7 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 			return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
 		}
 		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.kind, "List")) {
-			return nil, fmt.Errorf("the upstream sent a %s in place of a list of %s", page.kind, resource)
+			return nil, fmt.Errorf("the upstream sent %s in place of a list of %s", page.kind, resource)
 		}
 		for _, o := range page.items {
 			if o.Name == "" {

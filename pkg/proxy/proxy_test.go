@@ -341,6 +341,11 @@ func TestReadyzTellsTheReason(t *testing.T) {
 			w.expectReady()
 		})
 	}
+}
+
+// TestReadyzTellsWhatIsNotAsExpected: a hostname, an annotation, an upstream that was lost or lacks a resource.
+func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
+	t.Parallel()
 	t.Run("empty hostname", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, smallCluster(), func(c *Config) { c.NodeName = "" })

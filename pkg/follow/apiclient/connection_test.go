@@ -58,6 +58,22 @@ users: [{name: u, user: {token: %q}}]
 	}
 }
 
+// begun asks for a URL, and returns what the answer begins with, and the rest of it.
+func begun(t *testing.T, client *http.Client, url string) (unread io.ReadCloser, begin string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 200)
+	n, _ := response.Body.Read(line)
+	return response.Body, strings.TrimSpace(string(line[:n]))
+}
+
 // TestConnectionFollowsItsKubeconfig: another token, another server, and a file that is none.
 func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	t.Parallel()
@@ -82,24 +98,10 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	get := func(client *http.Client, path string) (unread io.ReadCloser, begin string) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.first(t)+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		line := make([]byte, 200)
-		n, _ := response.Body.Read(line)
-		return response.Body, strings.TrimSpace(string(line[:n]))
-	}
 	expect := func(what, want, wantAnonymous string) {
 		t.Helper()
 		for client, want := range map[*http.Client]string{own: want, {Transport: callers}: wantAnonymous} {
-			body, got := get(client, "/a%2Fb")
+			body, got := begun(t, client, c.first(t)+"/a%2Fb")
 			_ = body.Close()
 			if got != want {
 				t.Errorf("%s: got %q, want %q", what, got, want)
@@ -110,7 +112,7 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	if got := c.Credentials(); got != "the token in "+path {
 		t.Errorf("the credentials are %s", got)
 	}
-	stream, _ := get(own, "/stream")
+	stream, _ := begun(t, own, c.first(t)+"/stream")
 	defer stream.Close()
 	ended := make(chan struct{})
 	go func() {

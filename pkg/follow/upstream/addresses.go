@@ -258,7 +258,7 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 		}
 		kind, items, more := follow.DecodedList(got)
 		if kind != "NodeList" {
-			return fmt.Errorf("the upstream sent a %s, not a NodeList", cmp.Or(kind, fmt.Sprintf("%T", got)))
+			return fmt.Errorf("the upstream sent %s, not a NodeList", cmp.Or(kind, fmt.Sprintf("%T", got)))
 		}
 		for _, node := range items {
 			n, err := readAddresses(node)

@@ -678,10 +678,23 @@ func TestIntruder(t *testing.T) {
 			}
 			_ = conn.Close()
 		}
+	})
+}
+
+// TestConnectionsWithoutAQuestion: so many of a node are open at one time, and no longer than a question may take.
+func TestConnectionsWithoutAQuestion(t *testing.T) {
+	inSite(t, 2, func(t *testing.T, l *lan, nodes []*node) {
+		t.Helper()
+		nodes[0].away.Store(true)
+		nodes[1].stop()
 		before := nodes[0].ignoredFor(reasonFlood)
 		var open []net.Conn
 		for range 50 {
-			open = append(open, dial())
+			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, conn)
 		}
 		time.Sleep(time.Second)
 		if count := nodes[0].ignoredFor(reasonFlood) - before; count != 50-maxConnectionsOf {

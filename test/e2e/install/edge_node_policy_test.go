@@ -101,8 +101,13 @@ func TestEdgeNodePolicy(t *testing.T) {
 	f.kubectl("label", "node", "edge1", "zone1=b", "--overwrite")
 	unlabel()
 
-	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io",
-		"edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
+	f.noWarnings("edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
+}
+
+// noWarnings waits until kube-apiserver has checked the expressions of these policies, and fails on its warnings.
+func (f *fixture) noWarnings(policies ...string) {
+	f.Helper()
+	for _, policy := range policies {
 		f.Eventually(policy+" is checked", func() error {
 			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
 				"jsonpath={.status.observedGeneration}") == "" {
@@ -112,7 +117,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 		})
 		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
 			"jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
-			t.Errorf("%s: warnings: %s", policy, warnings)
+			f.Errorf("%s: warnings: %s", policy, warnings)
 		}
 	}
 }

@@ -30,32 +30,7 @@ var anySelector = map[string]any{"type": "object", "x-kubernetes-preserve-unknow
 func TestOldGrids(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
 	shipped := manifests + "/crds/superedge.io_deploymentgrids.yaml"
-	text, err := os.ReadFile(shipped)
-	f.Must(err)
-	crd := &unstructured.Unstructured{}
-	f.Must(yaml.UnmarshalStrict(text, &crd.Object))
-	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	f.Must(err)
-	version, ok := versions[0].(map[string]any)
-	if !ok {
-		t.Fatalf("got %T", versions[0])
-	}
-	for _, rule := range before6 {
-		path := append([]string{"schema", "openAPIV3Schema", "properties", "spec", "properties"}, rule.path...)
-		if _, found, err := unstructured.NestedFieldNoCopy(version, path...); !found || err != nil {
-			t.Fatalf("there is no %q: %v", rule.path, err)
-		}
-		unstructured.RemoveNestedField(version, path...)
-		if rule.was != nil {
-			f.Must(unstructured.SetNestedField(version, rule.was, path...))
-		}
-	}
-	f.Must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
-	old, err := json.Marshal(crd)
-	f.Must(err)
-	_, err = f.tryKubectl(string(old), "apply", "-f", "-")
-	f.Must(err)
-	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
+	f.applyCRDBefore6(shipped)
 
 	spec := func(name, more string) string {
 		return `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: zone1, template: {replicas: 1}, ` +
@@ -116,10 +91,46 @@ func TestOldGrids(t *testing.T) {
 	refused("written again", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
 	f.Must(patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
 	f.Must(patch("default", `{"spec":{"defaultTemplateName":null}}`))
+	f.ownTogether()
+}
 
-	// Two owners of one list: each has its own elements, and the order is the one that is applied.
+// applyCRDBefore6 applies the CRD as it was before its version 6.
+func (f *fixture) applyCRDBefore6(shipped string) {
+	f.Helper()
+	text, err := os.ReadFile(shipped)
+	f.Must(err)
+	crd := &unstructured.Unstructured{}
+	f.Must(yaml.UnmarshalStrict(text, &crd.Object))
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	f.Must(err)
+	version, ok := versions[0].(map[string]any)
+	if !ok {
+		f.Fatalf("got %T", versions[0])
+	}
+	for _, rule := range before6 {
+		path := append([]string{"schema", "openAPIV3Schema", "properties", "spec", "properties"}, rule.path...)
+		if _, found, err := unstructured.NestedFieldNoCopy(version, path...); !found || err != nil {
+			f.Fatalf("there is no %q: %v", rule.path, err)
+		}
+		unstructured.RemoveNestedField(version, path...)
+		if rule.was != nil {
+			f.Must(unstructured.SetNestedField(version, rule.was, path...))
+		}
+	}
+	f.Must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
+	old, err := json.Marshal(crd)
+	f.Must(err)
+	_, err = f.tryKubectl(string(old), "apply", "-f", "-")
+	f.Must(err)
+	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
+}
+
+// ownTogether has two managers own parts of one list: each has its own elements, and the order is the one that is
+// applied.
+func (f *fixture) ownTogether() {
+	f.Helper()
 	apply := func(manager, waves string) {
-		t.Helper()
+		f.Helper()
 		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: two}, spec: {gridUniqKey: zone1, rollout: {waves: [`+waves+`]}}}`,
 			"apply", "--server-side", "--field-manager="+manager, "-f", "-")
 		f.Must(err)
@@ -130,6 +141,6 @@ func TestOldGrids(t *testing.T) {
 	apply("ops", wave("b")+", "+wave("a"))
 	if got := f.kubectl("get", "deploymentgrid", "two", "-o", "jsonpath={.spec.rollout.waves[*].name}"); !strings.Contains(got, "b") ||
 		strings.Index(got, "b") > strings.Index(got, "a") || !strings.Contains(got, "c") {
-		t.Errorf("got the waves %s", got)
+		f.Errorf("got the waves %s", got)
 	}
 }

@@ -39,38 +39,13 @@ func TestPreview(t *testing.T) {
 	defer cancel()
 	f.Must(workload.AwaitReach(limited, n0, echo, "n0 n1 n2", 60))
 
-	type service struct {
-		Name         string
-		Ready        int
-		ReadyIn      map[string]int
-		Foreign      *float64
-		Dark         []string
-		TopologyKeys []string
-		Command      string
-	}
-	preview := func(name string) (service, int) {
-		t.Helper()
-		stdout, stderr, code := f.plugin("preview", "--key=site", "-o=json")
-		var p struct {
-			Kind     string
-			Services []service
-		}
-		if err := json.Unmarshal([]byte(stdout), &p); err != nil || p.Kind != "ServicePreview" {
-			t.Fatalf("%v: exit code %d, %s%s", err, code, stdout, stderr)
-		}
-		i := slices.IndexFunc(p.Services, func(s service) bool { return s.Name == name })
-		if i < 0 {
-			t.Fatalf("%s is not in %+v", name, p.Services)
-		}
-		return p.Services[i], code
-	}
 	f.Eventually("the pod of lone is ready", func() error {
-		if s, _ := preview("lone"); s.Ready != 1 {
+		if s, _ := f.preview("lone"); s.Ready != 1 {
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
-	got, code := preview("echo")
+	got, code := f.preview("echo")
 	// Two thirds of east's endpoints are in west; a third of those of each of west's nodes is in east.
 	if code != 3 || got.Ready != 3 || got.ReadyIn["west"] != 2 || got.Foreign == nil ||
 		math.Abs(*got.Foreign-4.0/9) > 1e-9 || len(got.Dark) != 0 {
@@ -87,7 +62,7 @@ func TestPreview(t *testing.T) {
 	if share := float64(foreign) / requests; math.Abs(share-2.0/3) > 0.15 {
 		t.Errorf("%.2f of n0's requests leave its unit", share)
 	}
-	if lone, _ := preview("lone"); !slices.Equal(lone.Dark, []string{"east"}) {
+	if lone, _ := f.preview("lone"); !slices.Equal(lone.Dark, []string{"east"}) {
 		t.Errorf("got %+v", lone)
 	}
 
@@ -107,24 +82,58 @@ func TestPreview(t *testing.T) {
 		t.Fatalf("%s: %v: %s", got.Command, err, output)
 	}
 	f.Must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
-	if _, code := preview("echo"); code != 3 {
+	if _, code := f.preview("echo"); code != 3 {
 		t.Errorf("nothing keeps the Service to its sites yet: exit code %d", code)
 	}
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"=static")
-	if closed, code := preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) ||
+	if closed, code := f.preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) ||
 		closed.Foreign != nil || closed.Command != "" {
 		t.Errorf("exit code %d, %+v", code, closed)
 	}
+	f.previewWithoutKey()
+}
 
-	// Without a key, or with one that no node has, the answer names the keys that do; what may not be read is said.
+// previewed is a Service as kubectl grid preview has it.
+type previewed struct {
+	Name         string
+	Ready        int
+	ReadyIn      map[string]int
+	Foreign      *float64
+	Dark         []string
+	TopologyKeys []string
+	Command      string
+}
+
+// preview is what is said of a Service, and the exit code.
+func (f *fixture) preview(name string) (previewed, int) {
+	f.Helper()
+	stdout, stderr, code := f.plugin("preview", "--key=site", "-o=json")
+	var p struct {
+		Kind     string
+		Services []previewed
+	}
+	if err := json.Unmarshal([]byte(stdout), &p); err != nil || p.Kind != "ServicePreview" {
+		f.Fatalf("%v: exit code %d, %s%s", err, code, stdout, stderr)
+	}
+	i := slices.IndexFunc(p.Services, func(s previewed) bool { return s.Name == name })
+	if i < 0 {
+		f.Fatalf("%s is not in %+v", name, p.Services)
+	}
+	return p.Services[i], code
+}
+
+// previewWithoutKey asks without a key, and with one that no node has: the answer names the keys that nodes do have.
+// What may not be read is said.
+func (f *fixture) previewWithoutKey() {
+	f.Helper()
 	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
 		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" ||
 			!strings.Contains(stderr, "site (2 units)") {
-			t.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
+			f.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
 		}
 	}
 	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 ||
 		!strings.Contains(stderr, "reading the nodes") {
-		t.Errorf("exit code %d, %s", code, stderr)
+		f.Errorf("exit code %d, %s", code, stderr)
 	}
 }

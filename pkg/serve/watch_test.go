@@ -146,6 +146,14 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 		*got.Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got)
 	}
+	// The slice's own annotations go before those of the Endpoints.
+	own := kubernetesSlice.DeepCopy()
+	own.Annotations = map[string]string{v1.AnnotationLocalEndpoint: "169.254.0.2", v1.AnnotationLocalPort: "51003"}
+	c.apply(own)
+	e = slices.expect("MODIFIED kubernetes")[0]
+	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.2" {
+		t.Errorf("got %+v", got)
+	}
 }
 
 func TestWatchEndsAtItsTimeout(t *testing.T) {

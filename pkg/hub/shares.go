@@ -307,7 +307,7 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 
 // at returns the slice, taken apart into parts, at a time when nodes had these labels.
 func (p placed) at(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
-	var body []byte // of a slice that is in every share nothing is taken apart
+	var body []byte // without keys nothing is taken apart
 	if p.keys.Governed() {
 		body = p.upstream.Body
 	}

@@ -600,13 +600,7 @@ func TestIntruder(t *testing.T) {
 		nodes[0].runs("a=10.0.0.1")
 		nodes[0].away.Store(true)
 		nodes[1].stop()
-		dial := func() net.Conn {
-			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return conn
-		}
+		dial := func() net.Conn { return l.connect(t, nodes[1], nodes[0]) }
 		right := parties{"one", "n1", "n0"}
 		greet := func(conn net.Conn, key byte, p parties) (*link, error) {
 			return p.exchange(key).secure(t.Context(), conn, tls.Client, p.other)
@@ -690,11 +684,7 @@ func TestConnectionsWithoutAQuestion(t *testing.T) {
 		before := nodes[0].ignoredFor(reasonFlood)
 		var open []net.Conn
 		for range 50 {
-			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
-			if err != nil {
-				t.Fatal(err)
-			}
-			open = append(open, conn)
+			open = append(open, l.connect(t, nodes[1], nodes[0]))
 		}
 		time.Sleep(time.Second)
 		if count := nodes[0].ignoredFor(reasonFlood) - before; count != 50-maxConnectionsOf {
@@ -728,10 +718,7 @@ func TestReplay(t *testing.T) {
 		t.Helper()
 		nodes[0].runs("a=10.0.0.1")
 		record := func(bytes []byte) []byte {
-			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := l.connect(t, nodes[1], nodes[0])
 			defer conn.Close()
 			_, _ = conn.Write(bytes)
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
@@ -739,10 +726,7 @@ func TestReplay(t *testing.T) {
 			return got
 		}
 		tapped := &tap{}
-		conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := l.connect(t, nodes[1], nodes[0])
 		tapped.Conn = conn
 		lnk, err := parties{"one", "n1", "n0"}.exchange(1).secure(t.Context(), tapped, tls.Client, "n0")
 		if err == nil {

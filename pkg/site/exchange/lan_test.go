@@ -63,6 +63,16 @@ func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
 	return h, nil
 }
 
+// connect is a connection from a node to another one, which is not the exchange's own.
+func (l *lan) connect(t *testing.T, from, to *node) net.Conn {
+	t.Helper()
+	conn, err := l.Dial(t.Context(), from.address, netip.AddrPortFrom(to.address, testPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
 	h, reached := l.to(from, to)
 	if !reached {

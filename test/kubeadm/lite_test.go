@@ -127,24 +127,14 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 				t.Logf("%s of %s:\n%s", name, node.Name(), content[max(0, len(content)-30_000):])
 			}
 		}
-		o.T = t
 		o.shell("kubectl delete namespace alone\nkubectl delete persistentvolume disk")
 	}()
 
-	step := func(name string, do func(*kubeadm.Node)) {
-		t.Run(name, func(t *testing.T) {
-			o.T = t
-			do(node)
-		})
-		o.T = t
-	}
+	step := func(name string, do func(*kubeadm.Node)) { o.step(name, func() { do(node) }) }
 	step("without it", o.startsNothingAlone)
 	end := o.useLite(node)
 	o.podsAreReady(node, "shop", "db")
-	defer func() {
-		o.T = t
-		end()
-	}()
+	defer end()
 	step("who may ask", o.refusesOthers)
 	step("with it", o.startsAllAlone)
 	step("wrong clocks", o.wrongClocks)

@@ -43,6 +43,17 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
+// step is a part of the test, which fails with it. It reports whether it passed.
+func (o *operator) step(name string, do func()) bool {
+	o.Helper()
+	whole := o.T
+	defer func() { o.T = whole }()
+	return whole.Run(name, func(t *testing.T) {
+		o.T = t
+		do()
+	})
+}
+
 // reading is the same operator with another page of docs/ open.
 func (o *operator) reading(name string) *operator {
 	o.Helper()

@@ -74,14 +74,10 @@ func TestPages(t *testing.T) {
 		{"a site of ordinary pods that comes back alone", (*pages).ordinarySiteComesBack},
 		{"remove", (*pages).remove},
 	} {
-		if !t.Run(step.name, func(t *testing.T) {
-			o.T = t
-			step.do(p)
-		}) {
+		if !o.step(step.name, func() { step.do(p) }) {
 			t.FailNow()
 		}
 	}
-	o.T = t
 	for _, node := range everybody {
 		p.pause(node)
 	}
@@ -291,10 +287,16 @@ func (p *pages) powerCutWithLink() {
 	p.pause("node1")
 	p.pause("cloud0") // nobody knows yet that node1's pods are gone
 	p.Must(node.PowerCut())
+	p.powerOn(node)
+}
+
+// powerOn gives node1 power and link. It reaches its own unit, and the cloud reaches everybody.
+func (p *pages) powerOn(node *kubeadm.Node) {
+	p.Helper()
 	begin := time.Now()
 	p.Must(node.PowerOn())
 	p.expect("node1", "node1")
-	p.Logf("node1 reaches its own unit %.1f s after power came back", time.Since(begin).Seconds())
+	p.Logf("node1 reaches its own unit %.1f s after power and link came back", time.Since(begin).Seconds())
 	p.expect("cloud0", everybody...)
 	p.check(closed)
 }
@@ -318,12 +320,7 @@ func (p *pages) powerCutWithoutLink() {
 	}
 	p.Logf("20 s after a reboot without a link there run %v", p.processesOn("node1"))
 	p.staticPods(node)
-	begin := time.Now()
-	p.Must(node.PowerOn())
-	p.expect("node1", "node1")
-	p.Logf("node1 reaches its own unit %.1f s after power and link came back", time.Since(begin).Seconds())
-	p.expect("cloud0", everybody...)
-	p.check(closed)
+	p.powerOn(node)
 }
 
 func (p *pages) siteComesBack() {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
@@ -17,6 +18,8 @@ import (
 //
 // It has only those endpoints of a governed Service that one of the Service's keys matches, and only the nodes that
 // these endpoints name. So it is small even in a large cluster, and little is written to the node's disk.
+//
+// Package snapshot writes it as JSON, and what has the tag "-" in its own way.
 type State struct {
 	// NodeName is the NodeName of Options.
 	NodeName string
@@ -27,24 +30,24 @@ type State struct {
 	// Sections has one section for each input, in no order.
 	Sections []Section
 	// Addresses has the names of nodes by address, as NodeAddresses returns them.
-	Addresses map[netip.Addr]string
+	Addresses map[netip.Addr]string `json:",omitempty"`
 	// InternalIPs are those of the nodes of the site by name, as InternalIPs returns them.
-	InternalIPs map[string][]netip.Addr
+	InternalIPs map[string][]netip.Addr `json:",omitempty"`
 	// Partners has the names of the nodes that exchange facts with this one, as Partners returns them.
-	Partners map[string]struct{}
-	// PodNotes is what is kept of this node's pods, as PodNotes returns it.
-	PodNotes []byte
+	Partners map[string]struct{} `json:",omitempty"`
+	// PodNotes is what is kept of this node's pods, as PodNotes returns it: JSON of package livepods.
+	PodNotes json.RawMessage `json:",omitempty"`
 	// ShareMark is what ShareMark returns.
-	ShareMark []byte
+	ShareMark []byte `json:",omitempty"`
 }
 
 // Section is the complete state of one input.
 type Section struct {
 	// Input is the input's name.
 	Input   string
-	Objects []*wire.Object
+	Objects []*wire.Object `json:"-"`
 	// Shown says how each of the objects was shown; nil for an input that is not shown.
-	Shown []Shown
+	Shown []Shown `json:"-"`
 }
 
 // Shown says how an object was shown: at which revision, and with which digest (of the history.Version). Another
@@ -88,8 +91,6 @@ func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 type hold struct {
 	// state is the State from which the facts were restored; nil once the upstream's state is applied.
 	state *State
-	// barrier is set between Hold and Release.
-	barrier bool
 	// pending has the changes by input; nil if changes are applied as they come.
 	pending map[string]*pending
 }
@@ -141,7 +142,6 @@ func (h *hold) of(input string) *pending {
 	return p
 }
 
-// drop drops the changes of an input.
 func (h *hold) drop(input string) { delete(h.pending, input) }
 
 // Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
@@ -175,7 +175,6 @@ func (in Reader) RestoredState() *State { return in.f.hold.state }
 func (f *Facts) Hold() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.hold.barrier = true
 	if f.hold.pending == nil {
 		f.hold.pending = make(map[string]*pending)
 	}
@@ -185,7 +184,6 @@ func (f *Facts) Hold() {
 // changes are held back until the upstream's state is complete.
 func (f *Facts) Release() {
 	f.update(func() {
-		f.hold.barrier = false
 		if !f.hold.restoring() {
 			f.release()
 		}
@@ -226,7 +224,7 @@ func (f *Facts) awaits(input string) bool {
 // release applies everything that is held back.
 func (f *Facts) release() {
 	all := f.hold.pending
-	f.hold.pending, f.hold.barrier = nil, false
+	f.hold.pending = nil
 	for _, name := range inputOrder {
 		p, in := all[name], f.inputs[name]
 		switch {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -96,19 +97,19 @@ func (d *Dir) file(prefix string) string { return prefix + url.PathEscape(d.node
 // knows.
 func (d *Dir) Load() (state *facts.State, minRevision uint64) {
 	if c, err := d.load(d.file(revisionPrefix)); err == nil {
-		d.reserved = c.revision
+		d.reserved = c.Revision
 	}
 	c, err := d.load(d.file(snapshotPrefix))
 	if err != nil {
 		return nil, d.reserved
 	}
-	d.asOf = c.state.AsOf
-	if d.sum, err = digest(c.state); err != nil {
+	d.asOf = c.State.AsOf
+	if d.sum, err = digest(c.State); err != nil {
 		d.logger.Error(err,
 			"Cannot compute the digest of the snapshot; it will be written again even if it has not changed")
 	}
 	// The revision file is written before the snapshot, so its revision is not smaller, unless the file was lost.
-	return c.state, max(d.reserved, c.revision)
+	return c.State, max(d.reserved, c.Revision)
 }
 
 // errNone is the error for a file that does not exist.
@@ -158,12 +159,12 @@ func (d *Dir) check(name string, file *os.File) (content, error) {
 	switch {
 	case err != nil:
 		return content{}, err
-	case c.revision > maxRevision:
-		return content{}, fmt.Errorf("%w: a revision of %d", errFormat, c.revision)
-	case (c.state != nil) != (name == d.file(snapshotPrefix)):
+	case c.Revision > maxRevision:
+		return content{}, fmt.Errorf("%w: a revision of %d", errFormat, c.Revision)
+	case (c.State != nil) != (name == d.file(snapshotPrefix)):
 		return content{}, fmt.Errorf("%w: it is another kind of file of a state directory", errFormat)
-	case c.state != nil && c.state.NodeName != d.nodeName:
-		return content{}, fmt.Errorf("it is the snapshot of node %q, and this is node %q", c.state.NodeName, d.nodeName)
+	case c.State != nil && c.State.NodeName != d.nodeName:
+		return content{}, fmt.Errorf("it is the snapshot of node %q, and this is node %q", c.State.NodeName, d.nodeName)
 	}
 	if name == d.file(snapshotPrefix) {
 		d.size, d.written = info.Size(), info.ModTime()
@@ -177,7 +178,7 @@ func (d *Dir) Reserve(revision uint64) error {
 	if revision+reserve/2 <= d.reserved {
 		return nil
 	}
-	_, err := d.replace(d.file(revisionPrefix), content{revision: revision + reserve})
+	_, err := d.replace(d.file(revisionPrefix), content{Revision: revision + reserve})
 	if err != nil {
 		return fmt.Errorf("reserving revisions: %w", err)
 	}
@@ -190,7 +191,7 @@ func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, e
 	if err := d.Reserve(revision); err != nil {
 		return 0, err
 	}
-	size, err := d.replace(d.file(snapshotPrefix), content{revision: d.reserved, state: state})
+	size, err := d.replace(d.file(snapshotPrefix), content{Revision: d.reserved, State: state})
 	if err != nil {
 		return 0, fmt.Errorf("writing the snapshot: %w", err)
 	}
@@ -208,8 +209,11 @@ func (d *Dir) replace(name string, c content) (size int64, err error) {
 	}
 	err = atomicfile.Replacement{
 		Path: path, Aside: aside,
-		Write: func(file *os.File) (err error) {
-			size, err = c.write(file)
+		Write: func(file *os.File) error {
+			err := c.write(file)
+			if err == nil {
+				size, err = file.Seek(0, io.SeekCurrent)
+			}
 			return err
 		},
 		Check: func() error {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestWhatWasServedIsServedAgain by another process, and nothing that the node may not see is on its disk.
@@ -158,86 +160,151 @@ func resealed(data []byte) []byte {
 	return append(bytes.Clone(data), sum[:]...)
 }
 
+// compressed is a file of this data, with the right checksum.
+func compressed(data ...byte) []byte {
+	b := bytes.NewBuffer(binary.BigEndian.AppendUint32([]byte(magic), version))
+	w := gzip.NewWriter(b)
+	_, _ = w.Write(data)
+	_ = w.Close()
+	return resealed(b.Bytes())
+}
+
+// decompressed is what is compressed in a file.
+func decompressed(tb testing.TB, file []byte) []byte {
+	tb.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(file[headSize : len(file)-sha256.Size]))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return data
+}
+
+// ofValues is a file of these values.
+func ofValues(values ...string) []byte {
+	var data []byte
+	for _, value := range values {
+		data = append(binary.AppendUvarint(data, uint64(len(value))), value...)
+	}
+	return compressed(data...)
+}
+
+// written is the file of a content.
+func written(tb testing.TB, c content) []byte {
+	tb.Helper()
+	b := &bytes.Buffer{}
+	if err := c.write(b); err != nil {
+		tb.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// dirWith is a directory with this file as its snapshot.
+func dirWith(t *testing.T, data []byte) string {
+	t.Helper()
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestForeignSnapshot: whole files that are not what this node may serve.
 func TestForeignSnapshot(t *testing.T) {
-	s := liveStore(t, 2)
-	good := &bytes.Buffer{}
-	c := content{revision: 5, state: state(t, s)}
-	if _, err := c.write(good); err != nil {
-		t.Fatal(err)
-	}
-	compressed := func(records ...byte) []byte {
-		b := bytes.NewBuffer(binary.BigEndian.AppendUint32([]byte(magic), version))
-		w := gzip.NewWriter(b)
-		_, _ = w.Write(records)
-		_ = w.Close()
-		return resealed(b.Bytes())
-	}
-	otherNode := &bytes.Buffer{}
-	foreign := *c.state
+	own := state(t, liveStore(t, 2))
+	foreign := *own
 	foreign.NodeName = "node1"
-	if _, err := (content{revision: 5, state: &foreign}).write(otherNode); err != nil {
-		t.Fatal(err)
-	}
-	revisionOnly, tooGreat := &bytes.Buffer{}, &bytes.Buffer{}
-	if _, err := (content{revision: 5}).write(revisionOnly); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := (content{revision: 1 << 63, state: c.state}).write(tooGreat); err != nil {
-		t.Fatal(err)
-	}
-	// A file whose records are those of a good one, with some more before the end.
-	withRecords := func(records ...byte) []byte {
-		return compressed(append([]byte{recordNode, 5, 'n', 'o', 'd', 'e', '0'}, append(records, recordEnd, 0)...)...)
-	}
-	shown := []byte{2, 1, 2, 3, 4, 5, 6, 7, 8} // a revision and a digest
+	const (
+		none    = `{"State": {"NodeName": "node0"}}`
+		section = `{"State": {"NodeName": "node0", "Sections": [{"Input": "s"}]}}`
+		object  = "\x0a\x00" // with empty metadata
+		shown   = "a revision,a digest"
+	)
 	for what, data := range map[string][]byte{
-		"of another node":           otherNode.Bytes(),
-		"the other file":            revisionOnly.Bytes(),
-		"a revision out of bounds":  tooGreat.Bytes(),
-		"no records":                compressed(),
-		"an unknown record":         compressed(9, 0),
-		"a record without end":      compressed(recordObject, 200),
-		"an enormous record":        compressed(recordObject, 0xff, 0xff, 0xff, 0xff, 0x7f),
-		"an object without section": compressed(recordNode, 1, 'n', recordObject, 0, recordEnd, 0),
-		"an object that is none": compressed(recordNode, 1, 'n', recordSection, 1, 's', recordObject, 1, 0xff,
-			recordEnd, 0),
-		"an address that is none": compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
-		"a number that is none":   compressed(recordRevision, 1, 1, recordEnd, 0),
-		"a served number of none": withRecords(recordServed, 1, 1),
-		"shown without section":   withRecords(append([]byte{recordShown, 9}, shown...)...),
-		"more shown than there":   withRecords(append([]byte{recordSection, 1, 's', recordShown, 9}, shown...)...),
-		"fewer shown than there":  withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
-		"a revision without end":  withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 1, 0x80),
-		"a revision beyond 64 bits": withRecords(append(
-			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 20}, bytes.Repeat([]byte{0xff}, 20)...,
-		)...),
-		"a digest cut short": withRecords(append(
-			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 8}, shown[:8]...,
-		)...),
-		"bytes after the digest": withRecords(append(
-			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 10}, append(shown, 0)...,
-		)...),
+		"of another node":             written(t, content{Revision: 5, State: &foreign}),
+		"the other file":              written(t, content{Revision: 5}),
+		"a revision out of bounds":    written(t, content{Revision: 1 << 63, State: own}),
+		"a revision beyond 64 bits":   ofValues(`{"Revision": 18446744073709551616, "State": {"NodeName": "node0"}}`),
+		"an address that is none":     ofValues(`{"State": {"NodeName": "node0", "Addresses": {"x": ""}}}`),
+		"an unknown field":            ofValues(`{"State": {"NodeName": "node0", "x": 0}}`),
+		"an object as JSON":           ofValues(strings.Replace(section, `"Input"`, `"Objects"`, 1), "", ""),
+		"no values":                   compressed(),
+		"no JSON":                     ofValues(object),
+		"an empty JSON":               ofValues("null"),
+		"JSON cut short":              ofValues(none[:len(none)-1]),
+		"JSON and something else":     ofValues(none + "{}"),
+		"a length cut short":          compressed(0x80),
+		"a length beyond 64 bits":     compressed(bytes.Repeat([]byte{0xff}, 20)...),
+		"an enormous value":           compressed(0xff, 0xff, 0xff, 0xff, 0x7f),
+		"a value cut short":           compressed(3, 'n', 'u'),
+		"an object without section":   ofValues(none, object),
+		"an object that is none":      ofValues(section, "\xff", "", ""),
+		"a section that is not there": ofValues(section),
+		"a section without end":       ofValues(section, object),
+		"objects without shown":       ofValues(section, object, ""),
+		"more shown than there":       ofValues(section, "", shown[:16]),
+		"fewer shown than there":      ofValues(section, object, object, "", shown[:16]),
+		"shown cut short":             ofValues(section, object, "", shown[:15]),
+		"more than a digest":          ofValues(section, object, "", shown[:17]),
+		"one section more":            ofValues(section, object, "", shown[:16], "", ""),
 	} {
-		path := t.TempDir()
-		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		expectRejected(t, path, what)
+		expectRejected(t, dirWith(t, data), what)
 	}
 	// What it is compared with is not rejected because it was made here.
 	for what, data := range map[string][]byte{
-		"whole":       good.Bytes(),
-		"with shown":  withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 9}, shown...)...),
-		"none so far": withRecords(recordSection, 1, 's', recordShown, 0),
+		"whole":       written(t, content{Revision: 5, State: own}),
+		"no section":  ofValues(none),
+		"none so far": ofValues(section, "", ""),
+		"with shown":  ofValues(section, object, "", shown[:16]),
+		"not shown":   ofValues(section, object, "", ""),
 	} {
-		path := t.TempDir()
-		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if loaded(t, path) == nil {
+		if loaded(t, dirWith(t, data)) == nil {
 			t.Errorf("a good one, %s, is not read", what)
 		}
+	}
+}
+
+// TestForm: a snapshot is read as it was written, and equal ones are equal files. Another form needs another version.
+func TestForm(t *testing.T) {
+	const form = `{"Revision":5,"State":{"NodeName":"node0","AsOf":"2026-01-02T03:04:05Z","Revision":4,` +
+		`"Sections":[{"Input":"nodes"},{"Input":"services"}],` +
+		`"Addresses":{"192.0.2.1":"node0","192.0.2.2":"node1","2001:db8::1":"node0"},` +
+		`"InternalIPs":{"node0":["2001:db8::1","192.0.2.1"],"node1":null},"Partners":{"node1":{},"node2":{}},` +
+		`"PodNotes":[{"Note":1}],"ShareMark":"AQI="}}`
+	here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	v6 := netip.MustParseAddr("2001:db8::1")
+	shown := []facts.Shown{{Revision: 3, Digest: 1<<64 - 1}}
+	c := content{Revision: 5, State: &facts.State{
+		NodeName: "node0", AsOf: epoch, Revision: 4,
+		Sections: []facts.Section{
+			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
+			{Input: facts.InputServices, Objects: []*wire.Object{wiretest.Service("s", "")}, Shown: shown},
+		},
+		Addresses:   map[netip.Addr]string{v6: "node0", there: "node1", here: "node0"},
+		InternalIPs: map[string][]netip.Addr{"node1": nil, "node0": {v6, here}},
+		Partners:    map[string]struct{}{"node2": {}, "node1": {}},
+		PodNotes:    []byte(`[{"Note":1}]`), ShareMark: []byte{1, 2},
+	}}
+	file := written(t, c)
+	data := decompressed(t, file)
+	length, n := binary.Uvarint(data)
+	if got := string(data[n:][:length]); got != form || version != 3 {
+		t.Errorf("version %d has another form: got\n%s, want\n%s", version, got, form)
+	}
+	got, err := read(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(written(t, got), file) {
+		t.Errorf("written again, the file is another one: got %+v of %+v", got.State, c.State)
+	}
+	got.State.Partners = nil
+	c.State.Partners = map[string]struct{}{}
+	if !bytes.Equal(written(t, got), written(t, c)) {
+		t.Error("no partners and an empty map of them are different")
 	}
 }
 
@@ -429,7 +496,7 @@ func TestRevisionsOfASection(t *testing.T) {
 		written := &facts.State{NodeName: "node0", AsOf: epoch, Revision: 4711, Sections: []facts.Section{
 			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
 			{Input: facts.InputEndpointSlices, Objects: slices3, Shown: shown},
-			{Input: facts.InputServices, Shown: []facts.Shown{}},
+			{Input: facts.InputServices},
 		}}
 		path := t.TempDir()
 		d := open(t, path)
@@ -558,7 +625,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	data := readFile(t, path, snapshotFile)
 	c, err := read(bytes.NewReader(data), int64(len(data)))
-	if err != nil || len(sectionOf(c.state, facts.InputServices).Objects) != 3 {
+	if err != nil || len(sectionOf(c.State, facts.InputServices).Objects) != 3 {
 		t.Errorf("the earlier snapshot is gone: %+v, %v", c, err)
 	}
 	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err != nil {
@@ -601,15 +668,20 @@ func BenchmarkSave(b *testing.B) {
 }
 
 func FuzzRead(f *testing.F) {
-	var good bytes.Buffer
-	if _, err := (content{revision: 5, state: state(f, liveStore(f, 2))}).write(&good); err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good.Bytes())
-	f.Fuzz(func(_ *testing.T, data []byte) {
-		// As it came, and as if its checksum were right.
-		_, _ = read(bytes.NewReader(data), int64(len(data)))
-		data = resealed(data)
-		_, _ = read(bytes.NewReader(data), int64(len(data)))
+	file := written(f, content{Revision: 5, State: state(f, liveStore(f, 2))})
+	f.Add(file)
+	f.Add(decompressed(f, file))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		// As it came, as if its checksum were right, and as if it were what is compressed.
+		for _, file := range [][]byte{data, resealed(data), compressed(data...)} {
+			c, err := read(bytes.NewReader(file), int64(len(file)))
+			if err != nil {
+				continue
+			}
+			again := written(t, c)
+			if _, err := read(bytes.NewReader(again), int64(len(again))); err != nil {
+				t.Errorf("%q is read, but not what is written of it: %v", data, err)
+			}
+		}
 	})
 }

@@ -85,7 +85,7 @@ func (w *Writer) Run(ctx context.Context) {
 	case <-ctx.Done():
 		select {
 		case <-w.Live:
-			w.write(ctx, true)
+			w.writeLast(ctx)
 		default:
 		}
 		return
@@ -97,7 +97,7 @@ func (w *Writer) Run(ctx context.Context) {
 		case <-ticker.C():
 			w.tick(ctx)
 		case <-ctx.Done():
-			w.write(ctx, true)
+			w.writeLast(ctx)
 			return
 		}
 	}
@@ -128,7 +128,14 @@ func (w *Writer) prepare(ctx context.Context) {
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
 	if !w.Clock.Now().Before(w.next) {
-		w.write(ctx, false)
+		w.write(ctx)
+	}
+}
+
+// writeLast writes a last snapshot if something has changed.
+func (w *Writer) writeLast(ctx context.Context) {
+	if w.Source.Content() != w.content {
+		w.write(ctx)
 	}
 }
 
@@ -138,14 +145,14 @@ func pause(delay time.Duration, size int64) time.Duration {
 }
 
 // write writes a snapshot if something has changed, or if the last one is too old.
-func (w *Writer) write(ctx context.Context, last bool) {
+func (w *Writer) write(ctx context.Context) {
 	asOf, content := w.AsOf(), w.Source.Content()
 	if asOf.IsZero() {
 		// All data came from a cache, so it is no newer than the last snapshot.
 		asOf = w.asOf
 	}
 	stale := asOf.Sub(w.asOf) >= refreshAfter
-	if content == w.content && (last || !stale) {
+	if content == w.content && !stale {
 		return
 	}
 	state, err := w.Source.State(w.Dir.nodeName, asOf)

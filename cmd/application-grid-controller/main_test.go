@@ -14,7 +14,7 @@ import (
 // election on.
 func TestDefaults(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse(nil); err != nil {
+	if err := o.program().Command().ParseFlags(nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -42,8 +42,8 @@ func TestDefaults(t *testing.T) {
 
 func TestIgnoredFlagsAreSaid(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true",
-		"--leader-elect-resource-lock=endpoints"}); err != nil {
+	if err := o.program().Command().ParseFlags([]string{"--sync-period=5", "--leader-elect-resource-lock=endpoints",
+		"--feature-gates=ServiceTopology=true,EndpointSlice=true"}); err != nil {
 		t.Fatal(err)
 	}
 	notices := o.flags.Ignored()
@@ -108,7 +108,7 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=GOOD --leader-elect-resource-name=":    "--leader-elect-resource-name",
 	} {
 		o := newOptions()
-		if err := o.flags.Parse(strings.Fields(strings.ReplaceAll(args, "GOOD", good))); err != nil {
+		if err := o.program().Command().ParseFlags(strings.Fields(strings.ReplaceAll(args, "GOOD", good))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := o.config(); err == nil || !strings.Contains(err.Error(), says) {

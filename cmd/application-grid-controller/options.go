@@ -33,10 +33,7 @@ const (
 // options are the flags. Names and defaults are those of SuperEdge's controller, except that the leader
 // election is on.
 type options struct {
-	master     string
-	kubeconfig string
-	kubeQPS    float32
-	kubeBurst  int
+	api apiclient.Options
 
 	worker           int
 	unitRemovalGrace time.Duration
@@ -52,10 +49,6 @@ type options struct {
 	healthAddress  string
 	metricsAddress string
 
-	featureGates string
-	syncPeriod   int
-	resourceLock string
-
 	flags *flags.Set
 
 	// connection is made by config, and looked after while the controller runs.
@@ -63,14 +56,14 @@ type options struct {
 }
 
 func newOptions() *options {
-	o := &options{flags: flags.New(program)}
+	o := &options{flags: flags.New(program), api: apiclient.Options{Program: program}}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's "+
 		"credentials. Empty: the service account of the pod.")
-	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.StringVar(&o.api.Master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
+	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Grids")
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "How many grids of a kind are worked on at once.")
@@ -111,9 +104,9 @@ func newOptions() *options {
 	o.flags.Logging()
 
 	f = o.flags.Section("Ignored")
-	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
-	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
-	f.StringVar(&o.resourceLock, "leader-elect-resource-lock", "leases", "Ignored: the lock is always a Lease.")
+	f.String("feature-gates", "", "Ignored: there are no feature gates.")
+	f.Int("sync-period", 30, "Ignored: changes are followed as they happen.")
+	f.String("leader-elect-resource-lock", "leases", "Ignored: the lock is always a Lease.")
 	return o
 }
 
@@ -166,10 +159,7 @@ func (o *options) config() (gridcontroller.Config, error) {
 	}
 	addresses := map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress}
 	for name, address := range addresses {
-		if address == "0" {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(address); err != nil {
+		if _, _, err := net.SplitHostPort(address); address != "0" && err != nil {
 			return none, fmt.Errorf("--%s: %q is not host:port, nor 0: %w", name, address, err)
 		}
 	}
@@ -185,14 +175,9 @@ func (o *options) config() (gridcontroller.Config, error) {
 		config.LeaderElection = &o.election
 	}
 	var err error
-	o.connection, err = apiclient.Options{
-		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
-	}.Connect()
-	if err != nil {
+	if o.connection, err = o.api.Connect(); err != nil {
 		return none, err
 	}
-	if config.API, err = o.connection.Config(); err != nil {
-		return none, err
-	}
-	return config, nil
+	config.API, err = o.connection.Config()
+	return config, err
 }

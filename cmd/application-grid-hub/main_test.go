@@ -47,7 +47,7 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=GOOD --tls-secret=a/b --tls-cert-file=c --tls-private-key-file=d": "--tls-cert-file",
 	} {
 		o := newOptions()
-		if err := o.flags.Parse(strings.Fields(strings.ReplaceAll(args, "GOOD", good))); err != nil {
+		if err := o.program().Command().ParseFlags(strings.Fields(strings.ReplaceAll(args, "GOOD", good))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := o.config(); err == nil || !strings.Contains(err.Error(), says) {

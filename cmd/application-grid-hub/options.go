@@ -31,9 +31,7 @@ const (
 
 // options are the flags.
 type options struct {
-	kubeconfig string
-	kubeQPS    float32
-	kubeBurst  int
+	api apiclient.Options
 
 	maxQueuedBytes int
 	service        string
@@ -55,6 +53,7 @@ type options struct {
 func newOptions() *options {
 	o := &options{
 		flags:          flags.New(program),
+		api:            apiclient.Options{Program: program, PassesOn: true},
 		serving:        genericoptions.NewSecureServingOptions(),
 		authentication: genericoptions.NewDelegatingAuthenticationOptions(),
 		authorization:  genericoptions.NewDelegatingAuthorizationOptions(),
@@ -66,10 +65,10 @@ func newOptions() *options {
 	o.serving.ServerCert.PairName = program
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server that the hub follows. Empty: "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server that the hub follows. Empty: "+
 		"the service account of the pod.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 50, "Limit of requests per second to the API server.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 100, "How many of these requests may be sent at once.")
+	f.Float32Var(&o.api.QPS, "kube-qps", 50, "Limit of requests per second to the API server.")
+	f.IntVar(&o.api.Burst, "kube-burst", 100, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Shares")
 	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
@@ -128,9 +127,7 @@ func (o *options) config() (hub.Config, error) {
 	if err := errors.Join(problems...); err != nil {
 		return hub.Config{}, err
 	}
-	connection, err := apiclient.Options{
-		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst, PassesOn: true,
-	}.Connect()
+	connection, err := o.api.Connect()
 	if err != nil {
 		return hub.Config{}, err
 	}
@@ -142,7 +139,6 @@ func (o *options) config() (hub.Config, error) {
 	}, nil
 }
 
-// namespacedName reads the value of a flag.
 func namespacedName(flag, value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
 	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {

@@ -64,30 +64,24 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// TestBadCommandLine: a clear error, a code that is not 0, and nothing is started.
+// expectRefused: a clear error with parts of the message, a code that is not 0, and nothing is started.
+func expectRefused(t *testing.T, line string, code int, says ...string) {
+	t.Helper()
+	o := call(t, strings.Fields(line)...)
+	if o.code != code || o.stdout != "" {
+		t.Errorf("%s: got code %d, stdout %q, want %d", line, o.code, o.stdout, code)
+	}
+	for _, want := range says {
+		if !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: the message does not say %q: %s", line, want, o.stderr)
+		}
+	}
+	if strings.Contains(o.stderr, "goroutine ") {
+		t.Errorf("%s: that is no sentence: %s", line, o.stderr)
+	}
+}
+
 func TestBadCommandLine(t *testing.T) {
-	absent := filepath.Join(t.TempDir(), "absent")
-	garbage := filepath.Join(t.TempDir(), "garbage")
-	if err := os.WriteFile(garbage, []byte("\t{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	// says are parts of the message.
-	check := func(line string, code int, says ...string) {
-		t.Helper()
-		o := call(t, strings.Fields(line)...)
-		if o.code != code || o.stdout != "" {
-			t.Errorf("%s: got code %d, stdout %q, want %d", line, o.code, o.stdout, code)
-		}
-		for _, want := range says {
-			if !strings.Contains(o.stderr, want) {
-				t.Errorf("%s: the message does not say %q: %s", line, want, o.stderr)
-			}
-		}
-		if strings.Contains(o.stderr, "goroutine ") {
-			t.Errorf("%s: that is no sentence: %s", line, o.stderr)
-		}
-	}
 	for line, says := range map[string][]string{
 		"--no-such-flag":  {"--no-such-flag", "--help"},
 		"--kube-qps=fast": {"kube-qps", "fast"},
@@ -101,8 +95,16 @@ func TestBadCommandLine(t *testing.T) {
 		// A value that is the name of a command is no command.
 		"--hostname explain start": {`application-grid-wrapper: unexpected argument "start"`},
 	} {
-		check(line, flags.ExitUsage, says...)
+		expectRefused(t, line, flags.ExitUsage, says...)
 	}
+}
+
+func TestBadKubeconfig(t *testing.T) {
+	absent, garbage := filepath.Join(t.TempDir(), "absent"), filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("\t{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for line, says := range map[string][]string{
 		"":                            {"--kubeconfig"},
 		"--kubeconfig=" + absent:      {"--kubeconfig", absent},
@@ -110,8 +112,12 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=" + t.TempDir(): {"--kubeconfig"},
 		"--kubeconfig=" + kubeconfig(t, "'http://%zz'"): {"%zz"},
 	} {
-		check(line, flags.ExitFailure, says...)
+		expectRefused(t, line, flags.ExitFailure, says...)
 	}
+}
+
+func TestBadFlags(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "absent")
 	const autonomy = "--service-autonomy-enhancement"
 	for line, says := range map[string][]string{
 		"--kube-qps=0":                          {"--kube-qps"},
@@ -149,14 +155,14 @@ func TestBadCommandLine(t *testing.T) {
 		"--site-exchange=on":                    {"--site-exchange-key-file", "plain text"},
 		"--site-exchange=on --site-exchange-key-file=k --site-exchange-port=0": {"--site-exchange-port"},
 	} {
-		check("--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1")+" "+line, flags.ExitFailure, says...)
+		expectRefused(t, "--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1")+" "+line, flags.ExitFailure, says...)
 	}
 }
 
 // TestDefaults are those of SuperEdge's wrapper, which existing installations rely on.
 func TestDefaults(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse(nil); err != nil {
+	if err := o.program().Command().ParseFlags(nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -197,7 +203,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		"--site-exchange-port=1 --site-exchange-key-file=k":       "--site-exchange-port --site-exchange-key-file",
 	} {
 		o, want := newOptions(), strings.Fields(wanted)
-		if err := o.flags.Parse(strings.Fields(line)); err != nil {
+		if err := o.program().Command().ParseFlags(strings.Fields(line)); err != nil {
 			t.Fatal(err)
 		}
 		notices := append(o.flags.Ignored(), o.without()...)
@@ -216,7 +222,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 func TestConfig(t *testing.T) {
 	const upstream = "https://127.0.0.1:1/prefix"
 	o := newOptions()
-	err := o.flags.Parse([]string{
+	err := o.program().Command().ParseFlags([]string{
 		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=Node0", "--bind-address=[::1]:1", "--debug",
 		"--kube-qps=5",
 		"--kube-burst=6",
@@ -269,7 +275,8 @@ func TestAutonomy(t *testing.T) {
 	}
 	for _, test := range tests {
 		o := newOptions()
-		if err := o.flags.Parse(append(test.args, "--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1"))); err != nil {
+		upstream := "--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1")
+		if err := o.program().Command().ParseFlags(append(test.args, upstream)); err != nil {
 			t.Fatal(err)
 		}
 		config, err := o.config()

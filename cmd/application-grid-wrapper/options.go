@@ -27,9 +27,7 @@ type options struct {
 	// proxy has what is taken as it is given.
 	proxy proxy.Config
 
-	kubeconfig    string
-	kubeQPS       float32
-	kubeBurst     int
+	api           apiclient.Options
 	hostname      string
 	localEndpoint string
 	localPort     string
@@ -42,9 +40,6 @@ type options struct {
 
 	insecure bool
 	tls      proxy.TLSFiles
-
-	notifyChannelSize    int
-	supportEndpointSlice bool
 
 	flags *flags.Set
 }
@@ -73,26 +68,26 @@ const exchangeOff, exchangeOn = "off", "on"
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
 func newOptions() *options {
-	o := &options{flags: flags.New(program)}
+	// Package upstream guards the wrapper's own requests.
+	o := &options{flags: flags.New(program), api: apiclient.Options{Program: program, PassesOn: true}}
 	o.upstreamFlags()
 	o.siteFlags()
 	o.servingFlags()
 	o.flags.Logging()
 
 	f := o.flags.Section("Ignored")
-	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100,
-		"Ignored: watchers read from a log, which has no channels to size.")
-	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
+	f.Int("notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
+	f.Bool("support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 	return o
 }
 
 // upstreamFlags are those of whom the wrapper follows, and for which node.
 func (o *options) upstreamFlags() {
 	f := o.flags.Section("Upstream")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
 		"wrapper's own credentials. Empty: the service account of the pod.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of the wrapper's own requests per second to the upstream.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of the wrapper's own requests per second to the upstream.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Hub")
 	f.StringVar((*string)(&o.proxy.Hub.Mode), "hub", string(upstream.HubOff),
@@ -232,16 +227,8 @@ func (o *options) config() (proxy.Config, error) {
 		}
 	}
 	var err error
-	config.Connection, err = o.connect(o.kubeconfig)
+	config.Connection, err = o.api.Connect()
 	return config, err
-}
-
-// connect makes a connection to an API server.
-func (o *options) connect(kubeconfig string) (*apiclient.Connection, error) {
-	return apiclient.Options{
-		Program: program, Kubeconfig: kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
-		PassesOn: true, // package upstream guards the wrapper's own requests
-	}.Connect()
 }
 
 // readNode reads the flags of this node, and of its API server.
@@ -263,7 +250,6 @@ func (o *options) readNode(config *proxy.Config) (err error) {
 	return nil
 }
 
-// readExchange reads the flags of the exchange with neighbours.
 func (o *options) readExchange(config *proxy.Config) error {
 	switch {
 	case o.siteExchange == exchangeOff:
@@ -284,7 +270,6 @@ func (o *options) readExchange(config *proxy.Config) error {
 	return nil
 }
 
-// readRuntime reads the flags of the container runtime.
 func (o *options) readRuntime(config *proxy.Config) error {
 	if config.ReturnGrace < 0 {
 		return errors.New("--return-grace must not be negative")
@@ -300,7 +285,6 @@ func (o *options) readRuntime(config *proxy.Config) error {
 	return nil
 }
 
-// readHub reads the flags of the hub.
 func (o *options) readHub(config *proxy.Config) (err error) {
 	switch config.Hub.Mode {
 	case upstream.HubOff, upstream.HubAuto, upstream.HubRequire:
@@ -313,7 +297,9 @@ func (o *options) readHub(config *proxy.Config) (err error) {
 	if o.hubKubeconfig == "" || config.Hub.Mode == upstream.HubOff {
 		return nil
 	}
-	if config.Hub.Connection, err = o.connect(o.hubKubeconfig); err != nil {
+	hub := o.api
+	hub.Kubeconfig = o.hubKubeconfig
+	if config.Hub.Connection, err = hub.Connect(); err != nil {
 		return fmt.Errorf("--hub-kubeconfig: %w", err)
 	}
 	return nil

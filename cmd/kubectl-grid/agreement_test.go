@@ -4,12 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -18,133 +16,16 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
 )
 
-// apiServer is an API server with some objects, by their names below /api or /apis. It answers gets, lists and plain
-// watches, on which nothing happens, and ends a pod of prove with connections that stayed in their site.
-type apiServer struct {
-	*testing.T
+// broken is an API server with a cluster in which something is wrong.
+type broken struct{ *clustertest.API }
 
-	mu      sync.Mutex // guards objects
-	objects map[string]*unstructured.Unstructured
-}
-
-// resources are the resources of the kinds that are not namespaced with an s.
-var resources = map[string]string{"MutatingAdmissionPolicy": "mutatingadmissionpolicies"}
-
-// kinds are those of the resources.
-var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "services": "Service", "daemonsets": "DaemonSet",
-	"deployments": "Deployment", "statefulsets": "StatefulSet", "deploymentgrids": "DeploymentGrid",
-	"statefulsetgrids": "StatefulSetGrid", "daemonsetgrids": "DaemonSetGrid", "servicegrids": "ServiceGrid",
-	"endpointslices": "EndpointSlice"}
-
-// path is that of an object, or of all objects of its kind in its namespace if it has no name.
-func path(kind schema.GroupVersionKind, namespace, name string) string {
-	parts := []string{"/apis", kind.Group, kind.Version}
-	if kind.Group == "" {
-		parts = []string{"/api", kind.Version}
-	}
-	if namespace != "" {
-		parts = append(parts, "namespaces", namespace)
-	}
-	resource := resources[kind.Kind]
-	if resource == "" {
-		resource = strings.ToLower(kind.Kind) + "s"
-	}
-	return strings.TrimSuffix(strings.Join(append(parts, resource, name), "/"), "/")
-}
-
-func (s *apiServer) add(manifests string) {
-	s.Helper()
-	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			s.Fatal(err)
-		}
-		if len(o.Object) > 0 {
-			o.SetUID("u")
-			s.objects[path(o.GroupVersionKind(), o.GetNamespace(), o.GetName())] = o
-		}
-	}
-}
-
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	object := s.objects[r.URL.Path]
-	switch {
-	case r.URL.Path == "/version":
-		answer(w, http.StatusOK, map[string]string{"gitVersion": "v1.37.1"})
-	case r.URL.Query().Get("watch") != "" && r.URL.Query().Get("sendInitialEvents") != "":
-		answer(w, http.StatusBadRequest, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
-			"reason": "Invalid", "code": 422})
-	case r.URL.Query().Get("watch") != "":
-		s.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-		s.mu.Lock()
-	case r.Method == http.MethodPost:
-		s.prove(w, r)
-	case r.Method == http.MethodDelete:
-		delete(s.objects, r.URL.Path)
-		answer(w, http.StatusOK, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"})
-	case object != nil:
-		answer(w, http.StatusOK, object.Object)
-	case strings.Count(r.URL.Path, "/") > strings.Count("/apis/group/version/resource", "/") &&
-		!strings.Contains(r.URL.Path, "/namespaces/") || strings.Count(r.URL.Path, "/") > 6:
-		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
-			"reason": "NotFound", "code": 404, "details": map[string]string{"name": "x"}})
-	default:
-		s.list(w, r)
-	}
-}
-
-// list answers with all objects whose path fits, and that the label selector selects.
-func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
-	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	parts := strings.Split(r.URL.Path, "/")
-	resource := "/" + parts[len(parts)-1] + "/"
-	root := strings.Join(parts[:len(parts)-1], "/")
-	items := []any{}
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
-		o := s.objects[name]
-		if strings.HasPrefix(name, root+"/") && strings.Contains(name, resource) &&
-			selector.Matches(labels.Set(o.GetLabels())) {
-			items = append(items, o.Object)
-		}
-	}
-	kind := kinds[parts[len(parts)-1]] + "List"
-	version := strings.TrimPrefix(strings.TrimPrefix(root, "/apis/"), "/api/")
-	if at := strings.Index(version, "/namespaces"); at >= 0 {
-		version = version[:at]
-	}
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
-		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-	}
-	answer(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": version,
-		"metadata": map[string]string{"resourceVersion": "1"}, "items": items})
-}
-
-// prove makes a pod that has ended, after its connections reached the endpoint of its own node.
-func (s *apiServer) prove(w http.ResponseWriter, r *http.Request) {
-	pod := &unstructured.Unstructured{}
-	if err := json.NewDecoder(r.Body).Decode(&pod.Object); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
+// endProbe ends a pod of kubectl grid prove, after its connections reached the endpoint of its own node.
+func endProbe(pod *unstructured.Unstructured) {
 	node, _, _ := unstructured.NestedString(pod.Object, "spec", "nodeName")
 	address := map[string]string{"edge0": "10.244.0.1:80", "edge1": "10.244.1.1:80"}[node]
 	message := fmt.Sprintf(`{"asked":20,"reached":{%q:20}}`, address)
@@ -154,8 +35,6 @@ func (s *apiServer) prove(w http.ResponseWriter, r *http.Request) {
 	pod.SetName("prove-" + node)
 	pod.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{"name": "probe",
 		"state": map[string]any{"terminated": map[string]any{"message": message}}}}}
-	s.objects[r.URL.Path+"/"+pod.GetName()] = pod
-	answer(w, http.StatusCreated, pod.Object)
 }
 
 // service is a Service of two sites with a pod in each, as a ServiceGrid makes it, and CoreDNS in each site.
@@ -186,22 +65,22 @@ spec: {clusterIP: 10.96.0.10, ports: [{port: 53, protocol: UDP}]}
 `
 
 // agreement is a cluster on which all is well, to be broken.
-func agreement(t *testing.T) *apiServer {
+func agreement(t *testing.T) broken {
 	t.Helper()
-	s := &apiServer{T: t, objects: map[string]*unstructured.Unstructured{}}
 	edge, err := os.ReadFile("../../pkg/kubectlgrid/check/testdata/edge.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.add(string(edge))
-	delete(s.objects, "/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo")
-	s.add(service)
+	s := broken{clustertest.New(t, string(edge))}
+	s.Created = endProbe
+	delete(s.Objects, "/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo")
+	s.Add(service)
 	for _, grids := range []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"} {
-		s.add(fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+		s.Add(fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
  metadata: {name: %s.superedge.io}}`, grids))
 	}
 	for _, node := range []string{"edge0", "edge1"} {
-		s.add(fmt.Sprintf(`{apiVersion: v1, kind: Pod,
+		s.Add(fmt.Sprintf(`{apiVersion: v1, kind: Pod,
  metadata: {name: dns-%s, namespace: kube-system, labels: {k8s-app: kube-dns}},
  spec: {nodeName: %s}, status: {conditions: [{type: Ready, status: "True"}]}}`, node, node))
 		for _, set := range []string{"application-grid-wrapper", "kube-proxy-edge", "statefulset-grid-daemon"} {
@@ -215,15 +94,15 @@ func agreement(t *testing.T) *apiServer {
 const system = "/api/v1/namespaces/kube-system/"
 
 // run makes a ready pod of a DaemonSet on a node.
-func (s *apiServer) run(set, node string) {
+func (s broken) run(set, node string) {
 	s.Helper()
-	owner := s.objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+set].DeepCopy()
+	owner := s.Objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+set].DeepCopy()
 	spec, _, err := unstructured.NestedMap(owner.Object, "spec", "template", "spec")
 	if err != nil {
 		s.Fatal(err)
 	}
 	spec["nodeName"] = node
-	s.objects[system+"pods/"+set+"-"+node] = &unstructured.Unstructured{Object: map[string]any{
+	s.Objects[system+"pods/"+set+"-"+node] = &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
 		"metadata": map[string]any{"name": set + "-" + node, "namespace": "kube-system", "ownerReferences": []any{
 			map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set, "uid": "u", "controller": true}}},
@@ -233,25 +112,25 @@ func (s *apiServer) run(set, node string) {
 }
 
 // set changes a field of an object.
-func (s *apiServer) set(object string, value any, fields ...string) {
+func (s broken) set(object string, value any, fields ...string) {
 	s.Helper()
-	if s.objects[object] == nil {
+	if s.Objects[object] == nil {
 		s.Fatalf("there is no %s", object)
 	}
-	if err := unstructured.SetNestedField(s.objects[object].Object, value, fields...); err != nil {
+	if err := unstructured.SetNestedField(s.Objects[object].Object, value, fields...); err != nil {
 		s.Fatal(err)
 	}
 }
 
 // remove removes the objects whose path contains one of the texts.
-func (s *apiServer) remove(texts ...string) {
-	maps.DeleteFunc(s.objects, func(name string, _ *unstructured.Unstructured) bool {
+func (s broken) remove(texts ...string) {
+	maps.DeleteFunc(s.Objects, func(name string, _ *unstructured.Unstructured) bool {
 		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(name, text) })
 	})
 }
 
 // notPulled makes a pod one whose image cannot be pulled.
-func (s *apiServer) notPulled(pod string) {
+func (s broken) notPulled(pod string) {
 	s.Helper()
 	waiting := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff", "message": "no such image"}}
 	statuses := []any{map[string]any{"name": "c", "state": waiting}}
@@ -262,60 +141,60 @@ func (s *apiServer) notPulled(pod string) {
 // it concerns grids, and no Service.
 var brokenClusters = []struct {
 	name  string
-	spoil func(s *apiServer)
+	spoil func(s broken)
 	want  string
 	grids bool
 }{
-	{"all is well", func(*apiServer) {}, "", false},
-	{"a node of a site is no edge node", func(s *apiServer) {
+	{"all is well", func(broken) {}, "", false},
+	{"a node of a site is no edge node", func(s broken) {
 		s.set("/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
 	}, "failure Site Node cloud0", false},
-	{"an edge node is in no site", func(s *apiServer) {
-		unstructured.RemoveNestedField(s.objects["/api/v1/nodes/edge1"].Object, "metadata", "labels", "zone1")
+	{"an edge node is in no site", func(s broken) {
+		unstructured.RemoveNestedField(s.Objects["/api/v1/nodes/edge1"].Object, "metadata", "labels", "zone1")
 	}, "failure Site Node edge1", false},
-	{"a wrapper's image cannot be pulled", func(s *apiServer) {
+	{"a wrapper's image cannot be pulled", func(s broken) {
 		s.notPulled(system + "pods/application-grid-wrapper-edge0")
 	}, "failure Wrapper Pod kube-system/application-grid-wrapper-edge0", false},
-	{"a labelled node keeps kubeadm's kube-proxy", func(s *apiServer) {
+	{"a labelled node keeps kubeadm's kube-proxy", func(s broken) {
 		s.notPulled(system + "pods/application-grid-wrapper-edge0")
 		s.remove("pods/kube-proxy-edge-edge0")
 		s.run("kube-proxy", "edge0")
 	}, "failure KubeProxy Pod kube-system/kube-proxy-edge0", false},
-	{"no kube-proxy runs", func(s *apiServer) { s.remove("pods/kube-proxy-edge-edge0") },
+	{"no kube-proxy runs", func(s broken) { s.remove("pods/kube-proxy-edge-edge0") },
 		"failure KubeProxy Node edge0", false},
-	{"kube-proxy asks past the wrapper", func(s *apiServer) {
+	{"kube-proxy asks past the wrapper", func(s broken) {
 		s.set(system+"configmaps/kube-proxy-edge",
 			`{clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}],
  contexts: [{name: a, context: {cluster: a}}], current-context: a}`, "data", "kubeconfig.conf")
 	}, "failure KubeProxy Pod kube-system/kube-proxy-edge-edge0", false},
-	{"two kube-proxies", func(s *apiServer) { s.run("kube-proxy", "edge0") }, "failure KubeProxy Node edge0", false},
-	{"a site without CoreDNS", func(s *apiServer) { s.remove("pods/dns-edge1") },
+	{"two kube-proxies", func(s broken) { s.run("kube-proxy", "edge0") }, "failure KubeProxy Node edge0", false},
+	{"a site without CoreDNS", func(s broken) { s.remove("pods/dns-edge1") },
 		"warning Names Service kube-system/kube-dns", false},
-	{"a half-removed installation", func(s *apiServer) { s.remove("application-grid-wrapper", "kube-proxy-edge") },
+	{"a half-removed installation", func(s broken) { s.remove("application-grid-wrapper", "kube-proxy-edge") },
 		"failure Removal Node", false},
-	{"a hub that nobody asks", func(s *apiServer) {
-		s.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
+	{"a hub that nobody asks", func(s broken) {
+		s.Add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
  spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "x:v1"}]}}},
  status: {availableReplicas: 1}}`)
 	}, "warning Hub Deployment kube-system/application-grid-hub", false},
-	{"a hub that is asked and not there", func(s *apiServer) {
+	{"a hub that is asked and not there", func(s broken) {
 		s.set("/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
 			"name": "application-grid-wrapper", "image": "registry.example.org/application-grid-wrapper:v1",
 			"args": []any{"--hub=require"}}}, "spec", "template", "spec", "containers")
 	}, "failure Hub Deployment kube-system/application-grid-hub", false},
-	{"Cilium", func(s *apiServer) {
-		s.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system},
+	{"Cilium", func(s broken) {
+		s.Add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system},
  spec: {template: {spec: {containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
 	}, "failure KubeProxyReplacement Node edge0", false},
-	{"an ingress controller that reads endpoints", func(s *apiServer) {
-		s.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system},
+	{"an ingress controller that reads endpoints", func(s broken) {
+		s.Add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system},
  spec: {template: {spec: {containers: [{name: traefik, image: "rancher/mirrored-library-traefik:3.3"}]}}}}`)
 	}, "warning Bypass Deployment kube-system/traefik", false},
-	{"a controller whose image cannot be pulled", func(s *apiServer) {
+	{"a controller whose image cannot be pulled", func(s broken) {
 		const controller = "/apis/apps/v1/namespaces/kube-system/deployments/application-grid-controller"
 		s.set(controller, int64(0), "status", "availableReplicas")
 		s.set(controller, map[string]any{"matchLabels": map[string]any{"app": "c"}}, "spec", "selector")
-		s.add(`{apiVersion: v1, kind: Pod, metadata: {name: controller-0, namespace: kube-system, labels: {app: c}},
+		s.Add(`{apiVersion: v1, kind: Pod, metadata: {name: controller-0, namespace: kube-system, labels: {app: c}},
  spec: {}}`)
 		s.notPulled(system + "pods/controller-0")
 	}, "failure Controller Deployment kube-system/application-grid-controller", true},
@@ -328,9 +207,7 @@ func TestAgreement(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := agreement(t)
 			test.spoil(s)
-			api := httptest.NewServer(s)
-			defer api.CloseClientConnections()
-			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
+			t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
 			found := map[string][]gridview.Finding{}
 			codes := map[string]int{}
 			for _, command := range []string{"check", "view echo-svc", "status", "prove echo-svc --image=x",

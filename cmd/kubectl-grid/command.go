@@ -49,7 +49,6 @@ type command struct {
 	overrides  clientcmd.ConfigOverrides
 }
 
-// run runs the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
@@ -131,7 +130,6 @@ const (
 	formatValues        output.Format = "values"
 )
 
-// bindOutput adds --output with these formats.
 func bindOutput(cmd *cobra.Command, to *output.Format, formats ...output.Format) {
 	value := &outputValue{to, formats}
 	*to = formats[0]

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/clock"
 
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
@@ -29,7 +28,6 @@ type unanswered struct{ error }
 // externalDiff names the program that compares two files, as for kubectl diff; without it, it is diff -u -N.
 const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 
-// diffOptions are the flags of `kubectl grid diff`.
 type diffOptions struct {
 	files []string
 	// name and unit are the grid and the unit to compare; empty with files.
@@ -75,7 +73,7 @@ func newDiffCommand(c *command) *cobra.Command {
 }
 
 // parse reads the arguments: files, or a grid and a unit.
-func (o *diffOptions) parse(_ *cobra.Command, args []string) error {
+func (o *diffOptions) parse(_ *cobra.Command, args []string) (err error) {
 	switch {
 	case len(args) == 0 && len(o.files) == 0:
 		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --unit")
@@ -86,15 +84,8 @@ func (o *diffOptions) parse(_ *cobra.Command, args []string) error {
 	case len(o.files) > 0 || o.unit == "":
 		return errors.New("give KIND/NAME with --unit and without -f")
 	}
-	name, more, err := rollout.ParseName(args)
-	if err != nil {
-		return err
-	}
-	if len(more) > 0 {
-		return fmt.Errorf("too many arguments: %s", strings.Join(args, " "))
-	}
-	o.name = name
-	return nil
+	o.name, _, err = rollout.ParseName(args, 0)
+	return err
 }
 
 // grids reads the grids of the files, or the one that is named.
@@ -134,7 +125,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	if err != nil {
 		return fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
-	schemas, err := workloadpatch.NewForConfig(connected.Config, clock.RealClock{})
+	schemas, err := workloadpatch.NewForConfig(connected.Config)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,11 +65,8 @@ func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string)
 	if err != nil {
 		return err
 	}
-	request := kubeconfig.Request{Program: program, Namespace: c.overrides.Context.Namespace, Address: o.address,
-		Duration: o.duration}
-	if request.Namespace == "" {
-		request.Namespace = metav1.NamespaceSystem
-	}
+	request := kubeconfig.Request{Program: program, Address: o.address, Duration: o.duration,
+		Namespace: cmp.Or(c.overrides.Context.Namespace, metav1.NamespaceSystem)}
 	made, err := kubeconfig.Make(ctx, connected, request)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -53,9 +54,10 @@ func TestKubeconfig(t *testing.T) {
 			Data: map[string]string{key: value}}
 	}
 	const system, edge = "/api/v1/namespaces/kube-system/", "/api/v1/namespaces/edge-system/"
+	const tokenOf = "token of " + system + "serviceaccounts/"
 	const info = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
-	info0 := configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: [{name: '', cluster: {server: "+
-		"'https://10.0.0.1:6443'}}]}")
+	kubeadm := map[string]runtime.Object{info: configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: "+
+		"[{name: '', cluster: {server: 'https://10.0.0.1:6443'}}]}")}
 	const year = 8760 * time.Hour
 	for name, test := range map[string]struct {
 		args          []string
@@ -65,41 +67,30 @@ func TestKubeconfig(t *testing.T) {
 		code          int
 		says          string
 	}{
-		"kubeadm": {
-			args: []string{"application-grid-wrapper"}, objects: map[string]runtime.Object{info: info0}, most: year,
-			server: "https://10.0.0.1:6443",
-			token:  "token of " + system + "serviceaccounts/application-grid-wrapper/token",
-			says:   "The token ends at ",
-		},
-		"another distribution": {
-			args: []string{"statefulset-grid-daemon"}, most: year, token: "token of " + system +
-				"serviceaccounts/statefulset-grid-daemon/token",
-		},
+		"kubeadm": {args: []string{"application-grid-wrapper"}, objects: kubeadm, most: year,
+			server: "https://10.0.0.1:6443", token: tokenOf + "application-grid-wrapper/token",
+			says: "The token ends at "},
+		"another distribution": {args: []string{"statefulset-grid-daemon"}, most: year,
+			token: tokenOf + "statefulset-grid-daemon/token"},
 		"an address and a namespace": {
 			args:    []string{"application-grid-wrapper", "--address=https://127.0.0.1:6444", "-n", "edge-system"},
-			objects: map[string]runtime.Object{info: info0},
-			most:    year, server: "https://127.0.0.1:6444", token: "token of " + edge +
-				"serviceaccounts/application-grid-wrapper/token",
-		},
-		"a shorter token": {
-			args: []string{"application-grid-wrapper"}, most: time.Hour, token: "token of " + system +
-				"serviceaccounts/application-grid-wrapper/token",
+			objects: kubeadm, most: year, server: "https://127.0.0.1:6444",
+			token: "token of " + edge + "serviceaccounts/application-grid-wrapper/token"},
+		"a shorter token": {args: []string{"application-grid-wrapper"}, most: time.Hour,
+			token: tokenOf + "application-grid-wrapper/token",
 			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for " +
-				"1h0m0s",
-		},
+				"1h0m0s"},
 		"no program of a node": {args: []string{"kube-proxy"}, code: flags.ExitUsage,
 			says: `"kube-proxy" is no program of a node`},
 		"too short": {args: []string{"application-grid-wrapper", "--duration=1m"}, code: flags.ExitUsage,
 			says: "--duration must be 10m or longer"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			authority := configMap("ca.crt", "the authority")
 			objects := map[string]runtime.Object{
-				system + "configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"), edge +
-					"configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"),
+				system + "configmaps/kube-root-ca.crt": authority, edge + "configmaps/kube-root-ca.crt": authority,
 			}
-			for path, object := range test.objects {
-				objects[path] = object
-			}
+			maps.Copy(objects, test.objects)
 			api := httptest.NewServer(issuer{server{objects: objects}, test.most})
 			defer api.Close()
 			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))

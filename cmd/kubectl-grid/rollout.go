@@ -18,7 +18,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
-// rolloutVerb is a command about the rollout of one grid.
 type rolloutVerb struct {
 	use, short, long, example string
 	// more is how many arguments may follow the grid.
@@ -113,19 +112,15 @@ func (c *command) done(g *rollout.Grid, what string, err error) error {
 	return nil
 }
 
-// rolloutCommand makes a command of a verb.
 func (c *command) rolloutCommand(verb rolloutVerb) *cobra.Command {
 	return &cobra.Command{
 		Use: verb.use, Short: verb.short, Long: verb.long, Example: verb.example,
 		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(cobra.RangeArgs(1, 2+verb.more)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, more, err := rollout.ParseName(args)
+			name, more, err := rollout.ParseName(args, verb.more)
 			if err != nil {
 				return flags.Usage(err)
-			}
-			if len(more) > verb.more {
-				return flags.Usage(fmt.Errorf("too many arguments: %s", strings.Join(args, " ")))
 			}
 			g, err := c.grid(cmd.Context(), name)
 			if err != nil {
@@ -136,7 +131,6 @@ func (c *command) rolloutCommand(verb rolloutVerb) *cobra.Command {
 	}
 }
 
-// grid reads a grid.
 func (c *command) grid(ctx context.Context, name rollout.Name) (*rollout.Grid, error) {
 	connected, namespace, err := c.connect()
 	if err != nil {

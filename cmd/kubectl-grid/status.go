@@ -18,7 +18,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
-// statusOptions are the flags and arguments of `kubectl grid status`.
 type statusOptions struct {
 	allNamespaces bool
 	selector      string

@@ -112,7 +112,7 @@ func newUnitCommand(
 		}
 		var more []string
 		var err error
-		if name, more, err = rollout.ParseName(args); err != nil {
+		if name, more, err = rollout.ParseName(args, len(args)); err != nil {
 			return err
 		}
 		switch {

@@ -52,7 +52,6 @@ func newViewCommand(c *command) *cobra.Command {
 	return cmd
 }
 
-// parseService reads the arguments of a command about one Service.
 func parseService(args []string, to *cluster.ServiceName) (err error) {
 	if len(args) != 1 {
 		return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))

@@ -27,7 +27,6 @@ so run it as root.
 It exits with 0 if there is an answer, whatever that says, with 1 if there is none (lite-apiserver does not run, or its
 kubeconfig cannot be read), and with 2 if the command line is wrong.`
 
-// explainOptions are the flags of the command explain.
 type explainOptions struct {
 	kubeconfig, output string
 	timeout            time.Duration
@@ -86,7 +85,7 @@ func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, er
 		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
 	}
 	body, err := client.Get().AbsPath(lite.ExplainPath).MaxRetries(0).DoRaw(ctx)
-	if why := lite.CheckCertificate(o.kubeconfig, time.Now()); err != nil && why != nil {
+	if why := lite.CheckCertificate(o.kubeconfig, time.Now(), nil); err != nil && why != nil {
 		return nil, nil, fmt.Errorf("no answer from lite-apiserver at %s: %w", config.Host, why)
 	}
 	if err != nil {

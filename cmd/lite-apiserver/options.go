@@ -110,7 +110,6 @@ func (o *options) readClients(config *lite.Config) error {
 	return nil
 }
 
-// readSealKey reads the key with which is sealed what is kept.
 func (o *options) readSealKey(config *lite.Config) error {
 	if o.sealKeyFile == "" {
 		return nil

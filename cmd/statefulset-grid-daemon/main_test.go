@@ -15,7 +15,8 @@ import (
 func parsed(t *testing.T, args ...string) *options {
 	t.Helper()
 	o := newOptions()
-	if err := o.flags.Parse(append([]string{"--hostname=node0", "--master=http://localhost:1"}, args...)); err != nil {
+	args = append([]string{"--hostname=node0", "--master=http://localhost:1"}, args...)
+	if err := o.program().Command().ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -72,7 +73,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q: got %v, want something of %q", args, err, want)
 		}
 	}
-	if err := newOptions().flags.Parse([]string{"--sync-period-as-whole=often"}); err == nil {
+	if err := newOptions().program().Command().ParseFlags([]string{"--sync-period-as-whole=often"}); err == nil {
 		t.Error("a period that is none was taken")
 	}
 	call := func(args ...string) int { return newOptions().program().Main(args, io.Discard, io.Discard) }
@@ -87,7 +88,7 @@ func TestRefused(t *testing.T) {
 // TestAsksTheWrapper: a daemon that is told of no API server asks its node's wrapper, without credentials.
 func TestAsksTheWrapper(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse([]string{"--hostname=node0"}); err != nil {
+	if err := o.program().Command().ParseFlags([]string{"--hostname=node0"}); err != nil {
 		t.Fatal(err)
 	}
 	config, err := o.config()

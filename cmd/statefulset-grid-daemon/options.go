@@ -35,23 +35,10 @@ const (
 
 // options are the flags. Names and defaults are those of SuperEdge's daemon.
 type options struct {
-	master     string
-	kubeconfig string
-	kubeQPS    float32
-	kubeBurst  int
-
+	api      apiclient.Options
 	hostname string
 	// daemon has what is taken as it is given.
 	daemon dnshosts.Config
-
-	worker       int
-	syncPeriod   int
-	featureGates string
-	election     struct {
-		enabled                                   bool
-		leaseDuration, renewDeadline, retryPeriod time.Duration
-		lock, name, namespace                     string
-	}
 
 	flags *flags.Set
 }
@@ -84,15 +71,18 @@ func (s *seconds) Set(text string) error {
 }
 
 func newOptions() *options {
-	o := &options{flags: flags.New(program), daemon: dnshosts.Config{WholeSync: 30 * time.Second}}
+	o := &options{
+		flags: flags.New(program), api: apiclient.Options{Program: program},
+		daemon: dnshosts.Config{WholeSync: 30 * time.Second},
+	}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to an API server, for a daemon that does not "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to an API server, for a daemon that does not "+
 		"ask the node's wrapper.")
-	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig. If both are "+
+	f.StringVar(&o.api.Master, "master", "", "URL of the API server, instead of the one in --kubeconfig. If both are "+
 		"empty, the daemon asks the node's wrapper: "+wrapper+".")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
@@ -113,16 +103,16 @@ func newOptions() *options {
 
 	f = o.flags.Section("Ignored")
 	const noLeader = "Ignored: every node's daemon works, there is no leader."
-	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Ignored: one goroutine writes the file.")
-	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
-	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
-	f.BoolVar(&o.election.enabled, "leader-elect", false, noLeader)
-	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, noLeader)
-	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, noLeader)
-	f.DurationVar(&o.election.retryPeriod, "leader-elect-retry-period", 2*time.Second, noLeader)
-	f.StringVar(&o.election.lock, "leader-elect-resource-lock", "leases", noLeader)
-	f.StringVar(&o.election.name, "leader-elect-resource-name", program, noLeader)
-	f.StringVar(&o.election.namespace, "leader-elect-resource-namespace", "kube-system", noLeader)
+	f.Int("worker", runtime.NumCPU(), "Ignored: one goroutine writes the file.")
+	f.Int("sync-period", 30, "Ignored: changes are followed as they happen.")
+	f.String("feature-gates", "", "Ignored: there are no feature gates.")
+	f.Bool("leader-elect", false, noLeader)
+	f.Duration("leader-elect-lease-duration", 15*time.Second, noLeader)
+	f.Duration("leader-elect-renew-deadline", 10*time.Second, noLeader)
+	f.Duration("leader-elect-retry-period", 2*time.Second, noLeader)
+	f.String("leader-elect-resource-lock", "leases", noLeader)
+	f.String("leader-elect-resource-name", program, noLeader)
+	f.String("leader-elect-resource-namespace", "kube-system", noLeader)
 	return o
 }
 
@@ -148,12 +138,10 @@ func (o *options) config() (dnshosts.Config, error) {
 	} else if _, _, err := net.SplitHostPort(config.BindAddress); err != nil {
 		return config, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", config.BindAddress, err)
 	}
-	master := o.master
-	if master == "" && o.kubeconfig == "" {
-		master = wrapper
+	api := o.api
+	if api.Master == "" && api.Kubeconfig == "" {
+		api.Master = wrapper
 	}
-	config.Connection, err = apiclient.Options{
-		Program: program, Kubeconfig: o.kubeconfig, Master: master, QPS: o.kubeQPS, Burst: o.kubeBurst,
-	}.Connect()
+	config.Connection, err = api.Connect()
 	return config, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"path"
@@ -120,9 +119,9 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if d.witness, err = d.group.KnowsNode(config.NodeName); err != nil {
 		return nil, err
 	}
-	d.node = newTable(d, labelsOf, maps.Equal[map[string]string])
-	d.services = newTable(d, serviceOf, func(a, b Service) bool { return a == b })
-	d.slices = newTable(d, sliceOf, (*Slice).equal)
+	d.node = newTable(d, labelsOf)
+	d.services = newTable(d, serviceOf)
+	d.slices = newTable(d, sliceOf)
 	for _, options := range d.followed() {
 		s, err := d.group.Add(options)
 		if err != nil {
@@ -211,7 +210,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 		defer server.Close()
-		answers = func(ctx context.Context) error { return systemd.Answers(ctx, listener.Addr(), false, "/livez") }
+		livez := "http://" + listener.Addr().String() + "/livez"
+		answers = func(ctx context.Context) error { return systemd.Answers(ctx, livez) }
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
@@ -288,7 +288,6 @@ func (d *Daemon) loop(ctx context.Context) {
 	}
 }
 
-// update changes the status.
 func (d *Daemon) update(change func(*status)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

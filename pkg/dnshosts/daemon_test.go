@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -201,19 +200,13 @@ func (a *api) populate(units, pods int) {
 	}
 }
 
-// fixed is a connection that nothing changes.
-func fixed(config *rest.Config) *apiclient.Connection {
-	c, err := apiclient.Fixed(config)
+func newDaemon(url, path string) *Daemon {
+	c, err := apiclient.Options{Master: url, QPS: 1e6, Burst: 1e6, PassesOn: true}.Connect()
 	if err != nil {
 		panic(err)
 	}
-	return c
-}
-
-func newDaemon(url, path string) *Daemon {
 	d, err := New(Config{
-		Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
-		WholeSync: 30 * time.Second,
+		Connection: c, NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second,
 	}, klog.Background())
 	if err != nil {
 		panic(err)

@@ -2,6 +2,7 @@ package dnshosts
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,14 +23,11 @@ const maxFileSize = 64 << 20
 // renamed within one file system only.
 const tempPrefix = ".statefulset-grid-daemon-"
 
-// MountedAloneError means that the hosts file itself is a mount point. Such a file cannot be replaced, only
+// mountedAlone is the error for a hosts file that itself is a mount point. Such a file cannot be replaced, only
 // overwritten, and readers would see parts of it.
-type MountedAloneError struct{ Path string }
-
-func (e *MountedAloneError) Error() string {
-	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
-		"instead, here and in CoreDNS",
-		e.Path, filepath.Dir(e.Path))
+func mountedAlone(path string) error {
+	return fmt.Errorf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
+		"instead, here and in CoreDNS", path, filepath.Dir(path))
 }
 
 // File is a hosts file on disk. Its methods are for one goroutine at a time.
@@ -175,7 +173,7 @@ func (f *File) replace(data []byte) error {
 		},
 	}.Replace()
 	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
-		return errors.Join(&MountedAloneError{Path: path}, err)
+		return errors.Join(mountedAlone(path), err)
 	}
 	if err != nil {
 		return err
@@ -259,8 +257,7 @@ func (f *File) Changed() bool {
 	return f.seen == nil || !sameVersion(info, f.seen)
 }
 
-// Prepare removes temporary files of an earlier process that was killed. It returns MountedAloneError if the file
-// itself is a mount point.
+// Prepare removes temporary files of an earlier process that was killed. It fails if the file itself is a mount point.
 func (f *File) Prepare() error {
 	path, err := f.target()
 	if err != nil {
@@ -276,17 +273,13 @@ func (f *File) Prepare() error {
 		}
 	}
 	if f.isMountPoint(path) {
-		return &MountedAloneError{Path: path}
+		return mountedAlone(path)
 	}
 	return nil
 }
 
 func (f *File) isMountPoint(path string) bool {
-	source := f.mountinfo
-	if source == "" {
-		source = "/proc/self/mountinfo"
-	}
-	mounts, err := os.ReadFile(source) //nolint:gosec // a constant but for tests
+	mounts, err := os.ReadFile(cmp.Or(f.mountinfo, "/proc/self/mountinfo")) //nolint:gosec // a constant but for tests
 	if err != nil {
 		return false // without /proc, replacing the file will fail and say so
 	}

@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -24,36 +25,22 @@ func (r Record) Line() string { return r.Address.String() + " " + r.Name }
 
 // compare orders records for the file: by name, and for the same name by address, IPv4 first.
 func compare(a, b Record) int {
-	if order := strings.Compare(a.Name, b.Name); order != 0 {
-		return order
-	}
-	return a.Address.Compare(b.Address)
+	return cmp.Or(strings.Compare(a.Name, b.Name), a.Address.Compare(b.Address))
 }
 
 // isRecordName reports whether a name is that of a record. With domain "" it accepts any domain. A grid's name may have
 // dots.
 func isRecordName(name, domain string) bool {
-	var before string
-	if domain == "" {
-		at := strings.LastIndex(name, ".svc.")
-		if at < 0 || len(validation.IsDNS1123Subdomain(name[at+len(".svc."):])) > 0 {
-			return false
-		}
-		before = name[:at]
-	} else {
-		var ok bool
-		if before, ok = strings.CutSuffix(name, ".svc."+domain); !ok {
-			return false
-		}
+	if at := strings.LastIndex(name, ".svc."); domain == "" && at >= 0 {
+		domain = name[at+len(".svc."):]
 	}
-	if len(validation.IsDNS1123Subdomain(before)) > 0 {
-		return false
-	}
+	before, ok := strings.CutSuffix(name, ".svc."+domain)
 	labels := strings.Split(before, ".")
-	if len(labels) < 3 {
+	if !ok || len(labels) < 3 || len(validation.IsDNS1123Subdomain(before)) > 0 ||
+		len(validation.IsDNS1123Subdomain(domain)) > 0 {
 		return false
 	}
-	_, _, ok := splitPod(strings.Join(labels[:len(labels)-2], "."))
+	_, _, ok = splitPod(strings.Join(labels[:len(labels)-2], "."))
 	return ok
 }
 
@@ -72,7 +59,6 @@ type statefulName struct {
 	ordinal                  int32
 }
 
-// in returns the name of a record: {grid}-{ordinal}.{service}.{namespace}.svc.{domain}.
 func (n statefulName) in(domain string) string {
 	return n.grid + "-" + strconv.Itoa(int(n.ordinal)) + "." + n.service + "." + n.namespace + ".svc." + domain
 }

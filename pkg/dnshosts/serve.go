@@ -15,7 +15,6 @@ import (
 
 const namespace = "statefulset_grid_daemon"
 
-// handler serves /healthz, /livez, /readyz and /metrics.
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", health.Alive)
@@ -68,7 +67,6 @@ func (d *Daemon) report() health.Report {
 	return report
 }
 
-// metrics has the daemon's metrics.
 type metrics struct {
 	registry         *prometheus.Registry
 	writes, failures prometheus.Counter

@@ -1,6 +1,7 @@
 package dnshosts
 
 import (
+	"reflect"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,6 @@ func keyOf(o *wire.Object) key { return key{o.Namespace, o.Name} }
 // lock, when that changes. Updates of other fields do not call changed.
 type table[T any] struct {
 	keep    func(*wire.Object) (T, error)
-	equal   func(a, b T) bool
 	changed func()
 	logger  klog.Logger
 
@@ -47,8 +47,8 @@ type table[T any] struct {
 	listed bool
 }
 
-func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error), equal func(a, b T) bool) *table[T] {
-	return &table[T]{keep: keep, equal: equal, changed: d.changed, logger: d.logger, objects: map[key]T{}}
+func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error)) *table[T] {
+	return &table[T]{keep: keep, changed: d.changed, logger: d.logger, objects: map[key]T{}}
 }
 
 // kept returns what to store of an object. If the object cannot be read, that is what the table already has.
@@ -71,7 +71,7 @@ func (t *table[T]) Apply(o *wire.Object) {
 	k := keyOf(o)
 	t.mu.Lock()
 	old, exists := t.objects[k]
-	same := exists && t.equal(old, kept)
+	same := exists && reflect.DeepEqual(old, kept)
 	if !same {
 		t.objects[k] = kept
 	}

@@ -83,10 +83,3 @@ func sliceOf(o *wire.Object) (*Slice, error) {
 	}
 	return slice, nil
 }
-
-func (s *Slice) equal(other *Slice) bool {
-	return s.Namespace == other.Namespace && s.Service == other.Service &&
-		slices.EqualFunc(s.Endpoints, other.Endpoints, func(a, b Endpoint) bool {
-			return a.Pod == b.Pod && slices.Equal(a.Addresses, b.Addresses)
-		})
-}

@@ -132,9 +132,6 @@ func replaceJSON(body []byte, path []string, before, after string) ([]byte, erro
 	return append(edited, body[rest:]...), nil
 }
 
-// errNoObject means that a body is JSON, but not an object.
-var errNoObject = errors.New("no JSON object")
-
 // jsonSearch finds strings in a JSON text.
 type jsonSearch struct {
 	decoder *json.Decoder
@@ -151,7 +148,7 @@ func (s *jsonSearch) object(path []string) error {
 		return err
 	}
 	if start != json.Delim('{') {
-		return errNoObject
+		return errors.New("no JSON object")
 	}
 	for s.decoder.More() {
 		key, err := s.decoder.Token()

@@ -65,7 +65,6 @@ type timedBody struct {
 	arrived atomic.Bool
 }
 
-// timedBodyKey is the context key of a request's timedBody.
 type timedBodyKey struct{}
 
 // isSlow reports whether a request failed because its body did not arrive in time. The error of the request may be

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,11 +37,7 @@ var delegatedHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "Us
 // WithDelegatedIdentity passes the delegatedCalls of callers without credentials on as the wrapper, which runs on
 // nodeName.
 func WithDelegatedIdentity(asWrapper http.Handler, nodeName string) Filter {
-	return withDelegate(newEventDelegate(asWrapper, nodeName))
-}
-
-func withDelegate(events *eventDelegate) Filter {
-	reads := &readLimits{now: events.now, callers: lru.New(rememberedCallers)}
+	events, readers := newEventDelegate(asWrapper, nodeName), lru.New(rememberedCallers)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info := serve.ParseRequest(r)
@@ -58,12 +53,12 @@ func withDelegate(events *eventDelegate) Filter {
 					"bring credentials of your own")
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
-			case !reads.allow(quota.Caller(r.Context())):
+			case !allowRead(readers, quota.Caller(r.Context())):
 				err = apierrors.NewTooManyRequests(
 					"the wrapper delegates its identity to a caller for few requests a second", 1,
 				)
 			default:
-				events.asWrapper.ServeHTTP(w, delegatedRequest(r, nil))
+				asWrapper.ServeHTTP(w, delegatedRequest(r, nil))
 			}
 			if err != nil {
 				logger.V(2).Info("Not delegating the wrapper's identity",
@@ -86,20 +81,15 @@ const (
 	rememberedCallers = 64
 )
 
-// readLimits limits the rate of each caller's delegated reads, so that none uses up kube-proxy's.
-type readLimits struct {
-	now func() time.Time
-	// callers has a *rate.Limiter for each caller. Two concurrent first requests of a caller may get one each.
-	callers *lru.Cache
-}
-
-func (l *readLimits) allow(caller string) bool {
-	limiter, known := l.callers.Get(caller)
+// allowRead limits the rate of each caller's delegated reads, so that none uses up kube-proxy's. callers has a
+// *rate.Limiter for each caller. Two concurrent first requests of a caller may get one each.
+func allowRead(callers *lru.Cache, caller string) bool {
+	limiter, known := callers.Get(caller)
 	if !known {
 		limiter = rate.NewLimiter(delegatedReadsPerSecond, delegatedReadsBurst)
-		l.callers.Add(caller, limiter)
+		callers.Add(caller, limiter)
 	}
-	return limiter.(*rate.Limiter).AllowN(l.now(), 1) //nolint:forcetypeassert // nothing else is added
+	return limiter.(*rate.Limiter).Allow() //nolint:forcetypeassert // nothing else is added
 }
 
 // delegatedRequest returns the request that is sent with the wrapper's identity: it has the caller's method, plain
@@ -145,7 +135,6 @@ func isDelegated(info serve.RequestInfo) bool {
 	})
 }
 
-// tooManyEvents returns a 429 for an event over the limit.
 func tooManyEvents() error {
 	return apierrors.NewTooManyRequests(
 		"the wrapper delegates its identity for few events a second; a report that comes later says the same", 1,

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -60,14 +59,13 @@ type eventDelegate struct {
 	asWrapper http.Handler
 	nodeName  string
 	limiter   *rate.Limiter
-	now       func() time.Time
 	// created has the types.NamespacedName of events that were created in this way, and may be patched.
 	created *lru.Cache
 }
 
 func newEventDelegate(asWrapper http.Handler, nodeName string) *eventDelegate {
 	return &eventDelegate{
-		asWrapper: asWrapper, nodeName: nodeName, now: time.Now,
+		asWrapper: asWrapper, nodeName: nodeName,
 		limiter: rate.NewLimiter(delegatedEventsPerSecond, delegatedEventsBurst), created: lru.New(rememberedEvents),
 	}
 }
@@ -121,7 +119,7 @@ func (l *eventDelegate) create(w http.ResponseWriter, r *http.Request, info serv
 	if err != nil {
 		return fmt.Errorf("encoding an event: %w", err)
 	}
-	if !l.limiter.AllowN(l.now(), 1) {
+	if !l.limiter.Allow() {
 		return tooManyEvents()
 	}
 	delegated := delegatedRequest(r, encoded)
@@ -183,7 +181,7 @@ func (l *eventDelegate) patch(w http.ResponseWriter, r *http.Request, info serve
 	if _, delegated := l.created.Get(types.NamespacedName{Namespace: info.Namespace, Name: info.Name}); !delegated {
 		return noEvent(info)
 	}
-	if !l.limiter.AllowN(l.now(), 1) {
+	if !l.limiter.Allow() {
 		return tooManyEvents()
 	}
 	delegated := delegatedRequest(r, encoded)
@@ -231,7 +229,6 @@ func decodeEvent(info serve.RequestInfo, mediaType string, body []byte) (decoded
 	return decodedEvent{event, &event.ObjectMeta, event.Regarding, event.ReportingController}, nil
 }
 
-// readDelegatedBody reads the whole body of a request, if it is not too large.
 func readDelegatedBody(r *http.Request) ([]byte, error) {
 	body, err := readBody(r, maxDelegatedEvent+1)
 	if len(body) > maxDelegatedEvent {
@@ -241,7 +238,6 @@ func readDelegatedBody(r *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// setBody gives a request a body with a known length.
 func setBody(r *http.Request, body []byte) {
 	r.ContentLength = int64(len(body))
 	if len(body) == 0 {

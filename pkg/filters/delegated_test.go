@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,13 +42,12 @@ type delegation struct {
 	http.Handler
 
 	code     int
-	now      time.Time
 	arrived  *recorded
 	requests int
 }
 
 func newDelegation() *delegation {
-	l := &delegation{code: http.StatusCreated, now: time.Unix(1e9, 0)}
+	l := &delegation{code: http.StatusCreated}
 	asWrapper := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		l.arrived = &recorded{r, string(body)}
@@ -55,9 +55,7 @@ func newDelegation() *delegation {
 		w.WriteHeader(l.code)
 		_, _ = io.WriteString(w, "wrapper")
 	})
-	events := newEventDelegate(asWrapper, "node0")
-	events.now = func() time.Time { return l.now } // before withDelegate takes it over
-	l.Handler = withDelegate(events)(mark("caller"))
+	l.Handler = WithDelegatedIdentity(asWrapper, "node0")(mark("caller"))
 	return l
 }
 
@@ -76,6 +74,8 @@ func (l *delegation) send(t *testing.T, method, path, body string, headers ...st
 const (
 	coreEvents = "/api/v1/namespaces/default/events"
 	newEvents  = "/apis/events.k8s.io/v1/namespaces/default/events"
+	coreInShop = "/api/v1/namespaces/shop/events"
+	newInShop  = "/apis/events.k8s.io/v1/namespaces/shop/events"
 	// ownEvent and ownNewEvent regard node0.
 	ownEvent    = `{"metadata":{"name":"node0.1"},"involvedObject":{"kind":"Node","name":"node0"}}`
 	ownNewEvent = `{"metadata":{"name":"node0.1"},"regarding":{"kind":"Node","name":"node0"}}`
@@ -128,10 +128,8 @@ func TestDelegatedCallsAreOnlyThoseListed(t *testing.T) {
 		{"POST", "/api/v1beta1/namespaces/default/events", ownEvent, "", "404"},
 		{"POST", "/apis/events.k8s.io/v1beta1/namespaces/default/events", ownNewEvent, "", "404"},
 		{"POST", coreEvents + "/name", ownEvent, "", "404"},
-		{
-			"POST", coreEvents + "?dryRun=All", ownEvent, "",
-			`403 the wrapper does not delegate its identity to an event with the parameter "dryRun"`,
-		},
+		{"POST", coreEvents + "?dryRun=All", ownEvent, "",
+			`403 the wrapper does not delegate its identity to an event with the parameter "dryRun"`},
 	} {
 		t.Run(test.method+" "+test.path+" "+test.authorization, func(t *testing.T) {
 			t.Parallel()
@@ -180,106 +178,102 @@ func TestDelegatedIdentityCannotImpersonate(t *testing.T) {
 	}
 }
 
-// TestDelegatedEvents tells which events are created in the wrapper's name.
-func TestDelegatedEvents(t *testing.T) {
-	t.Parallel()
-	event := func(regarding, reporter string) string {
-		return fmt.Sprintf(`{"metadata":{"name":"e"},"regarding":%s,"reportingController":%q}`, regarding, reporter)
-	}
-	const inShop = "/apis/events.k8s.io/v1/namespaces/shop/events"
-	for name, test := range map[string]struct{ path, body, want string }{
-		"own node": {newEvents, event(`{"kind":"Node","name":"node0"}`, "anyone"), "wrapper"},
-		"own node, all said": {
-			newEvents,
-			`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},` +
-				`"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`,
-			"wrapper",
-		},
-		"kube-proxy about a Service": {
-			inShop, event(`{"apiVersion":"v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"),
-			"wrapper",
-		},
-		"core: kube-proxy": {
-			"/api/v1/namespaces/shop/events",
-			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"kube-proxy"}}`,
-			"wrapper",
-		},
-		"core: kube-proxy, new style": {
-			"/api/v1/namespaces/shop/events",
-			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"reportingComponent":"kube-proxy"}`,
-			"wrapper",
-		},
-		"another node":        {newEvents, event(`{"kind":"Node","name":"node1"}`, "kube-proxy"), "403"},
-		"own node, elsewhere": {inShop, event(`{"kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
-		"own node in kube-system": {
-			newEvents, event(`{"kind":"Node","name":"node0","namespace":"kube-system"}`, "kube-proxy"), "403",
-		},
-		"a pod called like the node": {newEvents, event(`{"kind":"Pod","name":"node0"}`, "kube-proxy"), "403"},
-		"another group's Node": {
-			newEvents, event(`{"apiVersion":"example.io/v1","kind":"Node","name":"node0"}`, "kube-proxy"), "403",
-		},
-		"another group's Service": {
-			inShop,
-			event(`{"apiVersion":"serving.knative.dev/v1","kind":"Service","namespace":"shop","name":"s"}`,
-				"kube-proxy"),
-			"403",
-		},
-		"nobody": {newEvents, `{}`, "403"},
-		"someone about a Service": {
-			inShop, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "someone"), "403",
-		},
-		"a Service of another namespace": {
-			newEvents, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403",
-		},
-		"a Service of no namespace": {newEvents, event(`{"kind":"Service","name":"s"}`, "kube-proxy"), "403"},
-		"core: someone about a Service": {
-			"/api/v1/namespaces/shop/events",
-			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},` +
-				`"reportingComponent":"kube-proxy"}`,
-			"403",
-		},
-		"metadata of another namespace": {
-			newEvents, `{"metadata":{"name":"e","namespace":"shop"},"regarding":{"kind":"Node","name":"node0"}}`, "403",
-		},
-		"the field of the other group": {newEvents, ownEvent, "403"},
-		"a second regarding": {
-			newEvents, `{"regarding":{"kind":"Node","name":"node0"},"regarding":{"kind":"Node","name":"node1"}}`, "403",
-		},
-		"another case is another field": {newEvents, `{"Regarding":{"kind":"Node","name":"node0"}}`, "403"},
-		"not of this group": {
-			newEvents, `{"apiVersion":"v1","kind":"Event","regarding":{"kind":"Node","name":"node0"}}`, "400",
-		},
-		"not an Event": {
-			newEvents, `{"kind":"Secret","regarding":{"kind":"Node","name":"node0"}}`, "400",
-		},
-		"no JSON": {newEvents, `kind: Event`, "400"},
-		"a list":  {newEvents, `[]`, "400"},
-		"nothing": {newEvents, ``, "400"},
-		"one that is just not too large": {
-			newEvents, ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent)), "wrapper",
-		},
-		"one that is too large by a byte": {
-			newEvents, ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent)+1), "413",
-		},
-	} {
+// eventRequest is a request that creates an event.
+type eventRequest struct{ path, body string }
+
+// newEvent is the body of an event of events.k8s.io.
+func newEvent(regarding, reporter string) string {
+	return fmt.Sprintf(`{"metadata":{"name":"e"},"regarding":%s,"reportingController":%q}`, regarding, reporter)
+}
+
+// expectEvents sends each request, and expects the same answer to all: wrapper, or a code.
+func expectEvents(t *testing.T, want string, requests map[string]eventRequest) {
+	t.Helper()
+	for name, event := range requests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newDelegation()
-			got := l.send(t, "POST", test.path, test.body, "Content-Type", "application/json; charset=utf-8")
-			if !strings.HasPrefix(got, test.want) || (test.want != "wrapper" && l.arrived != nil) {
-				t.Errorf("%s, want %s", got, test.want)
+			got := l.send(t, "POST", event.path, event.body, "Content-Type", "application/json; charset=utf-8")
+			if !strings.HasPrefix(got, want) || (want != "wrapper" && l.arrived != nil) {
+				t.Errorf("%s, want %s", got, want)
 			}
-			if test.want == "403" && !strings.Contains(got, `regard Node "node0"`) {
+			if want == "403" && !strings.Contains(got, `regard Node "node0"`) {
 				t.Errorf("it does not say what is delegated: %s", got)
 			}
 		})
 	}
+}
+
+// TestDelegatedEvents lists events that are created in the wrapper's name.
+func TestDelegatedEvents(t *testing.T) {
+	t.Parallel()
+	expectEvents(t, "wrapper", map[string]eventRequest{
+		"own node": {newEvents, newEvent(`{"kind":"Node","name":"node0"}`, "anyone")},
+		"own node, all said": {newEvents,
+			`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},` +
+				`"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`},
+		"kube-proxy about a Service": {newInShop,
+			newEvent(`{"apiVersion":"v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy")},
+		"core: kube-proxy": {coreInShop,
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"kube-proxy"}}`},
+		"core: kube-proxy, new style": {coreInShop,
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"reportingComponent":"kube-proxy"}`},
+		"one that is just not too large": {newEvents,
+			ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent))},
+	})
+}
+
+// TestEventsThatAreNotDelegated lists events about anything else, or of somebody else.
+func TestEventsThatAreNotDelegated(t *testing.T) {
+	t.Parallel()
+	expectEvents(t, "403", map[string]eventRequest{
+		"another node":        {newEvents, newEvent(`{"kind":"Node","name":"node1"}`, "kube-proxy")},
+		"own node, elsewhere": {newInShop, newEvent(`{"kind":"Node","name":"node0"}`, "kube-proxy")},
+		"own node in kube-system": {newEvents,
+			newEvent(`{"kind":"Node","name":"node0","namespace":"kube-system"}`, "kube-proxy")},
+		"a pod called like the node": {newEvents, newEvent(`{"kind":"Pod","name":"node0"}`, "kube-proxy")},
+		"another group's Node": {newEvents,
+			newEvent(`{"apiVersion":"example.io/v1","kind":"Node","name":"node0"}`, "kube-proxy")},
+		"another group's Service": {newInShop,
+			newEvent(`{"apiVersion":"serving.knative.dev/v1","kind":"Service","namespace":"shop","name":"s"}`,
+				"kube-proxy")},
+		"nobody":                  {newEvents, `{}`},
+		"someone about a Service": {newInShop, newEvent(`{"kind":"Service","namespace":"shop","name":"s"}`, "someone")},
+		"a Service of another namespace": {newEvents,
+			newEvent(`{"kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy")},
+		"a Service of no namespace": {newEvents, newEvent(`{"kind":"Service","name":"s"}`, "kube-proxy")},
+		"core: someone about a Service": {coreInShop,
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},` +
+				`"reportingComponent":"kube-proxy"}`},
+		"metadata of another namespace": {newEvents,
+			`{"metadata":{"name":"e","namespace":"shop"},"regarding":{"kind":"Node","name":"node0"}}`},
+		"the field of the other group": {newEvents, ownEvent},
+		"a second regarding": {newEvents,
+			`{"regarding":{"kind":"Node","name":"node0"},"regarding":{"kind":"Node","name":"node1"}}`},
+		"another case is another field": {newEvents, `{"Regarding":{"kind":"Node","name":"node0"}}`},
+	})
 	nameless := WithDelegatedIdentity(mark("wrapper"), "")(mark("caller"))
 	r := request(t, "POST", newEvents)
-	r.Body = io.NopCloser(strings.NewReader(event(`{"kind":"Node","name":""}`, "")))
+	r.Body = io.NopCloser(strings.NewReader(newEvent(`{"kind":"Node","name":""}`, "")))
 	if w := answer(nameless, r); w.Code != http.StatusForbidden {
 		t.Errorf("a wrapper without a node delegates an event: %d %s", w.Code, w.Body)
 	}
+}
+
+func TestBodiesThatAreNoEvent(t *testing.T) {
+	t.Parallel()
+	expectEvents(t, "400", map[string]eventRequest{
+		"not of this group": {newEvents,
+			`{"apiVersion":"v1","kind":"Event","regarding":{"kind":"Node","name":"node0"}}`},
+		"not an Event": {newEvents, `{"kind":"Secret","regarding":{"kind":"Node","name":"node0"}}`},
+		"no JSON":      {newEvents, `kind: Event`},
+		"a list":       {newEvents, `[]`},
+		"nothing":      {newEvents, ``},
+	})
+	expectEvents(t, "413", map[string]eventRequest{
+		"one that is too large by a byte": {newEvents,
+			ownNewEvent + strings.Repeat(" ", maxDelegatedEvent-len(ownNewEvent)+1)},
+	})
 }
 
 // TestDelegatedEventsAreEncodedAgain: the upstream gets what was understood here, and nothing of what was not.
@@ -411,23 +405,23 @@ func TestDelegatedPatches(t *testing.T) {
 // TestDelegatedEventsAreRated: no caller fills the cluster with events.
 func TestDelegatedEventsAreRated(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, ratesDelegatedEvents)
+}
+
+func ratesDelegatedEvents(t *testing.T) {
 	l := newDelegation()
 	for range 100 { // what is refused costs nothing
 		l.send(t, "POST", newEvents, `{}`)
 	}
-	for _, want := range []int{
-		delegatedEventsBurst, delegatedEventsBurst + delegatedEventsPerSecond,
-		delegatedEventsBurst + 2*delegatedEventsPerSecond,
-	} {
+	for second := range 3 {
+		time.Sleep(time.Duration(min(second, 1)) * time.Second)
 		for range 100 {
 			l.send(t, "POST", newEvents, ownNewEvent)
 		}
-		if l.requests != want {
+		if want := delegatedEventsBurst + second*delegatedEventsPerSecond; l.requests != want {
 			t.Errorf("%d were passed on, want %d", l.requests, want)
 		}
-		l.now = l.now.Add(time.Second)
 	}
-	l.now = l.now.Add(-time.Second)
 	r := request(t, "POST", newEvents)
 	r.Body = io.NopCloser(strings.NewReader(ownNewEvent))
 	w := answer(l, r)
@@ -442,11 +436,11 @@ func TestDelegatedEventsAreRated(t *testing.T) {
 	if got := l.requests - before; got != delegatedReadsBurst {
 		t.Errorf("%d of 100 reads were passed on at once", got)
 	}
-	limits := &readLimits{now: func() time.Time { return l.now }, callers: lru.New(rememberedCallers)}
+	callers := lru.New(rememberedCallers)
 	for range 100 {
-		limits.allow("user 1000")
+		allowRead(callers, "user 1000")
 	}
-	if limits.allow("user 1000") || !limits.allow("user 0") {
+	if allowRead(callers, "user 1000") || !allowRead(callers, "user 0") {
 		t.Error("one caller uses up what another may read")
 	}
 }

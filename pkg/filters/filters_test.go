@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -84,9 +85,10 @@ func TestServedOrPassedOn(t *testing.T) {
 	store.OwnNode().Replace([]*wire.Object{
 		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
 	})
-	handler := WithServed(
-		&serve.Server{HistoryOf: serve.Only(store.History)}, "node0",
-	)(mark("upstream"))
+	server := &serve.Server{HistoryOf: func(*http.Request) (*history.History, func(), error) {
+		return store.History, func() {}, nil
+	}}
+	handler := WithServed(server, "node0")(mark("upstream"))
 	const passedOn = 0
 	tests := []struct {
 		method, path string
@@ -134,7 +136,7 @@ func TestServedOrPassedOn(t *testing.T) {
 			}
 		})
 	}
-	unnamed := WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "")(mark("upstream"))
+	unnamed := WithServed(server, "")(mark("upstream"))
 	for _, path := range []string{
 		"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0",
 	} {

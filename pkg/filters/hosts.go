@@ -54,14 +54,10 @@ func (h Hosts) contain(hostport string) bool {
 	}
 	bracketed := strings.HasPrefix(hostport, "[")
 	if address, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return address.Is6() == bracketed && address.Zone() == "" && h.containAddress(address)
+		is := address.Unmap()
+		return address.Is6() == bracketed && address.Zone() == "" && (is.IsLoopback() || h.addresses[is])
 	}
 	return !bracketed && h.names[canonicalName(u.Hostname())]
-}
-
-func (h Hosts) containAddress(address netip.Addr) bool {
-	address = address.Unmap()
-	return address.IsLoopback() || h.addresses[address]
 }
 
 // WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to

@@ -93,36 +93,55 @@ func ask(t *testing.T, address, request string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// TestDoorOverHTTP: what a server makes of request lines and headers as they come over a connection.
-func TestDoorOverHTTP(t *testing.T) {
-	t.Parallel()
+// spoken is a request as it comes over a connection, and what the answer is and says.
+type spoken struct {
+	request string
+	code    int
+	says    string
+}
+
+// toLocalhost begins requests that name an accepted host.
+const toLocalhost = "GET / HTTP/1.1\nHost: localhost\n"
+
+// serveHosts serves the filters as package proxy does, and returns the address.
+func serveHosts(t *testing.T) string {
+	t.Helper()
 	hosts := newHosts(t, "wrapper.example")
 	server := httptest.NewUnstartedServer(WithHosts(hosts)(WithoutWebPages(hosts)(mark("inside"))))
-	server.Config.DisableGeneralOptionsHandler = true // as package proxy has it
+	server.Config.DisableGeneralOptionsHandler = true
 	server.Start()
 	t.Cleanup(server.Close)
-	address := server.Listener.Addr().String()
+	return server.Listener.Addr().String()
+}
+
+func expectAnswers(t *testing.T, address string, requests []spoken) {
+	t.Helper()
+	for _, r := range requests {
+		if code, body := ask(t, address, r.request+"Connection: close\n\n"); code != r.code ||
+			!strings.Contains(body, r.says) {
+			t.Errorf("%q:\n%d %s, want %d %s", r.request, code, body, r.code, r.says)
+		}
+	}
+}
+
+// TestHostsOverHTTP sends request lines and headers over a connection, so that the server has parsed them.
+func TestHostsOverHTTP(t *testing.T) {
+	t.Parallel()
+	address := serveHosts(t)
 	_, port, _ := strings.Cut(address, ":")
-	for _, test := range []struct {
-		request string
-		code    int
-		says    string
-	}{
-		{"GET / HTTP/1.1\nHost: localhost\n", 200, "inside"},
+	expectAnswers(t, address, []spoken{
+		{toLocalhost, 200, "inside"},
 		{"GET / HTTP/1.1\nHost: " + address + "\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: [::1]:51006\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: wrapper.example\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "attacker.example:51006"},
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "http://localhost:" + port},
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "--allowed-hosts"},
-		{
-			"GET / HTTP/1.1\nHost: localhost\nX-Forwarded-Host: attacker.example\nForwarded: host=attacker.example\n",
-			200, "inside",
-		},
+		{toLocalhost + "X-Forwarded-Host: attacker.example\nForwarded: host=attacker.example\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: attacker.example\nX-Forwarded-Host: localhost\n", 403, "attacker.example"},
 		// The server's own: no Host, more than one, or one that is none.
 		{"GET / HTTP/1.1\n", 400, "missing required Host header"},
-		{"GET / HTTP/1.1\nHost: localhost\nHost: attacker.example\n", 400, "400 Bad Request"},
+		{toLocalhost + "Host: attacker.example\n", 400, "400 Bad Request"},
 		{"GET / HTTP/1.1\nHost:\n", 403, `the host \"\"`},
 		{"GET / HTTP/1.0\n", 403, `the host \"\"`},
 		{"GET / HTTP/1.0\nHost: localhost\n", 200, "inside"},
@@ -136,47 +155,7 @@ func TestDoorOverHTTP(t *testing.T) {
 		{"CONNECT attacker.example:443 HTTP/1.1\nHost: localhost\n", 403, "attacker.example"},
 		{"GET //attacker.example/ HTTP/1.1\nHost: localhost\n", 200, "inside"}, // a path, whatever it looks like
 		{"OPTIONS * HTTP/1.1\nHost: attacker.example\n", 403, "attacker.example"},
-
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\n", 403, "Origin: http://attacker.example"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: null\n", 403, "Origin: null"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: \n", 403, "Origin"},
-		{
-			"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nOrigin: http://attacker.example\n", 403,
-			"attacker.example",
-		},
-		{
-			"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost http://attacker.example\n", 403,
-			"attacker.example",
-		},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost@attacker.example\n", 403, "attacker.example"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example/localhost\n", 403, "attacker.example"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: capacitor://localhost\n", 403, "capacitor"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: chrome-extension://abcdef\n", 403, "chrome-extension"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: //localhost\n", 403, "localhost"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: localhost\n", 403, "localhost"},
-		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: http://localhost:51006\n", 200, "inside"},
-		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: https://[::1]\n", 200, "inside"},
-		{
-			"OPTIONS / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\nAccess-Control-Request-Method: " +
-				"POST\n",
-			403, "attacker.example",
-		},
-		// The names of both are the attacker's: without TLS nothing vouches for the name that is asked.
-		{"GET / HTTP/1.1\nHost: attacker.example\nOrigin: http://attacker.example\n", 403, "attacker.example"},
-
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: cross-site\n", 403, "Sec-Fetch-Site: cross-site"},
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: same-site\n", 403, "Sec-Fetch-Site: same-site"},
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: none\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: Cross-Site\n", 403, "Cross-Site"},
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: none\n", 200, "inside"},
-		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: same-origin\nOrigin: http://localhost\n", 200, "inside"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
-	} {
-		if code, body := ask(t, address, test.request+"Connection: close\n\n"); code != test.code ||
-			!strings.Contains(body, test.says) {
-			t.Errorf("%q:\n%d %s, want %d %s", test.request, code, body, test.code, test.says)
-		}
-	}
+	})
 	w := answer(WithHosts(newHosts(t))(mark("inside")), request(t, "GET", "http://attacker.example/"))
 	if status := statusOf(t, w); status.Reason != metav1.StatusReasonForbidden {
 		t.Errorf("refused with %+v", status)
@@ -186,6 +165,40 @@ func TestDoorOverHTTP(t *testing.T) {
 		len(body) > 1000 {
 		t.Errorf("a long name: %d, %d bytes", code, len(body))
 	}
+}
+
+// TestWebPagesOverHTTP: requests that a web page of another host makes are refused.
+func TestWebPagesOverHTTP(t *testing.T) {
+	t.Parallel()
+	const origin = toLocalhost + "Origin: "
+	const fetchSite = toLocalhost + "Sec-Fetch-Site: "
+	expectAnswers(t, serveHosts(t), []spoken{
+		{origin + "http://attacker.example\n", 403, "Origin: http://attacker.example"},
+		{origin + "null\n", 403, "Origin: null"},
+		{origin + "\n", 403, "Origin"},
+		{origin + "http://localhost\nOrigin: http://attacker.example\n", 403, "attacker.example"},
+		{origin + "http://localhost http://attacker.example\n", 403, "attacker.example"},
+		{origin + "http://localhost@attacker.example\n", 403, "attacker.example"},
+		{origin + "http://attacker.example/localhost\n", 403, "attacker.example"},
+		{origin + "capacitor://localhost\n", 403, "capacitor"},
+		{origin + "chrome-extension://abcdef\n", 403, "chrome-extension"},
+		{origin + "//localhost\n", 403, "localhost"},
+		{origin + "localhost\n", 403, "localhost"},
+		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: http://localhost:51006\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: https://[::1]\n", 200, "inside"},
+		{"OPTIONS / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\n" +
+			"Access-Control-Request-Method: POST\n", 403, "attacker.example"},
+		// The names of both are the attacker's: without TLS nothing vouches for the name that is asked.
+		{"GET / HTTP/1.1\nHost: attacker.example\nOrigin: http://attacker.example\n", 403, "attacker.example"},
+
+		{fetchSite + "cross-site\n", 403, "Sec-Fetch-Site: cross-site"},
+		{fetchSite + "same-site\n", 403, "Sec-Fetch-Site: same-site"},
+		{fetchSite + "none\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
+		{fetchSite + "Cross-Site\n", 403, "Cross-Site"},
+		{fetchSite + "none\n", 200, "inside"},
+		{fetchSite + "same-origin\nOrigin: http://localhost\n", 200, "inside"},
+		{origin + "http://localhost\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
+	})
 }
 
 // TestSameOriginOverTLS: over TLS the certificate vouches for the name that is asked.

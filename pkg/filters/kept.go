@@ -2,6 +2,7 @@ package filters
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
@@ -127,15 +129,9 @@ func (k KeptAnswers) answer(w http.ResponseWriter, path string) bool {
 
 // await returns when the upstream is back, or the client gone.
 func (k KeptAnswers) await(r *http.Request) {
-	ticker := time.NewTicker(returnInterval)
-	defer ticker.Stop()
-	for !k.Reachable() {
-		select {
-		case <-ticker.C:
-		case <-r.Context().Done():
-			return
-		}
-	}
+	_ = wait.PollUntilContextCancel(r.Context(), returnInterval, true, func(context.Context) (bool, error) {
+		return k.Reachable(), nil
+	})
 }
 
 // keep writes the file of an answer, unless it has the same already.
@@ -164,7 +160,6 @@ func (k KeptAnswers) keep(path string, r *http.Request, answer *answerRecorder) 
 	return atomicfile.Write(path, 0o600, data)
 }
 
-// answerRecorder passes an answer on, and records it.
 type answerRecorder struct {
 	*statusRecorder
 

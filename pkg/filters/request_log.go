@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -58,9 +59,7 @@ func (s *statusRecorder) WriteHeader(code int) {
 
 // Write implements http.ResponseWriter.
 func (s *statusRecorder) Write(p []byte) (int, error) {
-	if s.code == 0 {
-		s.code = http.StatusOK
-	}
+	s.code = cmp.Or(s.code, http.StatusOK)
 	return s.ResponseWriter.Write(p)
 }
 

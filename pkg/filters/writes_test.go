@@ -40,35 +40,21 @@ type writeServer struct {
 }
 
 func sliceOf(name, service, resourceVersion string) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion,
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.0.0.1"}, NodeName: new("node0")},
-			{Addresses: []string{"10.0.0.2"}, NodeName: new("node1")},
-		},
+	s := wiretest.SliceOf(name, service)
+	s.ResourceVersion = resourceVersion
+	s.Endpoints = []discoveryv1.Endpoint{
+		{Addresses: []string{"10.0.0.1"}, NodeName: new("node0")},
+		{Addresses: []string{"10.0.0.2"}, NodeName: new("node1")},
 	}
-	if service != "" {
-		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	if service == "" {
+		s.Labels = nil
 	}
 	return s
 }
 
-func serviceOf(name, resourceVersion string, keys ...string) *corev1.Service {
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion,
-		},
-	}
-	if len(keys) > 0 {
-		encoded, err := json.Marshal(keys)
-		if err != nil {
-			panic(err)
-		}
-		s.Annotations = map[string]string{"topologyKeys": string(encoded)}
-	}
+func serviceOf(name, resourceVersion, keys string) *corev1.Service {
+	s := wiretest.ServiceOf(name, keys)
+	s.ResourceVersion = resourceVersion
 	return s
 }
 
@@ -82,11 +68,9 @@ func newWriteServer(t *testing.T) *writeServer {
 		memory: quota.New(1 << 20),
 	}
 	node := func(name, zone string) *wire.Object {
-		return wiretest.Object(&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: name, UID: types.UID(name), ResourceVersion: "11", Labels: map[string]string{"zone": zone},
-			},
-		})
+		n := wiretest.NodeOf(name, zone)
+		n.UID, n.ResourceVersion = types.UID(name), "11"
+		return wiretest.Object(n)
 	}
 	list := func(name string) *wire.Object {
 		return wiretest.Object(&corev1.Endpoints{
@@ -96,7 +80,7 @@ func newWriteServer(t *testing.T) *writeServer {
 	w.store.NodeLabels().Replace([]*wire.Object{node("node0", "a"), node("node1", "b")})
 	w.store.OwnNode().Replace([]*wire.Object{node("node0", "a")})
 	w.store.Services().Replace([]*wire.Object{
-		wiretest.Object(serviceOf("open", "11")), wiretest.Object(serviceOf("closed", "11", "zone")),
+		wiretest.Object(serviceOf("open", "11", "")), wiretest.Object(serviceOf("closed", "11", `["zone"]`)),
 	})
 	w.store.EndpointSlices().Replace([]*wire.Object{
 		wiretest.Object(sliceOf("open-1", "open", "11")), wiretest.Object(sliceOf("closed-1", "closed", "11")),
@@ -146,98 +130,82 @@ func (w *writeServer) current(r *served.Resource, name string) string {
 	return fmt.Sprint(o.Revision)
 }
 
+// writeRequest writes an object. Its body has a verb for the resourceVersion, and perhaps a second one for what must
+// stay as it is.
+type writeRequest struct{ name, method, path, contentType, body string }
+
+// with returns the body with a resourceVersion. current is the wrapper's own.
+func (c writeRequest) with(resourceVersion, current string) []byte {
+	switch {
+	case strings.Contains(c.body, "[2]"):
+		return fmt.Appendf(nil, c.body, resourceVersion, current)
+	case strings.Contains(c.body, "%"):
+		return fmt.Appendf(nil, c.body, resourceVersion)
+	}
+	return []byte(c.body)
+}
+
+// currentAt is the wrapper's resourceVersion of the object at a path; 0 if it has none.
+func (w *writeServer) currentAt(path string) string {
+	path, _, _ = strings.Cut(strings.TrimSuffix(path, "/status"), "?")
+	for collection, resource := range map[string]*served.Resource{
+		servicesInNS: served.Services, slicesInNS: served.EndpointSlices, endpointsInNS: served.Endpoints,
+	} {
+		if name, ok := strings.CutPrefix(path, collection+"/"); ok {
+			return w.current(resource, name)
+		}
+	}
+	return "0"
+}
+
 // TestWritesGetTheUpstreamsResourceVersion, whatever they write it in; the rest of the body stays byte for byte.
 func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 	const jsonType = "application/json"
-	tests := []struct{ name, method, path, contentType, body string }{
+	const versioned = `{"metadata":{"resourceVersion":"%s"}}`
+	w := newWriteServer(t)
+	for _, test := range []writeRequest{
 		{
 			"update", "PUT", servicesInNS + "/open", jsonType,
 			`{"kind":"Service", "metadata": {"name":"open", "resourceVersion" : "%s",` +
 				` "labels":{"resourceVersion":"%[2]s"}},` +
 				`"spec":{"x":[{"metadata":{"resourceVersion":"%[2]s"}}]}}` + "\n",
 		},
-		{"update without a content type", "PUT", servicesInNS + "/open", "", `{"metadata":{"resourceVersion":"%s"}}`},
-		{
-			"update of a parameter", "PUT", servicesInNS + "/open", jsonType + "; charset=utf-8",
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{
-			"the same field twice", "PUT", servicesInNS + "/open", jsonType,
-			`{"metadata":{"resourceVersion":"1","resourceVersion":"%s"},"metadata":{"resourceVersion":"%[1]s"}}`,
-		},
-		{"update in YAML", "PUT", servicesInNS + "/open", "application/yaml", `{"metadata":{"resourceVersion":"%s"}}`},
-		{
-			"update of the status", "PUT", servicesInNS + "/open/status", jsonType,
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{
-			"merge patch", "PATCH", servicesInNS + "/open", "application/merge-patch+json",
-			`{"metadata":{"resourceVersion":"%s","labels":null}}`,
-		},
-		{
-			"strategic merge patch", "PATCH", servicesInNS + "/open", "application/strategic-merge-patch+json",
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{
-			"JSON patch", "PATCH", servicesInNS + "/open", "application/json-patch+json",
+		{"update without a content type", "PUT", servicesInNS + "/open", "", versioned},
+		{"update of a parameter", "PUT", servicesInNS + "/open", jsonType + "; charset=utf-8", versioned},
+		{"the same field twice", "PUT", servicesInNS + "/open", jsonType,
+			`{"metadata":{"resourceVersion":"1","resourceVersion":"%s"},"metadata":{"resourceVersion":"%[1]s"}}`},
+		{"update in YAML", "PUT", servicesInNS + "/open", "application/yaml", versioned},
+		{"update of the status", "PUT", servicesInNS + "/open/status", jsonType, versioned},
+		{"merge patch", "PATCH", servicesInNS + "/open", "application/merge-patch+json",
+			`{"metadata":{"resourceVersion":"%s","labels":null}}`},
+		{"strategic merge patch", "PATCH", servicesInNS + "/open", "application/strategic-merge-patch+json",
+			versioned},
+		{"JSON patch", "PATCH", servicesInNS + "/open", "application/json-patch+json",
 			`[{"op":"test","path":"/metadata/resourceVersion","value":"%s"},{"op":"add","path":"/spec/x",` +
-				`"value":"%[2]s"}]`,
-		},
-		{
-			"apply", "PATCH", servicesInNS + "/open?fieldManager=me", "application/apply-patch+yaml",
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{
-			"deletion", "DELETE", servicesInNS + "/open", jsonType,
-			`{"preconditions":{"uid":"u","resourceVersion":"%s"}}`,
-		},
-		{
-			"a slice that is not governed", "PUT", slicesInNS + "/open-1", jsonType,
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{"a slice of no Service", "PUT", slicesInNS + "/free", jsonType, `{"metadata":{"resourceVersion":"%s"}}`},
-		{
-			"Endpoints that are not governed", "PUT", endpointsInNS + "/open", jsonType,
-			`{"metadata":{"resourceVersion":"%s"}}`,
-		},
-		{
-			"in the view of a unit", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType,
-			`{"metadata":{"resourceVersion":"1"}}`,
-		},
-	}
-	w := newWriteServer(t)
-	resources := map[string]*served.Resource{
-		servicesInNS: served.Services, slicesInNS: served.EndpointSlices, endpointsInNS: served.Endpoints,
-	}
-	for _, test := range tests {
+				`"value":"%[2]s"}]`},
+		{"apply", "PATCH", servicesInNS + "/open?fieldManager=me", "application/apply-patch+yaml", versioned},
+		{"deletion", "DELETE", servicesInNS + "/open", jsonType,
+			`{"preconditions":{"uid":"u","resourceVersion":"%s"}}`},
+		{"a slice that is not governed", "PUT", slicesInNS + "/open-1", jsonType, versioned},
+		{"a slice of no Service", "PUT", slicesInNS + "/free", jsonType, versioned},
+		{"Endpoints that are not governed", "PUT", endpointsInNS + "/open", jsonType, versioned},
+		{"in the view of a unit", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType,
+			`{"metadata":{"resourceVersion":"1"}}`},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			w.t = t
-			current := "0"
-			for collection, resource := range resources {
-				if name, ok := strings.CutPrefix(test.path, collection+"/"); ok {
-					name, _, _ = strings.Cut(name, "?")
-					current = w.current(resource, strings.TrimSuffix(name, "/status"))
-				}
-			}
-			fill := func(resourceVersion string) string {
-				// The second is one that must stay as it is.
-				if strings.Contains(test.body, "[2]") {
-					return fmt.Sprintf(test.body, resourceVersion, current)
-				}
-				if strings.Contains(test.body, "%") {
-					return fmt.Sprintf(test.body, resourceVersion)
-				}
-				return test.body
-			}
-			w.send(test.method, test.path, test.contentType, []byte(fill(current)))
-			if got, want := string(w.body), fill("11"); !equalBodies(test.contentType, got, want) {
+			current := w.currentAt(test.path)
+			w.send(test.method, test.path, test.contentType, test.with(current, current))
+			want := string(test.with("11", current))
+			if got := string(w.body); !equalBodies(test.contentType, got, want) {
 				t.Errorf("the upstream got %s, want %s", got, want)
 			}
 			// One that is not current goes on as it is: the upstream's own, or one that is to conflict.
 			for _, other := range []string{"11", "12", "1", "not a number"} {
-				w.send(test.method, test.path, test.contentType, []byte(fill(other)))
-				if got := string(w.body); got != fill(other) {
-					t.Errorf("the upstream got %s, want %s", got, fill(other))
+				body := test.with(other, current)
+				w.send(test.method, test.path, test.contentType, body)
+				if !bytes.Equal(w.body, body) {
+					t.Errorf("the upstream got %s, want %s", w.body, body)
 				}
 			}
 		})
@@ -259,7 +227,7 @@ func TestWritesInProtobuf(t *testing.T) {
 	const contentType = "application/vnd.kubernetes.protobuf"
 	w := newWriteServer(t)
 	update := func(resourceVersion string) []byte {
-		raw, err := serviceOf("open", resourceVersion, "kept").Marshal()
+		raw, err := serviceOf("open", resourceVersion, `["kept"]`).Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +264,7 @@ func TestWritesInProtobuf(t *testing.T) {
 // TestResourceVersionFollowsTheUpstream, also where clients are shown no difference.
 func TestResourceVersionFollowsTheUpstream(t *testing.T) {
 	w := newWriteServer(t)
-	w.store.Services().Apply(wiretest.Object(serviceOf("open", "12")))
+	w.store.Services().Apply(wiretest.Object(serviceOf("open", "12", "")))
 	w.store.EndpointSlices().Apply(wiretest.Object(sliceOf("free", "", "13")))
 	for path, want := range map[string]string{servicesInNS + "/open": "12", slicesInNS + "/free": "13"} {
 		resource, name := served.Services, "open"
@@ -310,7 +278,7 @@ func TestResourceVersionFollowsTheUpstream(t *testing.T) {
 		}
 	}
 	before := w.current(served.Services, "open")
-	changed := serviceOf("open", "14")
+	changed := serviceOf("open", "14", "")
 	changed.Labels = map[string]string{"new": "label"}
 	w.store.Services().Apply(wiretest.Object(changed))
 	stale := fmt.Sprintf(`{"metadata":{"resourceVersion":%q}}`, before)
@@ -352,14 +320,10 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 		{"PATCH", slicesInNS + "/closed-1", apply, "metadata: {}\nendpoints: []\n", true},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`, false},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"remove","path":"/endpoints/0"}]`, true},
-		{
-			"PATCH", slicesInNS + "/closed-1", jsonPatch,
-			`[{"op":"remove","path":"/endpoints/0","Path":"/metadata/a"}]`, true,
-		},
-		{
-			"PATCH", slicesInNS + "/closed-1", jsonPatch,
-			`[{"op":"move","from":"/endpoints/0","path":"/metadata/labels/a"}]`, true,
-		},
+		{"PATCH", slicesInNS + "/closed-1", jsonPatch,
+			`[{"op":"remove","path":"/endpoints/0","Path":"/metadata/a"}]`, true},
+		{"PATCH", slicesInNS + "/closed-1", jsonPatch,
+			`[{"op":"move","from":"/endpoints/0","path":"/metadata/labels/a"}]`, true},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"replace","path":"","value":{}}]`, true},
 		{"PATCH", slicesInNS + "/closed-1", "application/apply-patch+cbor", "\xa0", true},
 		{"PATCH", slicesInNS + "/closed-1", merge, `nonsense`, true},
@@ -368,10 +332,8 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 		{"PUT", servicesInNS + "/closed", "application/json", `{}`, false},
 		{"PUT", "/superedge-ingress/b" + slicesInNS + "/closed-1", "application/json", `{}`, true},
 		{"PUT", "/superedge-ingress/b" + slicesInNS + "/open-1", "application/json", `{}`, false},
-		{
-			"POST", servicesInNS + "/closed/proxy/path", "application/json", `{"metadata":{"resourceVersion":"1"}}`,
-			false,
-		},
+		{"POST", servicesInNS + "/closed/proxy/path", "application/json", `{"metadata":{"resourceVersion":"1"}}`,
+			false},
 		{"PUT", "/api/v1/namespaces/ns/pods/closed", "application/json", `{}`, false},
 	}
 	w := newWriteServer(t)

@@ -12,7 +12,6 @@ const (
 	optionalPause    = time.Minute
 )
 
-// backoff computes the pauses between attempts.
 type backoff struct {
 	// random returns a number in [0, 1).
 	random func() float64

@@ -43,7 +43,6 @@ func (object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind 
 // DeepCopyObject returns the object itself, because it is immutable.
 func (o object) DeepCopyObject() runtime.Object { return o }
 
-// objectList is a list of objects in wire form.
 type objectList struct {
 	wire.ListMeta
 
@@ -76,7 +75,6 @@ func isOf(resource, kind string) bool {
 	return plural.Resource == resource
 }
 
-// add appends an encoded object.
 func (l *objectList) add(message []byte) error {
 	o, err := wire.ParseObject(message)
 	if err != nil {
@@ -174,12 +172,9 @@ func (d decoder) Decode(
 	return object{o, gvk.Kind}, gvk, nil
 }
 
-// errNoKind is the error for an envelope that does not name the kind of its object.
-var errNoKind = errors.New("the upstream sent an object without a kind")
-
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
 	if typeMeta.Kind == "" {
-		return nil, errNoKind
+		return nil, errors.New("the upstream sent an object without a kind")
 	}
 	if !strings.HasSuffix(typeMeta.Kind, "List") {
 		o, err := wire.ParseObject(message)
@@ -244,7 +239,6 @@ func (i jsonItems) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// itemInWireForm encodes an item of a list.
 func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
 	typed, err := scheme.New(kind)
 	if runtime.IsNotRegisteredError(err) {

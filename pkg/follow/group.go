@@ -1,8 +1,8 @@
 package follow
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -26,8 +26,6 @@ type GroupOptions struct {
 	Config *rest.Config
 	// Barrier, if set, holds back what the sources deliver at the end of an outage.
 	Barrier Barrier
-	// Random returns numbers in [0, 1). It is math/rand/v2's Float64 if nil.
-	Random func() float64
 }
 
 // Group has the sources of one upstream. Its methods may be called by several goroutines at once.
@@ -64,13 +62,10 @@ func NewGroup(options GroupOptions) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
-	if options.Random == nil {
-		options.Random = rand.Float64
-	}
 	return &Group{
 		config: options.Config, httpClient: httpClient,
 		outage:    outage{barrier: options.Barrier},
-		backoff:   backoff{random: options.Random},
+		backoff:   backoff{random: rand.Float64},
 		recovered: make(chan struct{}), retried: make(chan struct{}),
 	}, nil
 }
@@ -120,10 +115,7 @@ func (g *Group) Client(version schema.GroupVersion, silence func(*http.Request) 
 // UserAgent returns the program's User-Agent with a part that distinguishes its requests. SuperEdge's lite-apiserver
 // reads the User-Agent up to the first space, so the part comes before that.
 func (g *Group) UserAgent(part string) string {
-	base := g.config.UserAgent
-	if base == "" {
-		base = rest.DefaultKubernetesUserAgent()
-	}
+	base := cmp.Or(g.config.UserAgent, rest.DefaultKubernetesUserAgent())
 	product, comment, found := strings.Cut(base, " ")
 	product += "+" + part
 	if found {
@@ -137,6 +129,11 @@ func (g *Group) States() []State {
 	g.mu.Lock()
 	sources := slices.Clone(g.sources)
 	g.mu.Unlock()
+	return StatesOf(sources)
+}
+
+// StatesOf returns the states of some sources.
+func StatesOf(sources []*Source) []State {
 	states := make([]State, len(sources))
 	for i, s := range sources {
 		states[i] = s.State()
@@ -260,7 +257,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 		alone = time.NewTimer(g.alone(s.attempts))
 		defer alone.Stop()
 		again = g.recovered
-		if isRefusal(err) || apierrors.IsNotFound(err) {
+		if IsRefusal(err) || apierrors.IsNotFound(err) {
 			// The upstream did answer this source, so it changes nothing that other sources reach it again.
 			again = nil
 		}
@@ -386,11 +383,8 @@ func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
 
 // RetryAfter returns how long the upstream asks clients to wait, within a bound.
 func RetryAfter(err error) time.Duration {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return 0
-	}
-	return min(time.Duration(status.Status().Details.RetryAfterSeconds)*time.Second, longestRetryAfter)
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return min(time.Duration(seconds)*time.Second, longestRetryAfter)
 }
 
 // KnowsNode makes a Witness (see Options) that fails if the API server does not know the node either. An empty list may

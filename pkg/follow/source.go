@@ -312,12 +312,8 @@ func (s *Source) Estimate(ctx context.Context) (int64, error) {
 
 func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 	options.LabelSelector, options.FieldSelector = s.options.LabelSelector, s.options.FieldSelector
-	agent := s.options.Agent
-	if agent == "" {
-		agent = s.options.Name
-	}
 	// The Group decides when to try again. Request has turned off client-go's own retries.
-	request := s.Request(agent).
+	request := s.Request(cmp.Or(s.options.Agent, s.options.Name)).
 		NamespaceIfScoped(s.options.Namespace, s.options.Namespace != "").
 		SpecificallyVersionedParams(options, parameterCodec, schema.GroupVersion{Version: "v1"})
 	if s.options.MetadataOnly {
@@ -412,9 +408,7 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 		} else {
 			all.items = append(all.items, page.items...)
 		}
-		if all.ResourceVersion == "" {
-			all.ResourceVersion = page.ResourceVersion
-		}
+		all.ResourceVersion = cmp.Or(all.ResourceVersion, page.ResourceVersion)
 		if page.Continue == "" {
 			return all, nil
 		}
@@ -636,7 +630,7 @@ func (s *Source) fail(ctx context.Context, err error) {
 		return
 	}
 	now := time.Now()
-	if isRefusal(err) {
+	if IsRefusal(err) {
 		if s.refused == 0 {
 			s.refusedSince = now
 		}
@@ -667,7 +661,7 @@ func (s *Source) fail(ctx context.Context, err error) {
 		forbidder.SetForbidden()
 	}
 	// An upstream that refuses is not away: that is no outage, and the end of an outage does not wait for this source.
-	if !s.options.Optional && !isRefusal(err) && !apierrors.IsNotFound(err) {
+	if !s.options.Optional && !IsRefusal(err) && !apierrors.IsNotFound(err) {
 		s.group.outage.failed(s)
 	}
 }
@@ -686,7 +680,10 @@ func (s *Source) silence(r *http.Request) time.Duration {
 	if s.options.Silence > 0 {
 		return s.options.Silence
 	}
-	return apiclient.SilenceIn(r, s.sawBookmark())
+	if s.sawBookmark() {
+		return apiclient.SilenceWithBookmarks(r)
+	}
+	return apiclient.SilenceIn(r)
 }
 
 // isSame reports whether an error says the same as the one before it.
@@ -695,8 +692,8 @@ func isSame(before, now error) bool {
 		(before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
 }
 
-// isRefusal reports whether the upstream refuses the credentials.
-func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+// IsRefusal reports whether the upstream refuses the credentials.
+func IsRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // isVersionRefused reports whether the upstream does not have the requested resourceVersion, or not any more.
 func isVersionRefused(err error) bool {
@@ -705,19 +702,7 @@ func isVersionRefused(err error) bool {
 
 // isTooLarge reports whether the upstream has not reached the requested resourceVersion.
 func isTooLarge(err error) bool {
-	if !apierrors.IsTimeout(err) {
-		return false
-	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	for _, cause := range status.Status().Details.Causes {
-		if cause.Type == metav1.CauseTypeResourceVersionTooLarge {
-			return true
-		}
-	}
-	return false
+	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
 // isOlder reports whether a resourceVersion is less than another one. It is false if one of them is not a number.

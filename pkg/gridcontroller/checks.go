@@ -102,7 +102,6 @@ func (p *pass) removePassed(ctx context.Context) {
 	}
 }
 
-// startCheck makes the Job of a unit's check.
 func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Check) error {
 	var spec batchv1.JobSpec
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
@@ -114,7 +113,7 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 	if err != nil {
 		return err
 	}
-	selector, tolerations, err := readPods(template)
+	selector, tolerations, err := gridchild.ReadPods(template)
 	if err != nil {
 		return err
 	}
@@ -129,7 +128,7 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
 	seconds := int64(ptr.Deref(check.DeadlineSeconds, rollout.CheckSeconds))
-	spec.ActiveDeadlineSeconds = ptr.To(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
+	spec.ActiveDeadlineSeconds = new(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
 	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
 	job := &batchv1.Job{

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -120,7 +119,6 @@ type childMemory struct {
 	podAt time.Time
 }
 
-// result is the result of syncing one child.
 type result struct {
 	// child is the live child as far as it is known; nil if there is none, or if it is not the grid's.
 	child *child
@@ -249,7 +247,7 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	case live.deleting || live.held: // the cache does not know yet
 		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
 	case live.selectsUnit != a.d.selectsUnit:
-		a.m.selectsUnit = ptr.To(live.selectsUnit)
+		a.m.selectsUnit = new(live.selectsUnit)
 		return nil, &result{again: a.clock.Now()}
 	case a.m.sameAs(live, a.d):
 		return nil, &result{child: live}
@@ -318,7 +316,7 @@ func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
 
 // remove deletes an object that was read, and no other one of its name.
 func (c *cluster) remove(ctx context.Context, object client.Object) error {
-	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())},
+	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -35,6 +35,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
+	"github.com/application-grid/application-grid/pkg/program/restmapper"
 )
 
 // Config configures the controller.
@@ -82,11 +83,11 @@ func Run(ctx context.Context, c Config) error {
 	if err := kinds.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("building the scheme: %w", err)
 	}
+	mapper := restmapper.New(scheme, []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("Node"),
+		apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"),
+	})
 	// The caches can start only when the API server serves the grids, so the CRDs come first.
-	mapper, err := staticMapper(nil, nil)
-	if err != nil {
-		return err
-	}
 	api, err := client.New(c.API, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -97,7 +98,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		return err
 	}
-	m, err := newManager(c, scheme)
+	m, err := newManager(c, scheme, mapper)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
+func newManager(c Config, scheme *runtime.Scheme, mapper meta.RESTMapper) (manager.Manager, error) {
 	labelled, err := labels.Parse(v1.LabelGridSelector) // with any value
 	if err != nil {
 		return nil, fmt.Errorf("building the selector of children: %w", err)
@@ -118,7 +119,7 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	byObject := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: onlyState}}
 	for _, k := range append([]kind{services}, workloads...) {
 		byObject[childObject(k)] = cache.ByObject{
-			Label: labelled, Transform: k.transform, UnsafeDisableDeepCopy: ptr.To(true),
+			Label: labelled, Transform: k.transform, UnsafeDisableDeepCopy: new(true),
 		}
 	}
 	namespaces := map[string]cache.Config{} // empty for all
@@ -127,7 +128,7 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	}
 	options := ctrl.Options{
 		Scheme:         scheme,
-		MapperProvider: staticMapper,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
 		Logger:         klog.Background(),
 		Cache: cache.Options{
 			ByObject:          byObject,
@@ -136,11 +137,11 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 		},
 		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
 		HealthProbeBindAddress:  c.HealthAddress,
-		GracefulShutdownTimeout: ptr.To(stopLimit),
+		GracefulShutdownTimeout: new(stopLimit),
 		Controller: config.Controller{
 			MaxConcurrentReconciles: c.Workers,
-			SkipNameValidation:      ptr.To(true),
-			EnableWarmup:            ptr.To(true),
+			SkipNameValidation:      new(true),
+			EnableWarmup:            new(true),
 		},
 	}
 	if e := c.LeaderElection; e != nil {
@@ -166,25 +167,6 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", filled))
 }
 
-// staticMapper maps the kinds that the controller handles. A mapper that asks the API server would fail at the start
-// while that is away.
-func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
-	mapper.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)
-	// The cache of some namespaces asks of lists, too, whether they are of a namespace.
-	for _, suffix := range []string{"", "List"} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"+suffix), meta.RESTScopeRoot)
-		for _, k := range v1.Kinds {
-			mapper.Add(k.Child.GroupVersion().WithKind(k.Child.Kind+suffix), meta.RESTScopeNamespace)
-			mapper.Add(v1.GroupVersion.WithKind(k.Kind+suffix), meta.RESTScopeNamespace)
-		}
-	}
-	return mapper, nil
-}
-
 func childObject(k kind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(k.Child)
@@ -204,12 +186,11 @@ func onlyState(object any) (any, error) {
 	return object, nil
 }
 
-// addReconcilers adds one controller for each kind of grid.
 func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	if err := metrics.Registry.Register(collector{m.GetCache(), m.Elected()}); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	schemas, err := workloadpatch.NewForConfig(c.API, clock.RealClock{})
+	schemas, err := workloadpatch.NewForConfig(c.API)
 	if err != nil {
 		return err
 	}

@@ -68,10 +68,7 @@ func podsOfSet(name string, spec map[string]any, pods int64) string {
 }
 
 func integer(object map[string]any, fields ...string) int64 {
-	value, _, err := unstructured.NestedInt64(object, fields...)
-	if err != nil {
-		return 0
-	}
+	value, _, _ := unstructured.NestedInt64(object, fields...) // 0 of what is no number
 	return value
 }
 
@@ -83,7 +80,6 @@ func replicasOf(spec map[string]any) int64 {
 	return integer(spec, "replicas")
 }
 
-// countPods counts the pods of a Deployment or StatefulSet.
 func countPods(spec, status map[string]any) progress {
 	return progress{
 		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),

@@ -91,7 +91,10 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		templates: map[string]*gridchild.Templates{}, budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
-	p.units = r.nodes.unitsOf(p.spec.GridUniqKey, p.selectsNodes())
+	if p.selectsNodes() {
+		r.nodes.followLabels(p.spec.GridUniqKey)
+	}
+	p.units = r.nodes.unitsOf(p.spec.GridUniqKey)
 	p.names = slices.Sorted(maps.Keys(p.units))
 	return p
 }
@@ -246,7 +249,6 @@ func (p *pass) sync(ctx context.Context) {
 	}
 }
 
-// syncTemplate syncs children of one template.
 func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 	switch {
 	case t.refused != nil && p.clock.Now().Before(t.retryAt):

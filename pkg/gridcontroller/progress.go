@@ -7,14 +7,10 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -23,8 +19,6 @@ import (
 )
 
 const (
-	// defaultDeadlineSeconds is the default of spec.progressDeadlineSeconds.
-	defaultDeadlineSeconds = 600
 	// podPause is the least time between two reads of the pods of one unit for a message, askPause of those for a
 	// proof. podTimeout is how long all reads of one pass may take.
 	podPause   = 30 * time.Second
@@ -34,11 +28,6 @@ const (
 	podsAtOnce  = 500
 	nodesAtOnce = 3
 )
-
-// progressDeadline is spec.progressDeadlineSeconds.
-func (p *pass) progressDeadline() time.Duration {
-	return time.Duration(ptr.Deref(p.spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
-}
 
 // progressTold returns a unit's state in the live status. It has no time of progress if the unit's workload has been
 // changed since, by a controller that could not write that any more.
@@ -65,7 +54,7 @@ func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
 	case lost:
 		state.Phase = v1.UnitUnreachable
 	}
-	now, deadline := p.clock.Now(), p.progressDeadline()
+	now, deadline := p.clock.Now(), p.spec.ProgressDeadline()
 	if state.Phase != v1.UnitProgressing {
 		m.pod, m.podAt = "", time.Time{}
 		if state.Phase != v1.UnitReady {
@@ -176,7 +165,7 @@ func (p *pass) podIn(ctx context.Context, unit string) (string, error) {
 
 // podsOn reads the pods that a template selects, and whose field has a value.
 func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value string) ([]corev1.Pod, error) {
-	selector, _, err := readPods(template)
+	selector, _, err := gridchild.ReadPods(template)
 	if err != nil {
 		return nil, err
 	}
@@ -188,17 +177,4 @@ func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
 	return pods.Items, nil
-}
-
-// readPods returns what a template says of its pods: the selector, and which taints they tolerate.
-func readPods(template map[string]any) (labels.Selector, []corev1.Toleration, error) {
-	var workload appsv1.DeploymentSpec // it has what all kinds have
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload); err != nil {
-		return nil, nil, fmt.Errorf("reading the template: %w", err)
-	}
-	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the selector: %w", err)
-	}
-	return selector, workload.Template.Spec.Tolerations, nil
 }

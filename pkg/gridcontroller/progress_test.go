@@ -178,90 +178,76 @@ func TestLargeStatus(t *testing.T) {
 	}
 }
 
-// TestProgress: what is read of a workload's spec and status, as the controllers of Kubernetes write them.
-func TestProgress(t *testing.T) {
-	deployment, set, daemon := deploymentProgress, statefulSetProgress, daemonSetProgress
-	onDelete := `{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`
-	for _, test := range []struct {
-		name, spec, status string
-		of                 func(name string, spec, status map[string]any) progress
-		complete           bool
-		// stranded are the pods that an undo leaves in a StatefulSet, waits names those that wait for a person.
-		stranded int64
-		waits    string
-	}{
-		{
-			"replicas left out", `{}`, `{"replicas":1,"updatedReplicas":1,"availableReplicas":1}`, deployment, true, 0,
-			"",
-		},
-		{
-			"old pods left", `{"replicas":1}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":1}`, deployment,
-			false, 0, "",
-		},
-		{"scaled to none", `{"replicas":0}`, `{}`, deployment, true, 0, ""},
-		{"set", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":2,"availableReplicas":2}`, set, true, 0, ""},
-		{
-			"set updating", `{"replicas":2}`,
-			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`, set,
-			false, 0, "",
-		},
-		{
-			"canary", `{"replicas":2,"updateStrategy":{"rollingUpdate":{"partition":1}}}`,
-			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`, set,
-			true, 0, "updateStrategy.rollingUpdate.partition is 1, and keeps web-0 as before",
-		},
-		{
-			"canary of others",
-			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
-			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"updateRevision":"b"}`, set, false, 0,
-			"updateStrategy.rollingUpdate.partition is 2, and keeps web-4, web-5 as before",
-		},
-		{
-			"on delete", onDelete,
-			`{"replicas":5,"currentReplicas":5,"availableReplicas":5,"updateRevision":"b"}`, set, true, 0,
-			"5 of 5 pods wait until somebody deletes them (OnDelete): web-0, web-1, web-2 and 2 more",
-		},
-		{
-			"some are deleted", onDelete,
-			`{"replicas":5,"updatedReplicas":1,"currentReplicas":4,"availableReplicas":5,"updateRevision":"b"}`, set,
-			true, 0, "4 of 5 pods wait until somebody deletes them (OnDelete): those with controller-revision-hash!=b",
-		},
-		{
-			"all are deleted", onDelete, `{"replicas":5,"updatedReplicas":5,"availableReplicas":5}`, set, true, 0, "",
-		},
-		{
-			"a change is on its way", `{}`,
-			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"currentRevision":"a","updateRevision":"b"}`, set,
-			false, 0, "",
-		},
-		{
-			"it was given up", `{}`,
-			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, set,
-			false, 1, "",
-		},
-		{
-			"another change came instead", `{}`,
-			`{"replicas":3,"currentReplicas":2,"currentRevision":"a","updateRevision":"c"}`, set, false, 1, "",
-		},
-		{
-			"they are replaced all at once", `{"podManagementPolicy":"Parallel"}`,
-			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, set,
-			false, 0, "",
-		},
-		{
-			"daemon", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":2}`, daemon,
-			true, 0, "",
-		},
-		{
-			"daemon unavailable", `{}`,
-			`{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, daemon, false, 0, "",
-		},
-	} {
-		got := test.of("web", parse(t, test.spec), parse(t, test.status))
-		if got.complete != test.complete || got.stranded != test.stranded || got.waits != test.waits {
+// progressCase is a workload's spec and status, as the controllers of Kubernetes write them, and what is read of them.
+type progressCase struct {
+	name, spec, status string
+	want               progress // its complete, stranded and waits
+}
+
+func expectProgress(t *testing.T, of func(name string, spec, status map[string]any) progress, cases []progressCase) {
+	t.Helper()
+	for _, test := range cases {
+		got, want := of("web", parse(t, test.spec), parse(t, test.status)), test.want
+		if got.complete != want.complete || got.stranded != want.stranded || got.waits != want.waits {
 			t.Errorf("%s: got %+v", test.name, got)
 		}
 	}
+}
+
+func TestDeploymentProgress(t *testing.T) {
+	expectProgress(t, deploymentProgress, []progressCase{
+		{"replicas left out", `{}`, `{"replicas":1,"updatedReplicas":1,"availableReplicas":1}`,
+			progress{complete: true}},
+		{"old pods left", `{"replicas":1}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":1}`, progress{}},
+		{"scaled to none", `{"replicas":0}`, `{}`, progress{complete: true}},
+	})
+}
+
+func TestDaemonSetProgress(t *testing.T) {
+	expectProgress(t, daemonSetProgress, []progressCase{
+		{"daemon", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":2}`,
+			progress{complete: true}},
+		{"daemon unavailable", `{}`,
+			`{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, progress{}},
+	})
+}
+
+// TestStatefulSetProgress also has the pods that an undo leaves in a StatefulSet, and those that wait for a person.
+func TestStatefulSetProgress(t *testing.T) {
+	onDelete := `{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`
+	expectProgress(t, statefulSetProgress, []progressCase{
+		{"set", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":2,"availableReplicas":2}`, progress{complete: true}},
+		{"set updating", `{"replicas":2}`,
+			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`,
+			progress{}},
+		{"canary", `{"replicas":2,"updateStrategy":{"rollingUpdate":{"partition":1}}}`,
+			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2,"currentReplicas":1,"updateRevision":"b"}`,
+			progress{complete: true, waits: "updateStrategy.rollingUpdate.partition is 1, and keeps web-0 as before"}},
+		{"canary of others",
+			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
+			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"updateRevision":"b"}`,
+			progress{waits: "updateStrategy.rollingUpdate.partition is 2, and keeps web-4, web-5 as before"}},
+		{"on delete", onDelete, `{"replicas":5,"currentReplicas":5,"availableReplicas":5,"updateRevision":"b"}`,
+			progress{complete: true,
+				waits: "5 of 5 pods wait until somebody deletes them (OnDelete): web-0, web-1, web-2 and 2 more"}},
+		{"some are deleted", onDelete,
+			`{"replicas":5,"updatedReplicas":1,"currentReplicas":4,"availableReplicas":5,"updateRevision":"b"}`,
+			progress{complete: true, waits: "4 of 5 pods wait until somebody deletes them (OnDelete): those with " +
+				"controller-revision-hash!=b"}},
+		{"all are deleted", onDelete, `{"replicas":5,"updatedReplicas":5,"availableReplicas":5}`,
+			progress{complete: true}},
+		{"a change is on its way", `{}`,
+			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"currentRevision":"a","updateRevision":"b"}`,
+			progress{}},
+		{"it was given up", `{}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`,
+			progress{stranded: 1}},
+		{"another change came instead", `{}`,
+			`{"replicas":3,"currentReplicas":2,"currentRevision":"a","updateRevision":"c"}`, progress{stranded: 1}},
+		{"they are replaced all at once", `{"podManagementPolicy":"Parallel"}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`,
+			progress{}},
+	})
 }
 
 func parse(t *testing.T, text string) map[string]any {

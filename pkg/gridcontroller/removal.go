@@ -22,7 +22,6 @@ import (
 )
 
 const (
-	// defaultMaxUnits is the default of spec.removal.maxUnits.
 	defaultMaxUnits = "10%"
 	// lossWindow is the time within which units that lose something are counted together.
 	lossWindow = 24 * time.Hour

@@ -176,7 +176,6 @@ func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) 
 	return status, nil
 }
 
-// plan makes the plan.
 func (p *pass) plan(ctx context.Context) error {
 	status, err := p.lastWritten(ctx)
 	if err != nil {
@@ -185,7 +184,7 @@ func (p *pass) plan(ctx context.Context) error {
 	p.before = status.Rollout
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
-		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.progressDeadline(),
+		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
 		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(),

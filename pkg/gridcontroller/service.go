@@ -12,7 +12,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// serviceReconciler reconciles ServiceGrids.
 type serviceReconciler struct {
 	shared
 	nodes *nodes
@@ -28,7 +27,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
-	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey, false))
+	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey))
 	changed := grid.DeepCopy()
 	status := &changed.Status
 	//nolint:gosec // no more than there are nodes

@@ -35,7 +35,6 @@ const (
 	largestStates = 512 << 10
 )
 
-// unitState returns the state of a unit for the status.
 func unitState(template string, r result) v1.UnitState {
 	state := v1.UnitState{Phase: v1.UnitProgressing}
 	if live := r.child; live != nil {
@@ -81,7 +80,6 @@ type summary struct {
 	units, reachable int
 }
 
-// summarize fills in a status from the states of the units.
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	byPhase, told := map[v1.UnitPhase][]string{}, 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {

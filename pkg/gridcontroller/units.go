@@ -49,12 +49,20 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// unitsOf returns the units of a key. From then on note returns the key when they change, with selects also when any
-// label of their nodes does.
-func (n *nodes) unitsOf(key string, selects bool) units {
+// followLabels has note return a key also when any label of the nodes of its units changes.
+func (n *nodes) followLabels(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys[key] = n.keys[key] || selects
+	n.keys[key] = true
+}
+
+// unitsOf returns the units of a key. From then on note returns the key when they change.
+func (n *nodes) unitsOf(key string) units {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.keys[key]; !ok {
+		n.keys[key] = false
+	}
 	all := units{}
 	for _, node := range n.byName {
 		if unit := node.labels[key]; unit != "" {

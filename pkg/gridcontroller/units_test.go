@@ -17,7 +17,7 @@ func TestUnits(t *testing.T) {
 	u.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(u.unitsOf(key, false))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(u.unitsOf(key))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -40,7 +40,7 @@ func TestUnits(t *testing.T) {
 	expect("zone1", "north", "west")
 	expect("rack")
 	expect("other")
-	u.unitsOf("rack", true)
+	u.followLabels("rack")
 	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
 	changes("[rack]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
@@ -50,7 +50,7 @@ func TestUnits(t *testing.T) {
 	}
 	silent := func(want string) {
 		t.Helper()
-		units := u.unitsOf("zone1", false)
+		units := u.unitsOf("zone1")
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(units)), func(unit string) bool {
 			_, all, _ := units.silent(unit)
 			return !all

@@ -30,29 +30,31 @@ func gridChanged() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{})
 }
 
-// enqueue returns a handler that enqueues the grids of an object, as it was before an event and as it is now. gone is
-// set if the object was deleted.
-func enqueue(
-	gridsOf func(ctx context.Context, object client.Object, gone bool) []types.NamespacedName,
-) handler.EventHandler {
-	add := func(ctx context.Context, object client.Object, gone bool, q queue) {
-		for _, grid := range gridsOf(ctx, object, gone) {
-			q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
-		}
+// gridsOf returns the grids that an object concerns.
+type gridsOf func(ctx context.Context, object client.Object) []types.NamespacedName
+
+func (of gridsOf) enqueue(ctx context.Context, object client.Object, q queue) {
+	for _, grid := range of(ctx, object) {
+		q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
 	}
+}
+
+// enqueue returns a handler that enqueues the grids of an object. live returns those of the object as it was before an
+// event and as it is now, deleted those of an object that was deleted.
+func enqueue(live, deleted gridsOf) handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, e.Object, false, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { live.enqueue(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			add(ctx, e.ObjectOld, false, q)
-			add(ctx, e.ObjectNew, false, q)
+			live.enqueue(ctx, e.ObjectOld, q)
+			live.enqueue(ctx, e.ObjectNew, q)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, true, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { deleted.enqueue(ctx, e.Object, q) },
 	}
 }
 
 // ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
 func ofChild(gridKind string) handler.EventHandler {
-	return enqueue(func(_ context.Context, object client.Object, _ bool) []types.NamespacedName {
+	owner := func(_ context.Context, object client.Object) []types.NamespacedName {
 		name := object.GetLabels()[v1.LabelGridSelector]
 		if by := metav1.GetControllerOf(object); by != nil {
 			if by.Kind != gridKind || by.APIVersion != v1.GroupVersion.String() {
@@ -64,17 +66,14 @@ func ofChild(gridKind string) handler.EventHandler {
 			return nil
 		}
 		return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: name}}
-	})
+	}
+	return enqueue(owner, owner)
 }
 
 // ofNode keeps nodes up to date, and enqueues the grids whose units are others.
 func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
-	return enqueue(func(ctx context.Context, object client.Object, gone bool) (names []types.NamespacedName) {
-		state := stateOf(object)
-		if gone {
-			state = nil
-		}
-		for _, key := range nodes.note(object.GetName(), state) {
+	changed := func(ctx context.Context, name string, state *nodeState) (names []types.NamespacedName) {
+		for _, key := range nodes.note(name, state) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
@@ -89,5 +88,10 @@ func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 			})
 		}
 		return names
+	}
+	return enqueue(func(ctx context.Context, node client.Object) []types.NamespacedName {
+		return changed(ctx, node.GetName(), stateOf(node))
+	}, func(ctx context.Context, node client.Object) []types.NamespacedName {
+		return changed(ctx, node.GetName(), nil)
 	})
 }

@@ -44,7 +44,6 @@ type Limits struct {
 	UnitsPerGrid int
 }
 
-// check returns an error if a grid exceeds the limits.
 func (l Limits) check(key string, units int) error {
 	switch {
 	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
@@ -194,7 +193,6 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	return result, err
 }
 
-// deleteUnusedTemplates removes unused templates from the pool, if spec.autoDeleteUnusedTemplate is set.
 func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
 	spec, _ := v1.Workload(grid)
 	unused := gridchild.UnusedTemplates(spec)

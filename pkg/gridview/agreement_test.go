@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -38,10 +37,7 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 			}
 			nodes[fmt.Sprint("n", i)] = labels
 		}
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}}
-		if annotation := annotations[random.IntN(len(annotations))]; annotation != "" {
-			service.Annotations = map[string]string{"topologyKeys": annotation}
-		}
+		service := wiretest.ServiceOf("shop/s", annotations[random.IntN(len(annotations))])
 		if random.IntN(3) == 0 {
 			if service.Annotations == nil {
 				service.Annotations = map[string]string{}
@@ -50,10 +46,7 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		}
 		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
 		for i := range endpointSlices {
-			endpointSlices[i] = discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: fmt.Sprint("s-", i),
-				Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
-			}}
+			endpointSlices[i] = *wiretest.SliceOf(fmt.Sprint("shop/s-", i), "s")
 			for j := range random.IntN(5) {
 				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, j)}}
 				if node := random.IntN(8); node < 7 { // n6 is no node
@@ -117,7 +110,7 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 	store := storagetest.New(storagetest.Options{NodeName: node, KeepKubernetesEndpoint: true})
 	var all []*wire.Object
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		all = append(all, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodes[name]}}))
+		all = append(all, wiretest.NodeWith(name, nodes[name]))
 	}
 	store.NodeLabels().Replace(all)
 	store.Services().Replace([]*wire.Object{wiretest.Object(service)})

@@ -221,7 +221,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	}
 	slices.Sort(s.Dark)
 	if len(s.TopologyKeys) == 0 && len(p.units) > 0 {
-		s.Foreign = ptr.To(p.foreign(t))
+		s.Foreign = new(p.foreign(t))
 		if s.Message == "" && t.heedsHints() {
 			s.Message = "hints keep part of the traffic in its zone"
 		}

@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -24,12 +24,7 @@ var previewNodes = map[string]topology.Labels{
 // endpointsOn is a slice of Service s with an endpoint on each of these nodes: "e1", "e1!" for one that is not ready,
 // "e1>z1" for one with a hint for zone z1, "" for one on no node.
 func endpointsOn(nodes ...string) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
+	s := wiretest.SliceOf("s-1", "s")
 	for i, node := range nodes {
 		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}}
 		node, zone, hinted := strings.Cut(node, ">")
@@ -49,7 +44,7 @@ func endpointsOn(nodes ...string) *discoveryv1.EndpointSlice {
 }
 
 func previewService(change func(*corev1.Service)) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}
+	s := wiretest.ServiceOf("s", "")
 	if change != nil {
 		change(s)
 	}
@@ -60,33 +55,33 @@ func annotate(value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Annotations = map[string]string{"topologyKeys": value} }
 }
 
+// previewCase is a Service with its endpoints, and what closing it would do.
+type previewCase struct {
+	service   func(*corev1.Service)
+	endpoints []string
+	ready     int
+	readyIn   string
+	foreign   float64 // in percent, or nothing
+	dark      string
+	message   string
+	closed    bool
+}
+
+const nothing = -1
+
 func TestPreview(t *testing.T) {
-	const nothing = -1
-	for name, test := range map[string]struct {
-		service   func(*corev1.Service)
-		endpoints []string
-		ready     int
-		readyIn   string
-		// foreign in percent
-		foreign float64
-		dark    string
-		message string
-		closed  bool
-	}{
+	for name, test := range map[string]previewCase{
 		"an endpoint on every node": {
 			endpoints: []string{"e1", "e2", "w1", "cloud"}, ready: 4, readyIn: "east=2 west=1",
 			foreign: (0.5 + 0.5 + 0.75) / 3 * 100,
 		},
 		"in one unit only": {endpoints: []string{"e1"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3, dark: "west"},
 		"in no unit":       {endpoints: []string{"cloud", ""}, ready: 2, foreign: 100, dark: "east west"},
-		"not ready is none": {
-			endpoints: []string{"e1", "w1!"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3, dark: "west",
-		},
+		"not ready is none": {endpoints: []string{"e1", "w1!"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3,
+			dark: "west"},
 		"dark today": {endpoints: []string{"e1!"}, foreign: nothing, message: "no endpoint is ready anywhere"},
-		"hints are heeded": {
-			endpoints: []string{"e1>z1", "w1>z2"}, ready: 2, readyIn: "east=1 west=1", foreign: 0,
-			message: "hints keep",
-		},
+		"hints are heeded": {endpoints: []string{"e1>z1", "w1>z2"}, ready: 2, readyIn: "east=1 west=1", foreign: 0,
+			message: "hints keep"},
 		"hints that lead away": {
 			endpoints: []string{"e1>z2", "w1>z1"}, ready: 2, readyIn: "east=1 west=1", foreign: 100,
 			message: "hints keep",
@@ -95,9 +90,8 @@ func TestPreview(t *testing.T) {
 			endpoints: []string{"e1>z1", "w1>z9"}, ready: 2, readyIn: "east=1 west=1", foreign: 50.0 / 3,
 			message: "hints keep",
 		},
-		"one endpoint without hints": {
-			endpoints: []string{"e1>z1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50,
-		},
+		"one endpoint without hints": {endpoints: []string{"e1>z1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			foreign: 50},
 		"its own node only": {
 			service: func(s *corev1.Service) {
 				s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
@@ -125,38 +119,42 @@ func TestPreview(t *testing.T) {
 			p.AddSlice(endpointsOn(test.endpoints...))
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
-			preview := p.Preview()
-			if preview.NodesWithoutUnit != 1 || len(preview.Units) != 2 ||
-				preview.Units[0] != (PreviewUnit{"east", 2}) {
-				t.Errorf("units %v, %d nodes in none", preview.Units, preview.NodesWithoutUnit)
-			}
-			got := preview.Services[0]
-			var readyIn []string
-			for _, unit := range []string{"east", "west"} {
-				if n := got.ReadyIn[unit]; n > 0 {
-					readyIn = append(readyIn, fmt.Sprintf("%s=%d", unit, n))
-				}
-			}
-			if got.Ready != test.ready || strings.Join(readyIn, " ") != test.readyIn ||
-				strings.Join(got.Dark, " ") != test.dark {
-				t.Errorf("ready %d, %v, dark %v", got.Ready, readyIn, got.Dark)
-			}
-			if preview.Healthy() != (test.dark == "") {
-				t.Errorf("healthy: %v", preview.Healthy())
-			}
-			switch {
-			case test.foreign == nothing && got.Foreign == nil:
-			case test.foreign == nothing || got.Foreign == nil || math.Abs(*got.Foreign*100-test.foreign) > 1e-9:
-				t.Errorf("foreign %v, want %v", ptr.Deref(got.Foreign, nothing)*100, test.foreign)
-			}
-			if !strings.HasPrefix(got.Message, test.message) || (test.message == "" && got.Message != "") {
-				t.Errorf("message %q", got.Message)
-			}
-			const command = `kubectl annotate --overwrite service -n ns s 'topologyKeys=["site"]'`
-			if got.Command != command && !test.closed || got.Command != "" && test.closed {
-				t.Errorf("command %q", got.Command)
-			}
+			expectPreview(t, p.Preview(), test)
 		})
+	}
+}
+
+func expectPreview(t *testing.T, preview *Preview, want previewCase) {
+	t.Helper()
+	if preview.NodesWithoutUnit != 1 || len(preview.Units) != 2 ||
+		preview.Units[0] != (PreviewUnit{"east", 2}) {
+		t.Errorf("units %v, %d nodes in none", preview.Units, preview.NodesWithoutUnit)
+	}
+	got := preview.Services[0]
+	var readyIn []string
+	for _, unit := range []string{"east", "west"} {
+		if n := got.ReadyIn[unit]; n > 0 {
+			readyIn = append(readyIn, fmt.Sprintf("%s=%d", unit, n))
+		}
+	}
+	if got.Ready != want.ready || strings.Join(readyIn, " ") != want.readyIn ||
+		strings.Join(got.Dark, " ") != want.dark {
+		t.Errorf("ready %d, %v, dark %v", got.Ready, readyIn, got.Dark)
+	}
+	if preview.Healthy() != (want.dark == "") {
+		t.Errorf("healthy: %v", preview.Healthy())
+	}
+	switch {
+	case want.foreign == nothing && got.Foreign == nil:
+	case want.foreign == nothing || got.Foreign == nil || math.Abs(*got.Foreign*100-want.foreign) > 1e-9:
+		t.Errorf("foreign %v, want %v", ptr.Deref(got.Foreign, nothing)*100, want.foreign)
+	}
+	if !strings.HasPrefix(got.Message, want.message) || (want.message == "" && got.Message != "") {
+		t.Errorf("message %q", got.Message)
+	}
+	const command = `kubectl annotate --overwrite service -n ns s 'topologyKeys=["site"]'`
+	if got.Command != command && !want.closed || got.Command != "" && want.closed {
+		t.Errorf("command %q", got.Command)
 	}
 }
 

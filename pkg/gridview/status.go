@@ -145,8 +145,11 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		s.lookFor(&unit, child, live)
 		g.Units = append(g.Units, unit)
 	}
-	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	g.Problem = unanswered(grid, status.ObservedGeneration, ready)
+	if g.Problem == "" && (len(g.Units) == 0 || ready.Reason == v1.ReasonInvalidKey) {
+		g.Problem = notReady(ready) // otherwise the units say what concerns them
+	}
 	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
 		g.Problem, g.RollsOut = ready.Message, true
 	}
@@ -182,7 +185,8 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
 		Service: grid.Name + v1.ServiceSuffix, UnitCount: grid.Status.Units,
 	}
-	g.Problem = gridProblem(grid, grid.Status.ObservedGeneration, grid.Status.Conditions, false)
+	ready := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionReady)
+	g.Problem = cmp.Or(unanswered(grid, grid.Status.ObservedGeneration, ready), notReady(ready))
 	if g.Problem == "" && s.Children != nil {
 		switch live := s.Children[g.Service]; {
 		case live == nil:
@@ -282,9 +286,9 @@ func foreign(kind string, live metav1.Object) string {
 	return text + "belongs to no grid"
 }
 
-// gridProblem says what concerns the grid as a whole; units is whether its units tell what concerns them.
-func gridProblem(grid metav1.Object, observed int64, conditions []metav1.Condition, units bool) string {
-	switch ready := meta.FindStatusCondition(conditions, v1.ConditionReady); {
+// unanswered says why the status is not that of the grid as it is; "" if it is, and then ready is not nil.
+func unanswered(grid metav1.Object, observed int64, ready *metav1.Condition) string {
+	switch {
 	case grid.GetDeletionTimestamp() != nil:
 		return "the grid is being deleted"
 	case ready == nil:
@@ -292,10 +296,14 @@ func gridProblem(grid metav1.Object, observed int64, conditions []metav1.Conditi
 	case observed < grid.GetGeneration():
 		return fmt.Sprintf("the controller has not answered the last change of the grid yet (generation %d of %d); is "+
 			"application-grid-controller running?", observed, grid.GetGeneration())
-	case units && ready.Reason != v1.ReasonInvalidKey:
-		return ""
-	case ready.Status != metav1.ConditionTrue:
-		return ready.Reason + ": " + ready.Message
 	}
 	return ""
+}
+
+// notReady says why the grid is not ready; "" if it is, or if that is not known.
+func notReady(ready *metav1.Condition) string {
+	if ready == nil || ready.Status == metav1.ConditionTrue {
+		return ""
+	}
+	return ready.Reason + ": " + ready.Message
 }

@@ -2,6 +2,7 @@ package gridview
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,19 @@ func childrenOf(uids map[string]string) map[string]*metav1.PartialObjectMetadata
 	return children
 }
 
+// inWords is "unit phase ready/desired nodes: problem" of each unit.
+func inWords(units []Unit) string {
+	var words []string
+	for _, u := range units {
+		nodes := "-"
+		if u.Nodes != nil {
+			nodes = fmt.Sprint(*u.Nodes)
+		}
+		words = append(words, fmt.Sprintf("%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
+	}
+	return strings.Join(words, "; ")
+}
+
 // TestUnits: every state that a unit can be in, in words.
 func TestUnits(t *testing.T) {
 	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "east"}, "n3": {"zone1": ""}, "n4": {}}
@@ -52,7 +66,7 @@ func TestUnits(t *testing.T) {
 		states   map[string]v1.UnitState
 		nodes    map[string]topology.Labels
 		children map[string]string // name: UID of the controller; nil if they could not be read
-		want     string            // unit phase ready/desired nodes: problem
+		want     string            // see inWords
 	}{
 		{"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
 			"east Ready 2/2 2: "},
@@ -63,43 +77,32 @@ func TestUnits(t *testing.T) {
 			"east Progressing 1/1 2: 1 of 1 pods not available yet"},
 		{"old pods are left", progressing(1, 1, 1, 1), nodes, nil,
 			"east Progressing 1/1 2: Deployment echo-east is being created or changed"},
-		{
-			"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected,
-				Message: "field is immutable"}}, nodes, map[string]string{},
-			"east Failed 0/0 2: Rejected: field is immutable",
-		},
+		{"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected,
+			Message: "field is immutable"}}, nodes, map[string]string{},
+			"east Failed 0/0 2: Rejected: field is immutable"},
 		{"one failure of very many", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected}},
 			nodes, nil, "east Failed 0/0 2: Rejected"},
-		{
-			"vanished",
-			map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1, ReadyReplicas: 1,
-				RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
+		{"vanished", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1,
+			ReadyReplicas: 1, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
 			nodes, map[string]string{"echo-east": "u"},
 			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is " +
-				"removed in 1m30s unless one comes back",
-		},
-		{
-			"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving,
-				RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
+				"removed in 1m30s unless one comes back"},
+		{"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving,
+			RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
 			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is " +
-				"removed now: denied",
-		},
-		{
-			"SuperEdge's status",
+				"removed now: denied"},
+		{"SuperEdge's status",
 			map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
-			map[string]string{"echo-east": "u"},
-			"east Unknown 2/2 2: the controller has not told of this unit yet",
-		},
+			map[string]string{"echo-east": "u"}, "east Unknown 2/2 2: the controller has not told of this unit yet"},
 		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
 			"this unit yet"},
 		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{},
 			"east Missing 0/0 2: there is no Deployment echo-east of this grid"},
 		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{},
 			"east Missing 2/2 2: there is no Deployment echo-east of this grid"},
-		{
-			"the name is taken", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
-			"east Failed 2/2 2: NameConflict: Deployment echo-east exists already and belongs to DeploymentGrid grid-v",
-		},
+		{"the name is taken", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
+			"east Failed 2/2 2: NameConflict: Deployment echo-east exists already and belongs to DeploymentGrid " +
+				"grid-v"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := Surroundings{Nodes: test.nodes, Now: now}
@@ -110,21 +113,11 @@ func TestUnits(t *testing.T) {
 			g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: test.states,
 				Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
 			answer := Workloads(v1.DeploymentGridKind, g, s)
-			var got []string
-			healthy := true
-			for _, u := range answer.Units {
-				nodes := "-"
-				if u.Nodes != nil {
-					nodes = fmt.Sprint(*u.Nodes)
-				}
-				got = append(got, fmt.Sprintf(
-					"%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
-				healthy = healthy && u.Phase == v1.UnitReady
-			}
-			if got := strings.Join(got, "; "); got != test.want {
+			if got := inWords(answer.Units); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
-			if answer.Healthy != healthy || answer.Problem != "" {
+			unready := slices.ContainsFunc(answer.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+			if answer.Healthy == unready || answer.Problem != "" {
 				t.Errorf("got %+v", answer)
 			}
 		})

@@ -28,7 +28,6 @@ const (
 	ServiceOpen ServiceState = "Open"
 )
 
-// serviceStates are the states in order.
 var serviceStates = []ServiceState{
 	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceClosed, ServiceOpen,
 }

@@ -29,7 +29,6 @@ const (
 	MapUnused MapState = "Unused"
 )
 
-// mapStates are the states in order.
 var mapStates = []MapState{MapFailed, MapUnreachable, MapChanging, MapReady, MapUnused}
 
 // UnitMap is the units of a cluster over one label key, and how each is.

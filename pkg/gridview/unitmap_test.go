@@ -5,20 +5,16 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // summaryOf is a Service with this annotation and these endpoints in short.
 func summaryOf(name, annotation, endpoints string, nodes map[string]topology.Labels) ServiceSummary {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
-	if annotation != "" {
-		service.Annotations = map[string]string{"topologyKeys": annotation}
-	}
+	service := wiretest.ServiceOf("shop/"+name, annotation)
 	return OfService(service, []discoveryv1.EndpointSlice{slice(endpoints)}, nodes).Summary(nodes)
 }
 
@@ -151,8 +147,7 @@ func TestSeenBy(t *testing.T) {
 	nodes := map[string]topology.Labels{
 		"a1": {"zone": "a", "rack": "1"}, "a2": {"zone": "a", "rack": "2"}, "b1": {"zone": "b", "rack": "1"},
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s",
-		Annotations: map[string]string{"topologyKeys": `["rack","zone"]`}}}
+	service := wiretest.ServiceOf("s", `["rack","zone"]`)
 	endpointSlices := []discoveryv1.EndpointSlice{slice("p@a2 q@b1")}
 	var got []string
 	for _, u := range Group(KeysOf(service), nodes).SeenBy([]string{"a1", "a2", "unknown"}, service, endpointSlices) {
@@ -178,9 +173,7 @@ func BenchmarkOfService(b *testing.B) {
 				nodes[fmt.Sprint("n", i)] = topology.Labels{"zone": fmt.Sprint("u", i)}
 				fmt.Fprintf(&text, "p%d@n%d ", i, i)
 			}
-			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-				Annotations: map[string]string{"topologyKeys": `["zone"]`},
-			}}
+			service := wiretest.ServiceOf("s", `["zone"]`)
 			endpointSlices := []discoveryv1.EndpointSlice{slice(text.String())}
 			b.ResetTimer()
 			for b.Loop() {

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -61,88 +61,61 @@ func tell(v *View) string {
 	return strings.Join(lines, "\n")
 }
 
+// viewOf is the view of a Service with this annotation, if any, and these EndpointSlices.
+func viewOf(annotation string, slices []string, nodes map[string]topology.Labels) *View {
+	var endpointSlices []discoveryv1.EndpointSlice
+	for _, text := range slices {
+		endpointSlices = append(endpointSlices, slice(text))
+	}
+	return OfService(wiretest.ServiceOf("shop/echo-svc", annotation), endpointSlices, nodes)
+}
+
 func TestViews(t *testing.T) {
 	nodes := map[string]topology.Labels{
 		"a1": {"zone": "a", "region": "r"}, "a2": {"zone": "a", "region": "r"},
 		"b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"}, "bare": {},
 	}
-	tests := []struct {
+	for _, test := range []struct {
 		name, annotation string
 		slices           []string
 		want             []string
 		closed, healthy  bool
 		without          string
 	}{
-		{
-			"every unit has its own", `["zone"]`, []string{"p@a1 q@a2", "r@b1 s@c1"},
-			[]string{"(bare) zone: ", "a(a1 a2) zone: p q", "b(b1) zone: r", "c(c1) zone: s"}, true, true, "",
-		},
-		{
-			"a unit is without", `["zone"]`, []string{"p@a1 r!@b1"},
-			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r!", "c(c1) zone: "}, false, false, "b c",
-		},
-		{
-			"endpoints that nobody sees", `["zone"]`, []string{"p@a1 r@b1 s@c1 x@bare y@gone z"},
-			[]string{
-				"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
-				"hidden z: it names no node", "hidden x: node bare has no label zone",
-				"hidden y: there is no node gone",
-			}, true, false, "",
-		},
-		{
-			"one that is not ready is no reason to act", `["zone"]`, []string{"p@a1 r@b1 s@c1 x!@bare"},
+		{"every unit has its own", `["zone"]`, []string{"p@a1 q@a2", "r@b1 s@c1"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p q", "b(b1) zone: r", "c(c1) zone: s"}, true, true, ""},
+		{"a unit is without", `["zone"]`, []string{"p@a1 r!@b1"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r!", "c(c1) zone: "}, false, false, "b c"},
+		{"endpoints that nobody sees", `["zone"]`, []string{"p@a1 r@b1 s@c1 x@bare y@gone z"},
 			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
-				"hidden x!: node bare has no label zone"}, true, true, "",
-		},
-		{
-			"in order of preference", `["zone", "region"]`, []string{"p@a1"},
-			[]string{
-				"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p",
-				"zone=c,region=s(c1) : ",
-			},
-			false, false, "zone=c,region=s",
-		},
-		{
-			"in order of preference, any at last", `["zone", "region", "*"]`, []string{"p@a1 r!@b1"},
+				"hidden z: it names no node", "hidden x: node bare has no label zone",
+				"hidden y: there is no node gone"}, true, false, ""},
+		{"one that is not ready is no reason to act", `["zone"]`, []string{"p@a1 r@b1 s@c1 x!@bare"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
+				"hidden x!: node bare has no label zone"}, true, true, ""},
+		{"in order of preference", `["zone", "region"]`, []string{"p@a1"},
+			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p",
+				"zone=c,region=s(c1) : "}, false, false, "zone=c,region=s"},
+		{"in order of preference, any at last", `["zone", "region", "*"]`, []string{"p@a1 r!@b1"},
 			[]string{"(bare) *: p r!", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p r!",
-				"zone=c,region=s(c1) *: p r!"}, true, true, "",
-		},
-		{
-			"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`,
+				"zone=c,region=s(c1) *: p r!"}, true, true, ""},
+		{"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`,
 			[]string{"p@a1 s!@c1 r@b1"},
 			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) zone: r",
-				"zone=c,region=s(c1) : ",
-				"hidden s!: " + notPreferred}, false, false, "zone=c,region=s",
-		},
+				"zone=c,region=s(c1) : ", "hidden s!: " + notPreferred}, false, false, "zone=c,region=s"},
 		{"any alone", `["*"]`, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) *: z p"}, true, true, ""},
 		{"not governed", ``, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) : z p"}, false, true, ""},
-		{
-			"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true,
-			"",
-		},
-		{
-			"not governed, and nothing ready", ``, []string{"p!@a1"}, []string{"(a1 a2 b1 bare c1) : p!"}, false, false,
-			"",
-		},
-		{
-			"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false,
-			false, "",
-		},
+		{"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true,
+			""},
+		{"not governed, and nothing ready", ``, []string{"p!@a1"}, []string{"(a1 a2 b1 bare c1) : p!"}, false, false,
+			""},
+		{"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false,
+			false, ""},
 		{"no endpoints", `["zone"]`, nil, []string{"(bare) zone: ", "a(a1 a2) zone: ", "b(b1) zone: ", "c(c1) zone: "},
-			false,
-			false, "a b c"},
-	}
-	for _, test := range tests {
+			false, false, "a b c"},
+	} {
 		t.Run(test.name, func(t *testing.T) {
-			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc"}}
-			if test.annotation != "" {
-				service.Annotations = map[string]string{"topologyKeys": test.annotation}
-			}
-			var endpointSlices []discoveryv1.EndpointSlice
-			for _, text := range test.slices {
-				endpointSlices = append(endpointSlices, slice(text))
-			}
-			view := OfService(service, endpointSlices, nodes)
+			view := viewOf(test.annotation, test.slices, nodes)
 			if got, want := tell(view), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -160,9 +133,7 @@ func TestViews(t *testing.T) {
 
 // TestEmptyLabel: an empty value is a value for the rule.
 func TestEmptyLabel(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s",
-		Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
-	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@n1")},
+	view := OfService(wiretest.ServiceOf("s", `["zone"]`), []discoveryv1.EndpointSlice{slice("p@n1")},
 		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}})
 	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

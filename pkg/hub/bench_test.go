@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -191,26 +190,17 @@ func fillForBench(s *shares) {
 	var nodes []*wire.Object
 	for i := range benchWatchers {
 		for _, unit := range []string{"a", "b"} {
-			nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name: unit + strconv.Itoa(i), Labels: map[string]string{"zone": unit},
-			}}))
+			nodes = append(nodes, wiretest.Node(unit+strconv.Itoa(i), unit))
 		}
 	}
 	f.Input(facts.InputNodes).Replace(nodes)
-	f.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},
-	}})})
+	f.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Service("strict", `["zone"]`)})
 	f.Input(facts.InputEndpointSlices).Replace([]*wire.Object{benchSlice(0)})
 }
 
 // benchSlice has 50 endpoints, two of them in unit a, of which one changes with every version.
 func benchSlice(version int) *wire.Object {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "strict-1", Labels: map[string]string{discoveryv1.LabelServiceName: "strict"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
+	slice := wiretest.SliceOf("strict-1", "strict")
 	for i := range 50 {
 		unit := "b"
 		if i < 2 {

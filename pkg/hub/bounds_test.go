@@ -44,18 +44,12 @@ func newBoundsWorld(nodes []*wire.Object, services map[string]string, slices ...
 	}
 	var objects []*wire.Object
 	for name, keys := range services {
-		objects = append(objects, boundsService(name, keys))
+		objects = append(objects, wiretest.Service(name, keys))
 	}
 	w.nodes.Replace(nodes)
 	w.services.Replace(objects)
 	w.slices.Replace(slices)
 	return w
-}
-
-func boundsService(name, keys string) *wire.Object {
-	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": keys},
-	}})
 }
 
 // boundsNode is a node as a kubelet reports it, with a status as large as many are.
@@ -87,12 +81,7 @@ func boundsNodes(count int, zone func(i int) int) (nodes []*wire.Object) {
 }
 
 func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
+	slice := wiretest.SliceOf(name, service)
 	for i, node := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", node/256, node%256, i)},
@@ -308,7 +297,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		streams = append(streams, st)
 	}
 	before := liveHeap()
-	w.services.Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
+	w.services.Apply(wiretest.Service("theirs", `["kubernetes.io/hostname"]`))
 	w.slices.Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
 	sent := 0
 	for _, st := range streams {
@@ -321,7 +310,7 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 		t.Errorf("%d classes of %d sets, %d bytes of heap, %d bytes to a node", stats.classes, stats.sets, grown, sent)
 	}
 	// And of keys that no node has there is no class.
-	w.services.Apply(boundsService("nobodys", `["nobody/has-it"]`))
+	w.services.Apply(wiretest.Service("nobodys", `["nobody/has-it"]`))
 	if got := w.stats(); got.classes != stats.classes {
 		t.Errorf("%d classes", got.classes)
 	}
@@ -345,7 +334,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	}
 	first := follow()
 	for name, keys := range services {
-		w.services.Apply(boundsService(name, keys))
+		w.services.Apply(wiretest.Service(name, keys))
 		w.slices.Apply(boundsSlice(name, name, 0, 2))
 	}
 	drain(t, first)

@@ -102,7 +102,6 @@ func appendFrame(dst []byte, o *object) []byte {
 	return append(wire.AppendWatchFrame(dst, string(watch.Modified), o.kind.TypeMeta, len(message)), message...)
 }
 
-// message is the object in protobuf, with a body.
 func (o *object) message(body []byte) []byte {
 	version, _ := strconv.ParseUint(o.upstream.ResourceVersion, 10, 64) // 0 if there is none
 	return wire.AppendObject(nil, o.upstream.Meta, body, version)

@@ -3,10 +3,10 @@ package hub
 import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // The states of the three resources, as tests have them.
@@ -50,12 +50,10 @@ func newTestCluster(nodes nodeStates, services serviceStates, slices sliceStates
 
 // nodeObject is a node with labels and an address.
 func nodeObject(name string, labels map[string]string) *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
-		},
-	}
+	n := wiretest.NodeOf(name, "")
+	n.Labels = labels
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	return n
 }
 
 // putNode puts a node; nil labels remove it.
@@ -69,9 +67,7 @@ func (c testCluster) putNode(name string, labels map[string]string) {
 
 // putService puts a Service; no keys remove it.
 func (c testCluster) putService(name, keys string) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": keys},
-	}}
+	service := wiretest.ServiceOf(name, keys)
 	if keys == "" {
 		c.Delete(service)
 	} else {
@@ -81,12 +77,7 @@ func (c testCluster) putService(name, keys string) {
 
 // putSlice puts a slice; no endpoints remove it.
 func (c testCluster) putSlice(name string, state sliceState) {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: state.service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
+	slice := wiretest.SliceOf(name, state.service)
 	for _, e := range state.endpoints {
 		slice.Endpoints = append(slice.Endpoints,
 			discoveryv1.Endpoint{Addresses: []string{e.address}, NodeName: ptr.To(e.node)})

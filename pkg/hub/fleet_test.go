@@ -175,11 +175,17 @@ type smallFleet struct {
 	refused []string
 }
 
-// inFleet runs a test in a bubble: with so many replicas, and a wrapper for each of the named nodes, that follow.
-// fallback is how long the hub may be away, in HubAuto.
-func inFleet(
-	t *testing.T, replicas int, nodes []string, mode upstream.HubMode, fallback time.Duration, test func(*smallFleet),
-) {
+// fleetOptions say how many replicas a fleet has, and on which nodes it has wrappers. fallback is how long the hub may
+// be away, in HubAuto.
+type fleetOptions struct {
+	replicas int
+	nodes    []string
+	mode     upstream.HubMode
+	fallback time.Duration
+}
+
+// inFleet runs a test in a bubble, with wrappers that follow.
+func inFleet(t *testing.T, o fleetOptions, test func(*smallFleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &smallFleet{t: t, cluster: newTestCluster(firstNodes, firstServices, firstSlices)}
@@ -196,14 +202,14 @@ func inFleet(
 		}()
 		defer running.Wait()
 		defer cancel()
-		for i := range replicas {
+		for i := range o.replicas {
 			f.replicas = append(f.replicas, &replica{link: newLink(f.cluster)})
 			f.startReplica(i)
 		}
 		f.until("the replicas are ready", func() bool {
 			return !slices.ContainsFunc(f.replicas, func(r *replica) bool { return r.current() != nil })
 		})
-		for _, name := range nodes {
+		for _, name := range o.nodes {
 			w := &nodeWrapper{f: f, name: name, api: f.cluster, node: storagetest.New(storagetest.Options{
 				NodeName: name, KeepKubernetesEndpoint: true,
 			})}
@@ -215,7 +221,7 @@ func inFleet(
 			var err error
 			w.upstream, err = upstream.New(upstream.Options{
 				Config: toCluster, Facts: w.node.Facts, NodeName: name,
-				Hub: upstream.HubOptions{Mode: mode, Config: toCluster, FallbackAfter: fallback,
+				Hub: upstream.HubOptions{Mode: o.mode, Config: toCluster, FallbackAfter: o.fallback,
 					Changing: func(upstream.Way) { w.ways++ }, Room: func() int64 { return 0 }},
 			})
 			if err != nil {
@@ -233,7 +239,7 @@ func inFleet(
 // inSmallFleet runs a test with two replicas and the wrapper of the node a1.
 func inSmallFleet(t *testing.T, mode upstream.HubMode, test func(*smallFleet)) {
 	t.Helper()
-	inFleet(t, 2, []string{"a1"}, mode, upstream.DefaultHubFallback, func(f *smallFleet) {
+	inFleet(t, fleetOptions{2, []string{"a1"}, mode, upstream.DefaultHubFallback}, func(f *smallFleet) {
 		f.expectShown("10.0.0.1")
 		test(f)
 	})

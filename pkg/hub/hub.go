@@ -141,7 +141,6 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	return s, nil
 }
 
-// newAPI makes the API server.
 func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServer, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, and what discovery answers

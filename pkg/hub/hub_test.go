@@ -26,6 +26,7 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and
@@ -52,7 +53,7 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 		sliceStates{"free-1": {"free", onBoth}, "strict-1": {"strict", onBoth}})}
 	upstream := httptest.NewServer(h.cluster)
 	tb.Cleanup(upstream.Close)
-	connection, err := apiclient.Fixed(&rest.Config{Host: upstream.URL})
+	connection, err := apiclient.Options{Master: upstream.URL, QPS: 1000, Burst: 1000, PassesOn: true}.Connect()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -437,8 +438,8 @@ func (w *failingWriter) Write(b []byte) (int, error) {
 // end that makes it JSON.
 func TestAListIsWholeOrNone(t *testing.T) {
 	t.Parallel()
-	good := newObject(&kindService, boundsService("good", "[]"), nil)
-	bad := newObject(&kindService, boundsService("bad", "[]"), []byte{0xff})
+	good := newObject(&kindService, wiretest.Service("good", "[]"), nil)
+	bad := newObject(&kindService, wiretest.Service("bad", "[]"), []byte{0xff})
 	var written bytes.Buffer
 	if err := writeList(&written, "Service", []*object{good, good}); err != nil || !json.Valid(written.Bytes()) {
 		t.Errorf("%v: %s", err, &written)

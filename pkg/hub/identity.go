@@ -64,7 +64,6 @@ type callers struct {
 	options Config
 }
 
-// authorize is an authorizer.AuthorizerFunc.
 func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.GetAPIGroup() == hubv1alpha1.GroupName && a.IsResourceRequest() {
 		if reason := c.refusal(a); reason != "" {

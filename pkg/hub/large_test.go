@@ -17,6 +17,42 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
+func largeFleetService(i int) *corev1.Service {
+	name := fmt.Sprintf("svc-%05d", i)
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, UID: types.UID(fmt.Sprintf("%036d", i)),
+			Labels:      map[string]string{"superedge.io/grid-selector": name, "superedge.io/grid-uniq-key": "zone"},
+			Annotations: map[string]string{"topologyKeys": `["zone"]`},
+		},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// largeFleetSlice is the EndpointSlice of largeFleetService.
+func largeFleetSlice(i, endpoints int, node func() int) *discoveryv1.EndpointSlice {
+	name := fmt.Sprintf("svc-%05d", i)
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name + "-abcde", Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
+	}
+	for e := range endpoints {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", i/250, i%250, e)},
+			NodeName:   ptr.To(fmt.Sprintf("node-%d", node())),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name + "-x7k2p"},
+		})
+	}
+	return s
+}
+
 // BenchmarkLargeFleet is a change of one endpoint, until it is encoded for all streams of its unit, in a fleet of
 // 10,000 nodes in 1,000 units with 20,000 governed Services of 50 endpoints each. All nodes have a stream; nothing is
 // sent. It logs the heap; docs/hub.md quotes it.
@@ -27,40 +63,12 @@ func BenchmarkLargeFleet(b *testing.B) {
 	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % units }), nil)
 	all := make([]*wire.Object, services)
 	for i := range all {
-		name := fmt.Sprintf("svc-%05d", i)
-		all[i] = wiretest.Object(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: name, UID: types.UID(fmt.Sprintf("%036d", i)),
-				Labels: map[string]string{
-					"superedge.io/grid-selector": name, "superedge.io/grid-uniq-key": "zone",
-				},
-				Annotations: map[string]string{"topologyKeys": `["zone"]`},
-			},
-			Spec: corev1.ServiceSpec{
-				ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, Selector: map[string]string{"app": name},
-				Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
-			},
-		})
+		all[i] = wiretest.Object(largeFleetService(i))
 	}
 	w.services.Replace(all)
 	made := make([]*discoveryv1.EndpointSlice, services)
 	for i := range all {
-		name := fmt.Sprintf("svc-%05d", i)
-		made[i] = &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: name + "-abcde", Labels: map[string]string{discoveryv1.LabelServiceName: name},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
-		}
-		for e := range endpoints {
-			made[i].Endpoints = append(made[i].Endpoints, discoveryv1.Endpoint{
-				Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", i/250, i%250, e)},
-				NodeName:   ptr.To(fmt.Sprintf("node-%d", random.IntN(nodes))),
-				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)},
-				TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name + "-x7k2p"},
-			})
-		}
+		made[i] = largeFleetSlice(i, endpoints, func() int { return random.IntN(nodes) })
 		all[i] = wiretest.Object(made[i])
 	}
 	w.slices.Replace(all)

@@ -84,7 +84,6 @@ func writeList(w io.Writer, kind string, objects []*object) error {
 	return err
 }
 
-// json encodes the object.
 func (o *object) json() ([]byte, error) {
 	body := o.body
 	if o.kind == &kindLabels {

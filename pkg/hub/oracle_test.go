@@ -584,7 +584,7 @@ func TestOracle(t *testing.T) {
 			t.Run(fmt.Sprint(mode, seed), func(t *testing.T) {
 				t.Parallel()
 				// So short that wrappers go both ways often.
-				inFleet(t, 3, []string{"a1", "a2", "b1", "b2"}, mode, 15*time.Second,
+				inFleet(t, fleetOptions{3, []string{"a1", "a2", "b1", "b2"}, mode, 15 * time.Second},
 					func(f *smallFleet) { playOracle(f, seed) })
 			})
 		}

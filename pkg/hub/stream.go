@@ -81,7 +81,6 @@ func (st *stream) end(reason error) {
 	st.signal()
 }
 
-// endStreams ends all streams, and returns how many.
 func (s *shares) endStreams(reason error) (ended int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -60,16 +61,16 @@ func (s *Store) allow(accounts []types.NamespacedName) {
 	}
 }
 
-// kindOf returns the kind that a request of an account is for, "" is the kubelet; nil if none of that is kept.
-func (s *Store) kindOf(info serve.RequestInfo, account string, getOnly bool) *kind {
-	k := kind{account: account, getOnly: getOnly}
-	k.Group, k.Version, k.Resource = info.Group, info.Version, info.Resource
+// kindOf returns the kind that a request is for, with k's account and getOnly; nil if none of that is kept.
+func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
+	k.resource = &resource{GroupVersionResource: schema.GroupVersionResource{
+		Group: info.Group, Version: info.Version, Resource: info.Resource}}
 	return s.kinds[k.key()]
 }
 
 // get returns the one object that a request is for; nil if kube-apiserver has not said to the account that it is there.
 func (s *Store) get(info serve.RequestInfo, account string) *wire.Object {
-	k, name := s.kindOf(info, account, false), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
+	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 	if account == "" {
 		return s.find(k, name)
 	}
@@ -83,7 +84,7 @@ func (s *Store) get(info serve.RequestInfo, account string) *wire.Object {
 	if o := s.find(k, name); o != nil {
 		return o
 	}
-	return s.find(s.kindOf(info, account, true), name)
+	return s.find(s.kindOf(info, kind{account: account, getOnly: true}), name)
 }
 
 // scopeOf returns the scope that an account reads with a request. ok is false if it is not kept.
@@ -94,7 +95,7 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 		(watches && info.Name != "") {
 		return scope{}, false
 	}
-	k := s.kindOf(info, account, info.Name != "")
+	k := s.kindOf(info, kind{account: account, getOnly: info.Name != ""})
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if k == nil || err != nil {
 		return scope{}, false
@@ -105,9 +106,6 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	}
 	return in, len(in.namespace)+len(in.fields) <= scopeLength
 }
-
-// errFull is the error for more scopes than are kept of one account.
-var errFull = fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
 
 // note begins to keep a scope of an account. The error, which comes once, says that there are too many.
 func (s *Store) note(in scope) error {
@@ -128,7 +126,7 @@ func (s *Store) note(in scope) error {
 		s.poke()
 	case !s.full[in.kind.account]:
 		s.full[in.kind.account] = true
-		return errFull
+		return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
 	}
 	return nil
 }
@@ -219,7 +217,6 @@ type asAccount struct {
 	account string
 }
 
-// errNoAccount is the error for an account without a token.
 var errNoAccount = errors.New("there is no token of the ServiceAccount for a pod of this node")
 
 // RoundTrip implements http.RoundTripper.

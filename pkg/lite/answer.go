@@ -12,11 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
@@ -51,21 +50,17 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 		info.Verb == "watch" && info.Name != "":
 		return unknown(r)
 	}
-	k := s.store.kindOf(info, account, false)
+	k := s.store.kindOf(info, kind{account: account})
 	query := r.URL.Query()
 	if k == nil || query.Get("labelSelector") != "" || query.Get("continue") != "" {
 		return unknown(r)
-	}
-	as, err := negotiate(r, k)
-	if err != nil {
-		return err
 	}
 	if info.Name != "" && info.Verb == "get" {
 		object := s.store.get(info, account)
 		if object == nil {
 			return unknown(r)
 		}
-		return as.write(w, k.Type(), encoded(object))
+		return serve.WriteObject(w, r, k.resource, object)
 	}
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {
@@ -78,9 +73,9 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 		return unknown(r) // never older than what the client has seen
 	}
 	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
-		return as.writeList(w, version, objects)
+		return serve.WriteList(w, r, k.resource, version, objects)
 	}
-	return s.answerWatch(w, r, as, answered{version, objects, newest, back})
+	return s.answerWatch(w, r, k, answered{version, objects, newest, back})
 }
 
 // answered is what a watch is answered from.
@@ -94,32 +89,23 @@ type answered struct {
 
 // answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then goes on
 // there from the version that it has.
-func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as representation, from answered) error {
+func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, from answered) error {
 	query := r.URL.Query()
-	initial := serve.IsTrue(query, "sendInitialEvents")
 	end := time.NewTimer(24 * time.Hour)
 	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
 		end.Reset(time.Duration(seconds) * time.Second)
 	}
 	defer end.Stop()
-	var body []byte
-	var err error
-	if initial || from.from == 0 {
-		for _, o := range from.objects {
-			if body, err = as.appendEvent(body, watch.Added, encoded(o)); err != nil {
-				return err
-			}
-		}
-	}
+	initial, bookmark := serve.IsTrue(query, "sendInitialEvents"), uint64(0)
 	if initial && serve.IsTrue(query, "allowWatchBookmarks") {
-		if body, err = as.appendEvent(body, watch.Bookmark, bookmark(from.version)); err != nil {
-			return err
-		}
+		bookmark = from.version
 	}
-	w.Header().Set("Content-Type", as.contentType(true))
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body)                      // if the client is gone, its request ends
-	_ = http.NewResponseController(w).Flush() // as above
+	if !initial && from.from > 0 {
+		from.objects = nil
+	}
+	if err := serve.BeginWatch(w, r, k.resource, from.objects, bookmark); err != nil {
+		return err
+	}
 	select {
 	case <-from.back:
 	case <-end.C:
@@ -127,16 +113,6 @@ func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, as represen
 	case <-s.stopping.Done():
 	}
 	return nil
-}
-
-// bookmark is the object that says that a watch has shown all that there was at its beginning.
-func bookmark(version uint64) []byte {
-	meta := metav1.ObjectMeta{Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
-	encodedMeta, err := meta.Marshal()
-	if err != nil {
-		return nil // it has one annotation
-	}
-	return wire.AppendObject(nil, encodedMeta, nil, version)
 }
 
 // answerToken answers with the token that kube-apiserver gave for the same request, while the token is valid.
@@ -165,24 +141,11 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 	granted.Spec.Audiences = asked.Spec.Audiences
 	granted.Status = authenticationv1.TokenRequestStatus{Token: kept.Token,
 		ExpirationTimestamp: metav1.NewTime(kept.Expiration)}
-	message, err := granted.Marshal()
-	if err != nil {
-		return err
-	}
-	k := newKind[authenticationv1.TokenRequest](authenticationv1.SchemeGroupVersion, "tokenrequests")
-	as, err := negotiate(r, k)
-	if err != nil {
-		return err
-	}
-	as.code = http.StatusCreated
-	return as.write(w, k.Type(), message)
+	return serve.WriteTyped(w, r, http.StatusCreated,
+		wire.TypeMeta{APIVersion: granted.APIVersion, Kind: granted.Kind}, granted)
 }
 
-// decodeBody reads a protobuf or JSON body.
-func decodeBody(body []byte, into interface {
-	runtime.Object
-	Unmarshal(data []byte) error
-}) error {
+func decodeBody(body []byte, into served.Typed) error {
 	if _, message, err := wire.Unwrap(body); err == nil {
 		return into.Unmarshal(message)
 	}

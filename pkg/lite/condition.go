@@ -49,10 +49,8 @@ func (s *Server) condition() corev1.NodeCondition {
 func (s *Server) told() corev1.NodeCondition {
 	node := &corev1.Node{}
 	if s.store.decode(nodes, types.NamespacedName{Name: s.store.node}, node) {
-		for _, c := range node.Status.Conditions {
-			if c.Type == v1.NodeStartsAlone {
-				return c
-			}
+		if c := v1.StartsAlone(node); c != nil {
+			return *c
 		}
 	}
 	return corev1.NodeCondition{}

@@ -12,6 +12,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
 // ExplainPath is where the node's own kubelet, or root with its certificate, gets an Explanation as JSON.
@@ -68,7 +70,7 @@ func (s *Server) missing() []string {
 	if err := s.tooOld(); err != nil {
 		missing = append(missing, err.Error())
 	}
-	if err := checkCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()); err != nil {
+	if err := CheckCertificate(s.config.Kubeconfig, s.store.now(), s.clientCAs.Load()); err != nil {
 		missing = append(missing, err.Error())
 	}
 	return missing
@@ -81,9 +83,9 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	for in, required := range needed.scopes {
 		switch _, objects, ok := s.read(in); {
 		case !ok:
-			missing = append(missing, fmt.Sprintf("%s %s is not known", in.kind.name, in.object()))
+			missing = append(missing, fmt.Sprintf("%s %s is not known", in.kind.Kind, in.object()))
 		case required && len(objects) == 0:
-			missing = append(missing, fmt.Sprintf("%s %s does not exist", in.kind.name, in.object()))
+			missing = append(missing, fmt.Sprintf("%s %s does not exist", in.kind.Kind, in.object()))
 		}
 	}
 	for request := range needed.tokens {
@@ -195,7 +197,7 @@ func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume co
 }
 
 // decode reads an object. It reports whether there is one.
-func (s *Store) decode(k *kind, name types.NamespacedName, into typed) bool {
+func (s *Store) decode(k *kind, name types.NamespacedName, into served.Typed) bool {
 	o := s.find(k, name)
 	return o != nil && into.Unmarshal(encoded(o)) == nil
 }
@@ -217,7 +219,6 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 	return all, failed
 }
 
-// serveExplanation answers ExplainPath.
 func (s *Server) serveExplanation(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	answer, err := json.Marshal(s.explain())

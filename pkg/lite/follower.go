@@ -129,16 +129,6 @@ func answerTo(ctx context.Context, request *rest.Request) ([]byte, error) {
 	return result.Raw()
 }
 
-// states are those of the fixed sources.
-func (f *follower) states() []follow.State {
-	states := make([]follow.State, 0, len(f.fixed))
-	for _, source := range f.fixed {
-		states = append(states, source.State())
-	}
-	return states
-}
-
-// follow begins to follow a scope.
 func (f *follower) follow(in scope) error {
 	source, err := f.groups[in.kind.account].Add(follow.Options{
 		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
@@ -271,9 +261,7 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	client, ok := f.clients[key]
 	if !ok {
 		var err error
-		client, err = f.groups[key.account].Client(key.version, func(r *http.Request) time.Duration {
-			return apiclient.SilenceIn(r, false)
-		})
+		client, err = f.groups[key.account].Client(key.version, apiclient.SilenceIn)
 		if err != nil {
 			return err
 		}
@@ -291,14 +279,13 @@ func (f *follower) get(ctx context.Context, in scope) error {
 		return err
 	}
 	object, kind := follow.Decoded(got)
-	if object == nil || kind != in.kind.name || object.Name != in.object() {
+	if object == nil || kind != in.kind.Kind || object.Name != in.object() {
 		return fmt.Errorf("the answer is another object: %T of kind %q", got, kind)
 	}
 	to.At(object.ResourceVersion, func() { to.Apply(object) })
 	return nil
 }
 
-// scopes are those of all sets.
 func (s *Store) scopes() []scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()

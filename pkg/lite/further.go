@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -50,18 +51,14 @@ func (s *Server) serveFurther(ctx context.Context) {
 	logger := klog.FromContext(ctx).WithValues("address", s.config.Further.Address)
 	server := s.httpServer(ctx, s.tlsConfig(s.config.Further.certificate()))
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	ticker := time.NewTicker(listenInterval)
-	defer ticker.Stop()
-	for said := false; ctx.Err() == nil; said = true {
+	said := false
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		err := s.config.Further.serve(ctx, server)
 		if ctx.Err() == nil && !said {
 			logger.Error(err, "Cannot serve pods, trying again")
 		}
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		}
-	}
+		said = true
+	}, listenInterval)
 }
 
 func (f Further) serve(ctx context.Context, server *http.Server) error {

@@ -97,14 +97,9 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 	return nil, errors.New("it has no client certificate")
 }
 
-// CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate; nil if it can.
-func CheckCertificate(kubeconfig string, now time.Time) error {
-	return checkCertificate(kubeconfig, now, nil)
-}
-
-// checkCertificate is CheckCertificate, and returns also why a server that knows these CAs does not answer the kubelet;
-// with nil it does not look.
-func checkCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool) error {
+// CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate, or why a server that
+// knows these CAs does not answer the kubelet; with nil it does not look at that. It returns nil if neither is so.
+func CheckCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool) error {
 	certificate, err := kubeletCertificate(kubeconfig)
 	switch {
 	case err != nil:

@@ -2,37 +2,30 @@ package lite
 
 import (
 	"fmt"
-	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
+// resource is the descriptor of a kind, by a name that hides no field of its own.
+type resource = served.Resource
+
 // kind is a kind of object that is kept.
 type kind struct {
-	schema.GroupVersionResource
+	*resource
 
-	name string
 	// account is the ServiceAccount that is answered with it, as NAMESPACE/NAME; "" for the kubelet.
 	account string
 	// getOnly is set for what the Node authorizer lets a node get, but not list or watch
 	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes), and for what an account gets by name.
-	getOnly  bool
-	newTyped func() typed
-}
-
-// typed is a Go type of k8s.io/api with its protobuf methods.
-type typed interface {
-	runtime.Object
-	Unmarshal(data []byte) error
+	getOnly bool
 }
 
 // key names the kind in the journal.
@@ -47,26 +40,10 @@ func (k *kind) key() string {
 	}
 }
 
-// Type returns the apiVersion and kind of an object.
-func (k *kind) Type() wire.TypeMeta {
-	return wire.TypeMeta{APIVersion: k.GroupVersion().String(), Kind: k.name}
+func newKind[T any, P served.TypedPointer[T]](version schema.GroupVersion, name string) *kind {
+	return &kind{resource: served.Of[T, P](version, name, resource{})}
 }
 
-// ListType returns the apiVersion and kind of a list.
-func (k *kind) ListType() wire.TypeMeta {
-	return wire.TypeMeta{APIVersion: k.GroupVersion().String(), Kind: k.name + "List"}
-}
-
-// newKind returns the kind of T. The name of the Go type is that of the kind.
-func newKind[T any, P interface {
-	*T
-	typed
-}](version schema.GroupVersion, resource string) *kind {
-	return &kind{GroupVersionResource: version.WithResource(resource), name: reflect.TypeFor[T]().Name(),
-		newTyped: func() typed { return P(new(T)) }}
-}
-
-// gets sets getOnly.
 func (k *kind) gets() *kind {
 	k.getOnly = true
 	return k
@@ -76,7 +53,7 @@ func (k *kind) gets() *kind {
 var (
 	nodes          = newKind[corev1.Node](corev1.SchemeGroupVersion, "nodes")
 	pods           = newKind[corev1.Pod](corev1.SchemeGroupVersion, "pods")
-	services       = newKind[corev1.Service](corev1.SchemeGroupVersion, "services")
+	services       = &kind{resource: served.Services}
 	secrets        = newKind[corev1.Secret](corev1.SchemeGroupVersion, "secrets")
 	configMaps     = newKind[corev1.ConfigMap](corev1.SchemeGroupVersion, "configmaps")
 	claims         = newKind[corev1.PersistentVolumeClaim](corev1.SchemeGroupVersion, "persistentvolumeclaims").gets()
@@ -89,19 +66,6 @@ var (
 	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, resourceClaims,
 		csiNodes, csiDrivers, runtimeClasses}
 )
-
-// serviceFields are those of Services. The kubelet asks for the Services that have a cluster IP.
-func serviceFields(body []byte) (fields.Set, error) {
-	values, err := served.Services.Fields(body)
-	if err != nil {
-		return nil, err
-	}
-	found := fields.Set{}
-	for i, label := range served.Services.FieldLabels {
-		found[label] = values[i]
-	}
-	return found, nil
-}
 
 // scope names a set of objects: all that a list of a kind with this namespace and field selector has.
 type scope struct {
@@ -130,13 +94,14 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	values := fields.Set{}
-	if s.kind.GroupVersionResource == services.GroupVersionResource {
-		if values, err = serviceFields(o.Body); err != nil {
-			return false, err
-		}
+	found, err := s.kind.Fields(o.Body) // the kubelet asks for the Services that have a cluster IP
+	if err != nil {
+		return false, err
 	}
-	values["metadata.name"], values["metadata.namespace"] = o.Name, o.Namespace
+	values := fields.Set{"metadata.name": o.Name, "metadata.namespace": o.Namespace}
+	for i, label := range s.kind.FieldLabels {
+		values[label] = found[i]
+	}
 	for _, requirement := range selector.Requirements() {
 		if _, ok := values[requirement.Field]; !ok {
 			return false, fmt.Errorf("the field %s of %s is not known", requirement.Field, s.kind.Resource)
@@ -157,7 +122,6 @@ func always(node string) []scope {
 	}
 }
 
-// podsOf is the scope of the node's pods.
 func podsOf(node string) scope {
 	return scope{pods, "", fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }

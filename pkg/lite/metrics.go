@@ -9,7 +9,6 @@ import (
 
 const namespace = "lite_apiserver"
 
-// metrics has the server's metrics.
 type metrics struct {
 	registry *prometheus.Registry
 	answers  *prometheus.CounterVec
@@ -55,7 +54,7 @@ func newMetrics(s *Server) *metrics {
 			}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
 			Help: "Bytes written to the journal."}, func() float64 { return float64(s.written()) }),
-		follow.Metrics(namespace, s.follower.states),
+		follow.Metrics(namespace, func() []follow.State { return follow.StatesOf(s.follower.fixed) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

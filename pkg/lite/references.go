@@ -23,7 +23,6 @@ type tokenRequest struct {
 // defaultExpiration is the ExpirationSeconds of a token for which none are given.
 const defaultExpiration = 3600
 
-// needs are what pods name.
 type needs struct {
 	// scopes are true for those without which a pod does not start.
 	scopes map[scope]bool
@@ -69,7 +68,7 @@ type referrer struct {
 
 func (r referrer) add() {
 	for _, s := range r.pod.Spec.ImagePullSecrets {
-		r.optional(secrets, s.Name, ptr.To(true))
+		r.optional(secrets, s.Name, new(true))
 	}
 	for i := range r.pod.Spec.Volumes {
 		r.volume(&r.pod.Spec.Volumes[i])

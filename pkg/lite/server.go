@@ -187,15 +187,7 @@ func (s *Server) connect() error {
 
 // forward makes a handler that passes requests on. variant says with which of the node's own credentials.
 func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler, error) {
-	ordinary, err := s.connection.Transport(variant)
-	if err != nil {
-		return nil, err
-	}
-	upgrade, err := s.connection.Transport(func(config *rest.Config) *rest.Config {
-		config = variant(config)
-		config.NextProtos = []string{"http/1.1"}
-		return config
-	})
+	ordinary, upgrade, err := s.connection.Transports(variant)
 	if err != nil {
 		return nil, err
 	}
@@ -424,7 +416,6 @@ func (s *Server) tooOld() error {
 	return err
 }
 
-// serveHealth serves /healthz, /livez, /readyz and /metrics.
 func (s *Server) serveHealth(ctx context.Context) {
 	if s.config.HealthAddress == "" {
 		return

@@ -1,7 +1,6 @@
 package lite
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,7 +54,6 @@ type Store struct {
 	changed chan struct{}
 }
 
-// set is one set of objects.
 type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
@@ -287,17 +285,14 @@ func textOf(at time.Time) []byte {
 	return text
 }
 
-// errClockBehind is the error for an age that cannot be told.
-var errClockBehind = errors.New("the clock is behind the time at which kube-apiserver was last heard of, so that how " +
-	"long it has been away is not known")
-
 // silence is how long kube-apiserver has said nothing of the node's pods. The error says that it cannot be told.
 func (s *Store) silence() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	age := time.Since(s.heard)
 	if age < 0 {
-		return 0, errClockBehind
+		return 0, errors.New("the clock is behind the time at which kube-apiserver was last heard of, so that how " +
+			"long it has been away is not known")
 	}
 	return age, nil
 }
@@ -410,9 +405,7 @@ func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool)
 		}
 		objects = append(objects, o)
 	}
-	slices.SortFunc(objects, func(a, b *wire.Object) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(objects, (*wire.Object).Compare)
 	return set.version, objects, true
 }
 
@@ -503,7 +496,6 @@ func encodeToken(request tokenRequest, kept token) (key string, value []byte) {
 	return keyOf(keyToken, string(name)), value
 }
 
-// putToken keeps a token.
 func (s *Store) putToken(request tokenRequest, kept token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -512,7 +504,6 @@ func (s *Store) putToken(request tokenRequest, kept token) {
 	s.pending[key] = value
 }
 
-// token returns the token that was kept for a request.
 func (s *Store) token(request tokenRequest) (token, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

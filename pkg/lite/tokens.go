@@ -32,8 +32,7 @@ func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 		if err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get a token for a pod, trying again",
 				"namespace", request.Namespace, "pod", request.Pod, "err", err)
-			var unanswered *url.Error
-			if errors.As(err, &unanswered) {
+			if _, unanswered := errors.AsType[*url.Error](err); unanswered {
 				return
 			}
 			continue
@@ -96,14 +95,11 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 		Issued: issued}, err
 }
 
-// errNoToken is the error for a token that does not say when it expires.
-var errNoToken = errors.New("the token is not a JSON web token with an expiry")
-
 // expiry reads when a token expires by itself (RFC 7519, 4.1.4). It comes from kube-apiserver, so nothing is verified.
 func expiry(bearer string) (time.Time, error) {
 	_, said, err := parseToken(bearer)
 	if err != nil || said.Expiry == nil {
-		return time.Time{}, errNoToken
+		return time.Time{}, errors.New("the token is not a JSON web token with an expiry")
 	}
 	return said.Expiry.Time(), nil
 }

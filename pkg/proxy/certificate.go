@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -204,16 +205,7 @@ func (c *servingCertificate) write(name string, mode fs.FileMode, content []byte
 
 // run requests and renews the certificate until ctx is done.
 func (c *servingCertificate) run(ctx context.Context) {
-	ticker := time.NewTicker(certificateInterval)
-	defer ticker.Stop()
-	for {
-		c.try(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, c.try, certificateInterval)
 }
 
 // try does what can be done now for a certificate of the cluster.

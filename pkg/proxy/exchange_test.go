@@ -11,22 +11,21 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // siteNode is a node of zone a with an InternalIP.
 func siteNode(name, address string) *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": "a"}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: address},
-		}},
+	n := wiretest.NodeOf(name, "a")
+	n.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: address},
 	}
+	return n
 }
 
 // siteOfTwo is a cluster with two nodes in zone a, and the Service s with the pod p on node1.

@@ -18,7 +18,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -72,9 +71,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t
 
 func newDoor(f *testing.F) *door {
 	f.Helper()
-	d := &door{proxy: newProxy(f, Config{
-		Upstream: &rest.Config{Host: "http://127.0.0.1:1", BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
-	})}
+	d := &door{proxy: newProxy(f, Config{NodeName: "node0"})}
 	p := d.proxy
 	p.stop() // watches end at once
 	p.facts.Input(facts.InputServices).Replace([]*wire.Object{

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
@@ -66,7 +64,7 @@ func (p *Proxy) noteFiles(report *health.Report) {
 	if stateErr != nil {
 		report.Note("state-dir: no snapshot can be kept: %v", stateErr)
 	}
-	if err := p.connection.Problem(); err != nil {
+	if err := p.config.Connection.Problem(); err != nil {
 		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
 	}
 }
@@ -82,9 +80,9 @@ func (p *Proxy) noteSource(report *health.Report, s follow.State) {
 		report.Note("%s: not followed, no client has asked for it", s.Name)
 	case s.Forbidden && s.Optional:
 		report.Note("%s: the upstream refuses it: %v", s.Name, s.Err)
-	case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
+	case s.Forbidden, !s.Optional && !s.Synced && follow.IsRefusal(s.Err):
 		report.Fail("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name,
-			p.connection.Credentials(), s.Err)
+			p.config.Connection.Credentials(), s.Err)
 	case s.Absent:
 		p.noteAbsent(report, s)
 	case !s.Synced:
@@ -129,7 +127,7 @@ func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 // noteSite says which nodes and pods of the site are seen otherwise than the API server sees them.
 func (p *Proxy) noteSite(report *health.Report) {
 	if p.autonomy != nil {
-		report.Details = append(report.Details, autonomyDetails(p.autonomy.Status())...)
+		noteAutonomy(report, p.autonomy.Status())
 	}
 	if p.config.Runtime != nil && p.livePods != nil {
 		report.Note("%s", livePodsDetail(p.livePods.Status()))
@@ -152,10 +150,6 @@ func (p *Proxy) isLive() bool {
 		return false
 	}
 }
-
-// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is
-// not away, and a snapshot that is served grows old for another reason.
-func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
 
 // registerPatience is how long after the start a node may take to register. After that, names near to its name are
 // suggested.
@@ -181,27 +175,21 @@ func (p *Proxy) unknownNode() string {
 // age returns how long ago a time was; 0 if it is in the future, because the clock was set back.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 
-// autonomyDetails say which endpoints are hidden because their nodes are dead, or why none are.
-func autonomyDetails(s deadnodes.Status) []string {
-	var details []string
+// noteAutonomy says which endpoints are hidden because their nodes are dead, or why none are.
+func noteAutonomy(report *health.Report, s deadnodes.Status) {
 	switch {
 	case s.Err != nil:
-		details = append(details, fmt.Sprintf(
-			"autonomy: no endpoint is hidden for a dead node, there is no good answer from the health service: %v",
-			s.Err))
+		report.Note("autonomy: no endpoint is hidden for a dead node, there is no good answer from the health "+
+			"service: %v", s.Err)
 	case len(s.Dead) == 0:
-		details = append(details, "autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
+		report.Note("autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
 	default:
-		details = append(details, fmt.Sprintf(
-			"autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead)))
+		report.Note("autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead))
 	}
 	if len(s.UnknownAddresses) > 0 {
-		details = append(details, fmt.Sprintf(
-			"autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses are "+
-				"listed again within 10 minutes",
-			some(s.UnknownAddresses)))
+		report.Note("autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses "+
+			"are listed again within 10 minutes", some(s.UnknownAddresses))
 	}
-	return details
 }
 
 // namedNames is how many nodes or addresses a line names before it only counts.

@@ -130,7 +130,6 @@ func (m *metrics) RuntimeAsked(err error) {
 	countAnswer(m.runtimePolls, err, errors.Is(err, livepods.ErrSilent))
 }
 
-// countAnswer counts a question by its result.
 func countAnswer(questions *prometheus.CounterVec, err error, isTimeout bool) {
 	result := "ok"
 	switch {

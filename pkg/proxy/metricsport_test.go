@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/freeport"
@@ -33,8 +32,7 @@ func TestMetricsAddress(t *testing.T) {
 }
 
 func TestBadMetricsAddress(t *testing.T) {
-	_, err := New(Config{Upstream: &rest.Config{}, BindAddress: "127.0.0.1:0", MetricsAddress: "51008"},
-		klog.Background())
+	_, err := New(Config{BindAddress: "127.0.0.1:0", MetricsAddress: "51008"}, klog.Background())
 	if err == nil || !strings.Contains(err.Error(), "--metrics-bind-address") {
 		t.Errorf("got %v", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -127,12 +128,20 @@ func onMachineUpFor(t *testing.T, up time.Duration) bool {
 // refusing is an upstream that nothing listens at.
 func refusing(t *testing.T) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	// It is bound, so that nobody else gets the port while the test runs, and does not listen.
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	return "http://" + listener.Addr().String()
+	t.Cleanup(func() { _ = unix.Close(socket) })
+	if err := unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", address.(*unix.SockaddrInet4).Port)
 }
 
 // connected is an upstream that does with every connection what the function says.
@@ -451,6 +460,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	revisions := func(w *wrapper) string {
 		var all []string
 		for _, path := range []string{services, endpointSlices, "/api/v1/nodes?fieldSelector=metadata.name%3Dnode0"} {
+			w.expectSoon(http.StatusOK, path) // a wrapper is ready before it has its Node
 			for _, o := range w.list(path).Items {
 				all = append(all, o.Name+" "+o.ResourceVersion)
 			}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -34,9 +35,7 @@ import (
 
 // Config configures a Proxy.
 type Config struct {
-	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
-	Upstream *rest.Config
-	// Connection, if set, is used instead of Upstream, and follows changes of a kubeconfig.
+	// Connection leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Connection *apiclient.Connection
 	// Hub says whether Services, slices and nodes are taken from a hub.
 	Hub HubConfig
@@ -120,10 +119,8 @@ type Proxy struct {
 	view      *view.View
 	units     *view.Units
 	upstream  *upstream.Upstream
-	// connection leads to the upstream.
-	connection *apiclient.Connection
-	demand     *demands
-	metrics    *metrics
+	demand    *demands
+	metrics   *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *deadnodes.Poller
 	// livePods is nil without Config.Runtime and Config.SiteExchange.
@@ -163,7 +160,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	for _, step := range []func(klog.Logger) error{
-		p.checkAddresses, p.makeConnections, p.makeCache, p.makeTargets, p.makeLimits, p.makeSite,
+		p.checkAddresses, p.makeTLS, p.makeCache, p.makeTargets, p.makeLimits, p.makeSite,
 	} {
 		if err := step(logger); err != nil {
 			return nil, err
@@ -214,23 +211,6 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 	return nil
 }
 
-// makeConnections makes the connection to the upstream, and the certificate to serve with.
-func (p *Proxy) makeConnections(klog.Logger) (err error) {
-	if p.connection = p.config.Connection; p.connection == nil {
-		if p.connection, err = apiclient.Fixed(p.config.Upstream); err != nil {
-			return err
-		}
-	}
-	if p.config.TLS == nil {
-		return nil
-	}
-	own, err := p.connection.Config()
-	if err != nil {
-		return err
-	}
-	return p.makeTLS(own)
-}
-
 // makeCache makes the facts, and what follows the upstream for them.
 func (p *Proxy) makeCache(logger klog.Logger) error {
 	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
@@ -241,7 +221,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: p.config.SiteLabels,
 		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
-	own, err := p.connection.Config()
+	own, err := p.config.Connection.Config()
 	if err != nil {
 		return err
 	}
@@ -264,7 +244,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	if p.config.Hub.Connection != nil {
 		p.config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
-	p.connection.OnChange(p.upstream.Retry)
+	p.config.Connection.OnChange(p.upstream.Retry)
 	p.demand = newDemands(p.facts, p.upstream)
 	return nil
 }
@@ -320,25 +300,11 @@ func (p *Proxy) patience() time.Duration {
 // target makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its requests
 // use.
 func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
-	ordinary, err := p.connection.Transport(variant)
-	if err != nil {
-		return filters.Target{}, err
-	}
-	upgrade, err := p.connection.Transport(func(own *rest.Config) *rest.Config {
-		config := variant(own)
-		config.NextProtos = []string{"http/1.1"}
-		return config
-	})
-	if err != nil {
-		return filters.Target{}, err
-	}
+	ordinary, upgrade, err := p.config.Connection.Transports(variant)
 	return filters.Target{
-		URL:              p.connection.Server(),
-		Transport:        ordinary,
-		UpgradeTransport: upgrade,
-		Patience:         p.patience,
-		Stopping:         p.stopping,
-	}, nil
+		URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
+		Patience: p.patience, Stopping: p.stopping,
+	}, err
 }
 
 // isLoopback reports whether a listener on this host can be reached by processes of this machine only.
@@ -362,15 +328,8 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 		return
 	}
 	collections := []runtimemetrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
-	ticker := time.NewTicker(memoryInterval)
-	defer ticker.Stop()
 	var before, given uint64
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	wait.UntilWithContext(ctx, func(context.Context) {
 		runtimemetrics.Read(collections)
 		now := collections[0].Value.Uint64()
 		if now == before && now != given {
@@ -380,7 +339,7 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 			given = now
 		}
 		before = now
-	}
+	}, memoryInterval)
 }
 
 // alive fails if the facts are deadlocked, or if the listener does not answer. The listener is not tried if it requires
@@ -390,7 +349,11 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 	if p.config.TLS != nil && p.config.TLS.ClientCA != "" {
 		return nil
 	}
-	return systemd.Answers(ctx, address, p.config.TLS != nil, "/livez")
+	scheme := "http"
+	if p.config.TLS != nil {
+		scheme = "https"
+	}
+	return systemd.Answers(ctx, scheme+"://"+address.String()+"/livez")
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -456,7 +419,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 
 // runners are what runs beside the server, each until its context is done. address is that of the server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
-	runners := []func(context.Context){p.upstream.Run, p.connection.Run, p.returnMemory, p.restore}
+	runners := []func(context.Context){p.upstream.Run, p.config.Connection.Run, p.returnMemory, p.restore}
 	if hub := p.config.Hub.Connection; hub != nil {
 		runners = append(runners, hub.Run)
 	}

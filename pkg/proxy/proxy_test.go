@@ -24,14 +24,14 @@ import (
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // soon is what tests wait with for another goroutine.
@@ -122,12 +122,27 @@ func startReady(t *testing.T, upstream http.Handler, configure func(*Config)) *w
 	return w
 }
 
+// nowhere refuses connections.
+const nowhere = "http://127.0.0.1:1"
+
+// connect makes a connection to an upstream; with TLS it has the token token-of-the-wrapper.
+func connect(tb testing.TB, upstream string) *apiclient.Connection {
+	tb.Helper()
+	connection, err := apiclient.Options{
+		Kubeconfig: "testdata/kubeconfig", Master: upstream, QPS: 1000, Burst: 1000, PassesOn: true,
+	}.Connect()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return connection
+}
+
 // newProxy makes a Proxy that does not run, but answers requests. Its upstream, if config has none, refuses
 // connections.
 func newProxy(tb testing.TB, config Config) *Proxy {
 	tb.Helper()
-	if config.Upstream == nil {
-		config.Upstream = &rest.Config{Host: "http://127.0.0.1:1"}
+	if config.Connection == nil {
+		config.Connection = connect(tb, nowhere)
 	}
 	config.BindAddress = cmp.Or(config.BindAddress, "127.0.0.1:0")
 	p, err := New(config, klog.Background())
@@ -141,8 +156,7 @@ func newProxy(tb testing.TB, config Config) *Proxy {
 func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
 	t.Helper()
 	config := Config{
-		Upstream: &rest.Config{Host: host, BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
-		BindAddress: "127.0.0.1:0", RewriteKubernetes: true,
+		Connection: connect(t, host), NodeName: "node0", BindAddress: "127.0.0.1:0", RewriteKubernetes: true,
 	}
 	if configure != nil {
 		configure(&config)
@@ -260,9 +274,8 @@ func lacks(of, text string, parts ...string) string {
 // smallCluster has two nodes in two zones and a Service governed by the zone, with an endpoint on each.
 func smallCluster() *upstreamtest.API {
 	api := upstreamtest.New()
-	for name, zone := range map[string]string{"node0": "a", "node1": "b"} {
-		api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
-	}
+	api.Put(wiretest.NodeOf("node0", "a"))
+	api.Put(wiretest.NodeOf("node1", "b"))
 	api.Put(service("s", `["zone"]`))
 	api.Put(sliceOf("s", onNode("10.0.0.1", "node0"), onNode("10.0.0.2", "node1")))
 	return api
@@ -270,14 +283,9 @@ func smallCluster() *upstreamtest.API {
 
 // sliceOf is the one slice of a Service.
 func sliceOf(service string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: service + "-1",
-			Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   endpoints,
-	}
+	s := wiretest.SliceOf("default/"+service+"-1", service)
+	s.Endpoints = endpoints
+	return s
 }
 
 func onNode(address, node string) discoveryv1.Endpoint {
@@ -292,11 +300,7 @@ func ofPod(address, node string) discoveryv1.Endpoint {
 }
 
 func service(name, topologyKeys string) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, Annotations: map[string]string{"topologyKeys": topologyKeys},
-		},
-	}
+	return wiretest.ServiceOf("default/"+name, topologyKeys)
 }
 
 func TestServesThePrunedView(t *testing.T) {
@@ -315,8 +319,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 	t.Parallel()
 	const unsynced = "not synced with the upstream yet: "
 	// An operator would look for a broken link otherwise.
-	const refuses = "the upstream refuses the wrapper, renew the credentials (there are none: --kubeconfig names no " +
-		"file) or its permissions: "
+	const refuses = "the upstream refuses the wrapper, renew the credentials in testdata/kubeconfig or its " +
+		"permissions: "
 	for code, test := range map[int]struct{ says, optional, err string }{
 		http.StatusNotAcceptable: {unsynced, unsynced, "the upstream fails"},
 		http.StatusBadGateway:    {unsynced, unsynced, `an error on the server ("the upstream fails")`},
@@ -362,7 +366,7 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 		api := smallCluster()
 		w := start(t, api, func(c *Config) { c.NodeName = "elsewhere" })
 		w.expectReadyz(http.StatusServiceUnavailable, `no node "elsewhere"`)
-		api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Labels: map[string]string{"zone": "b"}}})
+		api.Put(wiretest.NodeOf("elsewhere", "b"))
 		w.expectReady()
 	})
 	t.Run("upstream lost after sync", func(t *testing.T) {
@@ -485,9 +489,9 @@ func TestNoBorrowedRights(t *testing.T) {
 		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", "", wrappers},
 		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", callers, callers},
 	}
-	// Under a prefix and over plain HTTP, which SuperEdge's wrapper dropped and forced to https.
+	// Under a prefix, which SuperEdge's wrapper dropped. Other tests have plain HTTP, which it forced to https.
 	api := smallCluster()
-	server := httptest.NewServer(http.StripPrefix("/clusters/one", api))
+	server := httptest.NewTLSServer(http.StripPrefix("/clusters/one", api))
 	t.Cleanup(server.Close)
 	w := startBefore(t, server.URL+"/clusters/one", nil)
 	w.expectReady()
@@ -596,7 +600,7 @@ func TestOnlyLoopbackWithoutTLS(t *testing.T) {
 		"0.0.0.0:51006": false, ":51006": false, "[::]:51006": false, "192.168.1.1:51006": false, "node0:51006": false,
 		"example.com:80": false,
 	} {
-		config := Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: address}
+		config := Config{Connection: connect(t, nowhere), BindAddress: address}
 		_, err := New(config, klog.Background())
 		if (err == nil) != ok {
 			t.Errorf("%s: got %v", address, err)
@@ -609,7 +613,7 @@ func TestOnlyLoopbackWithoutTLS(t *testing.T) {
 			t.Errorf("%s with TLS: %v", address, err)
 		}
 	}
-	if _, err := New(Config{Upstream: &rest.Config{}, BindAddress: "localhost"}, klog.Background()); err == nil {
+	if _, err := New(Config{BindAddress: "localhost"}, klog.Background()); err == nil {
 		t.Error("an address without a port is accepted")
 	}
 }
@@ -657,10 +661,7 @@ func TestBadTLSFilesAreNamed(t *testing.T) {
 		{TLSFiles{Cert: certFile, Key: keyFile, ClientCA: dir}, []string{"--ca-file", dir}},
 	}
 	for _, test := range tests {
-		_, err := New(
-			Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", TLS: &test.files},
-			klog.Background(),
-		)
+		_, err := New(Config{BindAddress: "127.0.0.1:0", TLS: &test.files}, klog.Background())
 		if err == nil {
 			t.Errorf("%+v: no error", test.files)
 			continue
@@ -690,17 +691,16 @@ func TestStrangersAreDelegatedNothing(t *testing.T) {
 		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.File(t, dir)}, true},
 	} {
 		delegatedTo := make(chan string, 1)
-		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		upstream := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			delegatedTo <- r.Header.Get("Authorization")
 		}))
 		p := newProxy(t, Config{
-			Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address,
-			TLS: test.tls,
+			Connection: connect(t, upstream.URL), BindAddress: test.address, TLS: test.tls,
 		})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
 			"http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
-		if got := <-delegatedTo == "Bearer the-wrappers"; got != test.delegates {
+		if got := <-delegatedTo == "Bearer token-of-the-wrapper"; got != test.delegates {
 			t.Errorf("%s, TLS %+v: delegated %v, want %v", test.address, test.tls, got, test.delegates)
 		}
 		upstream.Close()
@@ -771,7 +771,7 @@ func TestViewFromAUnit(t *testing.T) {
 	}
 	// The unit's first node ends what its clients were shown as Nobody's; they list again, and follow the unit from
 	// there.
-	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "c"}}})
+	api.Put(wiretest.NodeOf("node1", "c"))
 	if end, err := io.ReadAll(watch.Body); err != nil || !strings.Contains(string(end), `"type":"ERROR"`) ||
 		!strings.Contains(string(end), `"code":410`) {
 		t.Errorf("a node moved into the unit: %s, %v", end, err)
@@ -782,11 +782,11 @@ func TestViewFromAUnit(t *testing.T) {
 		strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
 	}
-	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", Labels: map[string]string{"zone": "c"}}})
+	api.Put(wiretest.NodeOf("node0", "c"))
 	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("another node moved into the unit: %s, %v", read[:n], err)
 	}
-	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", Labels: map[string]string{"zone": "a"}}})
+	api.Put(wiretest.NodeOf("node0", "a"))
 	if n, err := again.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("it moved back: %s, %v", read[:n], err)
 	}

@@ -74,7 +74,7 @@ func (p *Proxy) closeStateDir(logger klog.Logger) {
 func (p *Proxy) openViews(logger klog.Logger) {
 	options := view.Options{
 		Facts: p.facts, Viewer: view.Node(p.config.NodeName),
-		History:       history.Options{Revisions: p.revisions, JSON: history.NewJSONCache(0)},
+		History:       history.Options{Revisions: p.revisions, JSON: history.NewJSONCache(history.DefaultJSONBytes)},
 		LocalEndpoint: p.config.LocalEndpoint, KeepKubernetesEndpoint: !p.config.RewriteKubernetes,
 		Logger: logger.WithName("view"),
 	}

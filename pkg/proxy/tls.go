@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
@@ -123,11 +122,18 @@ func (t *reloadingTLS) latest(logger klog.Logger) *tls.Config {
 	return t.current
 }
 
-// makeTLS makes what is needed to serve TLS. own has the wrapper's own credentials.
-func (p *Proxy) makeTLS(own *rest.Config) error {
+// makeTLS makes what is needed to serve TLS, if that is to be served.
+func (p *Proxy) makeTLS(klog.Logger) error {
+	if p.config.TLS == nil {
+		return nil
+	}
 	files := *p.config.TLS
 	if files.Cert == "" && files.Key == "" && files.Dir != "" {
-		clusterCA, err := p.connection.CA()
+		own, err := p.config.Connection.Config()
+		if err != nil {
+			return err
+		}
+		clusterCA, err := p.config.Connection.CA()
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
@@ -102,7 +101,7 @@ func TestHostsOfOtherAddresses(t *testing.T) {
 			t.Errorf("%+v: %d %s", test, w.Code, w.Body)
 		}
 	}
-	if _, err := New(Config{Upstream: &rest.Config{}, BindAddress: "localhost:0", AllowedHosts: []string{"host:80"}},
+	if _, err := New(Config{BindAddress: "localhost:0", AllowedHosts: []string{"host:80"}},
 		klog.Background()); err == nil || !strings.Contains(err.Error(), "--allowed-hosts") {
 		t.Errorf("a name with a port: %v", err)
 	}

@@ -26,6 +26,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -53,6 +54,11 @@ type cluster struct {
 	store  *storagetest.Node
 	server *Server
 	url    string
+}
+
+// Only returns a HistoryOf that answers every request from the same History.
+func Only(h *history.History) func(*http.Request) (*history.History, func(), error) {
+	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
 }
 
 // newCluster starts a server with nothing synced. configure may be nil.

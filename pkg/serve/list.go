@@ -135,7 +135,6 @@ func encodeList(ctx context.Context, p page, as *representation) ([]byte, error)
 	return encodeListJSON(ctx, p, as)
 }
 
-// itemsSize returns the length of a list's items in protobuf.
 func itemsSize(p page, as *representation) int {
 	size := 0
 	for _, o := range p.objects {
@@ -296,7 +295,7 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 // writeHeader sets what the header of every body has, and how long the client may take to accept it.
 func (s *Server) writeHeader(w http.ResponseWriter, encoding encoding) {
 	h := w.Header()
-	h.Set("Content-Type", encoding.contentType(false))
+	h.Set("Content-Type", encoding.contentType())
 	h.Set("Cache-Control", "no-cache, private")
 	h.Add("Vary", "Accept")
 	s.allowWrite(w)

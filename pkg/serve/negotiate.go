@@ -21,17 +21,22 @@ const (
 	encodingProtobuf
 )
 
-func (e encoding) contentType(watch bool) string {
-	switch {
-	case e == encodingProtobuf && watch:
-		return contentTypeProtobufWatch
-	case e == encodingProtobuf:
+func (e encoding) contentType() string {
+	switch e {
+	case encodingProtobuf:
 		return runtime.ContentTypeProtobuf
-	case e == encodingYAML:
+	case encodingYAML:
 		return runtime.ContentTypeYAML
 	default:
 		return runtime.ContentTypeJSON
 	}
+}
+
+func (e encoding) watchContentType() string {
+	if e == encodingProtobuf {
+		return contentTypeProtobufWatch
+	}
+	return e.contentType()
 }
 
 // format is how a response is written.
@@ -49,6 +54,8 @@ const (
 	readObject reading = iota
 	readList
 	readWatch
+	// readTyped is for an object that is of no resource, such as a Status. It is written whole, and not in YAML.
+	readTyped
 )
 
 // negotiate picks the format that the Accept header prefers; a client without a preference gets JSON objects. Clauses
@@ -63,7 +70,7 @@ func negotiate(accept string, reads reading) (format, error) {
 			continue
 		}
 		encoding, ok := encodingOf(clause)
-		if !ok || (encoding == encodingYAML && reads == readWatch) {
+		if !ok || (encoding == encodingYAML && (reads == readWatch || reads == readTyped)) {
 			continue
 		}
 		if f, ok := formOf(clause, encoding, reads); ok {
@@ -71,9 +78,11 @@ func negotiate(accept string, reads reading) (format, error) {
 		}
 	}
 	accepted := []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
-	if reads == readWatch {
+	switch reads {
+	case readWatch:
 		accepted = append(accepted, contentTypeProtobufWatch)
-	} else {
+	case readTyped:
+	default:
 		accepted = append(accepted, runtime.ContentTypeYAML)
 	}
 	return format{}, NotAcceptable("only the following media types are accepted: " + strings.Join(accepted, ", "))
@@ -84,18 +93,6 @@ func NotAcceptable(message string) error {
 	return Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, message)
 }
 
-// negotiateStatus picks the encoding of a Status. It never fails: a Status is sent even if the client accepts no
-// encoding of it.
-func negotiateStatus(accept string) encoding {
-	for _, clause := range goautoneg.ParseAccept(accept) {
-		if encoding, ok := encodingOf(clause); ok && clause.Q > 0 && encoding != encodingYAML {
-			return encoding
-		}
-	}
-	return encodingJSON
-}
-
-// encodingOf returns the encoding for a clause's media type.
 func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 	switch clause.Type + "/" + clause.SubType {
 	case "*/*", "application/*", runtime.ContentTypeJSON:
@@ -113,7 +110,7 @@ func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bool) {
 	f.encoding = e
 	as := clause.Params["as"]
-	if as == "" {
+	if as == "" || reads == readTyped {
 		return f, true
 	}
 	version := clause.Params["v"]

@@ -178,7 +178,7 @@ func FuzzNegotiate(f *testing.F) {
 				t.Fatalf("%q: a watch in YAML", accept)
 			}
 		}
-		if negotiateStatus(accept) == encodingYAML {
+		if got, _ := negotiate(accept, readTyped); got.encoding == encodingYAML || got.metadata != "" {
 			t.Fatalf("%q: a Status in YAML", accept)
 		}
 		acceptsGzip(&http.Request{Header: http.Header{"Accept-Encoding": {acceptEncoding}}})

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -20,13 +22,11 @@ type representation struct {
 	resource *served.Resource
 }
 
-// represent returns the representation of a resource that a request asks for.
 func represent(r *http.Request, resource *served.Resource, reads reading) (*representation, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
 	return &representation{format: f, resource: resource}, err
 }
 
-// objectType returns the apiVersion and kind of one object.
 func (r *representation) objectType() wire.TypeMeta {
 	if r.metadata != "" {
 		return wire.TypeMeta{APIVersion: r.metadata, Kind: kindMetadata}
@@ -34,7 +34,6 @@ func (r *representation) objectType() wire.TypeMeta {
 	return r.resource.Type()
 }
 
-// listType returns the apiVersion and kind of a list.
 func (r *representation) listType() wire.TypeMeta {
 	t := r.objectType()
 	t.Kind += "List"
@@ -59,7 +58,6 @@ func (r *representation) appendProtobuf(dst []byte, o *history.Object) []byte {
 	return wire.AppendObject(dst, o.Meta, r.body(o), o.Revision)
 }
 
-// appendJSON appends an object with its kind.
 func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
 	if r.metadata == "" {
 		encoded, err := o.JSON()
@@ -87,7 +85,6 @@ func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, erro
 	return append(dst, item...), err
 }
 
-// partial returns an object's PartialObjectMetadata.
 func (r *representation) partial(o *history.Object) (*metav1.PartialObjectMetadata, error) {
 	partial := &metav1.PartialObjectMetadata{}
 	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
@@ -97,20 +94,58 @@ func (r *representation) partial(o *history.Object) (*metav1.PartialObjectMetada
 	return partial, nil
 }
 
-// bookmark makes the object of a bookmark, which has nothing but this metadata. Reflectors expect it to have the kind
-// that they watch.
-func (r *representation) bookmark(meta metav1.ObjectMeta) (served.Typed, error) {
-	if r.metadata != "" {
-		return &metav1.PartialObjectMetadata{ObjectMeta: meta}, nil
+func (r *representation) appendEvent(dst []byte, eventType watch.EventType, o *history.Object) ([]byte, error) {
+	if r.encoding == encodingProtobuf {
+		dst = wire.AppendWatchFrame(dst, string(eventType), r.objectType(), r.protobufSize(o))
+		return r.appendProtobuf(dst, o), nil
 	}
-	typed := r.resource.New()
+	dst, err := r.appendJSON(fmt.Appendf(dst, `{"type":%q,"object":`, eventType), o)
+	return append(dst, "}\n"...), err
+}
+
+// initialEventsEnd are the annotations of the bookmark after the state that a watch begins with.
+var initialEventsEnd = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+
+// appendBookmark appends a bookmark. Its object has nothing but this metadata; reflectors expect it to have the kind
+// that they watch.
+func (r *representation) appendBookmark(dst []byte, revision uint64, annotations map[string]string) ([]byte, error) {
+	var typed served.Typed
+	if r.metadata != "" {
+		typed = &metav1.PartialObjectMetadata{}
+	} else {
+		typed = r.resource.New()
+	}
 	accessor, ok := typed.(metav1.Object)
 	if !ok {
 		return nil, fmt.Errorf("a %T has no metadata", typed)
 	}
-	accessor.SetResourceVersion(meta.ResourceVersion)
-	accessor.SetAnnotations(meta.Annotations)
-	return typed, nil
+	accessor.SetResourceVersion(strconv.FormatUint(revision, 10))
+	accessor.SetAnnotations(annotations)
+	return r.encoding.appendTyped(dst, watch.Bookmark, r.objectType(), typed)
+}
+
+// appendTyped appends an event of an object that is decoded.
+func (e encoding) appendTyped(
+	dst []byte, eventType watch.EventType, t wire.TypeMeta, typed served.Typed,
+) ([]byte, error) {
+	if e == encodingProtobuf {
+		raw, err := typed.Marshal()
+		return append(wire.AppendWatchFrame(dst, string(eventType), t, len(raw)), raw...), err
+	}
+	setKind(typed, t)
+	encoded, err := json.Marshal(typed)
+	return fmt.Appendf(dst, "{\"type\":%q,\"object\":%s}\n", eventType, encoded), err
+}
+
+// encodeTyped encodes an object that is decoded, in protobuf or JSON.
+func (e encoding) encodeTyped(t wire.TypeMeta, typed served.Typed) ([]byte, error) {
+	if e == encodingProtobuf {
+		raw, err := typed.Marshal()
+		return append(wire.AppendEnvelope(nil, t, len(raw)), raw...), err
+	}
+	setKind(typed, t)
+	body, err := json.Marshal(typed)
+	return append(body, '\n'), err
 }
 
 func setKind(typed served.Typed, t wire.TypeMeta) {

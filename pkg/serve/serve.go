@@ -59,11 +59,6 @@ const (
 
 func (s *Server) writeTimeout() time.Duration { return cmp.Or(s.WriteTimeout, DefaultWriteTimeout) }
 
-// Only returns a HistoryOf that answers every request from the same History.
-func Only(h *history.History) func(*http.Request) (*history.History, func(), error) {
-	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
-}
-
 // Collection answers a LIST or WATCH.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *served.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
@@ -78,7 +73,8 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	if err == nil {
 		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
-				return s.watch(w, r, h, options, as, end)
+				watch := &watcher{s: s, w: w, as: as, options: options, history: h}
+				return watch.answer(r, end)
 			}
 			return s.list(w, r, h, options, as)
 		})

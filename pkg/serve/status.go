@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,21 +26,25 @@ var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 // error that is not an API error the code is 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
-	encoding := negotiateStatus(r.Header.Get("Accept"))
-	body, err := encodeStatus(status, encoding)
+	as, _ := negotiate(r.Header.Get("Accept"), readTyped) // a client that accepts no encoding of it gets JSON
+	body, err := as.encoding.encodeTyped(statusType, status)
 	if err != nil {
 		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")
 		http.Error(w, status.Message, int(status.Code))
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", encoding.contentType(false))
-	h.Set("Cache-Control", "no-cache, private")
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
-	w.WriteHeader(int(status.Code))
-	_, _ = w.Write(body) // an error would mean that the client is gone
+	write(w, int(status.Code), as.encoding.contentType(), body)
+}
+
+// write writes a response. It ignores errors of writing: they mean that the client is gone.
+func write(w http.ResponseWriter, code int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
 }
 
 func statusOf(err error) *metav1.Status {
@@ -52,20 +55,6 @@ func statusOf(err error) *metav1.Status {
 	return new(apiStatus.Status())
 }
 
-func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
-	if encoding == encodingProtobuf {
-		raw, err := status.Marshal()
-		if err != nil {
-			return nil, err
-		}
-		return append(wire.AppendEnvelope(nil, statusType, len(raw)), raw...), nil
-	}
-	status.APIVersion, status.Kind = statusType.APIVersion, statusType.Kind
-	body, err := json.Marshal(status)
-	return append(body, '\n'), err
-}
-
-// historyError returns the API error for an error of a History.
 func historyError(err error, resource schema.GroupResource) error {
 	switch {
 	case errors.Is(err, served.ErrNotReady):

@@ -76,7 +76,6 @@ func (s *Server) writeSteps(
 	}
 }
 
-// writeStep writes and flushes data.
 func (s *Server) writeStep(w http.ResponseWriter, writes *guardedWriter, data [][]byte) error {
 	var buffer []byte
 	for i, part := range data {

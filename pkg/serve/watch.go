@@ -3,22 +3,18 @@ package serve
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 const (
@@ -32,40 +28,36 @@ const (
 	flushSize = 16 << 10
 )
 
-// watcher writes one WATCH response.
 type watcher struct {
 	s       *Server
 	w       http.ResponseWriter
 	writes  *guardedWriter
 	as      *representation
 	options Options
+	history *history.History
 	cursor  *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
 	// sent has, for the events in buffer, when the upstream's changes arrived.
 	sent []time.Time
-	// whileRestored, if set, ends the watch when it is not restored any more.
-	whileRestored *history.History
+	// restored is set if the watch begins from a restored History, and ends when that is not restored any more.
+	restored bool
 }
 
-// watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
+// answer answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
 // stream has ended, which may be later.
-func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
-) error {
-	resource := as.resource
-	state, cursor, err := openWatch(h, resource, options)
+func (c *watcher) answer(r *http.Request, end *ending) error {
+	resource := c.as.resource
+	state, cursor, err := openWatch(c.history, resource, c.options)
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", as.encoding.contentType(true))
-	ctx, writes := s.begin(w, r, resource.Resource, options.Timeout, end)
-	watcher := &watcher{s: s, w: w, writes: writes, as: as, options: options, cursor: cursor}
-	if w.Header().Get(RestoredHeader) != "" {
-		watcher.whileRestored = h
-	}
+	c.cursor, c.restored = cursor, c.w.Header().Get(RestoredHeader) != ""
+	c.w.Header().Set("Content-Type", c.as.encoding.watchContentType())
+	ctx, writes := c.s.begin(c.w, r, resource.Resource, c.options.Timeout, end)
+	c.writes = writes
 	end.after(ctx, func() {
-		if err := watcher.run(ctx, state); err != nil {
+		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
 				"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
 		}
@@ -169,7 +161,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		if err != nil {
 			return err
 		}
-		if c.whileRestored != nil && !c.whileRestored.Restored() {
+		if c.restored && !c.history.Restored() {
 			return c.maybeBookmark()
 		}
 		select {
@@ -245,17 +237,9 @@ func (c *watcher) send(e history.Event) error {
 	return err
 }
 
-func (c *watcher) add(eventType watch.EventType, o *history.Object) error {
-	var err error
-	if c.as.encoding == encodingProtobuf {
-		c.buffer = wire.AppendWatchFrame(c.buffer, string(eventType), c.as.objectType(), c.as.protobufSize(o))
-		c.buffer = c.as.appendProtobuf(c.buffer, o)
-	} else {
-		c.buffer = fmt.Appendf(c.buffer, `{"type":%q,"object":`, eventType)
-		if c.buffer, err = c.as.appendJSON(c.buffer, o); err != nil {
-			return err
-		}
-		c.buffer = append(c.buffer, "}\n"...)
+func (c *watcher) add(eventType watch.EventType, o *history.Object) (err error) {
+	if c.buffer, err = c.as.appendEvent(c.buffer, eventType, o); err != nil {
+		return err
 	}
 	if len(c.buffer) >= flushSize {
 		return c.flush()
@@ -263,7 +247,6 @@ func (c *watcher) add(eventType watch.EventType, o *history.Object) error {
 	return nil
 }
 
-// maybeBookmark sends a bookmark, if the client asked for bookmarks.
 func (c *watcher) maybeBookmark() error {
 	if !c.options.Bookmarks {
 		return nil
@@ -274,24 +257,15 @@ func (c *watcher) maybeBookmark() error {
 	return c.flush()
 }
 
-// initialEventsEnd are the annotations of the bookmark after the state that a watch begins with.
-var initialEventsEnd = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-
-// bookmark writes a bookmark with the cursor's revision.
-func (c *watcher) bookmark(annotations map[string]string) error {
-	meta := metav1.ObjectMeta{
-		ResourceVersion: strconv.FormatUint(c.cursor.Revision(), 10), Annotations: annotations,
-	}
-	typed, err := c.as.bookmark(meta)
-	if err != nil {
-		return err
-	}
-	return c.addTyped(watch.Bookmark, c.as.objectType(), typed)
+func (c *watcher) bookmark(annotations map[string]string) (err error) {
+	c.buffer, err = c.as.appendBookmark(c.buffer, c.cursor.Revision(), annotations)
+	return err
 }
 
 // expired writes an ERROR event that makes the client list again, and returns reason.
-func (c *watcher) expired(reason error) error {
-	if err := c.addTyped(watch.Error, statusType, statusOf(reason)); err != nil {
+func (c *watcher) expired(reason error) (err error) {
+	c.buffer, err = c.as.encoding.appendTyped(c.buffer, watch.Error, statusType, statusOf(reason))
+	if err != nil {
 		return err
 	}
 	if err := c.flush(); err != nil {
@@ -300,26 +274,6 @@ func (c *watcher) expired(reason error) error {
 	return reason
 }
 
-// addTyped adds an event of an object that is not of the History.
-func (c *watcher) addTyped(eventType watch.EventType, t wire.TypeMeta, typed served.Typed) error {
-	if c.as.encoding == encodingProtobuf {
-		raw, err := typed.Marshal()
-		if err != nil {
-			return err
-		}
-		c.buffer = append(wire.AppendWatchFrame(c.buffer, string(eventType), t, len(raw)), raw...)
-		return nil
-	}
-	setKind(typed, t)
-	encoded, err := json.Marshal(typed)
-	if err != nil {
-		return err
-	}
-	c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", eventType, encoded)
-	return nil
-}
-
-// flush writes the buffer to the client.
 func (c *watcher) flush() error {
 	c.writes.begin()
 	if len(c.buffer) > 0 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -32,8 +33,6 @@ const reloadInterval = 5 * time.Second
 // token of a pod's service account.
 type Connection struct {
 	options Options
-	// fixed is set for a Connection that never changes.
-	fixed bool
 
 	mu sync.Mutex
 	// loaded is the configuration in use, and sum the digest of the files that it was read from. Guarded by mu.
@@ -60,17 +59,11 @@ func (o Options) Connect() (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, c.use(loaded, c.digest(loaded))
-}
-
-// Fixed makes a Connection that never changes.
-func Fixed(config *rest.Config) (*Connection, error) {
-	c := &Connection{fixed: true}
-	return c, c.use(rest.CopyConfig(config), [sha256.Size]byte{})
+	return c, c.use(loaded)
 }
 
 // use takes a configuration into use. If no transport can be made from it, nothing changes.
-func (c *Connection) use(loaded *rest.Config, sum [sha256.Size]byte) error {
+func (c *Connection) use(loaded *rest.Config) error {
 	server, _, err := rest.DefaultServerUrlFor(loaded)
 	if err != nil {
 		return fmt.Errorf("the API server's address: %w", err)
@@ -92,7 +85,7 @@ func (c *Connection) use(loaded *rest.Config, sum [sha256.Size]byte) error {
 		}
 		c.left, c.leave = context.WithCancel(context.Background())
 	}
-	c.loaded, c.sum, c.server, c.refused = loaded, sum, server, nil
+	c.loaded, c.sum, c.server, c.refused = loaded, c.digest(loaded), server, nil
 	for i, t := range c.transports {
 		before := t.route.Swap(&route{next: next[i], server: server, left: c.left})
 		utilnet.CloseIdleConnectionsFor(before.next)
@@ -110,13 +103,10 @@ func (c *Connection) Config() (*rest.Config, error) {
 	defer c.mu.Unlock()
 	config := &rest.Config{
 		Host: c.server.String(), Transport: t, UserAgent: c.loaded.UserAgent,
-		QPS: c.loaded.QPS, Burst: c.loaded.Burst, Timeout: c.loaded.Timeout,
+		QPS: c.options.QPS, Burst: c.options.Burst,
 	}
-	if o := c.options; o.Program != "" {
-		config.QPS, config.Burst, config.UserAgent = o.QPS, o.Burst, o.userAgent()
-		if !o.PassesOn {
-			config.Wrap(guard)
-		}
+	if !c.options.PassesOn {
+		config.Wrap(guard)
 	}
 	return config, nil
 }
@@ -151,6 +141,22 @@ func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.Ro
 	t.route.Store(&route{next: next, server: c.server, left: c.left})
 	c.transports = append(c.transports, t)
 	return t, nil
+}
+
+// Transports makes a transport as Transport does, and another one for requests that upgrade their connection, which
+// takes HTTP/1.1.
+func (c *Connection) Transports(
+	variant func(*rest.Config) *rest.Config,
+) (ordinary, upgrade http.RoundTripper, err error) {
+	if ordinary, err = c.Transport(variant); err != nil {
+		return nil, nil, err
+	}
+	upgrade, err = c.Transport(func(config *rest.Config) *rest.Config {
+		config = variant(config)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
+	return ordinary, upgrade, err
 }
 
 // OnChange registers a function that is called after every change.
@@ -189,19 +195,10 @@ func (c *Connection) Problem() error {
 
 // Run rereads the kubeconfig from time to time until ctx is done.
 func (c *Connection) Run(ctx context.Context) {
-	if c.fixed || (c.options.Kubeconfig == "" && c.options.Master != "") {
+	if c.options.Kubeconfig == "" && c.options.Master != "" {
 		return // there is no file to reread
 	}
-	ticker := time.NewTicker(reloadInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			c.reload(klog.FromContext(ctx))
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { c.reload(klog.FromContext(ctx)) }, reloadInterval)
 }
 
 // reload rereads the kubeconfig, and takes it into use if it changed.
@@ -215,7 +212,7 @@ func (c *Connection) reload(logger klog.Logger) {
 		return
 	}
 	if err == nil {
-		err = c.use(loaded, c.digest(loaded))
+		err = c.use(loaded)
 	}
 	if err != nil {
 		c.mu.Lock()

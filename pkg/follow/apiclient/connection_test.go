@@ -74,18 +74,24 @@ func begun(t *testing.T, client *http.Client, url string) (unread io.ReadCloser,
 	return response.Body, strings.TrimSpace(string(line[:n]))
 }
 
-// TestConnectionFollowsItsKubeconfig: another token, another server, and a file that is none.
-func TestConnectionFollowsItsKubeconfig(t *testing.T) {
-	t.Parallel()
-	one, two := server(t, "one"), server(t, "two")
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	writeKubeconfig(t, path, one, "", "first")
-	c, err := Options{Program: "p", Kubeconfig: path, QPS: 1, Burst: 1}.Connect()
+func connect(t *testing.T, kubeconfig string) *Connection {
+	t.Helper()
+	c, err := Options{Program: "p", Kubeconfig: kubeconfig, QPS: 1, Burst: 1}.Connect()
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes := 0
-	c.OnChange(func() { changes++ })
+	return c
+}
+
+// clients are two of a Connection: one with its credentials, and one without any.
+type clients struct {
+	*Connection
+
+	own, anonymous *http.Client
+}
+
+func clientsOf(t *testing.T, c *Connection) clients {
+	t.Helper()
 	config, err := c.Config()
 	if err != nil {
 		t.Fatal(err)
@@ -94,25 +100,43 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	callers, err := c.Transport(rest.AnonymousClientConfig)
+	transport, err := c.Transport(rest.AnonymousClientConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect := func(what, want, wantAnonymous string) {
-		t.Helper()
-		for client, want := range map[*http.Client]string{own: want, {Transport: callers}: wantAnonymous} {
-			body, got := begun(t, client, c.first(t)+"/a%2Fb")
-			_ = body.Close()
-			if got != want {
-				t.Errorf("%s: got %q, want %q", what, got, want)
-			}
+	return clients{c, own, &http.Client{Transport: transport}}
+}
+
+// expect reads the kubeconfig again, and expects what each client is answered then.
+func (c clients) expect(t *testing.T, what, own, anonymous string) {
+	t.Helper()
+	c.reload(logr.Discard())
+	for client, want := range map[*http.Client]string{c.own: own, c.anonymous: anonymous} {
+		body, got := begun(t, client, c.first(t)+"/a%2Fb")
+		_ = body.Close()
+		if got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
 	}
-	expect("at first", `one /a%2Fb "Bearer first"`, `one /a%2Fb ""`)
+}
+
+// TestConnectionFollowsItsKubeconfig: another token, another server, and a file that is none.
+func TestConnectionFollowsItsKubeconfig(t *testing.T) {
+	t.Parallel()
+	one, two := server(t, "one"), server(t, "two")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, path, one, "", "first")
+	c := clientsOf(t, connect(t, path))
+	changes := 0
+	c.OnChange(func() { changes++ })
+	c.expect(t, "at first", `one /a%2Fb "Bearer first"`, `one /a%2Fb ""`)
+	if changes != 0 {
+		t.Error("a file that is the same is a change")
+	}
 	if got := c.Credentials(); got != "the token in "+path {
 		t.Errorf("the credentials are %s", got)
 	}
-	stream, _ := begun(t, own, c.first(t)+"/stream")
+	stream, _ := begun(t, c.own, c.first(t)+"/stream")
 	defer stream.Close()
 	ended := make(chan struct{})
 	go func() {
@@ -120,27 +144,20 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 		_, _ = io.Copy(io.Discard, stream)
 	}()
 
-	c.reload(logr.Discard())
-	if changes != 0 {
-		t.Error("a file that is the same is a change")
-	}
 	writeKubeconfig(t, path, one, "", "second")
-	c.reload(logr.Discard())
-	expect("another token", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+	c.expect(t, "another token", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
 
 	if err := os.WriteFile(path, []byte("nonsense: ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.reload(logr.Discard())
-	expect("a file that is none", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+	c.expect(t, "a file that is none", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
 	if c.Problem() == nil {
 		t.Error("nothing is wrong with a kubeconfig that is none")
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	c.reload(logr.Discard())
-	expect("no file", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+	c.expect(t, "no file", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
 
 	// The same content again is no change, but all is well.
 	writeKubeconfig(t, path, one, "", "second")
@@ -155,8 +172,7 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	}
 
 	writeKubeconfig(t, path, two, "/under", "third")
-	c.reload(logr.Discard())
-	expect("another server", `two /under/a%2Fb "Bearer third"`, `two /under/a%2Fb ""`)
+	c.expect(t, "another server", `two /under/a%2Fb "Bearer third"`, `two /under/a%2Fb ""`)
 	select {
 	case <-ended:
 	case <-time.After(patience):
@@ -181,10 +197,7 @@ func TestConnectionChangesUnderWay(t *testing.T) {
 	one := server(t, "one")
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	writeKubeconfig(t, path, one, "", "0")
-	c, err := Options{Program: "p", Kubeconfig: path, QPS: 1, Burst: 1}.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := connect(t, path)
 	transport, err := c.Transport(func(own *rest.Config) *rest.Config { return own })
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func guard(next http.RoundTripper) http.RoundTripper {
 	return StallGuard{
 		Next:    next,
 		Headers: SilenceBefore,
-		Body:    func(r *http.Request) time.Duration { return SilenceIn(r, false) },
+		Body:    SilenceIn,
 	}
 }
 
@@ -56,18 +56,23 @@ func SilenceBefore(r *http.Request) time.Duration {
 	return writeLimit
 }
 
-// SilenceIn returns how long the server may be silent within its response. bookmarks is set if the server is known to
-// send bookmarks; one that accepts sendInitialEvents sends them too.
-func SilenceIn(r *http.Request, bookmarks bool) time.Duration {
+// SilenceIn returns how long the server may be silent within its response. A server that accepts sendInitialEvents
+// sends bookmarks.
+func SilenceIn(r *http.Request) time.Duration {
 	query := r.URL.Query()
-	if query.Get("watch") != "true" {
-		return stallLimit
-	}
 	seconds, err := strconv.Atoi(query.Get("timeoutSeconds"))
-	if err != nil || bookmarks || query.Get("sendInitialEvents") == "true" {
-		return bookmarkLimit
+	if err != nil || query.Get("watch") != "true" || query.Get("sendInitialEvents") == "true" {
+		return SilenceWithBookmarks(r)
 	}
 	return time.Duration(seconds)*time.Second + WatchMargin
+}
+
+// SilenceWithBookmarks is SilenceIn for a server that is known to send bookmarks.
+func SilenceWithBookmarks(r *http.Request) time.Duration {
+	if r.URL.Query().Get("watch") != "true" {
+		return stallLimit
+	}
+	return bookmarkLimit
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -110,21 +110,21 @@ func TestStallGuardLeavesTheCallersEndAlone(t *testing.T) {
 // TestSilence: a watch may be quiet for long, unless the other end is one that sends bookmarks.
 func TestSilence(t *testing.T) {
 	for _, test := range []struct {
-		query string
-		marks bool
-		want  time.Duration
+		query           string
+		want, bookmarks time.Duration
 	}{
-		{"limit=500", false, stallLimit},
-		{"limit=500", true, stallLimit},
-		{"watch=false", true, stallLimit},
-		{"watch=true&timeoutSeconds=400", false, 430 * time.Second},
-		{"watch=true&timeoutSeconds=400", true, bookmarkLimit},
-		{"watch=true&timeoutSeconds=400&sendInitialEvents=true", false, bookmarkLimit},
-		{"watch=true", false, bookmarkLimit},
+		{"limit=500", stallLimit, stallLimit},
+		{"watch=false", stallLimit, stallLimit},
+		{"watch=true&timeoutSeconds=400", 430 * time.Second, bookmarkLimit},
+		{"watch=true&timeoutSeconds=400&sendInitialEvents=true", bookmarkLimit, bookmarkLimit},
+		{"watch=true", bookmarkLimit, bookmarkLimit},
 	} {
 		request := httptest.NewRequest(http.MethodGet, "/x?"+test.query, nil)
-		if got := SilenceIn(request, test.marks); got != test.want {
-			t.Errorf("%s, bookmarks %v: got %s, want %s", test.query, test.marks, got, test.want)
+		if got := SilenceIn(request); got != test.want {
+			t.Errorf("%s: got %s, want %s", test.query, got, test.want)
+		}
+		if got := SilenceWithBookmarks(request); got != test.bookmarks {
+			t.Errorf("%s, with bookmarks: got %s, want %s", test.query, got, test.bookmarks)
 		}
 		if got := SilenceBefore(request); got != stallLimit {
 			t.Errorf("%s: got %s before the response", test.query, got)

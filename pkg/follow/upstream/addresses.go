@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -49,7 +50,6 @@ type addresses struct {
 	// way leads to the nodes.
 	way   *hubWay
 	facts *facts.Facts
-	clock func() time.Time
 
 	mu sync.Mutex
 	// listed is when the last list began; guarded by mu.
@@ -70,13 +70,11 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 	var names, listed []string
 	incomplete := siteAgain
 	changes := f.Changes() - 1
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if now := f.Changes(); now != changes {
 			changes, names = now, siteNames(f)
 		}
-		now := u.addresses.clock()
+		now := time.Now()
 		select {
 		case <-unknown:
 			due = now
@@ -99,15 +97,9 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 				logger.Error(err, "Cannot list the addresses of the nodes of the site")
 			}
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	}, time.Second)
 }
 
-// siteNames returns the names of the nodes of the site, sorted.
 func siteNames(f *facts.Facts) []string {
 	site := f.Site()
 	names := make([]string, 0, len(site))
@@ -209,7 +201,7 @@ func (a *addresses) due() bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.clock()
+	now := time.Now()
 	if !a.listed.IsZero() && now.Sub(a.listed) < addressInterval {
 		return false
 	}
@@ -273,7 +265,6 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 	}
 }
 
-// readAddresses reads a node.
 func readAddresses(node *wire.Object) (n nodeAddresses, err error) {
 	n.name = node.Name
 	if n.ready, err = wire.NodeReady(node.Body); err != nil {

@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -57,67 +57,71 @@ func TestNodeAddressesAreListed(t *testing.T) {
 		"protobuf": {}, "JSON": {JSONOnly: true}, "paged": {PageSize: 2}, "paged JSON": {PageSize: 1, JSONOnly: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := upstreamtest.New()
-			api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
-			api.Put(nodeAt("node1", "10.0.0.2", "10.9.9.9"))
-			api.Put(nodeAt("node2", "::ffff:10.0.0.3", "10.9.9.9"))
-			api.Put(nodeAt("node3"))
-			api.Behave(behaviour)
-			clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
-			f := followAt(t, api, clock.Now)
-
-			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
-				t.Fatalf("listed %v, %v", listed, err)
-			}
-			// It is not known whose 10.9.9.9 is.
-			if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 "+
-				"fd00::1=node0"; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
-			lists := addressLists(api)
-			want := 1
-			if behaviour.PageSize > 0 {
-				want = (4 + behaviour.PageSize - 1) / behaviour.PageSize
-			}
-			if len(lists) != want {
-				t.Errorf("%d requests, want %d", len(lists), want)
-			}
-			for _, r := range lists {
-				if agent := r.Header.Get("User-Agent"); !strings.Contains(strings.Split(agent, " ")[0],
-					"+node-addresses") {
-					t.Errorf("a cache takes it for the list that is followed: User-Agent %q", agent)
-				}
-				if fmt.Sprint(r.Query["limit"]) != "[250]" {
-					t.Errorf("asked with %v", r.Query)
-				}
-			}
-			// Not again so soon, but then with what is new.
-			api.Put(nodeAt("node3", "10.0.0.4"))
-			clock.SetTime(clock.Now().Add(addressInterval - time.Second))
-			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed ||
-				len(addressLists(api)) != want {
-				t.Errorf("listed again: %v, %v", listed, err)
-			}
-			clock.SetTime(clock.Now().Add(time.Second))
-			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed ||
-				!strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
-				t.Errorf("listed %v, %v: %s", listed, err, addressesOf(f.store))
-			}
+			synctest.Test(t, func(t *testing.T) { listsNodeAddresses(t, behaviour) })
 		})
 	}
 }
 
-// TestNodeAddressesWaitForTheUpstream: a list that cannot succeed is not tried, and one that failed counts.
-func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
+func listsNodeAddresses(t *testing.T, behaviour upstreamtest.Behaviour) {
+	t.Helper()
 	api := upstreamtest.New()
-	clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
+	api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
+	api.Put(nodeAt("node1", "10.0.0.2", "10.9.9.9"))
+	api.Put(nodeAt("node2", "::ffff:10.0.0.3", "10.9.9.9"))
+	api.Put(nodeAt("node3"))
+	api.Behave(behaviour)
+	f := followAll(t, api)
+
+	if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
+		t.Fatalf("listed %v, %v", listed, err)
+	}
+	// It is not known whose 10.9.9.9 is.
+	if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 "+
+		"fd00::1=node0"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	lists := addressLists(api)
+	want := 1
+	if behaviour.PageSize > 0 {
+		want = (4 + behaviour.PageSize - 1) / behaviour.PageSize
+	}
+	if len(lists) != want {
+		t.Errorf("%d requests, want %d", len(lists), want)
+	}
+	for _, r := range lists {
+		if agent := r.Header.Get("User-Agent"); !strings.Contains(strings.Split(agent, " ")[0],
+			"+node-addresses") {
+			t.Errorf("a cache takes it for the list that is followed: User-Agent %q", agent)
+		}
+		if fmt.Sprint(r.Query["limit"]) != "[250]" {
+			t.Errorf("asked with %v", r.Query)
+		}
+	}
+	// Not again so soon, but then with what is new.
+	api.Put(nodeAt("node3", "10.0.0.4"))
+	time.Sleep(addressInterval - time.Second)
+	if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed ||
+		len(addressLists(api)) != want {
+		t.Errorf("listed again: %v, %v", listed, err)
+	}
+	time.Sleep(time.Second)
+	if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed ||
+		!strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
+		t.Errorf("listed %v, %v: %s", listed, err, addressesOf(f.store))
+	}
+}
+
+// TestNodeAddressesWaitForTheUpstream: a list that cannot succeed is not tried, and one that failed counts.
+func TestNodeAddressesWaitForTheUpstream(t *testing.T) { synctest.Test(t, waitsForTheUpstream) }
+
+func waitsForTheUpstream(t *testing.T) {
+	api := upstreamtest.New()
 	api.Put(nodeAt("node0", "10.0.0.1"))
 
 	// Before the first sync it waits, and ends with its context.
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
 	u, err := New(Options{
-		Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts,
-		NodeName: "node0", Clock: clock.Now,
+		Config: inMemory(api), Facts: storagetest.New(storagetest.Options{}).Facts, NodeName: "node0",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +133,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	}
 
 	api.Behave(upstreamtest.Behaviour{})
-	f := followAt(t, api, clock.Now)
+	f := followAll(t, api)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err == nil ||
 		!strings.Contains(err.Error(), "addresses") {
@@ -139,7 +143,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
 		t.Errorf("at once after that: listed %v, %v", listed, err)
 	}
-	clock.SetTime(clock.Now().Add(addressInterval))
+	time.Sleep(addressInterval)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
 	api.Forget()
 	soon.UntilQuiet(t, func() string {
@@ -166,7 +170,9 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 
 // TestSiteAddressesAreListed: those of the nodes that share a value of any topology key with this one, when the site
 // has changed or an address is unknown, and not all the time.
-func TestSiteAddressesAreListed(t *testing.T) {
+func TestSiteAddressesAreListed(t *testing.T) { synctest.Test(t, listsSiteAddresses) }
+
+func listsSiteAddresses(t *testing.T) {
 	api := upstreamtest.New()
 	api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
 	api.Put(nodeAt("node1", "10.0.0.2"))
@@ -176,8 +182,7 @@ func TestSiteAddressesAreListed(t *testing.T) {
 	governed := service("s")
 	governed.Annotations = map[string]string{"topologyKeys": `["zone"]`}
 	api.Put(governed)
-	clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
-	f := followAt(t, api, clock.Now)
+	f := followAll(t, api)
 	ctx, cancel := context.WithCancel(t.Context())
 	unknown, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
@@ -212,13 +217,13 @@ func TestSiteAddressesAreListed(t *testing.T) {
 		}
 		return ""
 	})
-	clock.SetTime(clock.Now().Add(siteAgain))
+	time.Sleep(siteAgain)
 	expect("relabelled", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2] node2:[10.0.0.3]]", 2)
 	api.Put(nodeAt("node1", "10.0.0.9"))
 	unknown <- struct{}{}
-	clock.SetTime(clock.Now().Add(siteAgain))
+	time.Sleep(siteAgain)
 	expect("unknown", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 3)
-	clock.SetTime(clock.Now().Add(siteInterval))
+	time.Sleep(siteInterval)
 	expect("hours later", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 4)
 
 	// A node that has just come has no address yet.
@@ -230,10 +235,10 @@ func TestSiteAddressesAreListed(t *testing.T) {
 		}
 		return ""
 	})
-	clock.SetTime(clock.Now().Add(siteAgain))
+	time.Sleep(siteAgain)
 	expect("without an address", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 5)
 	api.Put(nodeAt("node3", "10.0.0.4"))
-	clock.SetTime(clock.Now().Add(siteAgain))
+	time.Sleep(siteAgain)
 	expect("with one", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3] node3:[10.0.0.4]]", 6)
 }
 
@@ -283,10 +288,15 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 	}
 }
 
-// followAt is start on an API with a clock, until the view is complete.
-func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *follower {
+// inMemory leads to an API without a network.
+func inMemory(api *upstreamtest.API) *rest.Config {
+	return &rest.Config{Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: api}, QPS: -1}
+}
+
+// followAll is start on an API in a bubble, until the view is complete.
+func followAll(t *testing.T, api *upstreamtest.API) *follower {
 	t.Helper()
-	f := startAt(t, api, &rest.Config{Host: serve(t, api)}, clock)
+	f := start(t, api, inMemory(api))
 	soon.UntilQuiet(t, func() string {
 		if _, err := f.store.History.Readable(served.EndpointSlices); err != nil {
 			return err.Error()

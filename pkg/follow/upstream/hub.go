@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,8 +63,6 @@ type HubOptions struct {
 	// Room returns how many bytes more the process may take; 0 if nothing bounds it. The API server is not
 	// followed in place of the hub if the cluster would not fit.
 	Room func() int64
-	// Random returns numbers in [0, 1); math/rand/v2's if nil.
-	Random func() float64
 }
 
 // Way is where Services, slices and nodes are taken from.
@@ -123,8 +120,7 @@ func newHubWay(options Options) (*hubWay, error) {
 	h.facts.FollowShare()
 	h.way.Store(&Way{Hub: true, Since: time.Now()})
 	var err error
-	h.group, err = follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config, Random: options.Hub.Random})
-	if err != nil {
+	if h.group, err = follow.NewGroup(follow.GroupOptions{Config: options.Hub.Config}); err != nil {
 		return nil, err
 	}
 	h.share, err = h.group.Add(follow.Options{
@@ -147,14 +143,6 @@ func (h *hubWay) nodesRequest(agent string) *rest.Request {
 		return h.share.Request("hub-"+agent).Name(h.node).Param("kind", "Node")
 	}
 	return h.nodes().Request(agent)
-}
-
-// states are those of the way that is followed.
-func (h *hubWay) states() (states []follow.State) {
-	for _, s := range h.sources[h.Way().Hub] {
-		states = append(states, s.State())
-	}
-	return states
 }
 
 // run follows the hub, or the API server, until ctx is done.
@@ -200,7 +188,7 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 		h.explain(err)
 	}
 	if !way.Hub {
-		return time.Duration((0.5 + h.options.Random()) * float64(h.probePause))
+		return wait.Jitter(h.probePause, 2) / 2
 	}
 	return h.interval
 }
@@ -220,7 +208,7 @@ func (h *hubWay) useless(now time.Time) error {
 	}
 	if h.failing.IsZero() {
 		h.failing = now
-		h.patience = time.Duration((1 + h.options.Random()) * float64(h.options.FallbackAfter))
+		h.patience = wait.Jitter(h.options.FallbackAfter, 1)
 	}
 	switch {
 	case !state.Synced && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
@@ -345,13 +333,6 @@ func (h *hubWay) explain(reason error) {
 	way := h.Way()
 	way.Reason = reason
 	h.way.Store(&way)
-}
-
-// asOf is when what is known was last confirmed as a whole: the earliest LastContact. The zero time if it never was.
-func (h *hubWay) asOf() time.Time {
-	return slices.MinFunc(h.states(), func(a, b follow.State) int {
-		return a.LastContact.Compare(b.LastContact) // the zero time is before all others
-	}).LastContact
 }
 
 // fits returns an error if the whole cluster would not fit the memory that is left.

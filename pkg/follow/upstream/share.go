@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
@@ -106,7 +107,7 @@ func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) 
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
 	}
-	seconds := int64((shareTimeout + time.Duration(h.options.Random()*float64(shareTimeout))).Seconds())
+	seconds := int64(wait.Jitter(shareTimeout, 1).Seconds())
 	request := h.share.Request("hub-share").
 		Param("watch", "true").Param("allowWatchBookmarks", "true").
 		Param("fieldSelector", "metadata.name="+h.node).Param("resourceVersion", version.String()).

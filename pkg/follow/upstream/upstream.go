@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +30,6 @@ type Options struct {
 	Hub HubOptions
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
-	// Clock is time.Now if nil. It spaces the lists of addresses.
-	Clock func() time.Time
 }
 
 // Upstream follows the upstream's state.
@@ -47,12 +45,6 @@ type Upstream struct {
 
 // New makes an Upstream. It sends no request before Run. The error says what about the configuration is wrong.
 func New(options Options) (*Upstream, error) {
-	if options.Clock == nil {
-		options.Clock = time.Now
-	}
-	if options.Hub.Random == nil {
-		options.Hub.Random = rand.Float64
-	}
 	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
 	if err != nil {
 		return nil, err
@@ -64,7 +56,7 @@ func New(options Options) (*Upstream, error) {
 	if u.way, err = newHubWay(options); err != nil {
 		return nil, fmt.Errorf("the hub: %w", err)
 	}
-	u.addresses = &addresses{way: u.way, facts: options.Facts, clock: options.Clock}
+	u.addresses = &addresses{way: u.way, facts: options.Facts}
 	for _, o := range shareable(options) {
 		o.Sink = options.Facts.Input(o.Name)
 		s, err := group.Add(o)
@@ -170,7 +162,11 @@ func (u *Upstream) Relist() { u.group.Relist() }
 
 // AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
 // without optional ones. It returns the zero time if one of them had no contact yet.
-func (u *Upstream) AsOf() time.Time { return u.way.asOf() }
+func (u *Upstream) AsOf() time.Time {
+	return slices.MinFunc(follow.StatesOf(u.way.sources[u.way.Way().Hub]), func(a, b follow.State) int {
+		return a.LastContact.Compare(b.LastContact) // the zero time is before all others
+	}).LastContact
+}
 
 // Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and came
 // from no cache.
@@ -212,9 +208,5 @@ func (u *Upstream) Silent() bool {
 
 // States are those of all sources but those of the way that is not followed.
 func (u *Upstream) States() []follow.State {
-	states := u.way.states()
-	for _, s := range u.others {
-		states = append(states, s.State())
-	}
-	return states
+	return append(follow.StatesOf(u.way.sources[u.way.Way().Hub]), follow.StatesOf(u.others)...)
 }

@@ -20,14 +20,12 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
@@ -36,6 +34,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // soon is what tests wait with for another goroutine.
@@ -61,16 +60,10 @@ type follower struct {
 // start runs an Upstream against the address until the test ends.
 func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 	t.Helper()
-	return startAt(t, api, config, nil)
-}
-
-// startAt is start with a clock.
-func startAt(t *testing.T, api *upstreamtest.API, config *rest.Config, clock func() time.Time) *follower {
-	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
 	f.upstream, err = New(Options{
-		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock,
+		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -118,29 +111,21 @@ func smallCluster() *upstreamtest.API {
 	for _, name := range []string{"a", "b", "c"} {
 		api.Put(service(name))
 	}
-	api.Put(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1")}},
-	})
+	api.Put(wiretest.SliceOf("default/a-1", "a", "node1"))
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})
 	return api
 }
 
 func node(name, zone string) *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
-		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"large"}}}},
-	}
+	n := wiretest.NodeOf(name, zone)
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"large"}}}
+	return n
 }
 
 func service(name string) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: name,
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationApply}},
-	}}
+	s := wiretest.ServiceOf("default/"+name, "")
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationApply}}
+	return s
 }
 
 // names are those of what the Store shows of a resource, or why it shows nothing.

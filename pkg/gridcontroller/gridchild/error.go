@@ -29,8 +29,7 @@ func Errorf(reason, format string, args ...any) error {
 
 // Tellable returns the Error in err, or makes one of err with the reason SyncFailed.
 func Tellable(err error) Error {
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return *known
 	}
 	return Error{v1.ReasonSyncFailed, Shorten(err.Error())}

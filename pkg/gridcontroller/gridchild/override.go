@@ -148,7 +148,6 @@ func (t *Templates) match() error {
 	return nil
 }
 
-// overridesOf returns the overrides of a unit, in order.
 func (t *Templates) overridesOf(unit string) (all []*v1.Override) {
 	for i, m := range t.matchers {
 		if m.matches(unit, t.context.Nodes) {
@@ -205,7 +204,6 @@ func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]an
 	return merged, nil
 }
 
-// replaceImages replaces the images of containers.
 func replaceImages(spec map[string]any, o *v1.Override) error {
 	if len(o.Images) == 0 {
 		return nil

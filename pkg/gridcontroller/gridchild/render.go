@@ -4,17 +4,19 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -204,11 +206,24 @@ func SelectsUnit(live *unstructured.Unstructured) bool {
 	return found && err == nil
 }
 
+// ReadPods returns what the spec of a workload says of its pods: the selector, and which taints they tolerate.
+func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error) {
+	var workload appsv1.DeploymentSpec // it has what all kinds have
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
+		return nil, nil, fmt.Errorf("reading the template: %w", err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	return selector, workload.Template.Spec.Tolerations, nil
+}
+
 // Reference returns the owner reference of what a grid controls.
 func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: name, UID: uid,
-		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+		Controller: new(true), BlockOwnerDeletion: new(true),
 	}
 }
 

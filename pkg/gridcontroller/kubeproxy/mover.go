@@ -78,7 +78,6 @@ func (r *mover) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-// wrapperIsReady reports whether a wrapper on the node is ready.
 func (r *mover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
 	pods := &corev1.PodList{}
 	err := r.live.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},

@@ -240,7 +240,6 @@ func (p *planner) back() bool {
 	return p.Revision == p.plan.Current && p.status.Phase != v1.RolloutComplete
 }
 
-// name is the name of a wave.
 func (p *planner) name(wave int) string { return p.spec(wave).Name }
 
 // spec is what the grid says of a wave.
@@ -275,10 +274,8 @@ func (p *planner) silent(wave int) int {
 	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
-// has reports whether a unit has the revision of the spec.
 func (p *planner) has(u *Unit) bool { return u.Exists && u.Revision == p.Revision }
 
-// proven reports whether a unit has proven the revision.
 func (p *planner) proven(u *Unit) bool { return p.has(u) && !u.Idle && p.listed[u.Name] == nil }
 
 // state is the state of a unit that is listed; empty for others.

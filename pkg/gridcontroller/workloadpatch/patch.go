@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
-	"k8s.io/utils/clock"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -26,8 +25,7 @@ const (
 	// maxAge is for how long a schema is good. An API server that is upgraded knows further fields.
 	maxAge = 10 * time.Minute
 	// retryPause is the time between a read that has failed and the next one.
-	retryPause = 5 * time.Second
-	// readTimeout limits one read of the schema.
+	retryPause  = 5 * time.Second
 	readTimeout = 10 * time.Second
 	// schemaPath is of the schema of Deployments, StatefulSets and DaemonSets.
 	schemaPath = "/openapi/v3/apis/apps/v1"
@@ -37,8 +35,7 @@ const (
 
 // Schemas are the schemas of workloads, as one API server has them.
 type Schemas struct {
-	read  func(ctx context.Context) ([]byte, error)
-	clock clock.PassiveClock
+	read func(ctx context.Context) ([]byte, error)
 
 	mu sync.Mutex // guards all below
 	// schemas are those that were read last; nil for none. They are read again at the time again.
@@ -49,12 +46,12 @@ type Schemas struct {
 }
 
 // NewForConfig makes Schemas with a client of their own.
-func NewForConfig(config *rest.Config, clock clock.PassiveClock) (*Schemas, error) {
+func NewForConfig(config *rest.Config) (*Schemas, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the API server's schema: %w", err)
 	}
-	return &Schemas{clock: clock, read: func(ctx context.Context) ([]byte, error) {
+	return &Schemas{read: func(ctx context.Context) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
 		return client.RESTClient().Get().AbsPath(schemaPath).SetHeader("Accept", "application/json").DoRaw(ctx)
@@ -92,7 +89,7 @@ func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridc
 func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.clock.Now(); !now.Before(s.again) {
+	if now := time.Now(); !now.Before(s.again) {
 		schemas, err := s.fetch(ctx)
 		s.failure, s.again = err, now.Add(retryPause)
 		if err == nil {
@@ -105,7 +102,6 @@ func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
 	return s.schemas, nil
 }
 
-// fetch reads the schemas from the API server.
 func (s *Schemas) fetch(ctx context.Context) (map[string]*spec.Schema, error) {
 	data, err := s.read(ctx)
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -40,7 +40,6 @@ func decode(t *testing.T, text string) map[string]any {
 
 // server is an API server with the document, or none if it is away.
 type server struct {
-	clock *clocktesting.FakePassiveClock
 	away  bool
 	reads int
 }
@@ -48,8 +47,7 @@ type server struct {
 // merge merges by the server's schema of Deployments.
 func (s *server) merge(t *testing.T) gridchild.Merge {
 	t.Helper()
-	s.clock = clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	schemas := &Schemas{clock: s.clock, read: func(context.Context) ([]byte, error) {
+	schemas := &Schemas{read: func(context.Context) ([]byte, error) {
 		s.reads++
 		if s.away {
 			return nil, errors.New("the API server is away")
@@ -107,6 +105,10 @@ func TestMerge(t *testing.T) {
 // TestSchemaIsAway: an API server that does not answer is not asked again for each of a thousand units.
 func TestSchemaIsAway(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, schemaIsAway)
+}
+
+func schemaIsAway(t *testing.T) {
 	s := &server{away: true}
 	merge := s.merge(t)
 	for range 1000 {
@@ -120,12 +122,12 @@ func TestSchemaIsAway(t *testing.T) {
 		t.Errorf("the schema was asked for %d times", s.reads)
 	}
 	s.away = false
-	s.clock.SetTime(s.clock.Now().Add(retryPause))
+	time.Sleep(retryPause)
 	if _, err := merge(map[string]any{}, map[string]any{}); err != nil {
 		t.Errorf("got %v", err)
 	}
 	s.away = true
-	s.clock.SetTime(s.clock.Now().Add(maxAge))
+	time.Sleep(maxAge)
 	for range 10 {
 		if _, err := merge(map[string]any{}, map[string]any{}); err != nil {
 			t.Fatalf("an old schema is better than none: got %v", err)

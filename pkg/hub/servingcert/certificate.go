@@ -39,8 +39,7 @@ const (
 // pair is a certificate with its key, as a Secret has them.
 type pair struct {
 	certificate, key []byte
-	// parsed is the certificate.
-	parsed *x509.Certificate
+	parsed           *x509.Certificate
 }
 
 // parsePair reads a pair. The error says what is wrong with it.

@@ -213,7 +213,6 @@ func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) 
 	return nil
 }
 
-// bundle is the caBundle of the APIService.
 func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
 	o, err := k.dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
 	if err != nil {
@@ -226,7 +225,6 @@ func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(encoded)
 }
 
-// trust writes the caBundle if it is another one.
 func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
 	if bytes.Equal(before, after) {
 		return nil

@@ -76,7 +76,6 @@ func Diagnose(ctx context.Context, source Source) (diagnosis *gridview.Diagnosis
 	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels()}, c.unread
 }
 
-// checkController looks for the controller.
 func (r *Report) checkController(c *Cluster) {
 	const check = gridview.CheckController
 	if !c.knows(kindDeployment) {

@@ -13,16 +13,6 @@ import (
 // aloneOld is how old what a node's lite-apiserver says of it may be. It says so every 10 minutes.
 const aloneOld = 30 * time.Minute
 
-// startsAlone is what a node's lite-apiserver says of it; nil if the node has none.
-func startsAlone(n *corev1.Node) *corev1.NodeCondition {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == v1.NodeStartsAlone {
-			return &n.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
 // checkAlone looks at which nodes would start their pods without kube-apiserver. Those without lite-apiserver promise
 // nothing.
 func (r *Report) checkAlone(c *Cluster) {

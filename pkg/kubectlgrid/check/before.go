@@ -53,7 +53,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 			"you configure, such as edge nodes of your own"},
 		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name,
 			because), ""},
-		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
+		row{otherwise, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
 			"try it on one node; what is printed below follows from that distribution's documentation"})
 	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning,
 		Object{Kind: kindPolicy},

@@ -30,6 +30,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
+	"github.com/application-grid/application-grid/pkg/program/restmapper"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -151,12 +152,9 @@ func get[T client.Object](c *testCluster, name string) T {
 // source is the cluster behind a client that pages, as an API server does and the fake does not.
 func (c *testCluster) source() Source {
 	c.Helper()
-	mapper := meta.NewDefaultRESTMapper(nil)
-	RegisterKinds(mapper)
-	for _, k := range v1.Kinds {
-		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
-	}
-	builder := fake.NewClientBuilder().WithScheme(testScheme(c.T)).WithRESTMapper(mapper).WithReturnManagedFields().
+	scheme := testScheme(c.T)
+	mapper := restmapper.New(scheme, RootKinds, FurtherKinds...)
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithReturnManagedFields().
 		WithIndex(&corev1.Pod{}, "spec.hostNetwork", func(o client.Object) []string {
 			return []string{fmt.Sprint(o.(*corev1.Pod).Spec.HostNetwork)}
 		})
@@ -444,9 +442,24 @@ const always = "unknown Images Node: whether the nodes can pull images from regi
 
 var installOptions = setup.Images{Registry: "registry.example.org", Tag: "v1"}
 
+func expectBefore(t *testing.T, defects map[string]defect) {
+	t.Helper()
+	for name, test := range defects {
+		t.Run(name, func(t *testing.T) {
+			c := fresh(t)
+			test.spoil(c)
+			report := Before(t.Context(), c.source(), installOptions)
+			expect(t, report, append(test.want, always))
+			if (report.Install == nil) != report.Failed() {
+				t.Errorf("it failed: %v, and the installation is %v", report.Failed(), report.Install)
+			}
+		})
+	}
+}
+
 // TestBefore: each thing that matters before an installation has its finding.
 func TestBefore(t *testing.T) {
-	for name, test := range map[string]defect{
+	expectBefore(t, map[string]defect{
 		"a fresh cluster": {all(), nil},
 		"no kube-proxy": {withoutAll("DaemonSet kube-system/kube-proxy", "Pod kube-system/kube-proxy"),
 			[]string{"failure KubeProxy DaemonSet kube-system/kube-proxy: there is no kube-proxy"}},
@@ -457,8 +470,9 @@ func TestBefore(t *testing.T) {
 				"unknown KubeProxy DaemonSet kube-system/kube-proxy: how it gets its server is not known"}},
 		"an affinity of its own": {
 			func(c *testCluster) {
-				get[*appsv1.DaemonSet](c,
-					"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = "gpu"
+				pods := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec
+				required := pods.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+				required.NodeSelectorTerms[0].MatchExpressions[0].Key = "gpu"
 			},
 			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it has a required node affinity of its own"}},
 		"a kube-proxy newer than the API server": {
@@ -483,6 +497,15 @@ func TestBefore(t *testing.T) {
 		"no right": {func(c *testCluster) { c.denied = "daemonsets" },
 			[]string{"failure Rights SelfSubjectAccessReview: you may not create daemonsets.apps in kube-system",
 				"failure Rights SelfSubjectAccessReview: you may not patch daemonsets.apps in kube-system"}},
+		"Cilium": {adding(cilium),
+			[]string{"warning KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"}},
+	})
+}
+
+// TestBeforeOtherWorkloads: workloads that run already may be in the way.
+func TestBeforeOtherWorkloads(t *testing.T) {
+	expectBefore(t, map[string]defect{
 		"labelled already": {labelled("edge0", "true"),
 			[]string{"warning OtherWorkloads Node: the label superedge.io/application-grid is on 1 node already"}},
 		"SuperEdge": {
@@ -514,20 +537,7 @@ func TestBefore(t *testing.T) {
 				"superedge.io/application-grid, too"}},
 		"another takes the port": {adding(grabber),
 			[]string{"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"}},
-		"Cilium": {adding(cilium),
-			[]string{"warning KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
-				"Services on itself"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := fresh(t)
-			test.spoil(c)
-			report := Before(t.Context(), c.source(), installOptions)
-			expect(t, report, append(test.want, always))
-			if (report.Install == nil) != report.Failed() {
-				t.Errorf("it failed: %v, and the installation is %v", report.Failed(), report.Install)
-			}
-		})
-	}
+	})
 }
 
 // TestInstall: what is printed to install with is for the cluster that was looked at.

@@ -33,11 +33,10 @@ func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
 // isEdge reports whether the node asked for the wrapper.
 func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
-// nodeOf reduces a Node.
 func nodeOf(n *corev1.Node) *node {
 	info := n.Status.NodeInfo
 	reduced := &node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
-		kubelet: info.KubeletVersion, labels: n.Labels, alone: startsAlone(n)}
+		kubelet: info.KubeletVersion, labels: n.Labels, alone: v1.StartsAlone(n)}
 	for _, entry := range n.ManagedFields {
 		if entry.Time != nil && entry.FieldsV1 != nil &&
 			strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+v1.LabelEdgeNode+`"`) {
@@ -221,7 +220,6 @@ func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
 }
 
-// labels are those of all nodes, by name.
 func (c *Cluster) labels() map[string]topology.Labels {
 	labels := make(map[string]topology.Labels, len(c.nodes))
 	for _, n := range c.nodes {
@@ -230,7 +228,6 @@ func (c *Cluster) labels() map[string]topology.Labels {
 	return labels
 }
 
-// running are the workloads that run a program.
 func (c *Cluster) running(program Program) []*workload {
 	var found []*workload
 	for _, w := range c.workloads {

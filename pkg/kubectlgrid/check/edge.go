@@ -37,7 +37,8 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 	if !c.knows(kindNode, kindPod) {
 		return
 	}
-	e := &edgeCheck{r, c, c.byNode(wrapperProgram), c.byNode(kubeProxyProgram), c.byNode(daemonProgram), false, false}
+	e := &edgeCheck{Report: r, Cluster: c, wrappers: c.byNode(wrapperProgram), proxies: c.byNode(kubeProxyProgram),
+		daemons: c.byNode(daemonProgram)}
 	e.anyProxy = len(e.proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
 	e.names = len(e.daemons) > 0 || len(c.installed(daemonProgram)) > 0 || slices.ContainsFunc(c.grids,
 		func(g grid) bool { return g.about.Kind == "StatefulSetGrid" })
@@ -58,8 +59,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 			"their site", "label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 		return
 	}
-	r.all("EdgeLabel", "", row{true, OK, about, fmt.Sprintf("%d of %s are edge nodes", edges,
-		output.Count(len(c.nodes), "node")), ""})
+	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
 	r.all("Wrapper", "", row{r.clean("Wrapper"), OK, about, "the wrapper is ready on " + each, ""})
 	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
 	r.all("KubeProxy", "", row{proxied && r.clean("KubeProxy"), OK, about,
@@ -81,14 +81,14 @@ func (e *edgeCheck) edgeNode(n *node) {
 	case len(e.proxies[n.name]) > 0:
 		e.kubeProxies(n, port)
 	case len(e.running(ciliumProgram)) > 0: // checkCilium looks whom that asks
-	case n.edge == v1.EdgeNodeStatic:
-		e.all("KubeProxy", n.name, row{true, Unknown, n.about(),
-			"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode})
-	case e.anyProxy || n.distribution != "" || n.proxyDisabled:
+	case n.edge != v1.EdgeNodeStatic && (e.anyProxy || n.distribution != "" || n.proxyDisabled):
 		e.noProxyPod(n, port)
 	default:
-		e.all("KubeProxy", n.name, row{true, Unknown, n.about(), "no pod of this cluster runs kube-proxy; whom one " +
-			"asks that is started outside of Kubernetes is not known here", onNode})
+		e.first("KubeProxy", n.name,
+			row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
+				"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode},
+			row{otherwise, Unknown, n.about(), "no pod of this cluster runs kube-proxy; whom one asks that is " +
+				"started outside of Kubernetes is not known here", onNode})
 	}
 	if n.edge == v1.EdgeNodePods && e.names {
 		e.agent("Daemon", n, daemonProgram, e.daemons[n.name])
@@ -129,7 +129,7 @@ func (e *edgeCheck) wrapper(n *node) {
 			"of systemd: both want port %d", n.name, p.port),
 			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
 				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
-		row{true, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
+		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
 			"nothing: neither whether it runs nor whether it is ready",
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }

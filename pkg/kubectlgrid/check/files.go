@@ -62,9 +62,6 @@ func changed(object metav1.Object) time.Time {
 	return latest
 }
 
-// errOnNode is that a file is on the node's disk, or in the image, where the API does not reach.
-var errOnNode = errors.New("it is a file on the node, which the API server does not show")
-
 // file is the text of a file as a container sees it, if it is of a ConfigMap or Secret.
 func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container,
 	name string) (string, *document, error) {
@@ -95,7 +92,7 @@ func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodS
 			}
 		}
 	}
-	return "", nil, errOnNode
+	return "", nil, errors.New("it is a file on the node, which the API server does not show")
 }
 
 // source is a ConfigMap or Secret in a volume; keys are its keys by the names of the files, nil if every key is a file.
@@ -104,7 +101,6 @@ type source struct {
 	keys       map[string]string
 }
 
-// sourcesOf are the ConfigMaps and Secrets of a volume.
 func sourcesOf(volume *corev1.Volume) []source {
 	var sources []source
 	add := func(kind, name string, items []corev1.KeyToPath) {

@@ -27,14 +27,13 @@ func (r *Report) checkReplacements(c *Cluster) {
 			row{enabled == "" && !c.knows(kindFelix), Unknown, calico.about(), "Calico runs, and its " +
 				"FelixConfiguration could not be read: whether it takes kube-proxy's place is not known",
 				"look for bpfEnabled in it; it has to be false"},
-			row{true, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
+			row{otherwise, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
 	}
 	if !found && c.knows(kindDaemonSet) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "neither Cilium nor Calico is there to take kube-proxy's place")
 	}
 }
 
-// checkNodeLocal looks for NodeLocal DNSCache.
 func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {

@@ -57,38 +57,20 @@ var (
 // leaseOver is how long a Lease that nobody renews says that a controller leads.
 const leaseOver = 2 * time.Minute
 
-// hubAPIName is the name of the hub's APIService.
 const hubAPIName = "v1alpha1.hub." + v1.GroupName
 
 // policyName is that of manifests/kubeadm/kube-proxy-policy.yaml, and of its binding.
 const policyName = "kube-proxy." + v1.GroupName
 
-// RegisterKinds tells a mapper of the kinds that are read, so that the client needs no look at everything that the API
-// server serves.
-func RegisterKinds(mapper *meta.DefaultRESTMapper) {
-	for _, kinds := range []struct {
-		scope meta.RESTScope
-		group schema.GroupVersion
-		names []string
-	}{
-		{meta.RESTScopeRoot, corev1.SchemeGroupVersion, []string{kindNode, "Namespace"}},
-		{meta.RESTScopeNamespace, corev1.SchemeGroupVersion, []string{kindPod, kindConfigMap, "Secret", kindService}},
-		{meta.RESTScopeNamespace, appsv1.SchemeGroupVersion, []string{kindDaemonSet, kindDeployment, "StatefulSet"}},
-		{meta.RESTScopeRoot, authorizationv1.SchemeGroupVersion, []string{"SelfSubjectAccessReview"}},
-		{meta.RESTScopeRoot, felixKind.GroupVersion(), []string{kindFelix}},
-		{meta.RESTScopeRoot, crdKind.GroupVersion(), []string{kindCRD}},
-		{meta.RESTScopeRoot, apiKind.GroupVersion(), []string{kindAPIService}},
-		{meta.RESTScopeNamespace, leaseKind.GroupVersion(), []string{"Lease"}},
-		{meta.RESTScopeRoot, policyKind.GroupVersion(), []string{kindPolicy + "Binding"}},
-		{meta.RESTScopeNamespace, ciliumConfigKind.GroupVersion(), []string{ciliumConfigKind.Kind}},
-	} {
-		for _, name := range kinds.names {
-			mapper.Add(kinds.group.WithKind(name), kinds.scope)
-		}
+// RootKinds are the kinds without a namespace that are read, FurtherKinds those with one that AddToScheme does not add.
+var (
+	RootKinds = []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind(kindNode), corev1.SchemeGroupVersion.WithKind("Namespace"),
+		authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"), felixKind, crdKind, apiKind,
+		policyKind, policyKind.GroupVersion().WithKind(kindPolicy + "Binding"),
 	}
-	mapper.AddSpecific(policyKind, policyKind.GroupVersion().WithResource("mutatingadmissionpolicies"),
-		policyKind.GroupVersion().WithResource("mutatingadmissionpolicy"), meta.RESTScopeRoot)
-}
+	FurtherKinds = []schema.GroupVersionKind{leaseKind, ciliumConfigKind}
+)
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
@@ -303,7 +285,6 @@ func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
-// readWorkloads reads the workloads of one kind, in all namespaces.
 func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.ObjectList) {
 	found, err := pages.Keep(ctx, c.API, list, func(item client.Object) (*workload, bool) {
 		w := &workload{kind: kind, namespace: item.GetNamespace(), name: item.GetName()}
@@ -426,7 +407,6 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 	c.hubAPI = hub != nil
 }
 
-// readGrids reads the grids' definitions and the grids.
 func (c *Cluster) readGrids(ctx context.Context) {
 	for _, kind := range v1.Kinds {
 		d := definition{name: kind.Plural + "." + v1.GroupName}

@@ -60,10 +60,13 @@ type row struct {
 	message, action string
 }
 
+// otherwise is the condition of a last row for first, which is added if no other row holds.
+const otherwise = true
+
 // first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one.
 func (r *Report) first(check, node string, rows ...row) {
 	if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
-		r.all(check, node, rows[i])
+		r.record(check, node, rows[i])
 	}
 }
 
@@ -71,14 +74,18 @@ func (r *Report) first(check, node string, rows ...row) {
 func (r *Report) all(check, node string, rows ...row) {
 	for _, row := range rows {
 		if row.holds {
-			r.Findings = append(r.Findings, Finding{Severity: row.severity, Check: check, Object: row.about,
-				Message: row.message, Action: row.action, Node: node})
+			r.record(check, node, row)
 		}
 	}
 }
 
+func (r *Report) record(check, node string, found row) {
+	r.Findings = append(r.Findings, Finding{Severity: found.severity, Check: check, Object: found.about,
+		Message: found.message, Action: found.action, Node: node})
+}
+
 func (r *Report) add(severity Severity, check string, about Object, message, action string) {
-	r.all(check, "", row{true, severity, about, message, action})
+	r.record(check, "", row{severity: severity, about: about, message: message, action: action})
 }
 
 func (r *Report) ok(check string, about Object, format string, args ...any) {
@@ -110,7 +117,6 @@ func (r *Report) finish(kind string) *Report {
 	return r
 }
 
-// named is an object with a name.
 func named(kind, namespace, name string) Object {
 	return Object{Kind: kind, Namespace: namespace, Name: name}
 }

@@ -89,9 +89,6 @@ func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 // checkPlatforms looks for nodes that no image is made for.
 func (r *Report) checkPlatforms(c *Cluster) {
 	const check = "Platform"
-	if !c.knows(kindNode) {
-		return
-	}
 	for arch, nodes := range c.nodesBy(func(n *node) string {
 		if n.os != "linux" || slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch) {
 			return ""
@@ -101,7 +98,7 @@ func (r *Report) checkPlatforms(c *Cluster) {
 		r.add(Warning, check, aboutNodes(nodes), "there are no images for the architecture "+arch,
 			"do not make edge nodes of "+namesOf(nodes)+", or build images with PLATFORMS=linux_"+arch)
 	}
-	r.well(check, true, Object{Kind: kindNode}, "there are images for the architectures of %s",
+	r.well(check, c.knows(kindNode), Object{Kind: kindNode}, "there are images for the architectures of %s",
 		output.Count(len(c.nodes), "node"))
 }
 

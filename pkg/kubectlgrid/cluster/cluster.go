@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,10 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,6 +25,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/program/restmapper"
 	"github.com/application-grid/application-grid/pkg/program/version"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -52,27 +52,14 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	log.SetLogger(logr.Discard())
 	c, scheme := Cluster{Config: config, Warnings: warnings}, runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
+		authenticationv1.AddToScheme, batchv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)
 		}
 	}
-	// The kinds are registered, so that the client does not ask for everything that the API server serves.
-	mapper := meta.NewDefaultRESTMapper(nil)
-	check.RegisterKinds(mapper)
-	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), meta.RESTScopeRoot)
-	namespaced := []schema.GroupVersionKind{
-		corev1.SchemeGroupVersion.WithKind("ServiceAccount"), appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
-		appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
-		batchv1.SchemeGroupVersion.WithKind("Job"),
-	}
-	for _, k := range v1.Kinds {
-		namespaced = append(namespaced, k.Child, v1.GroupVersion.WithKind(k.Kind))
-	}
-	for _, kind := range namespaced {
-		mapper.Add(kind, meta.RESTScopeNamespace)
-	}
+	root := append(slices.Clone(check.RootKinds), authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"))
+	mapper := restmapper.New(scheme, root, check.FurtherKinds...)
 	var err error
 	c.Watcher, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -79,9 +80,9 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	for _, r := range resources() {
 		s := &source{
 			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
-			now: time.Now, names: map[types.NamespacedName]bool{},
+			names: map[types.NamespacedName]bool{},
 		}
-		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.NewTime(s.now())}
+		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()}
 		d.sources = append(d.sources, s)
 	}
 	var config net.ListenConfig
@@ -109,7 +110,6 @@ func hostsOf(address string) map[string]bool {
 	return map[string]bool{address: true, "localhost" + port: true}
 }
 
-// states are those of all sources.
 func (d *Dashboard) states() []SourceStatus {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
@@ -130,8 +130,8 @@ func (d *Dashboard) Run(ctx context.Context) error {
 		all.Go(func() { s.run(ctx) })
 	}
 	all.Go(func() { d.feed.run(ctx) })
-	all.Go(func() { every(ctx, podsEvery, d.askForPods) })
-	all.Go(func() { every(ctx, diagnoseEvery, d.diagnose) })
+	all.Go(func() { wait.NonSlidingUntilWithContext(ctx, d.askForPods, podsEvery) })
+	all.Go(func() { wait.NonSlidingUntilWithContext(ctx, d.diagnose, diagnoseEvery) })
 	// A stream ends with the context of its request.
 	d.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	all.Go(func() {
@@ -148,19 +148,6 @@ func (d *Dashboard) Run(ctx context.Context) error {
 		return fmt.Errorf("serving: %w", err)
 	}
 	return nil
-}
-
-// every calls a function now and again and again until ctx is done.
-func every(ctx context.Context, pause time.Duration, look func(context.Context)) {
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
-		look(ctx)
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		}
-	}
 }
 
 // note changes the facts, and has the page drawn again if anything follows from that.

@@ -245,7 +245,6 @@ func (f *facts) view(s *serviceFacts) *gridview.View {
 	return view
 }
 
-// grouping is the nodes by the keys of a Service.
 func (f *facts) grouping(service *corev1.Service) *gridview.Grouping {
 	keys := gridview.KeysOf(service)
 	name := strings.Join(keys, " ") // a key has no space
@@ -255,7 +254,6 @@ func (f *facts) grouping(service *corev1.Service) *gridview.Grouping {
 	return f.groupings[name]
 }
 
-// all are the slices of a Service.
 func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 	all := make([]discoveryv1.EndpointSlice, 0, len(s.slices))
 	for _, slice := range s.slices {
@@ -274,7 +272,6 @@ func (f *facts) gridStates() []gridview.Grid {
 	return states
 }
 
-// gridState is the state of a grid.
 func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 	if g.state != nil {
 		return g.state

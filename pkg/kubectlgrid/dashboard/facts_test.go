@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func node(name, unit string) *metav1.PartialObjectMetadata {
@@ -28,24 +29,18 @@ func node(name, unit string) *metav1.PartialObjectMetadata {
 
 // closed is a Service that is closed over the zones.
 func closed(name string) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: name, ResourceVersion: "1", Labels: map[string]string{"app": name},
-			Annotations:   map[string]string{v1.AnnotationTopologyKeys: `["zone"]`, "else": "x"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
-		},
-		Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 80}}},
-	}
+	s := wiretest.ServiceOf("shop/"+name, `["zone"]`)
+	s.ResourceVersion, s.Labels = "1", map[string]string{"app": name}
+	s.Annotations["else"] = "x"
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	s.Spec = corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 80}}}
+	return s
 }
 
 // slice is a slice of a Service with a ready endpoint on each of the nodes.
 func slice(service, name string, on ...string) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: name, ResourceVersion: "1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
-	}
+	s := wiretest.SliceOf("shop/"+name, service)
+	s.ResourceVersion, s.Ports = "1", []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}}
 	for i, node := range on {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/250, i%250)}, NodeName: ptr.To(node), Zone: ptr.To("z"),

@@ -171,7 +171,6 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 	child.ObjectMeta = meta
 }
 
-// objectOf is an object with its name.
 func objectOf(object any) (client.Object, types.NamespacedName, error) {
 	o, ok := object.(client.Object)
 	if !ok {

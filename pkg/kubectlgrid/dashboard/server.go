@@ -117,10 +117,7 @@ func (s *server) overview(w http.ResponseWriter, r *http.Request) {
 
 // key is the label key that is asked for; empty for the one that is used most.
 func (s *server) key(r *http.Request) string {
-	if key := r.URL.Query().Get("key"); key != "" {
-		return key
-	}
-	return s.shown.Key
+	return cmp.Or(r.URL.Query().Get("key"), s.shown.Key)
 }
 
 func (s *server) grids(w http.ResponseWriter, _ *http.Request) { answer(w, s.facts.statusList()) }
@@ -212,7 +209,6 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// found answers with an object, or with 404 if it is nil.
 func found[T any](w http.ResponseWriter, object *T, otherwise string) {
 	if object == nil {
 		fail(w, http.StatusNotFound, otherwise)
@@ -221,7 +217,6 @@ func found[T any](w http.ResponseWriter, object *T, otherwise string) {
 	answer(w, object)
 }
 
-// answer answers with an object as JSON.
 func answer(w http.ResponseWriter, object any) { write(w, http.StatusOK, object) }
 
 // fail answers with the reason why there is no answer, as an API server does.

@@ -164,22 +164,31 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestAnswers: the shape of what scripts ask for.
-func TestAnswers(t *testing.T) {
-	f := read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"), closed("web"), slice("web", "web-1", "n1", "n2"),
-		echo(v1.UnitProgressing))
-	_, url := serve(t, f)
-	ask := func(path string, into any) {
-		t.Helper()
-		got := request(t, http.MethodGet, url+path)
-		if err := json.Unmarshal([]byte(got.body), into); err != nil || got.code != http.StatusOK ||
-			got.header.Get("Content-Type") != "application/json" ||
-			!strings.Contains(got.body, `"apiVersion":"kubectl-grid.superedge.io/v1alpha1"`) {
-			t.Fatalf("%s: %v, %d, %s", path, err, got.code, got.body)
-		}
+// askJSON reads the answer to a path into a pointer, and returns what is there as fmt prints it.
+func askJSON(t *testing.T, url, path string, into any) string {
+	t.Helper()
+	got := request(t, http.MethodGet, url+path)
+	if err := json.Unmarshal([]byte(got.body), into); err != nil || got.code != http.StatusOK ||
+		got.header.Get("Content-Type") != "application/json" ||
+		!strings.Contains(got.body, `"apiVersion":"kubectl-grid.superedge.io/v1alpha1"`) {
+		t.Fatalf("%s: %v, %d, %s", path, err, got.code, got.body)
 	}
-	type named struct{ Namespace, Name, State string }
-	var overview struct {
+	return strings.TrimPrefix(fmt.Sprint(into), "&")
+}
+
+// answering serves two sites with two Services that are closed, of which one lacks an endpoint, and a grid.
+func answering(t *testing.T) string {
+	t.Helper()
+	_, url := serve(t, read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"),
+		closed("web"), slice("web", "web-1", "n1", "n2"), echo(v1.UnitProgressing)))
+	return url
+}
+
+type named struct{ Namespace, Name, State string }
+
+// TestOverview reads the fields of the overview on which scripts rely.
+func TestOverview(t *testing.T) {
+	got := askJSON(t, answering(t), "/api/overview", &struct {
 		Kind, Cluster string
 		Revision      int
 		Keys          []struct{ Key string }
@@ -199,9 +208,7 @@ func TestAnswers(t *testing.T) {
 				Waves   []named
 			}
 		}
-	}
-	ask("/api/overview", &overview)
-	got := fmt.Sprint(overview)
+	}{})
 	for _, want := range []string{
 		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no " +
 			"Deployment echo-east of this grid 1} {west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid 1}]}",
@@ -212,54 +219,49 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("got\n%s\nwant in it\n%s", got, want)
 		}
 	}
-	var grid struct {
-		Kind string
-		Grid struct {
-			Units []struct{ Name, Phase, Problem string }
+}
+
+// TestAnswers reads the fields of the other answers on which scripts rely.
+func TestAnswers(t *testing.T) {
+	url := answering(t)
+	for _, test := range []struct {
+		path string
+		into any
+		want string
+	}{
+		{"/api/grids/dg/shop/echo", &struct {
+			Kind string
+			Grid struct {
+				Units []struct{ Name, Phase, Problem string }
+			}
+		}{}, "{DashboardGrid {[{east Missing there is no Deployment echo-east of this grid} {west Missing there is no " +
+			"Deployment echo-west of this grid}]}}"},
+		{"/api/grids", &struct {
+			Kind  string
+			Grids []named
+		}{}, "{GridStatusList [{shop echo }]}"},
+		{"/api/services/shop/db?key=zone", &struct {
+			Kind, Title, Conclusion string
+			View                    struct{ Without []string }
+			Preview                 struct{ Dark []string }
+		}{}, `{DashboardService Service shop/db, topologyKeys ["zone"] The closed loop does not hold: 1 of 2 units without a ready endpoint: west {[west]} {[west]}}`},
+		{"/api/units/west", &struct {
+			Kind      string
+			Nodes     []string
+			Workloads []struct{ Name string }
+			Services  []struct {
+				Name, Key        string
+				Ready, Endpoints int
+			}
+		}{}, "{DashboardUnit [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}"},
+		{"/api/preview?key=zone&namespace=shop", &struct {
+			Kind     string
+			Services []named
+		}{}, "{ServicePreview [{shop db } {shop web }]}"},
+	} {
+		if got := askJSON(t, url, test.path, test.into); got != test.want {
+			t.Errorf("%s: got %s, want %s", test.path, got, test.want)
 		}
-	}
-	ask("/api/grids/dg/shop/echo", &grid)
-	if got := fmt.Sprint(grid); !strings.HasPrefix(got, "{DashboardGrid {[{east Missing there is no") {
-		t.Errorf("got %s", got)
-	}
-	var list struct {
-		Kind  string
-		Grids []named
-	}
-	ask("/api/grids", &list)
-	if got := fmt.Sprint(list); got != "{GridStatusList [{shop echo }]}" {
-		t.Errorf("got %s", got)
-	}
-	var service struct {
-		Kind, Title, Conclusion string
-		View                    struct{ Without []string }
-		Preview                 struct{ Dark []string }
-	}
-	ask("/api/services/shop/db?key=zone", &service)
-	want := `{DashboardService Service shop/db, topologyKeys ["zone"] The closed loop does not hold: 1 of 2 units without a ready endpoint: west {[west]} {[west]}}`
-	if got := fmt.Sprint(service); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	var unit struct {
-		Kind      string
-		Nodes     []string
-		Workloads []struct{ Name string }
-		Services  []struct {
-			Name, Key        string
-			Ready, Endpoints int
-		}
-	}
-	ask("/api/units/west", &unit)
-	if got := fmt.Sprint(unit); got != "{DashboardUnit [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}" {
-		t.Errorf("got %s", got)
-	}
-	var preview struct {
-		Kind     string
-		Services []named
-	}
-	ask("/api/preview?key=zone&namespace=shop", &preview)
-	if got := fmt.Sprint(preview); got != "{ServicePreview [{shop db } {shop web }]}" {
-		t.Errorf("got %s", got)
 	}
 }
 

@@ -64,7 +64,6 @@ type source struct {
 	facts     *facts
 	// changed is called whenever something has changed, without a lock.
 	changed func()
-	now     func() time.Time
 
 	status SourceStatus // guarded by facts.mu
 	// names are those of the objects that are there. Only the reflector's goroutine uses them.
@@ -84,7 +83,7 @@ func (s *source) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
-		}, nil, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
+		}, nil, s, toolscache.ReflectorOptions{Name: s.name, Logger: new(logr.Discard())})
 		s.pause.Store(int64(pause))
 		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
@@ -131,7 +130,7 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 }
 
 // follows notes that the resource is followed.
-func (s *source) follows() { s.become(SourceFollowing, "", true) }
+func (s *source) follows() { s.become(SourceFollowing, "") }
 
 // failed notes why the resource is not followed.
 func (s *source) failed(err error) {
@@ -139,26 +138,24 @@ func (s *source) failed(err error) {
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // it is listed again
 	case apierrors.IsForbidden(err):
 		s.pause.Store(int64(refusedPause))
-		s.become(SourceForbidden, err.Error(), false)
+		s.become(SourceForbidden, err.Error())
 	case cluster.IsNotServed(err):
 		s.pause.Store(int64(refusedPause))
-		s.become(SourceNotServed, cluster.Explain(err).Error(), false)
+		s.become(SourceNotServed, cluster.Explain(err).Error())
 	default:
-		s.facts.mu.Lock()
-		known := s.facts.known[s.name]
-		s.facts.mu.Unlock()
-		s.become(SourceFailing, err.Error(), known)
+		s.become(SourceFailing, err.Error())
 	}
 }
 
-// become notes a state. known is whether the objects are known, though they may be old.
-func (s *source) become(state SourceState, message string, known bool) {
+// become notes a state. Objects that are known stay known while the source fails, though they may be old.
+func (s *source) become(state SourceState, message string) {
 	s.facts.mu.Lock()
+	known := state == SourceFollowing || (state == SourceFailing && s.facts.known[s.name])
 	changed := s.facts.know(s.name, known)
 	s.status.Known = known
 	if s.status.State != state || s.status.Message != message {
 		if s.status.State != state {
-			s.status.Since = metav1.NewTime(s.now())
+			s.status.Since = metav1.Now()
 		}
 		s.status.State, s.status.Message, changed = state, message, true
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -156,11 +157,9 @@ func merge(live, manifest *unstructured.Unstructured) *unstructured.Unstructured
 		_ = json.Unmarshal([]byte(text), &before) // an annotation that cannot be read removes nothing
 	}
 	combine := func(live, before, now map[string]string) map[string]string {
-		out := maps.Clone(live)
+		out := map[string]string{}
+		maps.Copy(out, live)
 		maps.DeleteFunc(out, func(key, _ string) bool { _, ours := before[key]; return ours })
-		if out == nil {
-			out = map[string]string{}
-		}
 		maps.Copy(out, now)
 		return out
 	}
@@ -347,8 +346,7 @@ func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) 
 		replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
 		all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
 	}
-	take := pages.To(func() { clear(all) }, visit)
-	err := pages.Each(ctx, s.API, list, take, client.InNamespace(o.Namespace),
+	err := pages.Each(ctx, s.API, list, func() { clear(all) }, visit, client.InNamespace(o.Namespace),
 		client.MatchingLabels{v1.LabelGridSelector: o.Name})
 	if err != nil {
 		return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
@@ -410,7 +408,6 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 	return c
 }
 
-// unitsOf returns the units of a key, sorted.
 func (s Source) unitsOf(key string) []string {
 	units := map[string]bool{}
 	for _, labels := range s.Nodes {
@@ -503,22 +500,13 @@ func setsReplicas(child *gridchild.Child) bool {
 
 // appliesReplicas reports whether the controller has applied spec.replicas.
 func appliesReplicas(live *unstructured.Unstructured) bool {
-	for _, entry := range live.GetManagedFields() {
-		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply ||
-			entry.Subresource != "" || entry.FieldsV1 == nil {
-			continue
-		}
-		var fields struct {
-			Spec map[string]any `json:"f:spec"`
-		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue
-		}
-		if _, ok := fields.Spec["f:replicas"]; ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		var fields fieldpath.Set
+		return entry.Manager == v1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationApply &&
+			entry.Subresource == "" && entry.FieldsV1 != nil &&
+			fields.FromJSON(entry.FieldsV1.GetRawReader()) == nil &&
+			fields.Has(fieldpath.MakePathOrDie("spec", "replicas"))
+	})
 }
 
 // readable returns a copy of an object without the fields that change with every write.

@@ -85,8 +85,7 @@ func (p Printer) compare(ctx context.Context, a Answer) (err error) {
 	command := exec.CommandContext(ctx, program[0], arguments...) //nolint:gosec // the user's own choice
 	command.Dir, command.Stdout, command.Stderr = dir, p.Out, p.Err
 	err = command.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 { // there are differences
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // there are differences
 		return nil
 	}
 	if err != nil {

@@ -69,71 +69,55 @@ func applied(t *testing.T, manifest string, then func(api client.Client), units 
 	return s
 }
 
+// someone patches the workload of the unit z.
+func someone(t *testing.T, patch string) func(client.Client) {
+	t.Helper()
+	return func(api client.Client) {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(v1.DeploymentGridKind.Child)
+		u.SetNamespace("shop")
+		u.SetName("web-z")
+		if err := api.Patch(t.Context(), u, client.RawPatch("application/merge-patch+json", []byte(patch)),
+			client.FieldOwner("someone")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestNoUnitHides: a unit is answered for by another one only if it has the same now and gets the same.
 func TestNoUnitHides(t *testing.T) {
 	t.Parallel()
 	units := []string{"a", "b", "c", "z"}
-	someone := func(unit, patch string) func(client.Client) {
-		return func(api client.Client) {
-			u := &unstructured.Unstructured{}
-			u.SetGroupVersionKind(v1.DeploymentGridKind.Child)
-			u.SetNamespace("shop")
-			u.SetName("web-" + unit)
-			if err := api.Patch(t.Context(), u, client.RawPatch("application/merge-patch+json", []byte(patch)),
-				client.FieldOwner("someone")); err != nil {
-				t.Error(err)
-			}
-		}
-	}
+	one, two := webSpec("one", ""), webSpec("two", "")
 	for name, c := range map[string]struct {
 		before, after string
 		then          func(client.Client)
 		want          string
 	}{
-		"nothing": {webSpec("one", ""), webSpec("one", ""), nil, "default: a b c z"},
-		"all":     {webSpec("one", ""), webSpec("two", ""), nil, "default: a b c z"},
-		"an override goes": {
-			webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), webSpec("two", ""), nil,
+		"nothing": {one, one, nil, "default: a b c z"},
+		"all":     {one, two, nil, "default: a b c z"},
+		"an override goes": {webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), two, nil,
 			"default: a b c; default: z the template does not set replicas any more, so each unit keeps the number " +
-				"it has: 50 here",
-		},
-		"an override comes": {
-			webSpec("one", ""), webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), nil,
-			"default: a b c; default big: z",
-		},
-		"another template that is the same": {
-			webSpec("one", ""), webSpec("one", "templates: {z: other}, templatePool: {other: {"+
-				"selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+
-				"spec: {containers: [{name: c, image: one}]}}}},"), nil,
-			"default: a b c; other: z",
-		},
-		"drift": {
-			webSpec("one", ""), webSpec("two", ""), someone("z", `{"spec":{"minReadySeconds":7}}`),
-			"default: a b c; default: z",
-		},
-		"an autoscaler": {
-			webSpec("one", ""), webSpec("two", ""), someone("z", `{"spec":{"replicas":7}}`), "default: a b c z",
-		},
+				"it has: 50 here"},
+		"an override comes": {one, webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), nil,
+			"default: a b c; default big: z"},
+		"another template that is the same": {one, webSpec("one", "templates: {z: other}, templatePool: {other: {"+
+			"selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+
+			"spec: {containers: [{name: c, image: one}]}}}},"), nil, "default: a b c; other: z"},
+		"drift":         {one, two, someone(t, `{"spec":{"minReadySeconds":7}}`), "default: a b c; default: z"},
+		"an autoscaler": {one, two, someone(t, `{"spec":{"replicas":7}}`), "default: a b c z"},
 		"an autoscaler that is to stop": {
-			webSpec("one", ""), webSpec("one", "overrides: [{name: all, units: {names: ['*']}, replicas: 2}],"),
-			someone("z", `{"spec":{"replicas":7}}`), "default all: a b c; default all: z",
-		},
-		"what the Deployment's controller notes": {
-			webSpec("one", ""), webSpec("two", ""),
-			someone("z", `{"metadata":{"annotations":{"deployment.kubernetes.io/revision":"7"}},
-				"status":{"replicas":7}}`),
-			"default: a b c z",
-		},
-		"a unit that is held": {
-			webSpec("one", ""), webSpec("two", ""),
-			someone("z", `{"metadata":{"annotations":{"superedge.io/hold":"works"}}}`),
-			"default: a b c; default: z the annotation superedge.io/hold keeps it as it is: works",
-		},
-		"a workload without an owner": {
-			webSpec("one", ""), webSpec("two", ""), someone("z", `{"metadata":{"ownerReferences":null}}`),
+			one, webSpec("one", "overrides: [{name: all, units: {names: ['*']}, replicas: 2}],"),
+			someone(t, `{"spec":{"replicas":7}}`), "default all: a b c; default all: z"},
+		"what the Deployment's controller notes": {one, two,
+			someone(t, `{"metadata":{"annotations":{"deployment.kubernetes.io/revision":"7"}},
+				"status":{"replicas":7}}`), "default: a b c z"},
+		"a unit that is held": {one, two,
+			someone(t, `{"metadata":{"annotations":{"superedge.io/hold":"works"}}}`),
+			"default: a b c; default: z the annotation superedge.io/hold keeps it as it is: works"},
+		"a workload without an owner": {one, two, someone(t, `{"metadata":{"ownerReferences":null}}`),
 			"default: a b c; default: z it is adopted: fields that kubectl wrote and that the template does not have " +
-				"are removed too, which is not shown here",
-		},
+				"are removed too, which is not shown here"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

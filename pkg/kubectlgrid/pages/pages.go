@@ -29,19 +29,11 @@ func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// Take takes the objects of a list, whose type is T.
-type Take[T runtime.Object] struct {
-	restart func()
-	visit   func(T)
-}
-
-// To calls visit for every object. If a list expires between two pages it begins again, after restart, which has to
-// forget what visit has seen.
-func To[T runtime.Object](restart func(), visit func(T)) Take[T] { return Take[T]{restart, visit} }
-
-// Each lists in pages. empty is a list of the kind.
+// Each lists in pages, and calls visit for every object. empty is a list of the kind. If a list expires between two
+// pages it begins again, after restart, which has to forget what visit has seen.
 func Each[T runtime.Object](
-	ctx context.Context, api client.Reader, empty client.ObjectList, take Take[T], options ...client.ListOption,
+	ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(T),
+	options ...client.ListOption,
 ) error {
 	token := ""
 	for again := 0; ; {
@@ -55,7 +47,7 @@ func Each[T runtime.Object](
 		case apierrors.IsResourceExpired(err) && token != "" && again < restarts:
 			again++
 			token = ""
-			take.restart()
+			restart()
 			continue
 		case err != nil:
 			return err
@@ -65,7 +57,7 @@ func Each[T runtime.Object](
 			if !ok {
 				return fmt.Errorf("a %T has a %T in it", page, item)
 			}
-			take.visit(object)
+			visit(object)
 			return nil
 		})
 		if err != nil {
@@ -84,11 +76,11 @@ func Keep[T runtime.Object, Kept any](
 	options ...client.ListOption,
 ) ([]Kept, error) {
 	var all []Kept
-	err := Each(ctx, api, empty, To(func() { all = nil }, func(object T) {
+	err := Each(ctx, api, empty, func() { all = nil }, func(object T) {
 		if kept, ok := keep(object); ok {
 			all = append(all, kept)
 		}
-	}), options...)
+	}, options...)
 	if err != nil {
 		return nil, err
 	}

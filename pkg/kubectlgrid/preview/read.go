@@ -81,7 +81,7 @@ func each[T runtime.Object](
 	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
 ) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, pages.To(func() {
+	return pages.Each(ctx, r.api, list, func() {
 		restart()
 		read = 0
 	}, func(object T) {
@@ -89,7 +89,7 @@ func each[T runtime.Object](
 		if read++; read%progressEvery == 0 {
 			r.progress(output.Count(read, r.kind) + " read")
 		}
-	}), r.options...)
+	}, r.options...)
 }
 
 // readError says what else could be asked where a right is missing.

@@ -35,7 +35,6 @@ func NodeOf(n *corev1.Node) Node {
 		Edge: v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode])}
 }
 
-// endpoint is an endpoint of the Service by its address.
 type endpoint struct {
 	pod, node, unit string
 	address         string
@@ -53,7 +52,6 @@ type Plan struct {
 	samples   []sample
 }
 
-// sample is a node that is asked from.
 type sample struct {
 	unit, node string
 	// without is why the unit is not asked from.
@@ -147,7 +145,6 @@ type target struct {
 	port    *corev1.ServicePort
 }
 
-// targetOf finds the address and port of a Service.
 func targetOf(service *corev1.Service, wanted string) (target, error) {
 	name := service.Namespace + "/" + service.Name
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
@@ -230,7 +227,6 @@ func allowed(view *gridview.View, unit string) (addresses map[string]bool, ready
 	return addresses, false
 }
 
-// unitNames are the names of the units of the plan.
 func (p *Plan) unitNames() []string {
 	names := map[string]bool{}
 	for _, s := range p.samples {

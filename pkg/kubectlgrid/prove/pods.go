@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
@@ -105,17 +105,9 @@ func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
 func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 	defer cancel()
-	for {
-		err := r.API.Delete(ctx, pod, client.GracePeriodSeconds(0))
-		if err == nil || apierrors.IsNotFound(err) || ctx.Err() != nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(between):
-		}
-	}
+	_ = wait.PollUntilContextCancel(ctx, between, true, func(ctx context.Context) (bool, error) {
+		return client.IgnoreNotFound(r.API.Delete(ctx, pod, client.GracePeriodSeconds(0))) == nil, nil
+	})
 }
 
 // RemoveLeftovers removes pods of runs that were killed before they could.
@@ -188,10 +180,10 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 			HostNetwork:                   true, // where the kernel knows where kube-proxy's rules sent a connection
 			DNSPolicy:                     corev1.DNSDefault,
 			RestartPolicy:                 corev1.RestartPolicyNever,
-			ActiveDeadlineSeconds:         ptr.To(int64(math.Ceil(r.Alive.Seconds()))),
-			TerminationGracePeriodSeconds: ptr.To(int64(0)),
-			AutomountServiceAccountToken:  ptr.To(false),
-			EnableServiceLinks:            ptr.To(false),
+			ActiveDeadlineSeconds:         new(int64(math.Ceil(r.Alive.Seconds()))),
+			TerminationGracePeriodSeconds: new(int64(0)),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			ImagePullSecrets:              secrets,
 			SecurityContext: &corev1.PodSecurityContext{
@@ -206,8 +198,8 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 				},
 				SecurityContext: &corev1.SecurityContext{
 					// User 0 with one capability: others do not keep theirs over the start of a program.
-					RunAsUser: ptr.To(int64(0)), RunAsGroup: ptr.To(int64(0)), RunAsNonRoot: ptr.To(false),
-					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+					RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), RunAsNonRoot: new(false),
+					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 					Capabilities: &corev1.Capabilities{
 						Drop: []corev1.Capability{"ALL"},
 						Add:  []corev1.Capability{"NET_ADMIN"},

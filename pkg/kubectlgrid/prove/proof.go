@@ -156,7 +156,7 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 	if a.result.Answers != nil {
 		reached, unknown = recognise(a.result.Answers, endpoints)
 	}
-	tell := func(address string, times int, answered bool) {
+	judge := func(address string, times int) endpoint {
 		e, known := endpoints[address]
 		host, _, err := net.SplitHostPort(address)
 		switch {
@@ -166,19 +166,17 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"),
 				e.where(), output.Count(times, "time")))
 		}
-		switch {
-		case !answered:
-			silent += times
-			row.Nobody += times
-		default:
-			row.Reached[e.where()] += times
-		}
+		return e
 	}
 	for _, address := range slices.Sorted(maps.Keys(reached)) {
-		tell(address, reached[address], true)
+		times := reached[address]
+		row.Reached[judge(address, times).where()] += times
 	}
 	for _, address := range slices.Sorted(maps.Keys(a.result.Silent)) {
-		tell(address, a.result.Silent[address], false)
+		times := a.result.Silent[address]
+		judge(address, times)
+		silent += times
+		row.Nobody += times
 	}
 	total := 0
 	for _, times := range row.Reached {

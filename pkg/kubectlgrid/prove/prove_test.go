@@ -22,16 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 func echo() *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo",
-			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "udp", Port: 53,
-			Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 80}}},
-	}
+	s := wiretest.ServiceOf("shop/echo", `["zone1"]`)
+	s.Spec = corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "udp", Port: 53,
+		Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 80}}}
+	return s
 }
 
 // threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no unit.
@@ -45,19 +44,16 @@ func threeNodes() map[string]Node {
 
 // slicesOf is a slice with an endpoint on each of these nodes, 10.244.<i>.1:8080 for n<i>.
 func slicesOf(nodes ...string) []discoveryv1.EndpointSlice {
-	slice := discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1",
-			Labels: map[string]string{discoveryv1.LabelServiceName: "echo"}},
-		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("udp"), Port: ptr.To(int32(53)),
-			Protocol: ptr.To(corev1.ProtocolUDP)}, {Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
-	}
+	slice := wiretest.SliceOf("shop/echo-1", "echo")
+	slice.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("udp"), Port: ptr.To(int32(53)),
+		Protocol: ptr.To(corev1.ProtocolUDP)}, {Name: ptr.To("http"), Port: ptr.To(int32(8080))}}
 	for _, node := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{"10.244." + strings.TrimPrefix(node, "n") + ".1"}, NodeName: ptr.To(node),
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node},
 		})
 	}
-	return []discoveryv1.EndpointSlice{slice}
+	return []discoveryv1.EndpointSlice{*slice}
 }
 
 func prepare(t *testing.T, which Nodes, endpoints ...string) *Plan {

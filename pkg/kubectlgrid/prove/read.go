@@ -25,9 +25,7 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 	}
 	nodes := map[string]Node{}
 	restart := func() { clear(nodes) }
-	err = pages.Each(ctx, api, &corev1.NodeList{}, pages.To(restart, func(node *corev1.Node) {
-		nodes[node.Name] = NodeOf(node)
-	}))
+	err = pages.Each(ctx, api, &corev1.NodeList{}, restart, func(node *corev1.Node) { nodes[node.Name] = NodeOf(node) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
@@ -38,20 +36,17 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
 	places := map[string]Place{}
 	restart := func() { clear(places) }
-	err := pages.Each(ctx, api, &corev1.PodList{}, pages.To(restart, func(p *corev1.Pod) {
+	err := pages.Each(ctx, api, &corev1.PodList{}, restart, func(p *corev1.Pod) {
 		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return
 		}
 		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
 		found := p.Spec.Containers[max(container, 0)]
 		places[p.Spec.NodeName] = Place{
-			Namespace:   p.Namespace,
-			Pod:         p.Name,
-			Container:   found.Name,
-			Image:       found.Image,
+			Namespace: p.Namespace, Pod: p.Name, Container: found.Name, Image: found.Image,
 			PullSecrets: p.Spec.ImagePullSecrets,
 		}
-	}), client.MatchingLabels{"app": wrapper})
+	}, client.MatchingLabels{"app": wrapper})
 	if err != nil {
 		return nil, err
 	}

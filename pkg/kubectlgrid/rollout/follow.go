@@ -21,7 +21,6 @@ const watchPause = time.Second
 // ErrTimeout is the cause with which a context ends whose time for Follow is over.
 var ErrTimeout = errors.New("timed out waiting for the rollout")
 
-// errDeleted is that the grid was deleted while it was followed.
 var errDeleted = errors.New("the grid was deleted")
 
 // Patience is how long Follow waits.
@@ -86,24 +85,18 @@ func (g *Grid) watch(ctx context.Context, last func() (bool, error)) (done bool,
 		client.InNamespace(g.Object.GetNamespace()),
 		client.MatchingFields{metav1.ObjectNameField: g.Object.GetName()},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: g.Object.GetResourceVersion()}})
-	if err != nil {
-		if final(err) {
-			return false, err
-		}
+	switch {
+	case final(err):
+		return false, err
+	case err != nil:
 		return false, nil
 	}
 	defer events.Stop()
-	for {
-		var event watch.Event
-		var open bool
-		select {
-		case <-ctx.Done():
-			return false, nil
-		case event, open = <-events.ResultChan():
-		}
+	defer context.AfterFunc(ctx, events.Stop)()
+	for event := range events.ResultChan() {
 		object, ok := event.Object.(v1.Object)
 		switch {
-		case !open, event.Type == watch.Error, !ok: // it is read again
+		case event.Type == watch.Error, !ok: // it is read again
 			return false, nil
 		case object.GetUID() != g.Object.GetUID(), event.Type == watch.Deleted:
 			return false, fmt.Errorf("%s: %w", g, errDeleted)
@@ -113,6 +106,7 @@ func (g *Grid) watch(ctx context.Context, last func() (bool, error)) (done bool,
 			return done, err
 		}
 	}
+	return false, nil
 }
 
 // final reports whether asking again would not help.

@@ -27,7 +27,6 @@ const changeAttempts = 5
 // namedUnits is how many units the error about an unknown one names.
 const namedUnits = 10
 
-// errNoRollout is that the grid has no spec.rollout.
 var errNoRollout = errors.New("the grid has no spec.rollout: all its units get a change at once")
 
 // Name is how a user names a grid of workloads.
@@ -36,8 +35,8 @@ type Name struct {
 	Name string
 }
 
-// ParseName reads KIND/NAME or KIND NAME, and returns the arguments that follow.
-func ParseName(args []string) (Name, []string, error) {
+// ParseName reads KIND/NAME or KIND NAME, and returns the arguments that follow, which are no more than most.
+func ParseName(args []string, most int) (Name, []string, error) {
 	kind, name, ok := strings.Cut(args[0], "/")
 	more := args[1:]
 	if !ok && len(more) > 0 {
@@ -52,6 +51,9 @@ func ParseName(args []string) (Name, []string, error) {
 	}
 	if spec, _ := v1.Workload(k.New()); spec == nil {
 		return Name{}, nil, fmt.Errorf("a %s has no rollout", k.Kind)
+	}
+	if len(more) > most {
+		return Name{}, nil, fmt.Errorf("too many arguments: %s", strings.Join(args, " "))
 	}
 	return Name{k, name}, more, nil
 }

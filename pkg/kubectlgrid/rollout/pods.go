@@ -12,11 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
@@ -35,10 +35,12 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 	if err := g.cluster.API.Get(ctx, key, workload); err != nil {
 		return nil, fmt.Errorf("asking for the %s %s: %w", g.Kind.Child.Kind, child, err)
 	}
-	selected, err := selectedBy(workload)
+	spec, _ := workload.Object["spec"].(map[string]any)
+	selector, _, err := gridchild.ReadPods(spec)
 	if err != nil {
 		return nil, fmt.Errorf("reading the selector of the %s %s: %w", g.Kind.Child.Kind, child, err)
 	}
+	selected := client.MatchingLabelsSelector{Selector: selector}
 	owners := map[types.UID]bool{workload.GetUID(): true}
 	if g.Kind.Child.Kind == "Deployment" {
 		sets := pages.Metadata(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
@@ -89,23 +91,6 @@ func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
 	return slices.MaxFunc(jobs, func(a, b metav1.PartialObjectMetadata) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	}).Name, nil
-}
-
-// selectedBy are the options of a list of what a workload selects.
-func selectedBy(workload *unstructured.Unstructured) (client.ListOption, error) {
-	var read struct {
-		Spec struct {
-			Selector *metav1.LabelSelector `json:"selector"`
-		} `json:"spec"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(workload.Object, &read); err != nil {
-		return nil, err //nolint:wrapcheck // it names the field
-	}
-	labels, err := metav1.LabelSelectorAsSelector(read.Spec.Selector)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the field
-	}
-	return client.MatchingLabelsSelector{Selector: labels}, nil
 }
 
 // rank is the place of a pod among those of its workload, the lower the better.

@@ -13,21 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-const (
-	// restartPause is the time between two looks at a unit that restarts.
-	restartPause = time.Second
-	// restartDeadline is spec.progressDeadlineSeconds, if it is left out.
-	restartDeadline = 600
-)
-
-// errOnDelete is that a workload replaces no pods.
-var errOnDelete = errors.New("its updateStrategy is OnDelete: delete the pods")
+// restartPause is the time between two looks at a unit that restarts.
+const restartPause = time.Second
 
 // Restart makes all pods of the grid again. Of a grid with spec.rollout it changes the templates, so that the
 // controller does it as for any change, and returns true: it has only begun. A grid without has no waves for it:
@@ -86,7 +78,7 @@ func (g *Grid) restartUnit(ctx context.Context, child metav1.Object, at string) 
 		return err
 	}
 	if kind, _, _ := unstructured.NestedString(workload.Object, "spec", "updateStrategy", "type"); kind == "OnDelete" {
-		return errOnDelete
+		return errors.New("its updateStrategy is OnDelete: delete the pods")
 	}
 	// An annotation that no template has: the controller would take back one that is its own.
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{
@@ -98,7 +90,7 @@ func (g *Grid) restartUnit(ctx context.Context, child metav1.Object, at string) 
 	if err := g.cluster.API.Patch(ctx, workload, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return err
 	}
-	deadline := time.Duration(ptr.Deref(g.spec().ProgressDeadlineSeconds, restartDeadline)) * time.Second
+	deadline := g.spec().ProgressDeadline()
 	err = wait.PollUntilContextTimeout(ctx, restartPause, deadline, true, func(ctx context.Context) (bool, error) {
 		err := g.cluster.API.Get(ctx, key, workload)
 		if final(err) {

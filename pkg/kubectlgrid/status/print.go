@@ -140,14 +140,12 @@ func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) 
 	return true, output.Encode(p.Out, list, p.Format)
 }
 
-// rowKey names a row of the table.
 type rowKey struct {
 	grid GridName
 	// unit is the unit's name, or <all>, <none> or one of the rows of <others>.
 	unit string
 }
 
-// row is a row of the table.
 type row struct {
 	key   rowKey
 	cells []string
@@ -245,7 +243,6 @@ func (c Columns) rowOfNone(g gridview.Grid, unit, child, state string) row {
 	return c.row(g, unit, "-", "-", "-", "-", "-", "-", child, "-", state)
 }
 
-// rows are the rows of grids.
 func (c Columns) rows(grids []gridview.Grid) []row {
 	var rows []row
 	for _, g := range grids {

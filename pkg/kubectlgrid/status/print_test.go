@@ -38,61 +38,67 @@ func failed(g gridview.Grid, problem string) gridview.Grid {
 	return g
 }
 
+// printed is what a Printer is given, and what it prints.
+type printed struct {
+	grids []gridview.Grid
+	want  string
+}
+
+func expectPrinted(t *testing.T, p Printer, steps []printed) {
+	t.Helper()
+	var out bytes.Buffer
+	p.Out, p.Format = &out, output.Table
+	for i, step := range steps {
+		out.Reset()
+		wrote, err := p.Print(step.grids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != step.want || wrote != (step.want != "") {
+			t.Errorf("step %d: got\n%swant\n%s", i, out.String(), step.want)
+		}
+	}
+}
+
 // TestPrintChanges: the first answer is printed whole, and of every later one the rows that differ from the one before.
 func TestPrintChanges(t *testing.T) {
-	type step struct {
-		grids []gridview.Grid
-		want  string
-	}
 	const header = "KIND             GRID   KEY    UNIT   DESIRED   READY   UPDATED   STATE\n"
 	for _, test := range []struct {
 		name    string
 		printer Printer
-		steps   []step
+		steps   []printed
 	}{
-		{"nothing, and then something", Printer{}, []step{
+		{"nothing, and then something", Printer{}, []printed{
 			{nil, ""},
 			{[]gridview.Grid{grid("echo", unit("east", 2))}, header +
 				"DeploymentGrid   echo   zone   east   2         2       2         Ready\n"},
 			{[]gridview.Grid{grid("echo", unit("east", 2))}, ""},
 		}},
-		{"units that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []step{
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
+		{"units that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []printed{
+			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
 				"DeploymentGrid   echo   zone   east   2   2   2   Ready\nDeploymentGrid   echo   zone   west   2   " +
-					"2   2   Ready\n",
-			},
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
-				"DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n",
-			},
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2), unit("north", 2))},
+					"2   2   Ready\n"},
+			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
+				"DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
+			{[]gridview.Grid{grid("echo", unit("east", 2), unit("north", 2))},
 				"DeploymentGrid   echo   zone   north   2   2   2   Ready\n" +
-					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the unit is not in the grid any more\n",
-			},
-			{
-				nil,
+					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the unit is not in the grid any more\n"},
+			{nil,
 				"DeploymentGrid   echo   zone   east    -   -   -   Gone: the grid is deleted\n" +
-					"DeploymentGrid   echo   zone   north   -   -   -   Gone: the grid is deleted\n",
-			},
+					"DeploymentGrid   echo   zone   north   -   -   -   Gone: the grid is deleted\n"},
 			{nil, ""},
 		}},
 		{"only problems: what is well again is printed once", Printer{Problems: true,
-			Columns: Columns{NoHeader: true, Namespaces: true}}, []step{
+			Columns: Columns{NoHeader: true, Namespaces: true}}, []printed{
 			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))}, ""},
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
-				"shop   DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n",
-			},
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
-				"shop   DeploymentGrid   echo   zone   west   2   2   2   Ready\n",
-			},
+			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
+				"shop   DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
+			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
+				"shop   DeploymentGrid   echo   zone   west   2   2   2   Ready\n"},
 			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))}, ""},
 			{nil, ""},
 		}},
-		{"what concerns a grid as a whole", Printer{Columns: Columns{NoHeader: true}}, []step{
+		{"what concerns a grid as a whole", Printer{Columns: Columns{NoHeader: true}}, []printed{
 			{[]gridview.Grid{failed(grid("echo"), "no node has the label")},
 				"DeploymentGrid   echo   zone   <none>   -   -   -   no node has the label\n"},
 			{
@@ -101,26 +107,12 @@ func TestPrintChanges(t *testing.T) {
 					"DeploymentGrid   echo   zone   east     2   2   2   Ready\n" +
 					"DeploymentGrid   echo   zone   <none>   -   -   -   Resolved\n",
 			},
-			{
-				[]gridview.Grid{grid("echo", unit("east", 2))},
-				"DeploymentGrid   echo   zone   <all>    -   -   -   Resolved\n",
-			},
+			{[]gridview.Grid{grid("echo", unit("east", 2))},
+				"DeploymentGrid   echo   zone   <all>    -   -   -   Resolved\n"},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var out bytes.Buffer
-			printer := test.printer
-			printer.Out, printer.Format = &out, output.Table
-			for i, step := range test.steps {
-				out.Reset()
-				wrote, err := printer.Print(step.grids)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if out.String() != step.want || wrote != (step.want != "") {
-					t.Errorf("step %d: got\n%swant\n%s", i, out.String(), step.want)
-				}
-			}
+			expectPrinted(t, test.printer, test.steps)
 		})
 	}
 }

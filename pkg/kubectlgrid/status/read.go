@@ -49,7 +49,6 @@ type Reader struct {
 	unread map[string]bool
 }
 
-// foundGrid is a grid and its kind.
 type foundGrid struct {
 	kind v1.GridKind
 	grid v1.Object

@@ -133,7 +133,6 @@ func take(payload []byte, shift uint64) (item, rest []byte, ok bool) {
 	return payload[:length:length], payload[length:], true
 }
 
-// appendFrame appends a frame.
 func appendFrame(dst, payload []byte) []byte {
 	head := len(dst)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(payload))) //nolint:gosec // at most maxPayload

@@ -44,7 +44,6 @@ type Journal struct {
 	broken error
 }
 
-// file is one generation.
 type file struct {
 	*os.File
 
@@ -148,7 +147,6 @@ func (j *Journal) Close() error {
 	return errors.Join(append(failures, j.lock.Close())...)
 }
 
-// name returns the path of a generation.
 func (j *Journal) name(generation uint64) string {
 	return filepath.Join(j.dir, fmt.Sprintf("%s%016x", prefix, generation))
 }

@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,6 @@ func AddHelp(to *pflag.FlagSet) {
 	to.VarPF(helpFlag{}, "help", "h", "Print this text and exit.").NoOptDefVal = "true"
 }
 
-// helpFlag is the value of --help.
 type helpFlag struct{}
 
 // String implements pflag.Value.
@@ -99,11 +99,7 @@ func (helpFlag) Set(string) error { return pflag.ErrHelp }
 // writeHelp writes the text of --help. It uses no template: with text/template in a program, the linker keeps every
 // exported method of every type.
 func writeHelp(out io.Writer, cmd *cobra.Command, set *Set) {
-	introduction := cmd.Long
-	if introduction == "" {
-		introduction = cmd.Short
-	}
-	fmt.Fprintf(out, "%s\n\nUsage:\n  %s\n", strings.TrimSpace(introduction), usageLine(cmd))
+	fmt.Fprintf(out, "%s\n\nUsage:\n  %s\n", strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)), usageLine(cmd))
 	if cmd.Example != "" {
 		fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
 	}

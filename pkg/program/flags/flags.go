@@ -63,19 +63,7 @@ func (s *Set) merge() {
 	}
 }
 
-// Parse reads a command line that has no commands. pflag.ErrHelp is --help. Programs read theirs with Program.Main.
-func (s *Set) Parse(args []string) error {
-	s.merge()
-	if err := s.all.Parse(args); err != nil {
-		return err
-	}
-	if rest := s.all.Args(); len(rest) > 0 {
-		return fmt.Errorf("unexpected argument %q: only flags are taken", rest[0])
-	}
-	return nil
-}
-
-// Lookup finds a flag after Parse; nil if there is none.
+// Lookup finds a flag of a command line that was read; nil if there is none.
 func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
 
 // VisitSections calls visit for every section, in the order of --help.
@@ -89,7 +77,7 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 // ignored begins the usage of flags that have no meaning any more.
 const ignored = "Ignored: "
 
-// Ignored returns a notice for each flag that was given and has no meaning any more, after Parse.
+// Ignored returns a notice for each flag that was given and has no meaning any more.
 func (s *Set) Ignored() []string {
 	var notices []string
 	s.all.VisitAll(func(f *pflag.Flag) {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logFormatFlag is the name of --logging-format.
 const logFormatFlag = "logging-format"
 
 // Values of --logging-format.
@@ -21,7 +20,7 @@ const (
 )
 
 // applyLogFormat makes klog, and everything that logs through it, write in the format of --logging-format. The format
-// text is klog's own writer, so that its flags (--log-file and the like) work. It is called after Parse.
+// text is klog's own writer, so that its flags (--log-file and the like) work. The command line was read before.
 func (s *Set) applyLogFormat() error {
 	switch s.logFormat {
 	case "", logFormatText:

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -121,18 +120,15 @@ func (p Program) status() string {
 	}
 }
 
-// Answers requests a path from the program's own listener, over TLS if withTLS is set, and fails if the answer is not
-// 200.
-func Answers(ctx context.Context, address net.Addr, withTLS bool, path string) error {
-	scheme := "http"
-	transport := &http.Transport{DisableKeepAlives: true}
-	if withTLS {
-		scheme = "https"
+// Answers requests a URL of the program's own listener, and fails if the answer is not 200.
+func Answers(ctx context.Context, url string) error {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
 		// The program asks itself, so nothing depends on whether others trust its certificate.
-		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 	}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address.String()+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return fmt.Errorf("asking itself: %w", err)
 	}

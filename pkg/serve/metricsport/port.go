@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -42,19 +43,12 @@ func CheckAddress(address string) error {
 // than none.
 func (p Port) Run(ctx context.Context) {
 	p.Retry = cmp.Or(p.Retry, defaultRetry)
-	for {
-		err := p.serve(ctx)
-		if ctx.Err() != nil {
-			return
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := p.serve(ctx); ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot serve metrics on their own address, trying again",
+				"address", p.Address, "after", p.Retry)
 		}
-		klog.FromContext(ctx).Error(err, "Cannot serve metrics on their own address, trying again",
-			"address", p.Address, "after", p.Retry)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(p.Retry):
-		}
-	}
+	}, p.Retry)
 }
 
 func (p Port) serve(ctx context.Context) error {

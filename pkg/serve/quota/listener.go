@@ -50,7 +50,6 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// callerKey is the context key of the caller.
 type callerKey struct{}
 
 // WithCaller is the ConnContext of an http.Server: it adds the caller of a connection of a Listener to ctx.

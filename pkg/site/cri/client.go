@@ -129,8 +129,7 @@ func list[T any](
 // that is gone.
 func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	response, err := c.connection.call(ctx, "PodSandboxStatus", id)
-	var gone *statusError
-	if errors.As(err, &gone) && gone.code == notFound {
+	if gone, ok := errors.AsType[*statusError](err); ok && gone.code == notFound {
 		return nil // it has ended since it was listed
 	}
 	if err != nil {

@@ -98,6 +98,9 @@ func (r *runtime) pod(name, address string, attempt int, state runtimev1.PodSand
 	return s
 }
 
+// readyPod adds the sandbox of the pod a.
+func (r *runtime) readyPod() *runtimev1.PodSandboxStatus { return r.pod("a", "10.0.0.1", 0, ready) }
+
 // container adds a container to a sandbox.
 func (r *runtime) container(
 	s *runtimev1.PodSandboxStatus, name string, attempt int, state runtimev1.ContainerState,
@@ -229,15 +232,15 @@ func TestPods(t *testing.T) {
 		have func(*runtime)
 		want string
 	}{
-		"one": {func(r *runtime) { r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running) }, "a=10.0.0.1"},
+		"one": {func(r *runtime) { r.container(r.readyPod(), "main", 0, running) }, "a=10.0.0.1"},
 		"both families": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			s.Network.AdditionalIps = []*runtimev1.PodIP{{Ip: "fd00::1"}}
 			r.container(s, "main", 0, running)
 		}, "a=10.0.0.1,fd00::1"},
 		"the node's network": {func(r *runtime) { r.container(r.pod("a", "", 0, ready), "main", 0, running) }, "a="},
 		"static": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			s.Annotations[configSource] = "file"
 			r.container(s, "main", 0, running)
 		}, "a=10.0.0.1 static"},
@@ -248,37 +251,33 @@ func TestPods(t *testing.T) {
 		}, "a=10.0.0.2"},
 		"two at once": {func(r *runtime) {
 			r.container(r.pod("a", "10.0.0.2", 1, ready), "main", 0, running)
-			r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running)
+			r.container(r.readyPod(), "main", 0, running)
 		}, "a=10.0.0.2"},
-		"no container yet": {func(r *runtime) { r.pod("a", "10.0.0.1", 0, ready) }, "a=10.0.0.1!"},
+		"no container yet": {func(r *runtime) { r.readyPod() }, "a=10.0.0.1!"},
 		"one of two crashed": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			r.container(s, "main", 0, running)
 			r.container(s, "side", 0, exited)
 		}, "a=10.0.0.1 -side"},
 		"crashed and started again": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			r.container(s, "main", 1, running)
 			r.container(s, "main", 0, exited)
 		}, "a=10.0.0.1"},
 		"created, not started": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			r.container(s, "main", 0, running)
 			r.container(s, "side", 0, created)
 		}, "a=10.0.0.1!"},
-		"unknown": {func(r *runtime) {
-			r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, unknown)
-		}, "a=10.0.0.1!"},
+		"unknown": {func(r *runtime) { r.container(r.readyPod(), "main", 0, unknown) }, "a=10.0.0.1!"},
 		"init container done": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			r.container(s, "init", 0, exited)
 			r.container(s, "main", 0, running)
 		}, "a=10.0.0.1 -init"},
-		"all done": {func(r *runtime) {
-			r.container(r.pod("a", "10.0.0.1", 0, ready), "init", 0, exited)
-		}, "a=10.0.0.1! -init"},
+		"all done": {func(r *runtime) { r.container(r.readyPod(), "init", 0, exited) }, "a=10.0.0.1! -init"},
 		"no address yet": {func(r *runtime) {
-			s := r.pod("a", "10.0.0.1", 0, ready)
+			s := r.readyPod()
 			s.Network.Ip = ""
 			r.container(s, "main", 0, running)
 			r.container(r.pod("b", "10.0.0.2", 0, ready), "main", 0, running)
@@ -287,7 +286,7 @@ func TestPods(t *testing.T) {
 			for i, address := range []string{"127.0.0.1", "0.0.0.0", "224.0.0.1", "fe80::1%eth0", "nonsense"} {
 				r.container(r.pod(fmt.Sprint("lie", i), address, 0, ready), "main", 0, running)
 			}
-			nameless := r.pod("a", "10.0.0.1", 0, ready)
+			nameless := r.readyPod()
 			nameless.Metadata = nil
 			r.container(nameless, "main", 0, running)
 			r.container(r.pod("b", "10.0.0.2", 0, ready), "main", 0, running)
@@ -311,7 +310,7 @@ func TestWhatDoesNotChangeIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	r, socket := newRuntime(), socketIn(t)
 	r.serve(t, socket)
-	s := r.pod("a", "10.0.0.1", 0, ready)
+	s := r.readyPod()
 	r.container(s, "init", 0, exited)
 	r.container(s, "main", 0, running)
 	c := client(t, socket)
@@ -353,7 +352,7 @@ func TestErrors(t *testing.T) {
 	if _, err := c.Pods(t.Context()); !errors.Is(err, ErrNoPods) {
 		t.Errorf("without pods: %v", err)
 	}
-	r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running)
+	r.container(r.readyPod(), "main", 0, running)
 	if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1" {
 		t.Errorf("with a pod: %q, %v", describe(pods), err)
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
@@ -47,18 +49,14 @@ func (k *kubelet) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	k.cancel = cancel
 	k.wg.Go(func() {
-		for ctx.Err() == nil {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
 			c := connect(k.socket)
 			_ = c.watch(ctx, watchPods, "", k.take) // without it the runtime's word counts
 			c.CloseIdleConnections()
 			k.mu.Lock()
+			defer k.mu.Unlock()
 			k.pods, k.complete = make(map[string]kubeletPod), false
-			k.mu.Unlock()
-			select {
-			case <-time.After(watchPause):
-			case <-ctx.Done():
-			}
-		}
+		}, watchPause)
 	})
 }
 

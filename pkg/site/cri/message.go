@@ -37,7 +37,6 @@ const nodeNetwork = 2
 // states has the states of a Container by its number; it is neither if it was only created, or if that is not known.
 var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
-// container is a Container.
 type container struct {
 	Container
 	age

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
 
@@ -136,16 +137,7 @@ func (p *Poller) Status() Status {
 // Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
 func (p *Poller) Run(ctx context.Context) {
 	defer p.wg.Wait()
-	ticker := time.NewTicker(p.config.Interval)
-	defer ticker.Stop()
-	for {
-		p.poll(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, p.poll, p.config.Interval)
 }
 
 // poll asks once, and has the addresses of nodes listed if the answer has unknown ones. The next poll does not wait for

@@ -221,16 +221,18 @@ func (f *fixture) next() { time.Sleep(interval) }
 
 const twoDead = `{"a":{"normal":false},"b":{"normal":false},"c":{"normal":true}}`
 
+// oneDeadOf is an answer with a dead node, and so many that live.
+func oneDeadOf(live int) string {
+	var b strings.Builder
+	b.WriteString(`{"a":{"normal":false}`)
+	for i := range live {
+		fmt.Fprintf(&b, `,"node-with-a-name-%d":{"normal":true}`, i)
+	}
+	return b.String() + "}"
+}
+
 // TestAnswers: what each answer hides, and that whatever is no good answer hides nothing at once.
 func TestAnswers(t *testing.T) {
-	many := func(n int) string {
-		var b strings.Builder
-		b.WriteString(`{"a":{"normal":false}`)
-		for i := range n {
-			fmt.Fprintf(&b, `,"node-with-a-name-%d":{"normal":true}`, i)
-		}
-		return b.String() + "}"
-	}
 	tests := []struct {
 		name    string
 		handler http.HandlerFunc
@@ -247,21 +249,17 @@ func TestAnswers(t *testing.T) {
 		{"null", says(`{"a":{"normal":null},"b":null,"c":{"normal":false}}`), "c", "ok", ""},
 		{"other fields", says(`{"a":{"normal":false,"time":"now","checks":[{"normal":true}]}}`), "a", "ok", ""},
 		{"this node", says(`{"here":{"normal":false},"a":{"normal":false}}`), "a", "ok", ""},
-		{"a large answer", says(many(10000)), "a", "ok", ""},
+		{"a large answer", says(oneDeadOf(10000)), "a", "ok", ""},
 		{"another success", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "status", "202"},
-		{
-			"a failure",
-			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, twoDead, http.StatusInternalServerError) }, "",
-			"status", "500",
-		},
-		{
-			"a redirect",
-			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "",
-			"status", "302",
-		},
+		{"a failure", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, twoDead, http.StatusInternalServerError)
+		}, "", "status", "500"},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		}, "", "status", "302"},
 		{"nothing", says(""), "", "invalid", "JSON"},
 		{"no JSON", says("<html>"), "", "invalid", "JSON"},
 		{"half an answer", says(twoDead[:len(twoDead)-2]), "", "invalid", "JSON"},
@@ -271,7 +269,7 @@ func TestAnswers(t *testing.T) {
 		{"a string for a bool", says(`{"a":{"normal":"false"},"b":{"normal":false}}`), "", "invalid", "JSON"},
 		{"a number for a bool", says(`{"a":{"normal":0}}`), "", "invalid", "JSON"},
 		{"no object", says(`{"a":false}`), "", "invalid", "JSON"},
-		{"too large an answer", says(many(40000)), "", "invalid", "1048576"},
+		{"too large an answer", says(oneDeadOf(40000)), "", "invalid", "1048576"},
 		{"an endless answer", func(w http.ResponseWriter, _ *http.Request) {
 			_, err := io.WriteString(w, "{")
 			for err == nil {
@@ -282,10 +280,8 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "unreachable", "reading"},
-		{
-			"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "",
-			"unreachable", "EOF",
-		},
+		{"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "",
+			"unreachable", "EOF"},
 	}
 	polling(t, says(twoDead), func(f *fixture) {
 		f.expect("the first", 1, "a b", "")

@@ -70,8 +70,7 @@ func (e *Exchange) accept(listener net.Listener) {
 
 // ignored counts what is ignored.
 func (e *Exchange) ignored(err error) {
-	var ignored *ignoredError
-	if errors.As(err, &ignored) {
+	if ignored, ok := errors.AsType[*ignoredError](err); ok {
 		e.config.Observer.Ignored(ignored.reason)
 		klog.Background().V(4).Info("Something was ignored", "err", err)
 	}
@@ -129,7 +128,6 @@ func (e *Exchange) answerAll(conn net.Conn) error {
 	}
 }
 
-// answer returns the answer to a question.
 func (e *Exchange) answer(asker string, asked question) (answered answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

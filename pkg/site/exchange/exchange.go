@@ -51,10 +51,6 @@ var (
 	ErrNoKey = errors.New("there is no key, and nothing is exchanged without")
 	// ErrTooMany means that the site has too many nodes.
 	ErrTooMany = fmt.Errorf("more than %d nodes share Services with this one: that is no site", maxMembers)
-
-	errNoAddress = errors.New("this node's InternalIP is not known")
-	errNotAsked  = errors.New("it has not been asked yet")
-	errNoCluster = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
 )
 
 // Facts know the site, and take what an Exchange finds out, as *facts.Facts does. Of large sites only nodes that are
@@ -317,7 +313,7 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 			p := e.peers[node.Name]
 			if p == nil {
 				_, partner := partners[node.Name]
-				p = &peer{e: e, name: node.Name, partner: partner, err: errNotAsked}
+				p = &peer{e: e, name: node.Name, partner: partner, err: errors.New("it has not been asked yet")}
 			}
 			p.addresses, peers[node.Name] = node.InternalIPs, p
 		}
@@ -335,11 +331,11 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	case e.keys == nil && e.keyErr != nil:
 		err = fmt.Errorf("%w: %w", ErrNoKey, e.keyErr)
 	case len(e.locals) == 0:
-		err = errNoAddress
+		err = errors.New("this node's InternalIP is not known")
 	case len(site) > maxMembers:
 		err = ErrTooMany
 	case e.cluster == "":
-		err = errNoCluster
+		err = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
 	}
 	return moved || !slices.Equal(before, e.locals), err
 }

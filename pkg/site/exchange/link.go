@@ -97,7 +97,6 @@ func (e *Exchange) secure(
 	return l, reasoned(l.HandshakeContext(ctx))
 }
 
-// send sends a value.
 func (l *link) send(value any, until time.Time) error {
 	return errors.Join(l.SetWriteDeadline(until), json.NewEncoder(l).Encode(value))
 }

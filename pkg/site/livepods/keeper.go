@@ -568,7 +568,6 @@ func (k *Keeper) give() {
 	k.pass(live)
 }
 
-// pass passes this node's word to the facts.
 func (k *Keeper) pass(live *facts.LivePods) {
 	own := *live
 	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on

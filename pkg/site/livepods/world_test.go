@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -620,10 +619,9 @@ func (m *machine) receive() {
 	m.store.Hold()
 	defer m.store.Release()
 	m.store.NodeLabels().Replace(w.nodes)
-	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{"zone": "a"}},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
-	})})
+	own := wiretest.NodeOf(m.name, "a")
+	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	m.store.Services().Replace(w.services)
 	m.store.EndpointSlices().Replace(w.endpoints)
 }
@@ -632,25 +630,14 @@ func (m *machine) receive() {
 func (w *world) encode() {
 	w.nodes, w.services, w.endpoints = nil, nil, nil
 	for _, o := range w.machines {
-		w.nodes = append(w.nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: o.name, Labels: map[string]string{"zone": "a"},
-		}}))
+		w.nodes = append(w.nodes, wiretest.Node(o.name, "a"))
 	}
 	for i, name := range w.names {
-		w.services = append(w.services, wiretest.Object(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
-			},
-			Spec: corev1.ServiceSpec{
-				ClusterIP: fmt.Sprintf("10.96.0.%d", i+1), PublishNotReadyAddresses: name == published,
-			},
-		}))
-		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name},
-			},
-			AddressType: discoveryv1.AddressTypeIPv4,
-		}
+		service := wiretest.ServiceOf(name, `["zone"]`)
+		service.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", i+1)
+		service.Spec.PublishNotReadyAddresses = name == published
+		w.services = append(w.services, wiretest.Object(service))
+		slice := wiretest.SliceOf(name+"-1", name)
 		for _, o := range w.machines {
 			for _, pod := range slices.Sorted(maps.Keys(o.words)) {
 				said := o.words[pod]

@@ -31,8 +31,6 @@ type Key struct {
 
 // Change says what one step touched. Something that was touched may be the same as before.
 type Change struct {
-	facts *Facts
-
 	// Received is when the upstream's change arrived.
 	Received time.Time
 	// Whole has the objects that are shown whole and were added, changed or removed: Services, Namespaces, and the Node
@@ -67,7 +65,6 @@ func (c *Change) touches() bool {
 	return c.Keys || c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
 }
 
-// add adds a member to a set that may be nil.
 func add[K comparable](set *map[K]struct{}, member K) {
 	if *set == nil {
 		*set = make(map[K]struct{})

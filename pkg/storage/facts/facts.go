@@ -132,7 +132,7 @@ func (f *Facts) Input(name string) *Input { return f.inputs[name] }
 func (f *Facts) update(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.step = Change{facts: f, Received: f.options.Clock()}
+	f.step = Change{Received: f.options.Clock()}
 	if f.attempt(func() {
 		step()
 		f.services.recount()
@@ -148,7 +148,7 @@ func (f *Facts) update(step func()) {
 	}
 	for w := range f.watchers {
 		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {
-			all := &Change{facts: f, Received: f.step.Received, Rebuilt: true}
+			all := &Change{Received: f.step.Received, Rebuilt: true}
 			f.attempt(func() { w.FactsChanged(f.reader(), all) })
 		}
 	}

@@ -18,14 +18,18 @@ type kubernetesEndpoints struct {
 
 func (k *kubernetesEndpoints) apply(o *wire.Object) {
 	if nameOf(o) == KubernetesService {
-		k.set(true, o.Annotations())
+		k.held, k.annotations = true, o.Annotations()
+		k.touch()
 	}
 }
 
-func (k *kubernetesEndpoints) remove(types.NamespacedName) { k.set(false, nil) }
+func (k *kubernetesEndpoints) remove(types.NamespacedName) {
+	k.held, k.annotations = false, nil
+	k.touch()
+}
 
-func (k *kubernetesEndpoints) set(held bool, annotations map[string]string) {
-	k.held, k.annotations = held, annotations
+// touch adds the objects that list endpoints of default/kubernetes to the step.
+func (k *kubernetesEndpoints) touch() {
 	s := k.f.services.byName[KubernetesService]
 	if s == nil {
 		return

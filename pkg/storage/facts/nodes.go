@@ -25,7 +25,6 @@ type Node struct {
 // Objects returns the objects that list endpoints on the node, each once, in no order.
 func (n *Node) Objects() []*Object { return n.objects }
 
-// nodeIndex has all nodes by name.
 type nodeIndex struct {
 	completion
 
@@ -37,12 +36,12 @@ type nodeIndex struct {
 
 func (x *nodeIndex) apply(o *wire.Object) {
 	x.f.step.node(o.Name, o)
-	x.set(o.Name, true, o.Labels)
+	x.set(Node{Name: o.Name, Known: true, Labels: o.Labels})
 }
 
 func (x *nodeIndex) remove(name types.NamespacedName) {
 	x.f.step.node(name.Name, nil)
-	x.set(name.Name, false, nil)
+	x.set(Node{Name: name.Name})
 }
 
 // upstream returns nil, because only the labels are kept.
@@ -68,20 +67,19 @@ func (x *nodeIndex) get(name string) *Node {
 	return n
 }
 
-// set sets a node's labels, or (if known is false) removes the node.
-func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
-	n := x.byName[name]
+// set sets a node's labels, or removes the node if it is not Known now.
+func (x *nodeIndex) set(now Node) {
+	n := x.byName[now.Name]
 	if n == nil {
-		if !known {
+		if !now.Known {
 			return
 		}
-		n = x.get(name)
+		n = x.get(now.Name)
 	}
-	before, cameOrWent := n.Labels, n.Known != known
-	n.Known, n.Labels = known, labels
-	if !known {
-		n.Labels = nil
-		x.f.forgetAddresses(name)
+	before, cameOrWent := n.Labels, n.Known != now.Known
+	n.Known, n.Labels = now.Known, now.Labels
+	if !now.Known {
+		x.f.forgetAddresses(now.Name)
 	}
 	if cameOrWent || !maps.Equal(before, n.Labels) {
 		x.f.step.relabelled(n, before)

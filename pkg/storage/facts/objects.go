@@ -35,7 +35,6 @@ func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 // Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
 
-// scan calls visit for every endpoint.
 func (o *Object) scan(visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Body(), visit); err != nil {
 		o.Unreadable(err)
@@ -137,7 +136,6 @@ func (c *collection) nodesOf(o *Object) [][]byte {
 	return names
 }
 
-// missing returns the names that are not among others.
 func missing(names, others [][]byte) [][]byte {
 	from, to := 0, len(names)
 	for from < min(to, len(others)) && bytes.Equal(names[from], others[from]) {
@@ -195,7 +193,6 @@ func (c *collection) leaveNodes(o *Object, names [][]byte) {
 	}
 }
 
-// joinService enters an object at its Service.
 func (c *collection) joinService(o *Object) {
 	name := c.serviceOf(o.Upstream)
 	if name == "" {

@@ -281,7 +281,6 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 	return body, lost
 }
 
-// correct corrects an object that is in the collection.
 func (c *collection) correct(o *Object) {
 	body, lost := c.correctedBody(o)
 	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.lost {

@@ -65,7 +65,6 @@ func (x *nodeIndex) all() []*wire.Object {
 	return all
 }
 
-// stored returns the upstream's objects that a store has.
 func stored(store kept) []*wire.Object {
 	names := store.names()
 	all := make([]*wire.Object, len(names))

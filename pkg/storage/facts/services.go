@@ -129,7 +129,6 @@ func (s *Service) recount() {
 	}
 }
 
-// serviceIndex has all Services.
 type serviceIndex struct {
 	completion
 
@@ -180,12 +179,12 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	s.Upstream = o
 	add(&x.f.step.Whole, Key{served.Services, s.Name})
 	x.govern(s, x.keysOf(o))
-	x.publish(s, wire.PublishesNotReady(o.Body))
+	x.setPublished(s, wire.PublishesNotReady(o.Body))
 }
 
-// publish notes whether a Service has publishNotReadyAddresses, on which corrections depend. The Service is known, so
-// that it stays the same while its objects are corrected.
-func (x *serviceIndex) publish(s *Service, published bool) {
+// setPublished notes whether a Service has publishNotReadyAddresses, on which corrections depend. The Service is known,
+// so that it stays the same while its objects are corrected.
+func (x *serviceIndex) setPublished(s *Service, published bool) {
 	if published == s.published {
 		return
 	}
@@ -202,7 +201,7 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	if s == nil || s.Upstream == nil {
 		return
 	}
-	x.publish(s, false)
+	x.setPublished(s, false)
 	s.Upstream = nil
 	delete(x.invalid, name)
 	add(&x.f.step.Whole, Key{served.Services, name})
@@ -210,7 +209,6 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	x.forget(s)
 }
 
-// keysOf reads the keys from a Service's annotations.
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	name := nameOf(o)
 	delete(x.invalid, name)
@@ -224,7 +222,6 @@ func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	return keys
 }
 
-// govern sets the keys of a Service.
 func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	if slices.Equal(s.Keys, keys) {
 		return

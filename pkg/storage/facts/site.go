@@ -36,7 +36,7 @@ func (f *Facts) Site() []SiteNode {
 	f.reader().Nodes(func(n *Node) {
 		switch {
 		case n == own:
-			site = append(site, SiteNode{n.Name, f.ownInternalIPs(), true})
+			site = append(site, SiteNode{Name: n.Name, InternalIPs: f.ownInternalIPs(), Shown: true})
 		case shares(keys, own, n):
 			governed := slices.ContainsFunc(n.objects, func(o *Object) bool {
 				return o.Service != nil && o.Service.Keys.Governed()

@@ -55,7 +55,7 @@ func New(options Options) *History {
 	orDefault(&options.LogBytes, DefaultLogBytes)
 	orDefault(&options.RetiredBytes, DefaultRetiredBytes)
 	if options.JSON == nil {
-		options.JSON = NewJSONCache(0)
+		options.JSON = NewJSONCache(DefaultJSONBytes)
 	}
 	h := &History{revisions: options.Revisions, encoded: options.JSON, tables: make(map[*served.Resource]*table)}
 	h.began = h.nextRevision()
@@ -169,8 +169,6 @@ func (h *History) Objects(r *served.Resource) map[types.NamespacedName]*Object {
 // Stats are figures of one resource.
 type Stats struct {
 	Resource *served.Resource
-	// Ready is set if the resource can be read.
-	Ready bool
 	// Objects is the number of objects.
 	Objects int
 	// LogLength is the number of events in the log.
@@ -187,8 +185,7 @@ func (h *History) Stats() []Stats {
 	for _, r := range served.All() {
 		t := h.table(r)
 		all = append(all, Stats{
-			Resource: r, Ready: t.state == served.Ready, Objects: len(t.slots),
-			LogLength: len(t.log.events), PastBytes: t.log.bytes + t.order.bytes,
+			Resource: r, Objects: len(t.slots), LogLength: len(t.log.events), PastBytes: t.log.bytes + t.order.bytes,
 		})
 	}
 	return all

@@ -27,13 +27,8 @@ type JSONCache struct {
 	aging          *time.Timer
 }
 
-// NewJSONCache makes a cache of at most maxBytes bytes; 0 means DefaultJSONBytes.
-func NewJSONCache(maxBytes int) *JSONCache {
-	if maxBytes == 0 {
-		maxBytes = DefaultJSONBytes
-	}
-	return &JSONCache{max: maxBytes}
-}
+// NewJSONCache makes a cache of at most maxBytes bytes.
+func NewJSONCache(maxBytes int) *JSONCache { return &JSONCache{max: maxBytes} }
 
 func (c *JSONCache) get(o *Object) []byte {
 	c.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -91,6 +92,23 @@ type Object struct {
 	encoded  *JSONCache
 }
 
+// uncached keeps nothing.
+var uncached = &JSONCache{}
+
+// NewObject makes an object that is in no History: an upstream's, with the upstream's own resourceVersion.
+func NewObject(r *served.Resource, o *wire.Object) *Object {
+	revision, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
+	if err != nil {
+		revision = 0 // kube-apiserver's are numbers
+	}
+	return &Object{
+		Version: Version{
+			Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: o.Body,
+		},
+		Revision: revision, created: revision, resource: r, encoded: uncached,
+	}
+}
+
 // JSON returns the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not
 // change it.
 func (o *Object) JSON() ([]byte, error) {
@@ -119,7 +137,6 @@ func (o *Object) Decode() (served.Typed, error) {
 	return typed, nil
 }
 
-// at returns the same version with another revision.
 func (o *Object) at(revision uint64) *Object {
 	return &Object{Version: o.Version, Revision: revision, created: o.created, resource: o.resource, encoded: o.encoded}
 }

@@ -77,7 +77,6 @@ func (o *order) tear(s span) {
 	}
 }
 
-// entered adds the current version of a slot.
 func (o *order) entered(s *slot) { o.current = append(o.current, orderEntry{s.object.Revision, s}) }
 
 // noteStale counts an entry that became stale. It removes all stale entries once they are about half of all.

@@ -19,16 +19,12 @@ func NewRevisions(last uint64) *Revisions {
 	return r
 }
 
-// next returns a new revision for an event.
 func (r *Revisions) next() uint64 { return r.event(r.events.Add(1)) }
 
-// event returns the revision of an event.
 func (*Revisions) event(number uint64) uint64 { return 2 * number }
 
-// stateAfter returns the revision of the state after an event.
 func stateAfter(event uint64) uint64 { return event + 1 }
 
-// eventBefore returns the revision of the event before a state.
 func eventBefore(state uint64) uint64 { return state - 1 }
 
 // isState reports whether a revision belongs to a state, and not to an event.

@@ -2,6 +2,7 @@ package served
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,12 @@ type Typed interface {
 	Unmarshal([]byte) error
 }
 
+// TypedPointer is a pointer to T that is Typed.
+type TypedPointer[T any] interface {
+	*T
+	Typed
+}
+
 // Type returns the apiVersion and kind of an object.
 func (r *Resource) Type() wire.TypeMeta {
 	return wire.TypeMeta{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
@@ -63,43 +70,26 @@ func (r *Resource) Fields(body []byte) ([]string, error) {
 	}
 }
 
+// Of returns the descriptor of a resource whose objects are of type T, which has the name of their kind. Its other
+// fields are those of r.
+func Of[T any, P TypedPointer[T]](version schema.GroupVersion, name string, r Resource) *Resource {
+	r.GroupVersionResource, r.Kind = version.WithResource(name), reflect.TypeFor[T]().Name()
+	r.newTyped = func() Typed { return P(new(T)) }
+	return &r
+}
+
 // The served resources.
 var (
-	Services = &Resource{
-		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"),
-		Kind:                 "Service",
-		Namespaced:           true,
-		FieldLabels:          []string{"spec.clusterIP", "spec.type"},
-		newTyped:             func() Typed { return &corev1.Service{} },
-	}
-	EndpointSlices = &Resource{
-		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
-		Kind:                 "EndpointSlice",
-		Namespaced:           true,
-		newTyped:             func() Typed { return &discoveryv1.EndpointSlice{} },
-	}
-	Endpoints = &Resource{
-		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("endpoints"),
-		Kind:                 "Endpoints",
-		Namespaced:           true,
-		OnDemand:             true,
-		newTyped:             func() Typed { return &corev1.Endpoints{} },
-	}
+	Services = Of[corev1.Service](corev1.SchemeGroupVersion, "services",
+		Resource{Namespaced: true, FieldLabels: []string{"spec.clusterIP", "spec.type"}})
+	EndpointSlices = Of[discoveryv1.EndpointSlice](discoveryv1.SchemeGroupVersion, "endpointslices",
+		Resource{Namespaced: true})
+	Endpoints = Of[corev1.Endpoints](corev1.SchemeGroupVersion, "endpoints", Resource{Namespaced: true, OnDemand: true})
 	// Nodes has only the wrapper's own node; in a hub, the nodes of a share.
-	Nodes = &Resource{
-		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"),
-		Kind:                 "Node",
-		FieldLabels:          []string{"spec.unschedulable"},
-		newTyped:             func() Typed { return &corev1.Node{} },
-	}
+	Nodes = Of[corev1.Node](corev1.SchemeGroupVersion, "nodes", Resource{FieldLabels: []string{"spec.unschedulable"}})
 	// Namespaces are what CoreDNS needs to start, besides Services and EndpointSlices.
-	Namespaces = &Resource{
-		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"),
-		Kind:                 "Namespace",
-		OnDemand:             true,
-		FieldLabels:          []string{"status.phase"},
-		newTyped:             func() Typed { return &corev1.Namespace{} },
-	}
+	Namespaces = Of[corev1.Namespace](corev1.SchemeGroupVersion, "namespaces",
+		Resource{OnDemand: true, FieldLabels: []string{"status.phase"}})
 )
 
 // All returns all served resources.

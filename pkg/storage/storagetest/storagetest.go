@@ -64,7 +64,8 @@ func New(options Options) *Node {
 		},
 		LocalEndpoint: options.LocalEndpoint, KeepKubernetesEndpoint: options.KeepKubernetesEndpoint,
 		History: history.Options{
-			Revisions: history.NewRevisions(max(options.After, 1000)), JSON: history.NewJSONCache(0),
+			Revisions: history.NewRevisions(max(options.After, 1000)),
+			JSON:      history.NewJSONCache(history.DefaultJSONBytes),
 			LogEvents: options.LogEvents, LogBytes: options.LogBytes, RetiredBytes: options.RetiredBytes,
 		},
 	}

@@ -96,7 +96,6 @@ type question struct {
 	spared facts.Suspicion
 }
 
-// member is one slice of the Service.
 type member struct {
 	upstream *wire.Object
 	// body is the slice's body with corrected endpoints. corrections has one for each endpoint of the upstream's body.
@@ -242,7 +241,6 @@ func (q *question) answer() error {
 	return nil
 }
 
-// addAll adds the endpoints of a slice.
 func (q *question) addAll(m member) error {
 	upstream, err := decodeSlice(m.upstream, m.upstream.Body)
 	if err != nil {
@@ -310,7 +308,6 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 	q.e.Endpoints = append(q.e.Endpoints, x)
 }
 
-// timeOf formats a time as the API does.
 func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 func target(ref *corev1.ObjectReference) string {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -23,7 +22,6 @@ type LocalEndpoint struct {
 	Port uint16
 }
 
-// localPortName is the name of the port of default/kubernetes.
 const localPortName = "https"
 
 // ParseLocalEndpoint reads an IP address and a TCP port. The error says what is wrong.
@@ -90,9 +88,6 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 	return &local, nil
 }
 
-// errNoBody cannot happen, unless the encoding in k8s.io/api changes.
-var errNoBody = errors.New("the object that was built has no body")
-
 func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
 	family := discoveryv1.AddressTypeIPv4
 	if local.IP.Is6() {
@@ -103,12 +98,12 @@ func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
 		AddressType: family,
 		Endpoints: []discoveryv1.Endpoint{{
 			Addresses:  []string{local.IP.String()},
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		}},
 		Ports: []discoveryv1.EndpointPort{{
-			Name:     ptr.To(localPortName),
-			Protocol: ptr.To(corev1.ProtocolTCP),
-			Port:     ptr.To(int32(local.Port)),
+			Name:     new(localPortName),
+			Protocol: new(corev1.ProtocolTCP),
+			Port:     new(int32(local.Port)),
 		}},
 	})
 }
@@ -135,7 +130,7 @@ func bodyOf(typed served.Typed) ([]byte, error) {
 		return nil, err
 	}
 	if len(object.Body) == 0 {
-		return nil, errNoBody
+		return nil, errors.New("the object that was built has no body: k8s.io/api encodes it in another way")
 	}
 	return object.Body, nil
 }

@@ -49,10 +49,8 @@ func touchedOf[K comparable](members []K) (t touched[K]) {
 	return t
 }
 
-// add adds an object that lists endpoints.
 func (p *publication) add(o *facts.Object) { p.listed.add(o) }
 
-// addService adds all objects that list endpoints of a Service.
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 		for _, o := range s.Objects(r) {
@@ -132,7 +130,6 @@ func (v reading) publish(received time.Time, p *publication) {
 	v.noteContent(all)
 }
 
-// setStates sets which resources of the History can be read.
 func (v reading) setStates(u *history.Update, restored *facts.State) {
 	if v.building || (restored != nil && !v.serveRestored.Load()) {
 		return

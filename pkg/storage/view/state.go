@@ -16,16 +16,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// errNotLive is the error of State while the upstream's state is not complete.
-var errNotLive = errors.New("the upstream's state is not complete yet")
-
 // State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
 // if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
 	case <-v.source.Live():
 	default:
-		return nil, errNotLive
+		return nil, errors.New("the upstream's state is not complete yet")
 	}
 	b := stateBuilder{state: &facts.State{
 		NodeName: nodeName, AsOf: asOf, Addresses: v.source.NodeAddresses(), InternalIPs: v.source.InternalIPs(),

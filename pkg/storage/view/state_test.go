@@ -499,13 +499,9 @@ func annotated(port string) *wire.Object {
 }
 
 func kubernetesSlice() *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "kubernetes",
-			Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
-		},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
-	}
+	s := wiretest.SliceOf("default/kubernetes", "kubernetes")
+	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}}
+	return s
 }
 
 // TestDeadNodesOfASnapshot: the health service is no upstream; what it says is not held back.
@@ -598,109 +594,107 @@ func legacyAddresses(t *testing.T, s *storagetest.Node) string {
 	return strings.Join(all, ",")
 }
 
-// TestLegacyEndpointsAreRestored if they were followed, and forgotten when the upstream's state is complete and has
-// none: nobody who asks for them later is to get those of the snapshot for current ones.
-func TestLegacyEndpointsAreRestored(t *testing.T) {
-	before := newStore()
-	smallCloud().fill(before, inputsOf)
-	if sectionOf(stateOf(t, before), facts.InputEndpoints) != nil {
+// legacyStore is a process that follows the legacy Endpoints of the Service "free".
+func legacyStore() *storagetest.Node {
+	s := newStore()
+	smallCloud().fill(s, inputsOf)
+	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
+	return s
+}
+
+func expectLegacy(t *testing.T, what string, s *storagetest.Node, want string) {
+	t.Helper()
+	if got := legacyAddresses(t, s); got != want {
+		t.Errorf("%s: got %s, want %s", what, got, want)
+	}
+}
+
+func TestLegacyEndpointsAreInTheState(t *testing.T) {
+	s := newStore()
+	smallCloud().fill(s, inputsOf)
+	if sectionOf(stateOf(t, s), facts.InputEndpoints) != nil {
 		t.Error("they are not followed, but are in the State")
 	}
-	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
-	if section := sectionOf(stateOf(t, before), facts.InputEndpoints); section == nil || len(section.Objects) != 1 ||
-		len(section.Shown) != 1 {
+	if section := sectionOf(stateOf(t, legacyStore()), facts.InputEndpoints); section == nil ||
+		len(section.Objects) != 1 || len(section.Shown) != 1 {
 		t.Fatalf("the State has %+v", section)
 	}
-	follow := func(s *storagetest.Node) *history.Cursor {
-		t.Helper()
-		if got := legacyAddresses(t, s); got != "10.0.0.1" {
-			t.Fatalf("restored: %s", got)
-		}
-		cursor := watchFrom(t, s.History, served.Endpoints, s.History.Revision())
-		return cursor
+}
+
+// TestLegacyEndpointsAreForgotten when the upstream's state is complete and has none: nobody who asks for them later is
+// to get those of the snapshot for current ones.
+func TestLegacyEndpointsAreForgotten(t *testing.T) {
+	s := restored(t, legacyStore())
+	expectLegacy(t, "restored", s, "10.0.0.1")
+	cursor := watchFrom(t, s.History, served.Endpoints, s.History.Revision())
+	smallCloud().fill(s, inputsOf)
+	if s.Restored() != nil {
+		t.Fatal("the Endpoints were awaited")
 	}
-	t.Run("not followed", func(t *testing.T) {
+	expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
+	if _, _, err := cursor.Next(10); !errors.Is(err, history.ErrExpired) {
+		t.Errorf("a watch of them: %v", err)
+	}
+	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
+	expectLegacy(t, "once they are followed", s, "10.0.0.2")
+}
+
+func TestLegacyEndpointsAreRestored(t *testing.T) {
+	before := legacyStore()
+	for _, now := range []string{"10.0.0.1", "10.0.0.2"} {
 		s := restored(t, before)
-		cursor := follow(s)
+		last := s.History.Revision()
+		expectLegacy(t, "restored", s, "10.0.0.1")
+		cursor := watchFrom(t, s.History, served.Endpoints, last)
+		s.Endpoints().Replace([]*wire.Object{legacyFree(now)})
+		expectLegacy(t, "before the rest is there", s, "10.0.0.1")
 		smallCloud().fill(s, inputsOf)
+		expectLegacy(t, "in the end", s, now)
 		if s.Restored() != nil {
-			t.Fatal("the Endpoints were awaited")
+			t.Error("it is still restored")
 		}
-		expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
-		if _, _, err := cursor.Next(10); !errors.Is(err, history.ErrExpired) {
-			t.Errorf("a watch of them: %v", err)
+		expectRevisionsKept(t, "followed", shownOf(t, before), s, last)
+		events, _, err := cursor.Next(10)
+		if err != nil || (len(events) == 0) != (now == "10.0.0.1") {
+			t.Errorf("now %s: events %v, %v", now, events, err)
 		}
-		// They come once they are followed.
-		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
-		if got := legacyAddresses(t, s); got != "10.0.0.2" {
-			t.Errorf("got %s", got)
+	}
+}
+
+func TestLegacyEndpointsThatAreNotServedAnyMore(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		s := restored(t, legacyStore())
+		if early {
+			s.Endpoints().SetAbsent()
+			expectLegacy(t, "before the rest is there", s, "10.0.0.1")
 		}
-	})
-	t.Run("followed", func(t *testing.T) {
-		for _, same := range []bool{true, false} {
-			s := restored(t, before)
-			last := s.History.Revision()
-			cursor := follow(s)
-			now := "10.0.0.1"
-			if !same {
-				now = "10.0.0.2"
-			}
-			s.Endpoints().Replace([]*wire.Object{legacyFree(now)})
-			if got := legacyAddresses(t, s); got != "10.0.0.1" {
-				t.Errorf("before the rest is there: %s", got)
-			}
-			smallCloud().fill(s, inputsOf)
-			if got := legacyAddresses(t, s); got != now || s.Restored() != nil {
-				t.Errorf("got %s, want %s", got, now)
-			}
-			expectRevisionsKept(t, "followed", shownOf(t, before), s, last)
-			events, _, err := cursor.Next(10)
-			if err != nil || (len(events) == 0) != same {
-				t.Errorf("the same: %v, events %v, %v", same, events, err)
-			}
-		}
-	})
-	t.Run("not served any more", func(t *testing.T) {
-		for _, early := range []bool{true, false} {
-			s := restored(t, before)
-			if early {
-				s.Endpoints().SetAbsent()
-				if got := legacyAddresses(t, s); got != "10.0.0.1" {
-					t.Errorf("before the rest is there: %s", got)
-				}
-			}
-			smallCloud().fill(s, inputsOf)
-			if !early {
-				s.Endpoints().SetAbsent()
-			}
-			expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrAbsent)
-		}
-	})
-	t.Run("forgotten", func(t *testing.T) {
-		s := restored(t, before)
-		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
-		s.Forget(served.Endpoints)
 		smallCloud().fill(s, inputsOf)
-		expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
-	})
+		if !early {
+			s.Endpoints().SetAbsent()
+		}
+		expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrAbsent)
+	}
+}
+
+func TestLegacyEndpointsThatAreNotFollowedAnyMore(t *testing.T) {
+	s := restored(t, legacyStore())
+	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
+	s.Forget(served.Endpoints)
+	smallCloud().fill(s, inputsOf)
+	expectReadable(t, "in the end", s.History, served.Endpoints, served.ErrNotReady)
 }
 
 // TestA404AfterAListOfARestoredNode: a resource that the upstream has listed is not taken away by a 404, also while
 // what was listed is held back.
 func TestA404AfterAListOfARestoredNode(t *testing.T) {
-	before := newStore()
-	smallCloud().fill(before, inputsOf)
-	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
-	s := restored(t, before)
+	s := restored(t, legacyStore())
 	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 	s.Endpoints().SetAbsent()
 	smallCloud().fill(s, inputsOf)
 	if _, err := s.History.Readable(served.Endpoints); err != nil {
 		t.Fatal(err)
 	}
-	if got := legacyAddresses(t, s); got != "10.0.0.2" {
-		t.Errorf("the upstream listed 10.0.0.2; shown is %s", got)
-	}
+	expectLegacy(t, "the upstream listed it", s, "10.0.0.2")
 }
 
 // TestKubernetesEndpointIsRestored: it is rewritten as before, by the annotations that were known.
@@ -779,47 +773,51 @@ func TestUnitsOfASnapshot(t *testing.T) {
 	}
 }
 
+func pick(random *rand.Rand, from ...string) string { return from[random.IntN(len(from))] }
+
+// cloudNodes are the nodes of a randomCloud, of which some are missing.
+var cloudNodes = []string{"node-a1", "node-a2", "node-b1", "node-b2", "node-c1"}
+
+func randomCloud(random *rand.Rand) cloud {
+	zone := func() string { return pick(random, "a", "b", "c") }
+	c := cloud{facts.InputNode: {wiretest.Node("node-a1", zone())}}
+	for _, name := range cloudNodes {
+		if random.IntN(5) > 0 {
+			c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node(name, zone()))
+		}
+	}
+	for i := range 6 {
+		name := fmt.Sprint("s", i)
+		if random.IntN(5) > 0 {
+			c[facts.InputServices] = append(c[facts.InputServices], wiretest.Service(name,
+				pick(random, "", `["zone"]`, `["host","zone"]`, `["zone","*"]`, `nonsense`)))
+		}
+		for j := range random.IntN(3) {
+			var on []string
+			for range random.IntN(4) {
+				on = append(on, pick(random, cloudNodes...))
+			}
+			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
+				wiretest.Slice(fmt.Sprint(name, "-", j), name, on...))
+		}
+	}
+	return c
+}
+
 // TestRandomRestart: whatever happened before and while the process was away, after its return the Node shows
 // what one shows that was there all the time, and told of every object once at most; and what is as it was has the
 // revision that it had.
 func TestRandomRestart(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
-	zones := []string{"a", "b", "c"}
-	nodes := []string{"node-a1", "node-a2", "node-b1", "node-b2", "node-c1"}
-	keys := []string{"", `["zone"]`, `["host","zone"]`, `["zone","*"]`, `nonsense`}
-	pick := func(from []string) string { return from[random.IntN(len(from))] }
-	generate := func() cloud {
-		c := cloud{facts.InputNode: {wiretest.Node("node-a1", pick(zones))}}
-		for _, name := range nodes {
-			if random.IntN(5) > 0 {
-				c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node(name, pick(zones)))
-			}
-		}
-		for i := range 6 {
-			name := fmt.Sprint("s", i)
-			if random.IntN(5) > 0 {
-				c[facts.InputServices] = append(c[facts.InputServices], wiretest.Service(name, pick(keys)))
-			}
-			for j := range random.IntN(3) {
-				var on []string
-				for range random.IntN(4) {
-					on = append(on, pick(nodes))
-				}
-				c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
-					wiretest.Slice(fmt.Sprint(name, "-", j), name, on...))
-			}
-		}
-		return c
-	}
 	for round := range 300 {
 		what := fmt.Sprintf("seed %d round %d", seed, round)
-		before, now := generate(), generate()
+		before, now := randomCloud(random), randomCloud(random)
 		first := newStore()
 		before.fill(first, inputsOf)
 		deadBefore, deadNow := map[string]struct{}{}, map[string]struct{}{}
 		if random.IntN(3) == 0 {
-			deadBefore[pick(nodes)], deadNow[pick(nodes)] = struct{}{}, struct{}{}
+			deadBefore[pick(random, cloudNodes...)], deadNow[pick(random, cloudNodes...)] = struct{}{}, struct{}{}
 		}
 		first.SetDeadNodes(deadBefore)
 		was := shownOf(t, first)
@@ -850,18 +848,23 @@ func TestRandomRestart(t *testing.T) {
 		}
 		// With dead nodes some objects were shown otherwise in between.
 		expectOneContent(t, what, was, s, last)
-		if !serves {
-			continue
+		if serves {
+			expectToldOnce(t, what, s, start)
 		}
-		for _, cursor := range watchAll(t, s, start) {
-			seen := map[types.NamespacedName]bool{}
-			events, _ := next(t, cursor)
-			for _, e := range events {
-				if name := e.Object.Key(); seen[name] {
-					t.Fatalf("%s: %s was told of twice", what, name)
-				} else {
-					seen[name] = true
-				}
+	}
+}
+
+// expectToldOnce fails if a client that watches from a revision is told of an object twice.
+func expectToldOnce(t *testing.T, what string, s *storagetest.Node, from uint64) {
+	t.Helper()
+	for _, cursor := range watchAll(t, s, from) {
+		seen := map[types.NamespacedName]bool{}
+		events, _ := next(t, cursor)
+		for _, e := range events {
+			if name := e.Object.Key(); seen[name] {
+				t.Fatalf("%s: %s was told of twice", what, name)
+			} else {
+				seen[name] = true
 			}
 		}
 	}

@@ -40,7 +40,6 @@ type Units struct {
 	former map[string]struct{}
 }
 
-// unitView is the View of one unit.
 type unitView struct {
 	// made is closed once view is set.
 	made chan struct{}
@@ -201,7 +200,6 @@ func (u *Units) FactsChanged(in facts.Reader, c *facts.Change) {
 	}
 }
 
-// endNobody ends the View of Nobody.
 func (u *Units) endNobody() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

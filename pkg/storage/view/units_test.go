@@ -26,13 +26,20 @@ import (
 // soon is what tests wait with for another goroutine.
 var soon = await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}
 
-// unitHistory is what a unit is served from, until the test ends.
-func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.History {
+// use is what a unit is served from, until release is called.
+func use(t *testing.T, s *storagetest.Node, unit string) (h *history.History, release func()) {
 	t.Helper()
 	h, release, err := s.Units.History(unit)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return h, release
+}
+
+// unitHistory is what a unit is served from, until the test ends.
+func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.History {
+	t.Helper()
+	h, release := use(t, s, unit)
 	t.Cleanup(release)
 	return h
 }
@@ -258,10 +265,7 @@ func TestUnitsThatLostTheirNodes(t *testing.T) {
 		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 		ask := func(unit string) *history.History {
 			t.Helper()
-			h, release, err := s.Units.History(unit)
-			if err != nil {
-				t.Fatal(err)
-			}
+			h, release := use(t, s, unit)
 			release()
 			return h
 		}
@@ -308,88 +312,101 @@ func TestUnitsThatLostTheirNodes(t *testing.T) {
 	})
 }
 
-// TestUnitViewsAreBounded in number, and those that are not used are dropped.
+// unitViews are those of a store with as many units in use as there may be, "0" and so on, and a unit "one more".
+type unitViews struct {
+	*testing.T
+	*storagetest.Node
+
+	histories map[string]*history.History
+	releases  map[string]func()
+}
+
+func newUnitViews(t *testing.T) *unitViews {
+	t.Helper()
+	u := &unitViews{t, syncedStore(t, storagetest.Options{}), map[string]*history.History{}, map[string]func(){}}
+	u.Services().Apply(wiretest.Service("strict", `["zone"]`))
+	for i := range view.MaxUnits {
+		u.NodeLabels().Apply(wiretest.Node(fmt.Sprint("node-", i), fmt.Sprint(i)))
+	}
+	u.NodeLabels().Apply(wiretest.Node("node-more", "one more"))
+	for i := range view.MaxUnits {
+		unit := fmt.Sprint(i)
+		u.histories[unit], u.releases[unit] = use(t, u.Node, unit)
+	}
+	return u
+}
+
+func (u *unitViews) expectReadable(unit string, want error) {
+	u.Helper()
+	if _, err := u.histories[unit].Readable(served.Services); !errors.Is(err, want) {
+		u.Errorf("unit %s: %v", unit, err)
+	}
+}
+
+func (u *unitViews) expectLen(when string, want int) {
+	u.Helper()
+	if n := u.Units.Len(); n != want {
+		u.Errorf("%s: %d Views, want %d", when, n, want)
+	}
+}
+
+// TestUnitViewsAreBounded in number: the one that nobody has used for the longest time makes room.
 func TestUnitViewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := syncedStore(t, storagetest.Options{})
-		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
-		for i := range view.MaxUnits {
-			s.NodeLabels().Apply(wiretest.Node(fmt.Sprint("node-", i), fmt.Sprint(i)))
-		}
-		s.NodeLabels().Apply(wiretest.Node("node-more", "one more"))
-		var releases []func()
-		histories := map[string]*history.History{}
-		for i := range view.MaxUnits {
-			h, release, err := s.Units.History(fmt.Sprint(i))
-			if err != nil {
-				t.Fatal(err)
-			}
-			releases, histories[fmt.Sprint(i)] = append(releases, release), h
-		}
+		u := newUnitViews(t)
 		for _, unit := range []string{"one more", "nobodys"} {
-			if h, _, err := s.Units.History(unit); !errors.Is(err, view.ErrTooManyUnits) || h != nil {
+			if h, _, err := u.Units.History(unit); !errors.Is(err, view.ErrTooManyUnits) || h != nil {
 				t.Errorf("got %v %v", h, err)
 			}
 		}
-		again, release, err := s.Units.History("0")
-		if err != nil || again != histories["0"] {
-			t.Fatalf("got %v %v", again, err)
+		if again, _ := use(t, u.Node, "0"); again != u.histories["0"] {
+			t.Fatalf("got %v", again)
 		}
-		before := histories["2"].Revision()
-		// The one that nobody has used for the longest time makes room.
-		releases[2]()
+		before := u.histories["2"].Revision()
+		u.releases["2"]()
 		time.Sleep(time.Second)
-		releases[1]()
-		h, releaseMore, err := s.Units.History("one more")
-		if err != nil || s.Units.Len() != view.MaxUnits {
-			t.Fatalf("%d Views, %v", s.Units.Len(), err)
-		}
-		if _, err := histories["2"].Readable(served.Services); !errors.Is(err, served.ErrNotReady) {
-			t.Errorf("the View that made room is still there: %v", err)
-		}
-		if got, release, err := s.Units.History("1"); err != nil || got != histories["1"] {
-			t.Errorf("it is not the one that was not used for the longest time: %v", err)
+		u.releases["1"]()
+		_, releaseMore := use(t, u.Node, "one more")
+		u.expectLen("with one more", view.MaxUnits)
+		u.expectReadable("2", served.ErrNotReady)
+		if got, release := use(t, u.Node, "1"); got != u.histories["1"] {
+			t.Error("it is not the one that was not used for the longest time")
 		} else {
 			release()
 		}
 		// Nobody of the view that went is to resume in the one that comes.
 		releaseMore()
-		two, releaseTwo, err := s.Units.History("2")
-		if err != nil || two.Revision() <= before || two == histories["2"] {
-			t.Fatalf("it begins at %d, the one before was at %d: %v", two.Revision(), before, err)
+		if two, _ := use(t, u.Node, "2"); two.Revision() <= before || two == u.histories["2"] {
+			t.Fatalf("it begins at %d, the one before was at %d", two.Revision(), before)
 		}
-		releaseTwo()
-		releases[0]() // "0" is asked for by one more
-		for _, release := range releases[3:] {
+	})
+}
+
+// TestIdleUnitViewsAreDropped, but not those that are in use, or that were used just before.
+func TestIdleUnitViewsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUnitViews(t)
+		again, release := use(t, u.Node, "0")
+		for _, release := range u.releases {
 			release()
 		}
-		// Just before they go one is asked for again.
 		time.Sleep(view.UnitIdle - time.Second)
-		if s.Units.Len() != view.MaxUnits {
-			t.Errorf("%d Views before the time", s.Units.Len())
-		}
-		if _, release, err := s.Units.History("5"); err != nil {
-			t.Fatal(err)
-		} else {
-			release()
-		}
+		u.expectLen("before the time", view.MaxUnits)
+		_, releaseFive := use(t, u.Node, "5")
+		releaseFive()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if s.Units.Len() != 2 || histories["0"] != again {
-			t.Errorf("%d Views; want the one in use, and the one that was asked for", s.Units.Len())
+		u.expectLen("with the one in use, and the one that was asked for", 2)
+		if u.histories["0"] != again {
+			t.Errorf("got %v", again)
 		}
 		for unit, want := range map[string]error{"0": nil, "5": nil, "6": served.ErrNotReady} {
-			if _, err := histories[unit].Readable(served.Services); !errors.Is(err, want) {
-				t.Errorf("unit %s: %v", unit, err)
-			}
+			u.expectReadable(unit, want)
 		}
 		release()
 		time.Sleep(view.UnitIdle + time.Second)
 		synctest.Wait()
-		if n := s.Units.Len(); n != 0 {
-			t.Errorf("%d Views are left", n)
-		}
-		_ = h
+		u.expectLen("in the end", 0)
 	})
 }
 
@@ -436,101 +453,119 @@ func TestUnitViewsAtOnce(t *testing.T) {
 	}
 }
 
+// unitWorld is a store to which anything happens, and Views of units: those that were there early, and those that
+// clients have.
+type unitWorld struct {
+	*testing.T
+	*storagetest.Node
+
+	what         string
+	random       *rand.Rand
+	early, asked map[string]*history.History
+}
+
+func (w *unitWorld) pick(from ...string) string { return pick(w.random, from...) }
+
+// newView makes the View of a unit, beside those that Units makes.
+func (w *unitWorld) newView(unit string) *history.History {
+	v := view.New(view.Options{
+		Facts: w.Facts, Viewer: view.Unit(unit), KeepKubernetesEndpoint: true,
+		History: history.Options{Revisions: history.NewRevisions(1000)},
+	})
+	w.Cleanup(v.Close)
+	return v.History()
+}
+
+var nodesOfOthers = []string{"node-a2", "node-b1", "node-b2"}
+
+// step changes something.
+func (w *unitWorld) step() {
+	switch w.random.IntN(6) {
+	case 0:
+		w.NodeLabels().Apply(wiretest.Node(w.pick(nodesOfOthers...), w.pick("a", "b", "c")))
+	case 1:
+		w.NodeLabels().Remove("", w.pick(nodesOfOthers...))
+	case 2:
+		w.Services().Apply(wiretest.Service(w.pick("s", "t"),
+			w.pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `["zone","*"]`, `bad`)))
+	case 3:
+		w.Services().Remove("ns", w.pick("s", "t"))
+	case 4:
+		service := w.pick("s", "t")
+		name := service + w.pick("-1", "-2")
+		w.EndpointSlices().Apply(wiretest.Slice(name, service, w.pick(nodesOfOthers...), w.pick(nodesOfOthers...)))
+	case 5:
+		w.SetDeadNodes(map[string]struct{}{w.pick(nodesOfOthers...): {}})
+	}
+}
+
+// expectConverged: all Views of a unit show the same, and so does a node that carries that value of every key, if there
+// is such a node.
+func (w *unitWorld) expectConverged(unit string) {
+	w.Helper()
+	fresh := w.newView(unit)
+	for _, r := range servedHere {
+		want := shownTable(w.T, fresh, r)
+		if got := shownTable(w.T, w.early[unit], r); !slices.Equal(got, want) {
+			w.Fatalf("%s unit %s: %s:\ngot  %q\nwant %q", w.what, unit, r.Resource, got, want)
+		}
+		// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
+		soon.UntilQuiet(w.T, func() string {
+			objects, _, err := w.asked[unit].List(r, "", 0)
+			if err != nil {
+				w.asked[unit] = unitHistory(w.T, w.Node, unit)
+				return err.Error()
+			}
+			var got []string
+			for _, o := range objects {
+				got = append(got, content(o))
+			}
+			if slices.Equal(got, want) {
+				return ""
+			}
+			return fmt.Sprintf("%s unit %s: what was asked for neither ends nor shows what is so: %s:\n"+
+				"got  %q\nwant %q", w.what, unit, r.Resource, got, want)
+		})
+	}
+	if !w.HasUnit(unit) {
+		return
+	}
+	as := nodeThere(w.T, w.Node, append([]string{"node-a1"}, nodesOfOthers...),
+		map[string]string{"zone": unit, "rack": unit})
+	if got, want := shownTable(w.T, fresh, served.EndpointSlices), shownTable(w.T, as.History,
+		served.EndpointSlices); !slices.Equal(got, want) {
+		w.Fatalf("%s unit %s: a node of the unit sees\n%q, the view is\n%q", w.what, unit, want, got)
+	}
+}
+
 // TestUnitViewConverges: whenever it was made and whatever the order, it shows what one made last shows, and what
 // a node of that unit sees.
 func TestUnitViewConverges(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 3))
-	pick := func(from ...string) string { return from[random.IntN(len(from))] }
-	nodes := []string{"node-a2", "node-b1", "node-b2"}
 	for round := range 100 {
-		s := newStore()
-		viewOf := func(unit string) *history.History {
-			v := view.New(view.Options{
-				Facts: s.Facts, Viewer: view.Unit(unit), KeepKubernetesEndpoint: true,
-				History: history.Options{Revisions: history.NewRevisions(1000)},
-			})
-			t.Cleanup(v.Close)
-			return v.History()
-		}
-		early := map[string]*history.History{"a": viewOf("a"), "b": viewOf("b")}
-		asked := map[string]*history.History{"a": unitHistory(t, s, "a"), "b": unitHistory(t, s, "b")}
-		step := func() {
-			switch random.IntN(6) {
-			case 0:
-				s.NodeLabels().Apply(wiretest.Node(pick(nodes...), pick("a", "b", "c")))
-			case 1:
-				s.NodeLabels().Remove("", pick(nodes...))
-			case 2:
-				s.Services().Apply(wiretest.Service(pick("s", "t"),
-					pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `["zone","*"]`, `bad`)))
-			case 3:
-				s.Services().Remove("ns", pick("s", "t"))
-			case 4:
-				service := pick("s", "t")
-				name := service + pick("-1", "-2")
-				s.EndpointSlices().Apply(wiretest.Slice(name, service, pick(nodes...), pick(nodes...)))
-			case 5:
-				s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
-			}
-		}
+		w := &unitWorld{T: t, Node: newStore(), what: fmt.Sprintf("seed %d round %d", seed, round), random: random}
+		w.early = map[string]*history.History{"a": w.newView("a"), "b": w.newView("b")}
+		w.asked = map[string]*history.History{"a": unitHistory(t, w.Node, "a"), "b": unitHistory(t, w.Node, "b")}
 		if random.IntN(2) == 0 {
 			for range 10 {
-				step()
+				w.step()
 			}
 		}
-		s.NodeLabels().Replace([]*wire.Object{wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b")})
-		s.Services().Replace(nil)
-		s.EndpointSlices().Replace(nil)
-		s.OwnNode().Replace(nil)
+		w.NodeLabels().Replace([]*wire.Object{wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b")})
+		w.Services().Replace(nil)
+		w.EndpointSlices().Replace(nil)
+		w.OwnNode().Replace(nil)
 		for range 40 {
-			step()
+			w.step()
 			if random.IntN(10) == 0 {
 				// As a client that was told to list again, or comes now.
-				unit := pick("a", "b")
-				asked[unit] = unitHistory(t, s, unit)
+				unit := w.pick("a", "b")
+				w.asked[unit] = unitHistory(t, w.Node, unit)
 			}
 		}
-		for unit := range early {
-			fresh := viewOf(unit)
-			for _, r := range servedHere {
-				want := shownTable(t, fresh, r)
-				if got := shownTable(t, early[unit], r); !slices.Equal(got, want) {
-					t.Fatalf("seed %d round %d unit %s: %s:\ngot  %q\nwant %q",
-						seed, round, unit, r.Resource, got, want)
-				}
-				// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
-				var got []string
-				soon.UntilQuiet(t, func() string {
-					objects, _, err := asked[unit].List(r, "", 0)
-					if err != nil {
-						asked[unit] = unitHistory(t, s, unit)
-						return err.Error()
-					}
-					got = nil
-					for _, o := range objects {
-						got = append(got, content(o))
-					}
-					if slices.Equal(got, want) {
-						return ""
-					}
-					return fmt.Sprintf(
-						"seed %d round %d unit %s: what was asked for neither ends nor shows what is so: %s:\ngot  "+
-							"%q\nwant %q",
-						seed, round, unit, r.Resource, got, want,
-					)
-				})
-			}
-			// A node that carries that value of every key sees the same, if there is such a node.
-			if !s.HasUnit(unit) {
-				continue
-			}
-			as := nodeThere(t, s, append([]string{"node-a1"}, nodes...), map[string]string{"zone": unit, "rack": unit})
-			if got, want := shownTable(t, fresh, served.EndpointSlices), shownTable(t, as.History,
-				served.EndpointSlices); !slices.Equal(got, want) {
-				t.Fatalf("seed %d round %d unit %s: a node of the unit sees\n%q, the view is\n%q",
-					seed, round, unit, want, got)
-			}
+		for unit := range w.early {
+			w.expectConverged(unit)
 		}
 	}
 }
@@ -561,10 +596,7 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 func TestUnknownUnitsHoldNothing(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
 	ask := func(name string) {
-		_, release, err := s.Units.History(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, release := use(t, s, name)
 		release()
 	}
 	ask("first")

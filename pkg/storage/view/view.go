@@ -301,7 +301,6 @@ func (v reading) decision(s *facts.Service, r *served.Resource) topology.Decisio
 	return s.Decide(r, v.here)
 }
 
-// fill publishes all objects of a resource.
 func (v reading) fill(r *served.Resource, p *publication) {
 	v.filled[r] = true
 	if listsEndpoints(r) {

@@ -6,7 +6,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
-// appendBytesField appends a length-delimited field.
 func appendBytesField(dst []byte, number protowire.Number, value []byte) []byte {
 	dst = protowire.AppendTag(dst, number, protowire.BytesType)
 	return protowire.AppendBytes(dst, value)

@@ -16,7 +16,6 @@ const (
 	referenceUID       = 4
 )
 
-// kindPod is the kind of a reference to a pod.
 var kindPod = []byte("Pod")
 
 // Pod returns the pod that an endpoint's targetRef names. ok is false if it names none, or if it cannot be read. The
@@ -88,7 +87,6 @@ func (e Endpoint) parseConditions() conditions {
 	return c
 }
 
-// corrected returns the conditions as a Correction says.
 func (c conditions) corrected(to *Correction) conditions {
 	after := c
 	after.serving = to.Serving

@@ -27,66 +27,56 @@ func conditionsOf(ready, serving, terminating bool) discoveryv1.EndpointConditio
 	return discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
 }
 
+func at(address string, conditions ...discoveryv1.EndpointConditions) *discoveryv1.Endpoint {
+	e := &discoveryv1.Endpoint{Addresses: []string{address}}
+	for _, c := range conditions {
+		e.Conditions = c
+	}
+	return e
+}
+
 // TestCorrectSlice: addresses and conditions of an endpoint are replaced and all else of it stays, byte for byte as the
 // API server would encode it.
 func TestCorrectSlice(t *testing.T) {
+	hints := &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
 	for name, test := range map[string]struct {
-		before     discoveryv1.Endpoint
+		before     *discoveryv1.Endpoint
 		correction *Correction
 		// after is nil if the endpoint is left out.
 		after *discoveryv1.Endpoint
 	}{
-		"none": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, nil,
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}},
-		},
-		"gone": {discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, &Correction{Gone: true}, nil},
+		"none":     {at("10.0.0.1"), nil, at("10.0.0.1")},
+		"gone":     {at("10.0.0.1"), &Correction{Gone: true}, nil},
+		"as it is": {at("10.0.0.1"), &Correction{Address: "10.0.0.1", Serving: true}, at("10.0.0.1")},
 		"moved": {
-			discoveryv1.Endpoint{
+			&discoveryv1.Endpoint{
 				Addresses: []string{"10.0.0.1", "10.0.0.2"}, Conditions: conditionsOf(true, true, false),
-				Hostname: ptr.To("h"), TargetRef: podRef("p"), NodeName: ptr.To("n"),
-				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}},
+				Hostname: ptr.To("h"), TargetRef: podRef("p"), NodeName: ptr.To("n"), Hints: hints,
 			},
 			&Correction{Address: "10.0.0.9", Serving: true},
 			&discoveryv1.Endpoint{
 				Addresses: []string{"10.0.0.9"}, Conditions: conditionsOf(true, true, false),
-				Hostname: ptr.To("h"), TargetRef: podRef("p"), NodeName: ptr.To("n"),
-				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}},
+				Hostname: ptr.To("h"), TargetRef: podRef("p"), NodeName: ptr.To("n"), Hints: hints,
 			},
 		},
-		"as it is": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, &Correction{Address: "10.0.0.1", Serving: true},
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}},
-		},
 		"not serving, address kept": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("n")}, &Correction{},
+			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("n")}, &Correction{},
 			&discoveryv1.Endpoint{
 				Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(false, false, false), NodeName: ptr.To("n"),
 			},
 		},
-		"serving again": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(false, false, false)},
-			&Correction{Serving: true},
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(true, true, false)},
-		},
-		"terminating": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(false, false, true)},
-			&Correction{Address: "10.0.0.2", Serving: true},
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Conditions: conditionsOf(false, true, true)},
-		},
-		"of a Service that publishes what is not ready": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(true, false, true)},
-			&Correction{Address: "10.0.0.2", Published: true},
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Conditions: conditionsOf(true, false, true)},
-		},
-		"no other field": {
-			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, &Correction{Address: "10.0.0.2"},
-			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Conditions: conditionsOf(false, false, false)},
-		},
+		"serving again": {at("10.0.0.1", conditionsOf(false, false, false)), &Correction{Serving: true},
+			at("10.0.0.1", conditionsOf(true, true, false))},
+		"terminating": {at("10.0.0.1", conditionsOf(false, false, true)),
+			&Correction{Address: "10.0.0.2", Serving: true}, at("10.0.0.2", conditionsOf(false, true, true))},
+		"of a Service that publishes what is not ready": {at("10.0.0.1", conditionsOf(true, false, true)),
+			&Correction{Address: "10.0.0.2", Published: true}, at("10.0.0.2", conditionsOf(true, false, true))},
+		"no other field": {at("10.0.0.1"), &Correction{Address: "10.0.0.2"},
+			at("10.0.0.2", conditionsOf(false, false, false))},
 	} {
-		other := discoveryv1.Endpoint{Addresses: []string{"10.0.0.7"}}
+		other := *at("10.0.0.7")
 		slice := discoveryv1.EndpointSlice{
-			Endpoints: []discoveryv1.Endpoint{other, test.before, other}, AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{other, *test.before, other}, AddressType: discoveryv1.AddressTypeIPv4,
 			Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
 		}
 		before := bodyOf(t, &slice)
@@ -119,11 +109,9 @@ func TestCorrectEndpoints(t *testing.T) {
 	}
 	ports := []corev1.EndpointPort{{Port: 80}}
 	before := corev1.Endpoints{Subsets: []corev1.EndpointSubset{
-		{
-			Addresses:         []corev1.EndpointAddress{address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3")},
+		{Addresses: []corev1.EndpointAddress{address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3")},
 			NotReadyAddresses: []corev1.EndpointAddress{address("10.0.0.4"), address("10.0.0.5")},
-			Ports:             ports,
-		},
+			Ports:             ports},
 		{Addresses: []corev1.EndpointAddress{address("10.0.0.6")}, Ports: ports},
 	}}
 	corrections := map[string]*Correction{

@@ -134,7 +134,6 @@ func (o *Object) parseMeta(message []byte) (kept int, err error) {
 	return kept, f.Err
 }
 
-// addMapEntry adds one entry of a map<string,string> field.
 func addMapEntry(to *map[string]string, entry []byte) error {
 	key, value, err := field.MapEntry(entry)
 	if err != nil {

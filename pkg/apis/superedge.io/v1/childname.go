@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -57,18 +58,24 @@ func (k GridKind) ChildName(grid, unit string) string {
 func (k GridKind) AlternativeChildName(grid, unit string) string {
 	sum := sha256.Sum256([]byte(grid + "/" + unit))
 	hash := hex.EncodeToString(sum[:])[:hashLength]
-	plain := func(text string, dots bool) string {
+	plain := func(text string, forDot rune) string {
 		return strings.Map(func(r rune) rune {
 			switch {
-			case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.' && dots:
+			case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
 				return r
+			case r == '.':
+				return forDot
 			case r >= 'A' && r <= 'Z':
 				return r - 'A' + 'a'
 			}
 			return '-'
 		}, text)
 	}
-	name := plain(grid, k.names.dots) + "-" + plain(unit, false)
+	dot := '-'
+	if k.names.dots {
+		dot = '.'
+	}
+	name := plain(grid, dot) + "-" + plain(unit, '-')
 	if longest := k.names.longest - hashLength - 1; len(name) > longest {
 		name = name[:longest]
 	}
@@ -134,8 +141,5 @@ func (k GridKind) alternativeOf(begin, unit, child string) string {
 // UnitOf returns the unit of a grid's workload: the value of its label, or if it has no label, the part of its name
 // after the grid's name.
 func UnitOf(child metav1.Object, grid string) string {
-	if unit := child.GetLabels()[LabelGridUnit]; unit != "" {
-		return unit
-	}
-	return strings.TrimPrefix(child.GetName(), grid+"-")
+	return cmp.Or(child.GetLabels()[LabelGridUnit], strings.TrimPrefix(child.GetName(), grid+"-"))
 }

@@ -1,12 +1,15 @@
 package v1
 
 import (
+	"time"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 )
 
 // Object is a grid.
@@ -70,6 +73,11 @@ var (
 	// Kinds has all kinds, those of workloads first.
 	Kinds = []GridKind{DeploymentGridKind, StatefulSetGridKind, DaemonSetGridKind, ServiceGridKind}
 )
+
+// ProgressDeadline is how long a workload may make no progress before it counts as Stalled.
+func (s *WorkloadGridSpec) ProgressDeadline() time.Duration {
+	return time.Duration(ptr.Deref(s.ProgressDeadlineSeconds, 600)) * time.Second
+}
 
 // Workload returns the spec and status of a grid of workloads; nil for a ServiceGrid.
 func Workload(grid Object) (*WorkloadGridSpec, *WorkloadGridStatus) {

@@ -1,5 +1,7 @@
 package v1
 
+import corev1 "k8s.io/api/core/v1"
+
 const (
 	// AnnotationTopologyKeys is an annotation of Services: a JSON array of node label keys. It governs which endpoints
 	// of the Service a node may see, as package topology describes. Without it, or with an empty array, the Service is
@@ -46,6 +48,16 @@ const (
 	// kube-apiserver.
 	NodeStartsAlone = "superedge.io/StartsAlone"
 )
+
+// StartsAlone returns the condition NodeStartsAlone of a node; nil if the node has none.
+func StartsAlone(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == NodeStartsAlone {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
 
 // IsEdgeNode reports whether a node with this value of LabelEdgeNode has the wrapper.
 func IsEdgeNode(value string) bool {

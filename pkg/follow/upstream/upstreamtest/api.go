@@ -197,7 +197,7 @@ func (a *API) catchUp(resources ...string) {
 // resourceVersion is answered by etcd all the same. A list from a resourceVersion that the cache has not reached is
 // refused; a watch from there is silent until the cache has reached it.
 func (a *API) Lagging() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true) })
+	return server{API: a, lags: true}
 }
 
 func (a *API) publish(resource string, eventType watch.EventType, o runtime.Object) {
@@ -229,9 +229,16 @@ func setRevision(o runtime.Object, revision uint64) {
 }
 
 // ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.serve(w, r, false) }
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { server{API: a}.ServeHTTP(w, r) }
 
-func (a *API) serve(w http.ResponseWriter, r *http.Request, lagging bool) {
+// server is one of the API servers of a cluster.
+type server struct {
+	*API
+
+	lags bool // its watch cache lags as Lag says
+}
+
+func (a server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	behaviour := a.behaviour
@@ -264,7 +271,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, lagging bool) {
 			namespace: namespace,
 			encoding:  negotiate(r.Header.Get("Accept"), behaviour),
 			behaviour: behaviour,
-			lagging:   lagging,
+			lagging:   a.lags,
 		}
 		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 		if err != nil {

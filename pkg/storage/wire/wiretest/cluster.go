@@ -14,7 +14,12 @@ import (
 )
 
 // Node is a node in a zone.
-func Node(name, zone string) *wire.Object { return NodeWith(name, map[string]string{"zone": zone}) }
+func Node(name, zone string) *wire.Object { return Object(NodeOf(name, zone)) }
+
+// NodeOf is Node, not encoded.
+func NodeOf(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
+}
 
 // NodeWith is a node with labels.
 func NodeWith(name string, labels map[string]string) *wire.Object {
@@ -31,12 +36,15 @@ func meta(name string) metav1.ObjectMeta {
 }
 
 // Service is one with these topologyKeys, "" for none, in namespace ns, or NAMESPACE/NAME.
-func Service(name, keys string) *wire.Object {
+func Service(name, keys string) *wire.Object { return Object(ServiceOf(name, keys)) }
+
+// ServiceOf is Service, not encoded.
+func ServiceOf(name, keys string) *corev1.Service {
 	svc := &corev1.Service{ObjectMeta: meta(name)}
 	if keys != "" {
 		svc.Annotations = map[string]string{"topologyKeys": keys}
 	}
-	return Object(svc)
+	return svc
 }
 
 // Slice is one of a Service, in namespace ns, or NAMESPACE/NAME. It has an endpoint on each of the nodes, with the

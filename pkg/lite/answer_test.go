@@ -1,0 +1,47 @@
+package lite
+
+import (
+	"net/http"
+	"testing"
+)
+
+// TestBodies are those of kube-apiserver, byte by byte: items of a list have no kind, but objects and bookmarks have.
+func TestBodies(t *testing.T) {
+	f := running(t)
+	f.away()
+	f.server.stop() // watches end when they have begun
+	const (
+		volume   = "/api/v1/persistentvolumes/volume"
+		list     = "/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dpassword"
+		watch    = list + "&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+		metadata = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+		secret   = `"metadata":{"name":"password","namespace":"shop","resourceVersion":"0"},"data":{"word":"c2VzYW1l"}}`
+		end      = `"metadata":{"resourceVersion":"5","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
+		added    = `{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1",` + secret + "}\n"
+		bookmark = `{"type":"BOOKMARK","object":{"kind":"Secret","apiVersion":"v1",` + end
+	)
+	for _, test := range []struct{ path, accept, want string }{
+		{volume, "text/html;q=0.5,*/*;q=0.1", `{"kind":"PersistentVolume","apiVersion":"v1",` +
+			`"metadata":{"name":"volume","resourceVersion":"4"},"spec":{},"status":{}}` + "\n"},
+		{volume, "application/yaml", "apiVersion: v1\nkind: PersistentVolume\nmetadata:\n  name: volume\n" +
+			"  resourceVersion: \"4\"\nspec: {}\nstatus: {}\n"},
+		{volume, "application/json" + metadata, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",` +
+			`"metadata":{"name":"volume","resourceVersion":"4"}}` + "\n"},
+		{list, "", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{` + secret +
+			"]}\n"},
+		{watch, "application/json", added},
+		{watch + "&allowWatchBookmarks=true", "application/yaml,application/json", added + bookmark},
+		{watch + "&resourceVersion=5&allowWatchBookmarks=true", "*/*", added + bookmark},
+		{list + "&watch=true&allowWatchBookmarks=true&resourceVersion=5", "*/*", ""},
+	} {
+		code, body, err := f.get(f.kubelet(), test.path, "Accept", test.accept)
+		if err != nil || code != http.StatusOK || body != test.want {
+			t.Errorf("%s as %s: %d, %v\n%s\nwant\n%s", test.path, test.accept, code, err, body, test.want)
+		}
+	}
+	for _, path := range []string{volume, list, watch} {
+		if code, body, err := f.get(f.kubelet(), path, "Accept", "text/html"); code != http.StatusNotAcceptable {
+			t.Errorf("%s as text/html: %d, %v %s", path, code, err, body)
+		}
+	}
+}

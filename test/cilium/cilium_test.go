@@ -59,12 +59,12 @@ func newFixture(t *testing.T) *fixture {
 	f.kubectl(args...)
 
 	f.namespace = suite.Namespace(t, shared, "cilium-")
-	suite.Must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "echo"))
-	f.service, err = workload.CreateService(f.ctx, f.client, f.namespace, "echo",
+	suite.Must(t, workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "echo"))
+	f.service, err = workload.In(f.client, f.namespace).CreateService(f.ctx, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	suite.Must(t, err)
-	suite.Must(t, workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "open"))
-	f.open, err = workload.CreateService(f.ctx, f.client, f.namespace, "open", workload.ServiceOptions{})
+	suite.Must(t, workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "open"))
+	f.open, err = workload.In(f.client, f.namespace).CreateService(f.ctx, "open", workload.ServiceOptions{})
 	suite.Must(t, err)
 	f.agent = newAgent(t, f.cilium)
 	go workload.Probes{Client: f.client, Dir: f.agent.dir,
@@ -241,7 +241,7 @@ func (f *fixture) plugin(way, verdict, severity string) {
 // probes has the probe of kubectl grid prove see through the translation of sockets, also if nobody answers.
 func (f *fixture) probes() {
 	f.Helper()
-	silent, err := workload.CreateService(f.ctx, f.client, f.namespace, "silent",
+	silent, err := workload.In(f.client, f.namespace).CreateService(f.ctx, "silent",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	suite.Must(f.T, err)
 	f.slice("silent", 0)
@@ -305,7 +305,7 @@ func (f *fixture) moves() {
 	defer relay.Close()
 	f.maps("moved to kube-apiserver: all sites", f.service, 4, time.Now())
 	ready := func(status corev1.ConditionStatus) {
-		suite.Must(f.T, workload.SetReadyOn(f.ctx, f.client, f.namespace, "echo", "a2", status))
+		suite.Must(f.T, workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "echo", "a2", status))
 	}
 	ready(corev1.ConditionFalse)
 	f.maps("and a change there", f.service, 3, time.Now())
@@ -364,7 +364,7 @@ func TestManyServices(t *testing.T) {
 	names := make([]string, many)
 	for i := range names {
 		names[i] = fmt.Sprintf("many-%d", i)
-		_, err := workload.CreateService(f.ctx, f.client, f.namespace, names[i],
+		_, err := workload.In(f.client, f.namespace).CreateService(f.ctx, names[i],
 			workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 		suite.Must(t, err)
 		f.slice(names[i], 0)

@@ -131,8 +131,8 @@ func start(t *testing.T, change func(*cluster.Options)) *fixture {
 	}
 	c := suite.Start(t, options)
 	f := &fixture{Test: suite.Test{T: t, Cluster: c}, ctx: t.Context(), client: c.Client(), unready: map[string]bool{}}
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, namespace, echo))
-	service, err := workload.CreateService(f.ctx, f.client, namespace, echo, workload.ServiceOptions{})
+	f.Must(workload.In(f.client, namespace).CreateDaemonSet(f.ctx, echo))
+	service, err := workload.In(f.client, namespace).CreateService(f.ctx, echo, workload.ServiceOptions{})
 	f.Must(err)
 	f.service = service
 	return f
@@ -299,7 +299,7 @@ func (f *fixture) move(protocols ...cluster.Protocol) {
 func (f *fixture) setKeys(keys ...string) {
 	f.Helper()
 	f.keys = keys
-	f.Must(workload.SetTopologyKeys(f.ctx, f.client, namespace, echo, keys...))
+	f.Must(workload.In(f.client, namespace).SetTopologyKeys(f.ctx, echo, keys...))
 }
 
 // oneOf is a node of the unit.
@@ -318,7 +318,7 @@ func (f *fixture) oneOf(unit string) *proxyNode {
 func (f *fixture) setReady(n *proxyNode, status corev1.ConditionStatus) {
 	f.Helper()
 	f.unready[n.spec.Name] = status != corev1.ConditionTrue
-	f.Must(workload.SetReadyOn(f.ctx, f.client, namespace, echo, n.spec.Name, status))
+	f.Must(workload.In(f.client, namespace).SetReadyOn(f.ctx, echo, n.spec.Name, status))
 }
 
 // checkCodes checks that no wrapper has answered with another code than these.

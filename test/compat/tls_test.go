@@ -29,8 +29,8 @@ func TestClientsOverTLS(t *testing.T) {
 		o.DNSDaemon = under.dnsDaemon
 	})
 	f.setKeys(unitLabel)
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, namespace, headless))
-	_, err := workload.CreateService(f.ctx, f.client, namespace, headless,
+	f.Must(workload.In(f.client, namespace).CreateDaemonSet(f.ctx, headless))
+	_, err := workload.In(f.client, namespace).CreateService(f.ctx, headless,
 		workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
 	f.Must(err)
 	var nodes []*proxyNode

@@ -53,10 +53,11 @@ func (f *fixture) revoke(name string) {
 // TestInlineTokenIsReplaced: a token in a kubeconfig is replaced by another one, the old one revoked, and the wrapper
 // goes on without a restart. When the new one ends, too, /readyz says so and names the file; a third one mends that.
 func TestInlineTokenIsReplaced(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	node := f.AddNode(cluster.NodeSpec{Name: "renewed", Labels: map[string]string{unitLabel: unitA}})
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, reach{"renewed": "a1 a2 renewed"})
+	f.ExpectReach("before", service, reach{"renewed": "a1 a2 renewed"})
 	pid := node.Wrapper.PID()
 	lists := func() string {
 		reply, err := node.Get(f.ctx, node.WrapperURL()+"/metrics")
@@ -99,7 +100,7 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 	f.revoke("wrapper-first")
 	reconnect()
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.expectReach("followed with the second token", service, reach{"renewed": "a2 renewed"})
+	f.ExpectReach("followed with the second token", service, reach{"renewed": "a2 renewed"})
 	f.Says(node, "/readyz", "services: ok", "endpointslices: ok")
 
 	f.Must(node.RestoreLink(f.ctx))

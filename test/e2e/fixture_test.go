@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -24,9 +20,6 @@ const (
 	// again within two minutes, as some tests have it, pauses for up to 60 s between its attempts (client-go: 30 s, and
 	// up to as much again at random).
 	deadline = 90 * time.Second
-	// tries is how many requests make out whom a Service reaches. With four endpoints all of them are seen with
-	// a probability of 99.9 %; if not, the poll asks again.
-	tries = 30
 	// between is the pause between two looks.
 	between = 20 * time.Millisecond
 )
@@ -41,24 +34,20 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{
-		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
-		ctx:  t.Context(), client: shared.Client(),
-	}
-	f.namespace = suite.Namespace(t, shared, "e2e-")
-	return f
+	return &fixture{Test: suite.NewTest(t, shared, deadline, between), ctx: t.Context(), client: shared.Client(),
+		namespace: suite.Namespace(t, shared, "e2e-")}
 }
 
 // daemonSet creates an echo pod on every node and a Service for them.
 func (f *fixture) daemonSet(name string, keys ...string) *corev1.Service {
 	f.Helper()
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
+	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, name))
 	return f.service(name, workload.ServiceOptions{TopologyKeys: keys})
 }
 
 func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.Service {
 	f.Helper()
-	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name, options)
+	service, err := workload.In(f.client, f.namespace).CreateService(f.ctx, name, options)
 	f.Must(err)
 	return service
 }
@@ -66,7 +55,7 @@ func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.
 // podsOn returns the names of the workload's pods on a node.
 func (f *fixture) podsOn(name, node string) []string {
 	f.Helper()
-	names, err := workload.PodsOn(f.ctx, f.client, f.namespace, name, node)
+	names, err := workload.In(f.client, f.namespace).PodsOn(f.ctx, name, node)
 	f.Must(err)
 	return names
 }
@@ -74,7 +63,7 @@ func (f *fixture) podsOn(name, node string) []string {
 // setReady sets the condition Ready of the workload's pods on a node.
 func (f *fixture) setReady(name, node string, status corev1.ConditionStatus) {
 	f.Helper()
-	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, name, node, status))
+	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, name, node, status))
 }
 
 // relabel moves a node to another unit, or out of all if unit is empty. The cleanup moves it back.
@@ -104,43 +93,6 @@ func (r reach) with(other reach) reach {
 	result := maps.Clone(r)
 	maps.Copy(result, other)
 	return result
-}
-
-// expectReach waits until every node reaches exactly the nodes that it should, and logs how long it took.
-func (f *fixture) expectReach(what string, service *corev1.Service, expected reach) {
-	f.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(f.ctx, deadline)
-	defer cancel()
-	var mu sync.Mutex
-	var wrong []string
-	took := map[string]time.Duration{}
-	var group sync.WaitGroup
-	for _, name := range slices.Sorted(maps.Keys(expected)) {
-		node := f.Node(name)
-		group.Go(func() {
-			err := workload.AwaitReach(ctx, node, service, expected[name], tries)
-			mu.Lock()
-			defer mu.Unlock()
-			took[name] = time.Since(begin)
-			if err != nil {
-				wrong = append(wrong, fmt.Sprintf("(%s, %s) %v", node.Spec.ProxyMode, node.Spec.Protocol, err))
-			}
-		})
-	}
-	group.Wait()
-	if len(wrong) > 0 {
-		f.Fatalf("%s: not within %s: %s", what, deadline, strings.Join(wrong, "; "))
-	}
-	f.Logf("%-52s %s", what, times(took))
-}
-
-func times(took map[string]time.Duration) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(took)) {
-		parts = append(parts, fmt.Sprintf("%s %dms", name, took[name].Milliseconds()))
-	}
-	return strings.Join(parts, "  ")
 }
 
 // eachNode calls act for every node at the same time and fails the test if one fails.

@@ -97,16 +97,16 @@ func TestInformersConverge(t *testing.T) {
 
 			f.daemonSet("ordered", corev1.LabelHostname, unitLabel)
 			f.daemonSet("open")
-			f.Must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "scaled", 5, nil))
+			f.Must(workload.In(f.client, f.namespace).CreateDeployment(f.ctx, "scaled", 5, nil))
 			f.service("scaled", workload.ServiceOptions{TopologyKeys: []string{unitLabel}, Headless: true})
 			f.expectViews("new workloads", clients)
 
 			f.relabel("a2", unitB)
 			f.relabel("b1", "")
 			f.setReady("ordered", "a1", corev1.ConditionFalse)
-			f.Must(workload.Scale(f.ctx, f.client, f.namespace, "scaled", 2))
-			f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "open", unitLabel))
-			f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "before"))
+			f.Must(workload.In(f.client, f.namespace).Scale(f.ctx, "scaled", 2))
+			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "open", unitLabel))
+			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "before"))
 			f.expectViews("relabelled, scaled, unready, annotated", clients)
 
 			f.relabel("b1", unitB)
@@ -235,7 +235,7 @@ func (c *informerClient) compare(services []corev1.Service, view map[string]*dis
 // wrapper does not serve itself.
 func TestDNSClient(t *testing.T) {
 	f := newFixture(t)
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "headless"))
+	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "headless"))
 	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
 
 	for _, node := range shared.Nodes() {

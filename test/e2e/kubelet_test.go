@@ -57,7 +57,7 @@ func TestKubelet(t *testing.T) {
 
 	setGate := func(status corev1.ConditionStatus) func() error {
 		return func() error {
-			return workload.SetPodCondition(f.ctx, f.client, f.namespace, "gated", gate, status)
+			return workload.In(f.client, f.namespace).SetPodCondition(f.ctx, "gated", gate, status)
 		}
 	}
 	for round := 1; round <= 2; round++ {

@@ -19,7 +19,7 @@ var shared *cluster.Cluster
 func TestMain(m *testing.M) {
 	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
 	suite.Suite{
-		Name: "e2e", Cluster: &shared, Programs: []string{"application-grid-wrapper"},
+		Name: "e2e", Parallel: 4, Cluster: &shared, Programs: []string{"application-grid-wrapper"},
 		Options: cluster.Options{Nodes: []cluster.NodeSpec{
 			{Name: "a1", Labels: unit(unitA), ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 			{Name: "a2", Labels: unit(unitA), ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch,

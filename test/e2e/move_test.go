@@ -127,6 +127,7 @@ func isAny(*discoveryv1.Endpoint) bool { return true }
 // TestForeignRevisions holds what kube-apiserver answers to revisions that are not its own, on which a client that
 // comes from the wrapper depends: docs/dev/design.md says what follows. "silence" is a watch that hears of no change.
 func TestForeignRevisions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	ask := func(revision string, more ...string) string {
 		request := f.client.CoreV1().RESTClient().Get().Resource("services").MaxRetries(0).
@@ -142,7 +143,7 @@ func TestForeignRevisions(t *testing.T) {
 			return answerOf(err)
 		}
 		defer stream.Stop()
-		workload.CreateService(f.ctx, f.client, f.namespace, "unheard", workload.ServiceOptions{}) // there may be one already
+		workload.In(f.client, f.namespace).CreateService(f.ctx, "unheard", workload.ServiceOptions{}) // there may be one already
 		switch event, answered := <-stream.ResultChan(); {
 		case !answered:
 			return "silence"

@@ -25,11 +25,11 @@ func TestOpenYurt(t *testing.T) {
 	f.labelNodes(nodePool, map[string]string{"a1": "hangzhou", "b1": "hangzhou", "a2": "shanghai", "b2": "shanghai"})
 	f.labelNodes(zone, map[string]string{"a1": "z1", "a2": "z1", "b1": "z1"}) // b2 is in none
 	service := f.daemonSet("echo")
-	f.expectReach("no annotation", service, everywhere)
+	f.ExpectReach("no annotation", service, everywhere)
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
 	pools := reach{"a1": "a1 b1", "b1": "a1 b1", "a2": "a2 b2", "b2": "a2 b2"}
-	f.expectReach("openyurt.io/nodepool", service, pools)
+	f.ExpectReach("openyurt.io/nodepool", service, pools)
 	explained := f.explain("a1", "echo")
 	for _, part := range []string{`"annotation":"openyurt.io/topologyKeys"`,
 		`"topologyKeys":["apps.openyurt.io/nodepool"]`, `"unit":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
@@ -38,30 +38,30 @@ func TestOpenYurt(t *testing.T) {
 		}
 	}
 	f.annotate("echo", openYurtKeys, "kubernetes.io/hostname")
-	f.expectReach("kubernetes.io/hostname", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
+	f.ExpectReach("kubernetes.io/hostname", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
 	f.annotate("echo", openYurtKeys, "kubernetes.io/zone")
-	f.expectReach("kubernetes.io/zone", service, reach{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1", "b2": ""})
+	f.ExpectReach("kubernetes.io/zone", service, reach{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1", "b2": ""})
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool,kubernetes.io/hostname")
-	f.expectReach("a value that OpenYurt does not know", service, nowhere)
+	f.ExpectReach("a value that OpenYurt does not know", service, nowhere)
 	node := f.Node("a1")
 	f.Answers(node, node.WrapperURL()+"/readyz", 0, fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s "+
 		"does not parse: not one of", f.namespace, openYurtKeys))
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
-	f.expectReach("openyurt.io/nodepool again", service, pools)
+	f.ExpectReach("openyurt.io/nodepool again", service, pools)
 	f.Must(shared.RelabelNode(f.ctx, "b1", nodePool, "shanghai"))
-	f.expectReach("b1 is in the other pool", service,
+	f.ExpectReach("b1 is in the other pool", service,
 		reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
 	f.Must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
-	f.expectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
+	f.ExpectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 
-	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
-	f.expectReach("topologyKeys beside it", service, closedLoop)
-	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
-	f.expectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", unitLabel))
+	f.ExpectReach("topologyKeys beside it", service, closedLoop)
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo"))
+	f.ExpectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 	f.annotate("echo", openYurtKeys, "")
-	f.expectReach("an empty value", service, everywhere)
+	f.ExpectReach("an empty value", service, everywhere)
 }
 
 // labelNodes gives nodes a label, which the cleanup takes away.

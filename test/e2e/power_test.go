@@ -41,12 +41,12 @@ func newPowered(t *testing.T, spec cluster.NodeSpec) *powered {
 	spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String())
 	p.node = p.AddNode(spec)
 	for _, pod := range p.pods {
-		p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, pod, "echo", spec.Name))
+		p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, pod, "echo", spec.Name))
 	}
-	p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "echo-far", "echo", "b1"))
+	p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "echo-far", "echo", "b1"))
 	p.service = p.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	p.Eventually("the node reaches both of its pods", func() error {
-		if got := workload.ReachPods(p.ctx, p.node, p.service, tries); len(got) != 2 || got["echo-far"] > 0 {
+		if got := workload.ReachPods(p.ctx, p.node, p.service, workload.Tries); len(got) != 2 || got["echo-far"] > 0 {
 			return fmt.Errorf("it reaches %v", got)
 		}
 		return nil
@@ -96,9 +96,9 @@ func TestPowerCut(t *testing.T) {
 		t.Run(string(spec.ProxyMode), func(t *testing.T) {
 			t.Parallel()
 			p := newPowered(t, spec)
-			p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "old", "old", spec.Name))
+			p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "old", "old", spec.Name))
 			old := p.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-			p.Must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, tries))
+			p.Must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, workload.Tries))
 			p.Kept(stateWriteDelay, p.node)
 			p.powerCut()
 			p.say("/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has "+
@@ -108,11 +108,11 @@ func TestPowerCut(t *testing.T) {
 
 			// As the node lifecycle controller does, of a node that it has not heard of.
 			for _, pod := range p.pods {
-				p.Must(workload.SetPodCondition(p.ctx, p.client, p.namespace, pod, corev1.PodReady,
+				p.Must(workload.In(p.client, p.namespace).SetPodCondition(p.ctx, pod, corev1.PodReady,
 					corev1.ConditionFalse))
 			}
 			p.Must(p.client.CoreV1().Services(p.namespace).Delete(p.ctx, "old", metav1.DeleteOptions{}))
-			p.Must(workload.CreatePod(p.ctx, p.client, p.namespace, "late", "late", spec.Name))
+			p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "late", "late", spec.Name))
 			late := p.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 
 			traffic := workload.StartTraffic(p.ctx, workload.URL(p.service), pause)
@@ -125,8 +125,8 @@ func TestPowerCut(t *testing.T) {
 			p.Must(p.node.KubeletReports(p.ctx))
 			p.say("/readyz", "cri: ok")
 			p.say("/metrics", "application_grid_wrapper_corrected_pods 0")
-			p.Must(workload.AwaitReach(p.ctx, p.node, late, spec.Name, tries))
-			p.Must(workload.AwaitReach(p.ctx, p.node, old, "", tries))
+			p.Must(workload.AwaitReach(p.ctx, p.node, late, spec.Name, workload.Tries))
+			p.Must(workload.AwaitReach(p.ctx, p.node, old, "", workload.Tries))
 			time.Sleep(observed)
 			end()
 			p.expectFlawless(traffic) // from before the link was back until the API server had caught up
@@ -158,5 +158,5 @@ func TestWithoutRuntime(t *testing.T) {
 	}
 	p.Must(p.node.RestoreLink(p.ctx))
 	p.Must(p.node.KubeletReports(p.ctx))
-	p.Must(workload.AwaitReach(p.ctx, p.node, p.service, "p3", tries))
+	p.Must(workload.AwaitReach(p.ctx, p.node, p.service, "p3", workload.Tries))
 }

@@ -22,7 +22,7 @@ const stopLimit = 3 * time.Second
 func TestWrapperKilledUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.atLeast(stream, 50)
 
@@ -31,13 +31,13 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 		return nil
 	})
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.Must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel, corev1.LabelHostname))
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", unitLabel, corev1.LabelHostname))
 	f.atLeast(stream, 200)
 
 	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
-	f.expectReach("followed what happened meanwhile", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("followed what happened meanwhile", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
 	f.setReady("echo", "a1", corev1.ConditionTrue)
-	f.expectReach("followed a change afterwards", service, closedLoop)
+	f.ExpectReach("followed a change afterwards", service, closedLoop)
 	f.expectFlawless(stream)
 }
 
@@ -46,7 +46,7 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.atLeast(stream, 50)
 	f.eachNode(func(node *cluster.Node) error {
@@ -65,7 +65,7 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	})
 	f.atLeast(stream, 50)
 	f.setReady("echo", "b2", corev1.ConditionFalse)
-	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b1", "b2": "b1"}))
+	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b1", "b2": "b1"}))
 	f.expectFlawless(stream)
 }
 
@@ -74,7 +74,7 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 func TestAPIServerRestarted(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 
 	shared.APIServer.Kill()
@@ -82,27 +82,27 @@ func TestAPIServerRestarted(t *testing.T) {
 	f.atLeast(stream, 200)
 	f.Must(shared.APIServer.Start(f.ctx))
 	f.setReady("echo", "b1", corev1.ConditionFalse)
-	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b2", "b2": "b2"}))
+	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b2", "b2": "b2"}))
 	f.setReady("echo", "b1", corev1.ConditionTrue)
-	f.expectReach("and another one", service, closedLoop)
+	f.ExpectReach("and another one", service, closedLoop)
 	f.expectFlawless(stream)
 
 	f.relabel("b2", unitA)
-	f.expectReach("and a node that moved", service,
+	f.ExpectReach("and a node that moved", service,
 		reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
 }
 
 func TestKubeProxyRestarted(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.eachNode(func(node *cluster.Node) error {
 		node.KubeProxy.Kill()
 		return node.KubeProxy.Start(f.ctx)
 	})
 	f.setReady("echo", "a2", corev1.ConditionFalse)
-	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
+	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
 	f.expectFlawless(stream)
 }
 
@@ -113,6 +113,7 @@ var aways = []time.Duration{200 * time.Millisecond, 10 * time.Second, time.Minut
 // the one that it goes on with. It pauses between requests, for longer after each that fails, so one that is refused as
 // expired would cost it the longest pause.
 func TestRestartIsNotSeen(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	var nodes []*cluster.Node
 	for i := range aways {
@@ -126,7 +127,7 @@ func TestRestartIsNotSeen(t *testing.T) {
 	}
 	service := f.daemonSet("echo", unitLabel)
 	for _, node := range nodes {
-		f.Must(workload.AwaitReach(f.ctx, node, service, node.Name(), tries))
+		f.Must(workload.AwaitReach(f.ctx, node, service, node.Name(), workload.Tries))
 	}
 	var group sync.WaitGroup
 	for i, node := range nodes {
@@ -142,7 +143,7 @@ func (f *fixture) restarts(node *cluster.Node, service *corev1.Service, away tim
 	err := node.Wrapper.Stop()
 	if err == nil {
 		time.Sleep(away)
-		err = workload.SetReadyOn(ctx, f.client, f.namespace, "echo", node.Name(), corev1.ConditionFalse)
+		err = workload.In(f.client, f.namespace).SetReadyOn(ctx, "echo", node.Name(), corev1.ConditionFalse)
 	}
 	if err == nil {
 		err = node.Wrapper.Start(ctx)
@@ -161,7 +162,7 @@ func (f *fixture) restarts(node *cluster.Node, service *corev1.Service, away tim
 		time.Sleep(between)
 	}
 	asked := time.Since(begin)
-	if err := workload.AwaitReach(ctx, node, service, "", tries); err != nil {
+	if err := workload.AwaitReach(ctx, node, service, "", workload.Tries); err != nil {
 		f.Errorf("%s after %s: %v", node.Name(), away, err)
 	}
 	f.Logf("%-12s %-16s away for %5s: kube-proxy watches after %5d ms, and has followed %4d ms later", node.Name(),

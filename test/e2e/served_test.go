@@ -40,7 +40,7 @@ func (f *fixture) through(node string, role cluster.Role) kubernetes.Interface {
 // echo pod stands in, in the rules as in both kinds of endpoints.
 func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	f := newFixture(t)
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "local"))
+	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "local"))
 	var local *corev1.Pod
 	f.Eventually("an echo pod has an address", func() error {
 		for _, name := range f.podsOn("local", "a1") {

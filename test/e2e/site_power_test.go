@@ -42,11 +42,11 @@ func newSite(t *testing.T, unit string, specs ...cluster.NodeSpec) *site {
 		spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String(),
 			"--site-exchange=on", "--site-exchange-key-file="+keys)
 		s.nodes, s.names = append(s.nodes, s.AddNode(spec)), append(s.names, spec.Name)
-		s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "echo-"+spec.Name, "echo", spec.Name))
+		s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "echo-"+spec.Name, "echo", spec.Name))
 	}
 	s.service = s.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	for _, node := range s.nodes {
-		s.Must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), tries))
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), workload.Tries))
 		s.Says(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part",
 			len(s.nodes)-1, len(s.nodes)-1))
 	}
@@ -71,15 +71,16 @@ func (s *site) each(act func(*cluster.Node) error) {
 // and every node reaches those of all nodes before the link is back. The cloud has changed meanwhile. When the link is
 // back no connection fails.
 func TestSitePowerCut(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "unit-site",
 		cluster.NodeSpec{Name: "s1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "s2", ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
 		cluster.NodeSpec{Name: "s3", ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
 	)
-	s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "old", "old", "s2"))
+	s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "old", "old", "s2"))
 	old := s.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	for _, node := range s.nodes {
-		s.Must(workload.AwaitReach(s.ctx, node, old, "s2", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, old, "s2", workload.Tries))
 	}
 	s.Kept(stateWriteDelay, s.nodes...)
 
@@ -97,11 +98,11 @@ func TestSitePowerCut(t *testing.T) {
 
 	// As the node lifecycle controller does, of nodes that it has not heard of.
 	for _, name := range s.names {
-		s.Must(workload.SetPodCondition(s.ctx, s.client, s.namespace, "echo-"+name, corev1.PodReady,
+		s.Must(workload.In(s.client, s.namespace).SetPodCondition(s.ctx, "echo-"+name, corev1.PodReady,
 			corev1.ConditionFalse))
 	}
 	s.Must(s.client.CoreV1().Services(s.namespace).Delete(s.ctx, "old", metav1.DeleteOptions{}))
-	s.Must(workload.CreatePod(s.ctx, s.client, s.namespace, "late", "late", "s3"))
+	s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "late", "late", "s3"))
 	late := s.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 
 	traffic := workload.StartTraffic(s.ctx, workload.URL(s.service), pause)
@@ -124,8 +125,8 @@ func TestSitePowerCut(t *testing.T) {
 	for _, node := range s.nodes {
 		s.Says(node, "/readyz", "cri: ok")
 		s.Says(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0")
-		s.Must(workload.AwaitReach(s.ctx, node, late, "s3", tries))
-		s.Must(workload.AwaitReach(s.ctx, node, old, "", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, late, "s3", workload.Tries))
+		s.Must(workload.AwaitReach(s.ctx, node, old, "", workload.Tries))
 	}
 	time.Sleep(observed)
 	s.expectFlawless(traffic) // from before the link was back until the API server had caught up
@@ -155,6 +156,7 @@ func (s *site) answersAgain() {
 // TestSilentNeighbour: a node of a site that dies while the link is cut is not sent any connections soon, neither when
 // its neighbours restart without it, and is again when it is back.
 func TestSilentNeighbour(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "unit-silent",
 		cluster.NodeSpec{Name: "q1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "q2", ProxyMode: cluster.IPTables, Protocol: cluster.WatchList},
@@ -168,7 +170,7 @@ func TestSilentNeighbour(t *testing.T) {
 	s.Must(s.nodes[2].PowerOff(s.ctx))
 	died := time.Now()
 	for _, node := range s.nodes[:2] {
-		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", workload.Tries))
 		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
 		s.Says(node, "/debug/explain/"+s.namespace+"/echo", "the neighbours do not hear node q3 any more")
 	}
@@ -186,7 +188,7 @@ func TestSilentNeighbour(t *testing.T) {
 	started := time.Now()
 	for _, node := range s.nodes[:2] {
 		s.Must(node.Wrapper.WaitReady(s.ctx))
-		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", workload.Tries))
 		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
 	}
 	t.Logf("they were hidden again %s after the neighbours were switched on",
@@ -196,7 +198,7 @@ func TestSilentNeighbour(t *testing.T) {
 	}
 	s.Must(s.nodes[2].PowerOn(s.ctx))
 	for _, node := range s.nodes {
-		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2 q3", tries))
+		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2 q3", workload.Tries))
 		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 0")
 	}
 	s.each(func(n *cluster.Node) error { return n.RestoreLink(s.ctx) })

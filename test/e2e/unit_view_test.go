@@ -66,7 +66,7 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 func TestExplainCommand(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)
-	f.expectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, closedLoop)
 	node := f.Node("a1")
 	binary := suite.Binary(t, "application-grid-wrapper")
 	run := func(args ...string) (string, error) {

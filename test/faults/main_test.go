@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -36,7 +35,7 @@ const (
 	writeDelay = time.Second
 	// atOnce is how many faults are under way at the same time. They wait for most of their time, but two cores must
 	// suffice for the kube-proxies.
-	atOnce = "8"
+	atOnce = 8
 )
 
 var (
@@ -46,17 +45,11 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	parallel := false
-	flag.Visit(func(f *flag.Flag) { parallel = parallel || f.Name == "test.parallel" })
-	if !parallel {
-		flag.Set("test.parallel", atOnce)
-	}
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: unit}, Direct: true}
 	}
 	suite.Suite{
-		Name: "faults", Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
+		Name: "faults", Parallel: atOnce, Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
 		Programs: []string{"application-grid-wrapper", "application-grid-hub"},
 		Options: cluster.Options{
 			HubReplicas: 2, HubInterposed: true, WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
@@ -89,11 +82,11 @@ func prepare(ctx context.Context) error {
 // elsewhere only has another metadata.generation than the cloud's.
 func createService(ctx context.Context, name string) (*corev1.Service, error) {
 	for _, node := range []string{near1, near2, far} {
-		if err := workload.CreatePod(ctx, shared.Client(), namespace, podName(name, node), name, node); err != nil {
+		if err := workload.In(shared.Client(), namespace).CreatePod(ctx, podName(name, node), name, node); err != nil {
 			return nil, err
 		}
 	}
-	service, err := workload.CreateService(ctx, shared.Client(), namespace, name,
+	service, err := workload.In(shared.Client(), namespace).CreateService(ctx, name,
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // observed are the resources that are watched and compared.
@@ -49,9 +50,8 @@ type observer struct {
 // observe begins to observe the node's wrapper, until the test ends.
 func (s *site) observe() *observer {
 	s.Helper()
-	client, err := dynamic.NewForConfig(s.node.WrapperConfig(cluster.RoleKubeProxy))
-	s.Must(err)
-	o := &observer{client: client, state: map[schema.GroupVersionResource]objects{}, deleted: map[types.UID]bool{}}
+	o := &observer{client: suite.Dynamic(s, s.node.WrapperConfig(cluster.RoleKubeProxy)),
+		state: map[schema.GroupVersionResource]objects{}, deleted: map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	for _, resource := range observed {
@@ -167,8 +167,7 @@ func (o *observer) note(kind watch.EventType, resource schema.GroupVersionResour
 // what the cloud has, and that it heard of differences only.
 func (s *site) expectNothingLost() {
 	s.Helper()
-	cloud, err := dynamic.NewForConfig(shared.RESTConfig())
-	s.Must(err)
+	cloud := suite.Dynamic(s, shared.RESTConfig())
 	var stale []string
 	compare := func(what string, resource schema.GroupVersionResource, got, want objects) {
 		for key := range maps.Keys(union(got, want)) {

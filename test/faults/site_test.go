@@ -54,8 +54,7 @@ var sites atomic.Int64
 
 func newSite(t *testing.T, f fault) *site {
 	t.Helper()
-	patience := await.Patience{Within: deadline, Between: between}
-	s := &site{Test: suite.Test{T: t, Cluster: shared, Patience: patience}, fault: f, ctx: t.Context(),
+	s := &site{Test: suite.NewTest(t, shared, deadline, between), fault: f, ctx: t.Context(),
 		result: result{test: t.Name(), fault: f.name, converged: -1}}
 	number := sites.Add(1)
 	spec := f.node
@@ -140,8 +139,8 @@ func (s *site) endTraffic() {
 // change makes a difference in the cloud: the canary has one endpoint less.
 func (s *site) change() {
 	s.Helper()
-	s.Must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady,
-		corev1.ConditionFalse))
+	s.Must(workload.In(shared.Client(), namespace).SetPodCondition(s.ctx, podName(s.canary.Name, near1),
+		corev1.PodReady, corev1.ConditionFalse))
 }
 
 // hasConverged tells whether the data plane shows the change. It looks twice: of the thousands of looks of a fault that

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -271,7 +272,7 @@ func TestClockSetBack(t *testing.T) {
 }
 
 // withRevision is a file of a state directory with another revision in it. The format is pkg/storage/snapshot's: a head
-// of 12 bytes, compressed records, of which the first (1, length 8) is the revision, and the SHA-256 of all before.
+// of 12 bytes, compressed values with their lengths, of which the first is JSON, and the SHA-256 of all before.
 func withRevision(file []byte, revision uint64) ([]byte, error) {
 	const head = 12
 	if len(file) < head+sha256.Size {
@@ -281,18 +282,29 @@ func withRevision(file []byte, revision uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := io.ReadAll(reader)
+	values, err := io.ReadAll(reader)
 	if err != nil {
 		return nil, err
 	}
-	if len(records) < 10 || records[0] != 1 || records[1] != 8 {
-		return nil, fmt.Errorf("the first record is not a revision: % x", records[:min(10, len(records))])
+	length, n := binary.Uvarint(values)
+	content, rest := values[n:][:length], values[n:][length:]
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(content, &fields); err != nil {
+		return nil, err
 	}
-	binary.BigEndian.PutUint64(records[2:], revision)
+	if fields["Revision"] == nil {
+		return nil, fmt.Errorf("no revision in %s", content)
+	}
+	fields["Revision"] = strconv.AppendUint(nil, revision, 10)
+	content, err = json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	values = append(append(binary.AppendUvarint(nil, uint64(len(content))), content...), rest...)
 	var changed bytes.Buffer
 	changed.Write(file[:head])
 	writer := gzip.NewWriter(&changed)
-	if _, err := writer.Write(records); err != nil {
+	if _, err := writer.Write(values); err != nil {
 		return nil, err
 	}
 	if err := writer.Close(); err != nil {

@@ -74,8 +74,8 @@ func newFixture(t *testing.T) *fixture {
 	namespace := suite.Namespace(t, shared, "ingress-")
 	var paths []networkingv1.HTTPIngressPath
 	for name, keys := range map[string][]string{"site": {unitLabel}, "open": nil} {
-		suite.Must(t, workload.CreateDaemonSet(t.Context(), client, namespace, name))
-		_, err := workload.CreateService(t.Context(), client, namespace, name,
+		suite.Must(t, workload.In(client, namespace).CreateDaemonSet(t.Context(), name))
+		_, err := workload.In(client, namespace).CreateService(t.Context(), name,
 			workload.ServiceOptions{TopologyKeys: keys})
 		suite.Must(t, err)
 		paths = append(paths, networkingv1.HTTPIngressPath{

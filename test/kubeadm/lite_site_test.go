@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -49,41 +48,28 @@ const (
 // lite-apiserver, until what it returns is called.
 func (s *sites) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
 	s.Helper()
-	s.shell("cd manifests/coredns-edge\n" +
+	s.Shell("cd manifests/coredns-edge\n" +
 		"sed -i 's|ip6.arpa {|&\\n       kubeconfig /etc/coredns/wrapper.kubeconfig|' Corefile\n" +
 		"sed -i 's|\\[Corefile\\]|[Corefile, wrapper.kubeconfig]|' kustomization.yaml\n" +
 		"cat >wrapper.kubeconfig <<'END'\n" + askWrapper + "END")
-	manual := s.reading("autonomy.md")
-	site := manual.yaml("### Turning it on", "site-exchange") +
-		strings.TrimPrefix(manual.yaml("## This node's pods", "--cri="), "patches:\n") + sitePatches[1:]
-	s.Must(os.MkdirAll(filepath.Join(s.directory, "site"), 0o755))
-	s.Must(os.WriteFile(filepath.Join(s.directory, "site", "kustomization.yaml"),
+	manual := s.Reading("autonomy.md")
+	site := manual.YAML("### Turning it on", "site-exchange") +
+		strings.TrimPrefix(manual.YAML("## This node's pods", "--cri="), "patches:\n") + sitePatches[1:]
+	s.Must(os.MkdirAll(filepath.Join(s.Directory, "site"), 0o755))
+	s.Must(os.WriteFile(filepath.Join(s.Directory, "site", "kustomization.yaml"),
 		fmt.Appendf(nil, siteKustomization, site), 0o600))
 	ends := make([]func(), 0, len(nodes))
 	for _, node := range nodes {
 		ends = append(ends, s.useLite(node))
-		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel + "=site")
+		s.Shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel + "=site")
 	}
-	s.shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
+	s.Shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
 		"do kubectl -n kube-system rollout status daemonset $i --timeout=2m\ndone")
 	return func() {
 		for _, end := range ends {
 			end()
 		}
 	}
-}
-
-// yaml is the block of YAML below the heading that has this text in it.
-func (o *operator) yaml(heading, text string) string {
-	o.Helper()
-	for _, match := range regexp.MustCompile("(?s)\n( *)```yaml\n(.*?)\n *```").FindAllStringSubmatch(
-		o.section(heading), -1) {
-		if strings.Contains(match[2], text) {
-			return strings.ReplaceAll("\n"+match[2], "\n"+match[1], "\n")[1:] + "\n"
-		}
-	}
-	o.Fatalf("%s: %s has no YAML with %q", o.name, heading, text)
-	return ""
 }
 
 // ordinaryPodsComeBackAlone makes a site as ordinarySite does, which loses its link and all its power. When power is

@@ -119,7 +119,7 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 	node := shared.Node("node1")
 	_, err := node.Run(t.Context(), "mkdir", "-p", "/var/lib/disk")
 	o.Must(err)
-	o.shell("kubectl apply -f - <<'EOF'" + fmt.Sprintf(aloneWorkload, kubeadm.EchoImage, node.Name()) + "EOF")
+	o.Shell("kubectl apply -f - <<'EOF'" + fmt.Sprintf(aloneWorkload, kubeadm.EchoImage, node.Name()) + "EOF")
 	o.podsAreReady(node, "shop", "db")
 	defer func() {
 		for _, name := range []string{"kubelet", "lite-apiserver"} {
@@ -127,10 +127,10 @@ func TestNodeStartsItsPodsAlone(t *testing.T) {
 				t.Logf("%s of %s:\n%s", name, node.Name(), content[max(0, len(content)-30_000):])
 			}
 		}
-		o.shell("kubectl delete namespace alone\nkubectl delete persistentvolume disk")
+		o.Shell("kubectl delete namespace alone\nkubectl delete persistentvolume disk")
 	}()
 
-	step := func(name string, do func(*kubeadm.Node)) { o.step(name, func() { do(node) }) }
+	step := func(name string, do func(*kubeadm.Node)) { o.Step(name, func() { do(node) }) }
 	step("without it", o.startsNothingAlone)
 	end := o.useLite(node)
 	o.podsAreReady(node, "shop", "db")
@@ -163,9 +163,9 @@ func (o *operator) startsNothingAlone(node *kubeadm.Node) {
 func (o *operator) refusesOthers(node *kubeadm.Node) {
 	o.Helper()
 	// A certificate that names the node, of another CA.
-	o.shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
+	o.Shell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout stranger.key " +
 		"-out stranger.crt -subj /O=system:nodes/CN=system:node:" + node.Name() + " 2>&1\ncat stranger.key >> stranger.crt")
-	o.Must(node.Install(filepath.Join(o.directory, "stranger.crt"), "/var/tmp/stranger.pem"))
+	o.Must(node.Install(filepath.Join(o.Directory, "stranger.crt"), "/var/tmp/stranger.pem"))
 	for what, arguments := range map[string][]string{
 		"nobody":               nil,
 		"a made-up token":      {"-H", "Authorization: Bearer x"},
@@ -247,7 +247,7 @@ func (o *operator) startsAllOnline(node *kubeadm.Node) {
 // staysGone: a pod that was removed is not started alone.
 func (o *operator) staysGone(node *kubeadm.Node) {
 	o.Helper()
-	o.shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
+	o.Shell("kubectl -n alone scale statefulset db --replicas=0 --timeout=1m\n" +
 		"kubectl -n alone wait --for=delete pod/db-0 --timeout=1m")
 	o.powerCutWithoutCloud(node)
 	o.Eventually("the other pod answers without the cloud", func() error { return o.answering(node, "shop") })
@@ -319,10 +319,8 @@ func (o *operator) useLite(node *kubeadm.Node) (end func()) {
 			if err != nil {
 				return err
 			}
-			for _, condition := range found.Status.Conditions {
-				if condition.Type == v1.NodeStartsAlone {
-					return fmt.Errorf("it says %s: %s", condition.Status, condition.Message)
-				}
+			if told := v1.StartsAlone(found); told != nil {
+				return fmt.Errorf("it says %s: %s", told.Status, told.Message)
 			}
 			return nil
 		})

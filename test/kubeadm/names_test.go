@@ -86,15 +86,15 @@ func resolver(node *kubeadm.Node, dns string) *net.Resolver {
 func (o *operator) checkUnitCommands(unit string) {
 	o.Helper()
 	pod := "db-" + unit + "-0"
-	if got := o.shell("kubectl grid logs ssg/db --unit " + unit + " -- --tail=1"); got != "serving in "+pod+"\n" {
+	if got := o.Shell("kubectl grid logs ssg/db --unit " + unit + " -- --tail=1"); got != "serving in "+pod+"\n" {
 		o.Errorf("logs of %s: %q", unit, got)
 	}
 	inside := "kubectl grid exec ssg/db --unit " + unit + " -- /usr/local/bin/echo "
-	if got := o.shell(inside + "hostname"); got != pod+"\n" {
+	if got := o.Shell(inside + "hostname"); got != pod+"\n" {
 		o.Errorf("exec in %s: %q", unit, got)
 	}
 	// The exit code is that of the command in the pod.
-	if got := o.shell(inside + "x 2>errors || echo $?"); got != "2\n" {
+	if got := o.Shell(inside + "x 2>errors || echo $?"); got != "2\n" {
 		o.Errorf("exec of a command that fails in %s ended with %q", unit, got)
 	}
 }

@@ -47,7 +47,7 @@ func TestPages(t *testing.T) {
 	p := &pages{sites: &sites{
 		operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{},
 	}}
-	o.shell("kubectl label node node0 " + unitLabel + "=east\nkubectl label node node1 " + unitLabel + "=west")
+	o.Shell("kubectl label node node0 " + unitLabel + "=east\nkubectl label node node1 " + unitLabel + "=west")
 	for _, node := range everybody {
 		p.expect(node, everybody...)
 	}
@@ -74,7 +74,7 @@ func TestPages(t *testing.T) {
 		{"a site of ordinary pods that comes back alone", (*pages).ordinarySiteComesBack},
 		{"remove", (*pages).remove},
 	} {
-		if !o.step(step.name, func() { step.do(p) }) {
+		if !o.Step(step.name, func() { step.do(p) }) {
 			t.FailNow()
 		}
 	}
@@ -94,14 +94,14 @@ func (p *pages) widenBoth(by ...string) {
 func (p *pages) joinUnits() {
 	p.Helper()
 	p.widenBoth("node0", "node1")
-	p.shell("kubectl label node node1 --overwrite " + unitLabel + "=east")
+	p.Shell("kubectl label node node1 --overwrite " + unitLabel + "=east")
 	p.expect("node0", "node0", "node1")
 	p.expect("node1", "node0", "node1")
 }
 
 func (p *pages) partUnits() {
 	p.Helper()
-	p.shell("kubectl label node node1 --overwrite " + unitLabel + "=west")
+	p.Shell("kubectl label node node1 --overwrite " + unitLabel + "=west")
 	p.expect("node0", "node0")
 	p.expect("node1", "node1")
 	p.check(closed)
@@ -125,10 +125,10 @@ func (p *pages) install() {
 			p.Must(shared.Node(node).Import(p.Context(), filepath.Join(images, name+".tar")))
 		}
 	}
-	p.writeFileOf("## kubeadm", "edge/kustomization.yaml")
+	p.WriteFiles("## kubeadm")
 	p.checkBefore()
-	p.follow("## kubeadm", "kubectl apply -k edge")
-	p.shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
+	p.Follow("## kubeadm", "kubectl apply -k edge")
+	p.Shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
 	for _, name := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		p.Eventually("no node is to have "+name, func() error { return p.wanted(name, 0) })
 	}
@@ -139,13 +139,13 @@ func (p *pages) install() {
 }
 
 func (p *pages) label() {
-	p.follow("## kubeadm", "kubectl label node node0")
+	p.Follow("## kubeadm", "kubectl label node node0")
 	for _, selector := range []string{wrappers, daemons, ourProxies} {
 		p.expectOn(selector, "node0")
 	}
 	p.expect("node0", "node0")
 	p.unchanged("labelling node0", "cloud0", "node1")
-	p.shell("kubectl label node node1 superedge.io/application-grid=true")
+	p.Shell("kubectl label node node1 superedge.io/application-grid=true")
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expect("node1", "node1")
 	p.unchanged("labelling node1", "cloud0")
@@ -214,14 +214,14 @@ func (p *pages) upgrade() {
 // upgradeWithoutThePolicy is one with an API server older than 1.36, which has no such policies: the pods refuse each
 // other.
 func (p *pages) upgradeWithoutThePolicy() {
-	p.shell("kubectl delete mutatingadmissionpolicybindings,mutatingadmissionpolicies kube-proxy.superedge.io\n" +
+	p.Shell("kubectl delete mutatingadmissionpolicybindings,mutatingadmissionpolicies kube-proxy.superedge.io\n" +
 		"sleep 5 # until kube-apiserver has forgotten it")
 	p.addonPhase("init", "phase", "addon", "kube-proxy", "--config=/etc/kubeadm.yaml")
 	p.Eventually("kubeadm's kube-proxy waits for two nodes", func() error { return p.pending(proxies, 2) })
 	p.check(closed)
-	p.shell("kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
+	p.Shell("kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 	p.expectOn(proxies, "cloud0")
-	p.shell("kubectl apply -k edge")
+	p.Shell("kubectl apply -k edge")
 	p.check(closed)
 }
 
@@ -230,14 +230,14 @@ func (p *pages) rollOut() {
 		tag(p.operator, shared.Node(node), "registry.example.org/application-grid-wrapper:v1",
 			"registry.example.org/application-grid-wrapper:v2")
 	}
-	p.shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
-	p.follow("## New versions", "maxUnavailable")
-	p.shell("kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
+	p.Shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
+	p.Follow("## New versions", "maxUnavailable")
+	p.Shell("kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
 	if image := p.imageOf("application-grid-wrapper"); !strings.HasSuffix(image, ":v2") {
 		p.Errorf("the wrapper's image is %s", image)
 	}
 	p.expectOn(wrappers, "node0", "node1")
-	p.shell("kubectl -n kube-system rollout restart daemonset kube-proxy-edge\n" +
+	p.Shell("kubectl -n kube-system rollout restart daemonset kube-proxy-edge\n" +
 		"kubectl -n kube-system rollout status daemonset kube-proxy-edge --timeout=2m")
 	p.expectOn(ourProxies, "node0", "node1")
 	p.check(closed)
@@ -245,39 +245,39 @@ func (p *pages) rollOut() {
 
 func (p *pages) takeBack() {
 	p.widen("node0", everybody...)
-	p.shell("kubectl label node node0 superedge.io/application-grid-")
+	p.Shell("kubectl label node node0 superedge.io/application-grid-")
 	p.expectOn(proxies, "cloud0", "node0")
 	p.expect("node0", everybody...)
-	p.shell("kubectl label node node0 superedge.io/application-grid=true")
+	p.Shell("kubectl label node node0 superedge.io/application-grid=true")
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expect("node0", "node0")
 	p.check(closed)
 }
 
 func (p *pages) underSystemd() {
-	node, manual := shared.Node("node1"), p.reading("install.md")
+	node, manual := shared.Node("node1"), p.Reading("install.md")
 	p.widen("node1", everybody...)
-	p.shell("kubectl label node node1 superedge.io/application-grid-")
+	p.Shell("kubectl label node node1 superedge.io/application-grid-")
 	p.expectOn(proxies, "cloud0", "node1")
 	p.expectOn(wrappers, "node0") // its port is free
 	p.expect("node1", everybody...)
-	manual.follow("## systemd", "kubectl grid kubeconfig")
+	manual.Follow("## systemd", "kubectl grid kubeconfig")
 	p.installUnit(node)
 	p.startUnit(node)
-	p.shell(strings.ReplaceAll(manual.commands("### On a node of kubeadm", "kubectl label node node0"), "node0",
+	p.Shell(strings.ReplaceAll(manual.Commands("### On a node of kubeadm", "kubectl label node node0"), "node0",
 		"node1"))
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0")
 	p.expect("node1", "node1")
 	// The token is renewed, and the unit restarted.
-	manual.follow("## systemd", "kubectl grid kubeconfig")
+	manual.Follow("## systemd", "kubectl grid kubeconfig")
 	p.stopUnit(node)
 	p.installUnit(node)
 	p.startUnit(node)
 	p.check(closed)
 	// Back to pods. Without either wrapper kube-proxy goes on with its rules.
 	p.stopUnit(node)
-	p.shell("kubectl label node node1 superedge.io/application-grid=true --overwrite")
+	p.Shell("kubectl label node node1 superedge.io/application-grid=true --overwrite")
 	p.expectOn(wrappers, "node0", "node1")
 	p.check(closed)
 }
@@ -326,7 +326,7 @@ func (p *pages) powerCutWithoutLink() {
 func (p *pages) siteComesBack() {
 	p.comesBackAlone(shared.Node("node0"), shared.Node("node1"))
 	for node, unit := range unitOf {
-		p.shell("kubectl label node " + node + " --overwrite " + unitLabel + "=" + unit +
+		p.Shell("kubectl label node " + node + " --overwrite " + unitLabel + "=" + unit +
 			" superedge.io/application-grid=true")
 	}
 	p.expectOn(ourProxies, "node0", "node1")
@@ -338,20 +338,20 @@ func (p *pages) siteComesBack() {
 }
 
 func (p *pages) namesInUnits() {
-	manual := p.reading("install.md")
-	p.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
-	p.shell("printf '\ncomponents: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
-	manual.follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
-	p.shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
+	manual := p.Reading("install.md")
+	p.Shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
+	p.Shell("printf '\ncomponents: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
+	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
+	p.Shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
 	p.expectOn("app=coredns-edge", "node0", "node1")
 	for node, unit := range unitOf {
 		p.expectName(node, unit)
 		p.checkUnitCommands(unit)
 	}
 	p.addonPhase("upgrade", "node", "phase", "addon", "coredns")
-	manual.follow("## CoreDNS in each site", "annotate --overwrite service kube-dns") // as the page says
+	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns") // as the page says
 	p.expectOn("app=coredns-edge", "node0", "node1")
-	if keys := p.shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, unitLabel) {
+	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, unitLabel) {
 		p.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
 	}
 	for node, unit := range unitOf {
@@ -367,8 +367,8 @@ func (p *pages) ordinarySiteComesBack() {
 
 func (p *pages) remove() {
 	p.widenBoth(everybody...)
-	p.follow("## Removing it", "kubectl delete -k edge")
-	p.follow("## Removing it", "kube-proxy-back.yaml")
+	p.Follow("## Removing it", "kubectl delete -k edge")
+	p.Follow("## Removing it", "kube-proxy-back.yaml")
 	p.expectOn(proxies, everybody...)
 	for _, node := range everybody {
 		p.expect(node, everybody...)

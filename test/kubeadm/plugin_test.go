@@ -13,23 +13,17 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (o *operator) plugin(args ...string) (stdout string, code int) {
 	o.Helper()
-	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"),
-		append(args, "--kubeconfig="+shared.Kubeconfig())...)
-	var stderr strings.Builder
-	command.Stderr = &stderr
-	output, err := command.Output()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		o.Fatal(err)
-	}
-	o.Logf("kubectl grid %s: exit code %d\n%s%s", strings.Join(args, " "), command.ProcessState.ExitCode(), output,
-		stderr.String())
-	return string(output), command.ProcessState.ExitCode()
+	stdout, stderr, code := suite.Run(o, exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"),
+		append(args, "--kubeconfig="+shared.Kubeconfig())...))
+	o.Logf("kubectl grid %s: exit code %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
+	return stdout, code
 }
 
 // expectPlugin runs kubectl grid and compares its exit code.
@@ -89,7 +83,7 @@ func (o *operator) checkBefore() {
 	o.Helper()
 	o.expectPlugin(0, "check", "--pre")
 	printed := o.expectPlugin(0, "check", "--pre", "--registry=registry.example.org", "--tag=v1", "-o", "kustomization")
-	page, err := os.ReadFile(filepath.Join(o.directory, "edge", "kustomization.yaml"))
+	page, err := os.ReadFile(filepath.Join(o.Directory, "edge", "kustomization.yaml"))
 	o.Must(err)
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)

@@ -69,15 +69,15 @@ const (
 // are as before.
 func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	s.Helper()
-	manual := s.reading("autonomy.md")
-	manual.shell(strings.TrimSuffix(manual.commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
-	keys, err := os.ReadFile(filepath.Join(s.directory, "keys"))
+	manual := s.Reading("autonomy.md")
+	manual.Shell(strings.TrimSuffix(manual.Commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
+	keys, err := os.ReadFile(filepath.Join(s.Directory, "keys"))
 	s.Must(err)
 	names, running := make([]string, len(nodes)), make([][]*corev1.Pod, len(nodes))
 	for i, node := range nodes {
 		names[i], running[i] = node.Name(), s.startStatic(node, string(keys))
 	}
-	service, err := workload.CreateService(s.Context(), s.client, metav1.NamespaceDefault, "site",
+	service, err := workload.In(s.client, metav1.NamespaceDefault).CreateService(s.Context(), "site",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	s.Must(err)
 	site := &sites{operator: s.operator, streaming: s.streaming, service: service, streams: map[string]*stream{}}
@@ -126,7 +126,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
 	s.Helper()
 	s.Must(node.WriteFile(siteKeys, keys))
-	s.Must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+	s.Must(node.Install(filepath.Join(s.Directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 	s.widen(node.Name(), everybody...)
 	wrapper := s.staticWrapper(node)
 	askContainerd(wrapper)
@@ -136,7 +136,7 @@ func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
 	mount(wrapper, "keys", siteKeys)
 	echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
 	echo.Name, echo.Labels = "site", workload.Labels("site")
-	s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
+	s.Shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
 		"=alone superedge.io/application-grid=static")
 	s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
 		for _, pod := range s.podsOn(node.Name()) {
@@ -265,7 +265,7 @@ func (s *sites) kept(node *kubeadm.Node, service string) {
 	for range 2 { // one may have been begun before
 		before, err := written()
 		s.Must(err)
-		s.shell("kubectl annotate --overwrite service " + service + " written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
+		s.Shell("kubectl annotate --overwrite service " + service + " written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
 		s.Eventually("another snapshot is written on "+node.Name(), func() error {
 			now, err := written()
 			if err == nil && now == before {

@@ -23,7 +23,7 @@ func (o *operator) installUnit(node *kubeadm.Node) {
 	o.Helper()
 	o.Must(node.Install(filepath.Join(programs, "application-grid-wrapper"),
 		"/opt/application-grid/application-grid-wrapper"))
-	o.Must(node.Install(filepath.Join(o.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+	o.Must(node.Install(filepath.Join(o.Directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 }
 
 // startUnit does what systemd would do with the shipped unit, of which there is none on these nodes: it runs the

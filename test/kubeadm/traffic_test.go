@@ -54,7 +54,7 @@ func (o *operator) startEcho() *corev1.Service {
 	}
 	_, err := o.client.AppsV1().DaemonSets(set.Namespace).Create(o.Context(), set, metav1.CreateOptions{})
 	o.Must(err)
-	service, err := workload.CreateService(o.Context(), o.client, set.Namespace, "echo",
+	service, err := workload.In(o.client, set.Namespace).CreateService(o.Context(), "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	o.Must(err)
 	return service
@@ -92,7 +92,7 @@ func (s *sites) expect(node string, by ...string) {
 			break
 		}
 		if ctx.Err() != nil {
-			s.shell("kubectl get nodes --show-labels; kubectl get pods -A -o wide; kubectl get endpointslices -A; " +
+			s.Shell("kubectl get nodes --show-labels; kubectl get pods -A -o wide; kubectl get endpointslices -A; " +
 				"kubectl -n kube-system get daemonsets")
 			s.Fatalf("%s is answered by %v, and not by %v", node, seen, by)
 		}

@@ -7,10 +7,12 @@ package suite
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +33,9 @@ type Suite struct {
 	Options cluster.Options
 	// Programs are those that the cluster runs besides its components.
 	Programs []string
+	// Parallel is how many of the parallel tests run at the same time: more than there are processors, if they wait for
+	// most of their time. 0 leaves it to `go test`, whose flag -parallel overrides it.
+	Parallel int
 	// Cluster is set when the cluster has started, before Prepare.
 	Cluster **cluster.Cluster
 	// Prepare, if set, makes what all tests need. The tests do not run if it fails.
@@ -75,6 +80,11 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 	}()
 	if s.Prepare != nil {
 		if err := s.Prepare(ctx); err != nil {
+			return 1, err
+		}
+	}
+	if s.Parallel > 0 {
+		if err := flag.Set("test.parallel", strconv.Itoa(s.Parallel)); err != nil {
 			return 1, err
 		}
 	}

@@ -6,9 +6,18 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
@@ -23,6 +32,20 @@ type Test struct {
 	Cluster *cluster.Cluster
 	// Patience is how long a change may take to get where it should, and the pause between two looks.
 	Patience await.Patience
+}
+
+// NewTest is a test on this cluster, in which a change may take so long, with a pause between two looks.
+func NewTest(t *testing.T, c *cluster.Cluster, within, between time.Duration) Test {
+	t.Helper()
+	return Test{T: t, Cluster: c, Patience: await.Patience{Within: within, Between: between}}
+}
+
+// Dynamic is a client of any kind of objects.
+func Dynamic(tb testing.TB, config *rest.Config) dynamic.Interface {
+	tb.Helper()
+	client, err := dynamic.NewForConfig(config)
+	Must(tb, err)
+	return client
 }
 
 // Must ends the test if there is an error.
@@ -53,6 +76,17 @@ func Repository(tb testing.TB) string {
 	root, err := Root()
 	Must(tb, err)
 	return root
+}
+
+// Step runs a part of the test, which fails with it. It reports whether the part passed.
+func (t *Test) Step(name string, do func()) bool {
+	t.Helper()
+	whole := t.T
+	defer func() { t.T = whole }()
+	return whole.Run(name, func(part *testing.T) {
+		t.T = part
+		do()
+	})
 }
 
 // Eventually asks until there is no error, and logs and returns how long that took.
@@ -111,6 +145,62 @@ func (t *Test) Answers(node workload.Source, url string, status int, parts ...st
 		}
 		return nil
 	})
+}
+
+// ExpectReach waits until every node reaches exactly the nodes that it should by a Service, as AwaitReach has them, and
+// logs how long it took.
+func (t *Test) ExpectReach(what string, service *corev1.Service, expected map[string]string) {
+	t.Helper()
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), t.Patience.Within)
+	defer cancel()
+	var mu sync.Mutex
+	var wrong, took []string
+	var group sync.WaitGroup
+	for name, want := range expected {
+		node := t.Node(name)
+		group.Go(func() {
+			err := workload.AwaitReach(ctx, node, service, want, workload.Tries)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, fmt.Sprintf("%s %dms", name, time.Since(begin).Milliseconds()))
+			if err != nil {
+				wrong = append(wrong, fmt.Sprintf("(%s, %s) %v", node.Spec.ProxyMode, node.Spec.Protocol, err))
+			}
+		})
+	}
+	group.Wait()
+	if len(wrong) > 0 {
+		t.Fatalf("%s: not within %s: %s", what, t.Patience.Within, strings.Join(wrong, "; "))
+	}
+	slices.Sort(took)
+	t.Logf("%-52s %s", what, strings.Join(took, "  "))
+}
+
+// Identities are the UIDs of what must survive when another controller takes over a namespace: pods, workloads with
+// their history, Services with their addresses, and these resources.
+func (t *Test) Identities(client dynamic.Interface, in string, more ...schema.GroupVersionResource) map[string]string {
+	t.Helper()
+	identities := map[string]string{}
+	for _, resource := range append([]schema.GroupVersionResource{
+		{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "services"},
+		{Group: "apps", Version: "v1", Resource: "replicasets"},
+		{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "apps", Version: "v1", Resource: "statefulsets"},
+	}, more...) {
+		list, err := client.Resource(resource).Namespace(in).List(t.Context(), metav1.ListOptions{})
+		t.Must(err)
+		for _, item := range list.Items {
+			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
+				resource.Resource == "controllerrevisions" {
+				continue // a grid's own history, which SuperEdge does not have
+			}
+			address, _, _ := unstructured.NestedString(item.Object, "spec", "clusterIP")
+			identities[resource.Resource+"/"+item.GetName()] = string(item.GetUID()) + " " + address
+		}
+	}
+	return identities
 }
 
 // Kept waits until what the nodes see now is in the snapshots of their wrappers, which write one this time after a

@@ -1,7 +1,6 @@
 package takeover
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -46,21 +45,18 @@ func TestFromOpenYurt(t *testing.T) {
 	controller.entrypoint = append(controller.entrypoint, "--metrics-bind-address=127.0.0.1:0")
 	kubelets := startKubelets(t, o.Cluster, images)
 
-	o.shell("kubectl create namespace " + shop)
+	o.Shell("kubectl create namespace " + shop)
 	services := map[string]*corev1.Service{}
 	for name, keys := range map[string]string{"pooled": "openyurt.io/nodepool", "zonal": "kubernetes.io/zone",
 		"nodal": "kubernetes.io/hostname"} {
-		o.Must(workload.CreateDaemonSet(o.ctx, o.client, shop, name))
-		services[name], err = workload.CreateService(o.ctx, o.client, shop, name, workload.ServiceOptions{})
+		o.Must(workload.In(o.client, shop).CreateDaemonSet(o.ctx, name))
+		services[name], err = workload.In(o.client, shop).CreateService(o.ctx, name, workload.ServiceOptions{})
 		o.Must(err)
-		o.shell("kubectl -n " + shop + " annotate service " + name + " openyurt.io/topologyKeys=" + keys)
+		o.Shell("kubectl -n " + shop + " annotate service " + name + " openyurt.io/topologyKeys=" + keys)
 	}
 	reaches := func(node, service, want string) {
 		t.Helper()
-		n := o.Node(node)
-		ctx, cancel := context.WithTimeout(o.ctx, patience.Within)
-		defer cancel()
-		o.Must(workload.AwaitReach(ctx, n, services[service], want, 30))
+		o.ExpectReach(node+" reaches "+service, services[service], map[string]string{node: want})
 	}
 	all := "node0 node1 node2"
 	for name := range services {
@@ -75,7 +71,7 @@ func TestFromOpenYurt(t *testing.T) {
 	reaches("node0", "zonal", "node0 node1")
 	reaches("node0", "nodal", "node0")
 	reaches("node1", "pooled", all)
-	view := o.shell("kubectl grid view pooled -n " + shop + " || true") // node1 is no edge node
+	view := o.Shell("kubectl grid view pooled -n " + shop + " || true") // node1 is no edge node
 	for _, part := range []string{`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`,
 		"FAILURE  Node node1: it is in the site apps.openyurt.io/nodepool="} {
 		if !strings.Contains(view, part) {
@@ -103,7 +99,7 @@ func withoutMaster(args []string) []string {
 // in its configuration.
 func (o *operator) installKubeProxy() {
 	o.Helper()
-	file := filepath.Join(o.directory, "kube-proxy.yaml")
+	file := filepath.Join(o.Directory, "kube-proxy.yaml")
 	o.Must(os.WriteFile(file, []byte(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: kube-proxy, namespace: kube-system}}
 ---
 apiVersion: v1
@@ -132,7 +128,7 @@ spec:
       tolerations: [{operator: Exists}]
       containers: [{name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf]}]
 `), 0o600))
-	o.shell("kubectl apply -f " + file)
+	o.Shell("kubectl apply -f " + file)
 }
 
 // runPodsKubeProxy gives a node's kube-proxy the --master that the pod of kube-proxy-edge there has.

@@ -1,7 +1,6 @@
 package takeover
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -53,22 +52,16 @@ func TestFromSuperEdge(t *testing.T) {
 	before := s.identities()
 	s.startTraffic()
 
-	step := func(name string, do func(t *testing.T)) {
+	step := func(name string, do func()) {
 		t.Helper()
-		if !t.Run(name, func(t *testing.T) {
-			outer := s.T
-			s.T = t
-			defer func() { s.T = outer }()
-			do(t)
-			s.expectIdentities(before)
-		}) {
+		if !s.Step(name, func() { do(); s.expectIdentities(before) }) {
 			t.FailNow()
 		}
 	}
-	step("there", func(*testing.T) { s.goThere(); s.expectOurs() })
-	step("back", func(*testing.T) { s.follow("## The way back to SuperEdge", nil); s.expectTheirs() })
-	step("there again", func(*testing.T) { s.goThere(); s.expectOurs() })
-	step("remove what is left", func(*testing.T) {
+	step("there", func() { s.goThere(); s.expectOurs() })
+	step("back", func() { s.follow("## The way back to SuperEdge", nil); s.expectTheirs() })
+	step("there again", func() { s.goThere(); s.expectOurs() })
+	step("remove what is left", func() {
 		s.follow("## Removing what is left of SuperEdge", nil)
 		s.expectOurs()
 		s.expectNothingOfTheirs()
@@ -119,9 +112,7 @@ func newSite(t *testing.T) *site {
 	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0",
 		Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
 	s := &site{operator: newOperator(t, "migrate.md", cluster.Options{Nodes: nodes})}
-	var err error
-	s.dynamic, err = dynamic.NewForConfig(s.Cluster.RESTConfig())
-	s.Must(err)
+	s.dynamic = suite.Dynamic(t, s.Cluster.RESTConfig())
 	s.kubelets = startKubelets(t, s.Cluster, s.images())
 	for _, node := range s.Cluster.Nodes() {
 		if _, edge := edges[node.Name()]; edge {
@@ -130,7 +121,7 @@ func newSite(t *testing.T) *site {
 	}
 	root := suite.Repository(s)
 	directory := filepath.Join(root, "test", "takeover")
-	s.shell("kubectl apply -f " + filepath.Join(directory, "superedge.yaml"))
+	s.Shell("kubectl apply -f " + filepath.Join(directory, "superedge.yaml"))
 	for _, node := range s.Cluster.Nodes() {
 		if _, edge := edges[node.Name()]; edge {
 			s.says(node.Name(), wrapperReady, "endpointslices: ok")
@@ -141,7 +132,7 @@ func newSite(t *testing.T) *site {
 		_, err := s.crds().Get(s.ctx, "servicegrids.superedge.io", metav1.GetOptions{})
 		return err
 	})
-	s.shell("kubectl wait --for=condition=Established crd/deploymentgrids.superedge.io crd/statefulsetgrids.superedge.io crd/servicegrids.superedge.io\n" +
+	s.Shell("kubectl wait --for=condition=Established crd/deploymentgrids.superedge.io crd/statefulsetgrids.superedge.io crd/servicegrids.superedge.io\n" +
 		"kubectl create namespace " + shop + "\nkubectl apply -f " + filepath.Join(directory, "grids.yaml"))
 	s.Eventually("the units' pods run", func() error { return s.running(8) })
 	for node := range edges {
@@ -183,14 +174,14 @@ func (s *site) images() map[string]*image {
 func (s *site) imagesAlone() {
 	s.Helper()
 	s.says("node0", wrapperReady, "state-dir: no snapshot can be kept")
-	s.shell("kubectl -n " + theirs + " set image daemonset/statefulset-grid-daemon statefulset-grid-daemon=" +
+	s.Shell("kubectl -n " + theirs + " set image daemonset/statefulset-grid-daemon statefulset-grid-daemon=" +
 		registry + "statefulset-grid-daemon:v1\n" +
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")
 	for node := range edges {
 		s.says(node, daemonReady, "endpointslices") // which it may not read
 		s.expectHosts(node)
 	}
-	s.shell("kubectl -n " + theirs + " rollout undo daemonset/statefulset-grid-daemon\n" +
+	s.Shell("kubectl -n " + theirs + " rollout undo daemonset/statefulset-grid-daemon\n" +
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")
 }
 
@@ -202,11 +193,8 @@ func (s *site) startTraffic() {
 	s.traffic = workload.StartTraffic(s.ctx, workload.URL(service), 5*time.Millisecond)
 	s.Cleanup(func() { s.traffic.End() })
 	for name := range edges {
-		node := s.Node(name)
-		ctx, cancel := context.WithTimeout(s.ctx, patience.Within)
-		s.Must(workload.AwaitReach(ctx, node, service, name, 20))
-		cancel()
-		s.traffic.From(node, []string{name})
+		s.ExpectReach(name+" reaches its own unit", service, map[string]string{name: name})
+		s.traffic.From(s.Node(name), []string{name})
 	}
 }
 
@@ -240,7 +228,7 @@ func (s *site) expectOurs() {
 			s.Errorf("the CRD %s is SuperEdge's", crd)
 		}
 	}
-	s.shell("kubectl grid status -A")
+	s.Shell("kubectl grid status -A")
 	for node := range edges {
 		s.expectOurNode(node)
 	}
@@ -299,12 +287,12 @@ func (s *site) expectTheirs() {
 		return nil
 	})
 	// SuperEdge's controller works: a new grid gets its child.
-	s.shell("kubectl -n " + shop + " get servicegrid echo -o json | sed 's/\"name\": \"echo\"/\"name\": \"new\"/' | kubectl create -f -")
+	s.Shell("kubectl -n " + shop + " get servicegrid echo -o json | sed 's/\"name\": \"echo\"/\"name\": \"new\"/' | kubectl create -f -")
 	s.Eventually("SuperEdge's controller makes a child", func() error {
 		_, err := s.client.CoreV1().Services(shop).Get(s.ctx, "new-svc", metav1.GetOptions{})
 		return err
 	})
-	s.shell("kubectl -n " + shop + " delete servicegrid new --cascade=foreground")
+	s.Shell("kubectl -n " + shop + " delete servicegrid new --cascade=foreground")
 }
 
 // expectTheirRights looks whether SuperEdge's programs may still do what they did.
@@ -318,7 +306,7 @@ func (s *site) expectTheirRights() {
 		"update customresourcedefinitions.apiextensions.k8s.io application-grid-controller",
 	} {
 		words := strings.Fields(can)
-		s.shell("kubectl auth can-i " + words[0] + " " + words[1] + " -A --as=system:serviceaccount:" + theirs + ":" +
+		s.Shell("kubectl auth can-i " + words[0] + " " + words[1] + " -A --as=system:serviceaccount:" + theirs + ":" +
 			words[2])
 	}
 }
@@ -331,12 +319,12 @@ func (s *site) expectNothingOfTheirs() {
 		}
 		return nil
 	})
-	out := s.shell("kubectl -n " + theirs +
+	out := s.Shell("kubectl -n " + theirs +
 		" get daemonsets,deployments,configmaps,serviceaccounts -o name | grep -v -e kube-root-ca.crt -e serviceaccount/default || true")
 	if out != "" {
 		s.Errorf("left are %s", out)
 	}
-	out = s.shell("kubectl get clusterroles,clusterrolebindings -o name | grep grid || true")
+	out = s.Shell("kubectl get clusterroles,clusterrolebindings -o name | grep grid || true")
 	for line := range strings.Lines(out) {
 		if !strings.Contains(line, "/application-grid:") && !strings.Contains(line, "/application-grid-view") &&
 			!strings.Contains(line, "/application-grid-edit") {
@@ -404,28 +392,9 @@ func (s *site) running(count int) error {
 // identities are the UIDs of all of the grids that must survive, and the Services' addresses.
 func (s *site) identities() map[string]string {
 	s.Helper()
-	identities := map[string]string{}
-	for _, resource := range []schema.GroupVersionResource{
-		{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "services"},
-		{Group: "apps", Version: "v1", Resource: "replicasets"},
-		{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
-		{Group: "apps", Version: "v1", Resource: "deployments"},
-		{Group: "apps", Version: "v1", Resource: "statefulsets"},
-		{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"},
-		{Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"},
-		{Group: "superedge.io", Version: "v1", Resource: "servicegrids"},
-	} {
-		list, err := s.dynamic.Resource(resource).Namespace(shop).List(s.ctx, metav1.ListOptions{})
-		s.Must(err)
-		for _, item := range list.Items {
-			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
-				resource.Resource == "controllerrevisions" {
-				continue // a grid's own history, which SuperEdge does not have
-			}
-			address, _, _ := unstructured.NestedString(item.Object, "spec", "clusterIP")
-			identities[resource.Resource+"/"+item.GetName()] = string(item.GetUID()) + " " + address
-		}
-	}
+	grids := schema.GroupVersion{Group: "superedge.io", Version: "v1"}
+	identities := s.Identities(s.dynamic, shop, grids.WithResource("deploymentgrids"),
+		grids.WithResource("statefulsetgrids"), grids.WithResource("servicegrids"))
 	if len(identities) < 20 {
 		s.Fatalf("only %d objects: %v", len(identities), identities)
 	}

@@ -23,6 +23,15 @@ const (
 	image = "echo"
 )
 
+// Namespace is where echo workloads are.
+type Namespace struct {
+	client kubernetes.Interface
+	name   string
+}
+
+// In is a namespace of the client's cluster.
+func In(client kubernetes.Interface, namespace string) Namespace { return Namespace{client, namespace} }
+
 // Labels are the labels of the pods of the echo workload with this name.
 func Labels(name string) map[string]string { return map[string]string{appLabel: name} }
 
@@ -42,47 +51,47 @@ func PodSpec() corev1.PodSpec {
 }
 
 // CreateDaemonSet creates an echo workload with one pod on every node.
-func CreateDaemonSet(ctx context.Context, client kubernetes.Interface, namespace, name string) error {
+func (in Namespace) CreateDaemonSet(ctx context.Context, name string) error {
 	set := &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: in.name},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: Labels(name)},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: Labels(name)}, Spec: PodSpec()},
 		},
 	}
-	if _, err := client.AppsV1().DaemonSets(namespace).Create(ctx, set, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating DaemonSet %s/%s: %w", namespace, name, err)
+	if _, err := in.client.AppsV1().DaemonSets(in.name).Create(ctx, set, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating DaemonSet %s/%s: %w", in.name, name, err)
 	}
 	return nil
 }
 
 // CreateDeployment creates an echo workload with this many pods on nodes that match the selector; an empty
 // selector matches all.
-func CreateDeployment(ctx context.Context, client kubernetes.Interface, namespace, name string, replicas int32,
+func (in Namespace) CreateDeployment(ctx context.Context, name string, replicas int32,
 	nodes map[string]string) error {
 	spec := PodSpec()
 	spec.NodeSelector = nodes
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: in.name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: Labels(name)},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: Labels(name)}, Spec: spec},
 		},
 	}
-	if _, err := client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating Deployment %s/%s: %w", namespace, name, err)
+	if _, err := in.client.AppsV1().Deployments(in.name).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating Deployment %s/%s: %w", in.name, name, err)
 	}
 	return nil
 }
 
 // Scale sets the number of a Deployment's pods.
-func Scale(ctx context.Context, client kubernetes.Interface, namespace, name string, replicas int32) error {
+func (in Namespace) Scale(ctx context.Context, name string, replicas int32) error {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := client.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, patch,
+	_, err := in.client.AppsV1().Deployments(in.name).Patch(ctx, name, types.MergePatchType, patch,
 		metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("scaling Deployment %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("scaling Deployment %s/%s: %w", in.name, name, err)
 	}
 	return nil
 }
@@ -96,10 +105,9 @@ type ServiceOptions struct {
 }
 
 // CreateService creates a Service for the echo workload of the same name.
-func CreateService(ctx context.Context, client kubernetes.Interface, namespace, name string,
-	options ServiceOptions) (*corev1.Service, error) {
+func (in Namespace) CreateService(ctx context.Context, name string, options ServiceOptions) (*corev1.Service, error) {
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: in.name},
 		Spec: corev1.ServiceSpec{
 			Selector: Labels(name),
 			Ports:    []corev1.ServicePort{{Name: "http", Port: Port}},
@@ -115,15 +123,15 @@ func CreateService(ctx context.Context, client kubernetes.Interface, namespace, 
 		}
 		service.Annotations = map[string]string{TopologyKeys: string(value)}
 	}
-	created, err := client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
+	created, err := in.client.CoreV1().Services(in.name).Create(ctx, service, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("creating Service %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("creating Service %s/%s: %w", in.name, name, err)
 	}
 	return created, nil
 }
 
 // SetTopologyKeys sets the Service's annotation to the keys, or removes it if there are none.
-func SetTopologyKeys(ctx context.Context, client kubernetes.Interface, namespace, name string, keys ...string) error {
+func (in Namespace) SetTopologyKeys(ctx context.Context, name string, keys ...string) error {
 	var annotation any
 	if len(keys) > 0 {
 		value, err := json.Marshal(keys)
@@ -136,15 +144,15 @@ func SetTopologyKeys(ctx context.Context, client kubernetes.Interface, namespace
 	if err != nil {
 		return fmt.Errorf("encoding the annotation: %w", err)
 	}
-	if _, err := client.CoreV1().Services(namespace).Patch(ctx, name, types.MergePatchType, patch,
+	if _, err := in.client.CoreV1().Services(in.name).Patch(ctx, name, types.MergePatchType, patch,
 		metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("annotating Service %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("annotating Service %s/%s: %w", in.name, name, err)
 	}
 	return nil
 }
 
 // SetPodCondition sets one condition in a pod's status, as a kubelet or the owner of a readiness gate does.
-func SetPodCondition(ctx context.Context, client kubernetes.Interface, namespace, name string,
+func (in Namespace) SetPodCondition(ctx context.Context, name string,
 	condition corev1.PodConditionType, status corev1.ConditionStatus) error {
 	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Conditions: []corev1.PodCondition{{
 		Type: condition, Status: status, LastTransitionTime: metav1.Now(),
@@ -152,35 +160,35 @@ func SetPodCondition(ctx context.Context, client kubernetes.Interface, namespace
 	if err != nil {
 		return fmt.Errorf("encoding a pod condition: %w", err)
 	}
-	_, err = client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+	_, err = in.client.CoreV1().Pods(in.name).Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil {
-		return fmt.Errorf("setting condition %s of pod %s/%s: %w", condition, namespace, name, err)
+		return fmt.Errorf("setting condition %s of pod %s/%s: %w", condition, in.name, name, err)
 	}
 	return nil
 }
 
 // CreatePod creates one echo pod of the workload on a node, whatever the scheduler would say.
-func CreatePod(ctx context.Context, client kubernetes.Interface, namespace, name, workload, node string) error {
+func (in Namespace) CreatePod(ctx context.Context, name, workload, node string) error {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: Labels(workload)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: in.name, Labels: Labels(workload)},
 		Spec:       PodSpec(),
 	}
 	pod.Spec.NodeName = node
-	if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating pod %s/%s: %w", namespace, name, err)
+	if _, err := in.client.CoreV1().Pods(in.name).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating pod %s/%s: %w", in.name, name, err)
 	}
 	return nil
 }
 
 // PodsOn returns the names of the echo workload's pods on a node.
-func PodsOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string) ([]string, error) {
-	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+func (in Namespace) PodsOn(ctx context.Context, name, node string) ([]string, error) {
+	pods, err := in.client.CoreV1().Pods(in.name).List(ctx, metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: Labels(name)}),
 		FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing the pods of %s/%s on node %s: %w", namespace, name, node, err)
+		return nil, fmt.Errorf("listing the pods of %s/%s on node %s: %w", in.name, name, node, err)
 	}
 	var names []string
 	for _, pod := range pods.Items {
@@ -190,17 +198,16 @@ func PodsOn(ctx context.Context, client kubernetes.Interface, namespace, name, n
 }
 
 // SetReadyOn sets the condition Ready of the echo workload's pods on a node, of which there must be one.
-func SetReadyOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string,
-	status corev1.ConditionStatus) error {
-	pods, err := PodsOn(ctx, client, namespace, name, node)
+func (in Namespace) SetReadyOn(ctx context.Context, name, node string, status corev1.ConditionStatus) error {
+	pods, err := in.PodsOn(ctx, name, node)
 	if err != nil {
 		return err
 	}
 	if len(pods) == 0 {
-		return fmt.Errorf("there is no pod of %s/%s on node %s", namespace, name, node)
+		return fmt.Errorf("there is no pod of %s/%s on node %s", in.name, name, node)
 	}
 	for _, pod := range pods {
-		if err := SetPodCondition(ctx, client, namespace, pod, corev1.PodReady, status); err != nil {
+		if err := in.SetPodCondition(ctx, pod, corev1.PodReady, status); err != nil {
 			return err
 		}
 	}

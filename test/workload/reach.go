@@ -62,6 +62,10 @@ func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tri
 	return reached
 }
 
+// Tries is how many requests make out whom a Service reaches. With four endpoints all of them are seen with a
+// probability of 99.9 %; if not, the next look asks again.
+const Tries = 30
+
 // lookPause is the time between two looks of AwaitReach.
 const lookPause = 20 * time.Millisecond
 

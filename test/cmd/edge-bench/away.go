@@ -118,7 +118,7 @@ func (b *hubBench) measureRelabels(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, viaWrapper, err := sides(b.cluster, node, true)
+		_, viaWrapper, err := sides(b.cluster, node, compressed)
 		if err != nil {
 			return err
 		}

@@ -45,11 +45,10 @@ func spent(ctx context.Context, n *cluster.Node) (cost, error) {
 	return cost{cpu, syncs}, err
 }
 
-// measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy on each
-// side have to do.
-func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDirect *cluster.Node, o options,
-	t *table) error {
-	sideDirect, sideWrapper, err := sides(c, viaWrapper, true)
+// measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy have
+// to do on each side: on this node, and on the other one, which asks the API server.
+func (b *nodeBench) measureElsewhere(ctx context.Context, other *cluster.Node) error {
+	sideDirect, sideWrapper, err := sides(b.cluster, b.node, compressed)
 	if err != nil {
 		return err
 	}
@@ -61,14 +60,14 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 	for _, a := range w.seen {
 		a.take()
 	}
-	nodes := []*cluster.Node{viaDirect, viaWrapper}
+	nodes := []*cluster.Node{other, b.node}
 	var before, after [2]cost
 	for i, n := range nodes {
 		if before[i], err = spent(ctx, n); err != nil {
 			return err
 		}
 	}
-	changes, err := changeElsewhere(ctx, c, o)
+	changes, err := changeElsewhere(ctx, b.cluster, b.options)
 	if err != nil {
 		return err
 	}
@@ -83,12 +82,12 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 	if err := w.end(); err != nil {
 		return err
 	}
-	of := fmt.Sprintf("%d changes elsewhere in %s", changes, o.elsewhere)
-	t.add(of+": events at a watcher", strconv.Itoa(len(w.seen[0].take())), strconv.Itoa(len(w.seen[1].take())), "")
-	t.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs),
+	of := fmt.Sprintf("%d changes elsewhere in %s", changes, b.elsewhere)
+	b.add(of+": events at a watcher", strconv.Itoa(len(w.seen[0].take())), strconv.Itoa(len(w.seen[1].take())), "")
+	b.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs),
 		fmt.Sprint(after[1].syncs-before[1].syncs), "")
 	cpu := [2]time.Duration{after[0].cpu - before[0].cpu, after[1].cpu - before[1].cpu}
-	t.add(of+": kube-proxy's processor time", milliseconds(cpu[0]), milliseconds(cpu[1]), ratio(cpu[0], cpu[1]))
+	b.add(of+": kube-proxy's processor time", milliseconds(cpu[0]), milliseconds(cpu[1]), ratio(cpu[0], cpu[1]))
 	return nil
 }
 

@@ -355,21 +355,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 		return nil, group.Wait()
 	}
 	begin := time.Now()
-	places := make(chan struct{}, 64) // wrappers that list at the same time
-	for i := range o.fleet.nodes {
-		f := &follower{
-			base: config.Host, client: client, node: nodeName(i), heard: b.through.heard,
-		}
-		b.followers = append(b.followers, f)
-		group.Go(func() error {
-			select {
-			case places <- struct{}{}:
-			case <-following.Done():
-				return nil
-			}
-			return b.keepShare(following, f, sync.OnceFunc(func() { <-places }))
-		})
-	}
+	b.startFollowers(following, group, config.Host, client)
 	if err := b.awaitComplete(following, o.fleet.nodes); err != nil {
 		return nil, errors.Join(err, group.Wait())
 	}
@@ -393,16 +379,37 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	if err := b.measureRelabels(ctx); err != nil {
 		return nil, err
 	}
-	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
-		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints, b.changes, o.rate)
-	for _, row := range b.rows {
-		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
-	}
+	b.print(o.rate)
 	if saved := b.figures.change.directly / b.figures.change.hub; saved < float64(o.hubSaving) {
 		return nil, fmt.Errorf("a change costs a node %.0f times as many bytes directly as through the hub, not %d times",
 			saved, o.hubSaving)
 	}
 	return &b.figures, nil
+}
+
+// startFollowers starts a wrapper's stand-in for each node, in the group.
+func (b *hubBench) startFollowers(following context.Context, group *errgroup.Group, base string, client *http.Client) {
+	places := make(chan struct{}, 64) // wrappers that list at the same time
+	for i := range b.fleet.nodes {
+		f := &follower{base: base, client: client, node: nodeName(i), heard: b.through.heard}
+		b.followers = append(b.followers, f)
+		group.Go(func() error {
+			select {
+			case places <- struct{}{}:
+			case <-following.Done():
+				return nil
+			}
+			return b.keepShare(following, f, sync.OnceFunc(func() { <-places }))
+		})
+	}
+}
+
+func (b *hubBench) print(rate int) {
+	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
+		b.fleet.nodes, b.fleet.units, b.fleet.services, b.fleet.endpoints, b.changes, rate)
+	for _, row := range b.rows {
+		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
+	}
 }
 
 // loadHub creates the fleet, and restarts the hubs.

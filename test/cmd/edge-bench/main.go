@@ -147,9 +147,9 @@ type side struct {
 	client *http.Client
 }
 
-func newSide(name string, config *rest.Config, compressed bool) (side, error) {
+func newSide(name string, config *rest.Config, as encoding) (side, error) {
 	config = rest.CopyConfig(config)
-	config.DisableCompression = !compressed
+	config.DisableCompression = as == plain
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return side{}, fmt.Errorf("making a client for %s: %w", name, err)

@@ -28,6 +28,14 @@ const (
 	quiet = 500 * time.Millisecond
 )
 
+// nodeBench measures one node's wrapper, beside direct access.
+type nodeBench struct {
+	options
+	table
+	cluster *cluster.Cluster
+	node    *cluster.Node
+}
+
 // measure takes all figures, and prints them.
 func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	node, err := c.Node(viewer)
@@ -38,13 +46,13 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	if err != nil {
 		return err
 	}
-	var t table
+	b := &nodeBench{options: o, cluster: c, node: node}
 	// Restarted, so that what it holds is what a start with this fleet leaves.
 	started, err := restart(ctx, node.Wrapper)
 	if err != nil {
 		return err
 	}
-	t.add("wrapper: start to ready", "", milliseconds(started), "")
+	b.add("wrapper: start to ready", "", milliseconds(started), "")
 	var sync [2]time.Duration
 	for i, n := range []*cluster.Node{other, node} {
 		if _, err := restart(ctx, n.KubeProxy); err != nil {
@@ -54,42 +62,42 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 			return err
 		}
 	}
-	t.add("kube-proxy: first nftables sync", milliseconds(sync[0]), milliseconds(sync[1]), ratio(sync[0], sync[1]))
+	b.add("kube-proxy: first nftables sync", milliseconds(sync[0]), milliseconds(sync[1]), ratio(sync[0], sync[1]))
 	afterSync, err := memory(node.Wrapper.PID())
 	if err != nil {
 		return err
 	}
-	t.add("resident memory after sync", "", afterSync, "")
+	b.add("resident memory after sync", "", afterSync, "")
 
-	if err := measureElsewhere(ctx, c, node, other, o, &t); err != nil {
+	if err := b.measureElsewhere(ctx, other); err != nil {
 		return err
 	}
 	// From here on only the wrapper and the bench's own clients matter.
 	for _, n := range []*cluster.Node{other, node} {
 		n.KubeProxy.Kill()
 	}
-	for _, compressed := range []bool{false, true} {
-		if err := measureLists(ctx, c, node, o, compressed, &t); err != nil {
+	for _, as := range []encoding{plain, compressed} {
+		if err := b.measureLists(ctx, as); err != nil {
 			return err
 		}
 	}
-	if err := measureEvents(ctx, c, node, o, &t); err != nil {
+	if err := b.measureEvents(ctx); err != nil {
 		return err
 	}
-	if err := measureRelabels(ctx, c, node, o, &t); err != nil {
+	if err := b.measureRelabels(ctx); err != nil {
 		return err
 	}
 	afterLoad, err := memory(node.Wrapper.PID())
 	if err != nil {
 		return err
 	}
-	t.add("resident memory after the load", "", afterLoad, "")
-	if err := measureOffline(ctx, node, &t); err != nil {
+	b.add("resident memory after the load", "", afterLoad, "")
+	if err := measureOffline(ctx, node, &b.table); err != nil {
 		return err
 	}
 	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n",
 		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
-	t.print(os.Stdout)
+	b.print(os.Stdout)
 	return nil
 }
 
@@ -99,20 +107,20 @@ func measureLarge(ctx context.Context, c *cluster.Cluster, o options) error {
 	if err != nil {
 		return err
 	}
-	var t table
+	b := &nodeBench{options: o, cluster: c, node: node}
 	started, err := restart(ctx, node.Wrapper)
 	if err != nil {
 		return err
 	}
-	t.add("wrapper: start to ready", "", milliseconds(started), "")
+	b.add("wrapper: start to ready", "", milliseconds(started), "")
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
 		{"after sync", func() error { return nil }},
-		{"after lists", func() error { return measureLists(ctx, c, node, o, false, &t) }},
-		{"after events", func() error { return measureEvents(ctx, c, node, o, &t) }},
-		{"after relabels", func() error { return measureRelabels(ctx, c, node, o, &t) }},
+		{"after lists", func() error { return b.measureLists(ctx, plain) }},
+		{"after events", func() error { return b.measureEvents(ctx) }},
+		{"after relabels", func() error { return b.measureRelabels(ctx) }},
 	} {
 		if err := step.do(); err != nil {
 			return err
@@ -121,11 +129,11 @@ func measureLarge(ctx context.Context, c *cluster.Cluster, o options) error {
 		if err != nil {
 			return err
 		}
-		t.add("resident memory "+step.name, "", used, "")
+		b.add("resident memory "+step.name, "", used, "")
 	}
 	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes,
 		o.fleet.units, o.fleet.services, o.fleet.endpoints)
-	t.print(os.Stdout)
+	b.print(os.Stdout)
 	return nil
 }
 
@@ -139,32 +147,39 @@ func restart(ctx context.Context, component *cluster.Component) (time.Duration, 
 	return time.Since(begin), err
 }
 
+// encoding is how lists are sent.
+type encoding int
+
+const (
+	plain encoding = iota
+	compressed
+)
+
 // sides are the two ways to the data.
-func sides(c *cluster.Cluster, node *cluster.Node, compressed bool) (viaDirect, viaWrapper side, err error) {
-	viaDirect, err = newSide("direct", c.RESTConfig(), compressed)
+func sides(c *cluster.Cluster, node *cluster.Node, as encoding) (viaDirect, viaWrapper side, err error) {
+	viaDirect, err = newSide("direct", c.RESTConfig(), as)
 	if err != nil {
 		return side{}, side{}, err
 	}
-	viaWrapper, err = newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), compressed)
+	viaWrapper, err = newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), as)
 	return viaDirect, viaWrapper, err
 }
 
-func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, compressed bool,
-	t *table) error {
-	viaDirect, viaWrapper, err := sides(c, node, compressed)
+func (b *nodeBench) measureLists(ctx context.Context, as encoding) error {
+	viaDirect, viaWrapper, err := sides(b.cluster, b.node, as)
 	if err != nil {
 		return err
 	}
 	for _, accept := range []string{"application/vnd.kubernetes.protobuf", "application/json"} {
 		name := "list slices, " + map[string]string{"application/json": "JSON",
 			"application/vnd.kubernetes.protobuf": "protobuf"}[accept]
-		if compressed {
+		if as == compressed {
 			name += ", gzip"
 		}
 		var took [2]samples
 		var size [2]int64
 		for i, s := range []side{viaDirect, viaWrapper} {
-			for range o.lists {
+			for range b.lists {
 				d, n, err := s.list(ctx, accept)
 				if err != nil {
 					return err
@@ -172,12 +187,12 @@ func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o
 				took[i], size[i] = append(took[i], d), n
 			}
 		}
-		t.add(name+", p50", milliseconds(took[0].quantile(.5)), milliseconds(took[1].quantile(.5)),
+		b.add(name+", p50", milliseconds(took[0].quantile(.5)), milliseconds(took[1].quantile(.5)),
 			ratio(took[0].quantile(.5), took[1].quantile(.5)))
-		t.add(name+", max", milliseconds(took[0].quantile(1)), milliseconds(took[1].quantile(1)),
+		b.add(name+", max", milliseconds(took[0].quantile(1)), milliseconds(took[1].quantile(1)),
 			ratio(took[0].quantile(1), took[1].quantile(1)))
-		if !compressed {
-			t.add(name+", size", megabytes(size[0]), megabytes(size[1]),
+		if as == plain {
+			b.add(name+", size", megabytes(size[0]), megabytes(size[1]),
 				fmt.Sprintf("%.1f", float64(size[0])/float64(size[1])))
 		}
 	}
@@ -337,12 +352,12 @@ func stampOf(line []byte) string { return field(line, "bench/stamp") }
 
 // measureEvents changes slices at a fixed rate, and compares when a watcher on each side receives them. A second
 // watcher on the direct side is the control: how much later it is than the first is what the machine adds.
-func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, t *table) error {
-	viaDirect, viaWrapper, err := sides(c, node, true)
+func (b *nodeBench) measureEvents(ctx context.Context) error {
+	viaDirect, viaWrapper, err := sides(b.cluster, b.node, compressed)
 	if err != nil {
 		return err
 	}
-	control, _, err := sides(c, node, true)
+	control, _, err := sides(b.cluster, b.node, compressed)
 	if err != nil {
 		return err
 	}
@@ -353,9 +368,10 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 	defer w.stop()
 	begin := time.Now()
 	patches, patching := errgroup.WithContext(ctx)
-	for i := range paced(ctx, o.rate, o.events) {
+	for i := range paced(ctx, b.rate, b.events) {
 		patches.Go(func() error {
-			_, err := c.Client().DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i%o.fleet.services),
+			slices := b.cluster.Client().DiscoveryV1().EndpointSlices(namespace)
+			_, err := slices.Patch(patching, sliceName(i%b.fleet.services),
 				types.StrategicMergePatchType, stampPatch(fmt.Sprint("event-", i), 8000+i%1000), metav1.PatchOptions{})
 			return err
 		})
@@ -363,7 +379,7 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 	if err := patches.Wait(); err != nil {
 		return fmt.Errorf("changing a slice: %w", err)
 	}
-	reached := float64(o.events) / time.Since(begin).Seconds()
+	reached := float64(b.events) / time.Since(begin).Seconds()
 	if err := errors.Join(w.settle(ctx), w.end()); err != nil {
 		return err
 	}
@@ -385,26 +401,26 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 		name string
 		q    float64
 	}{{"p50", .5}, {"p90", .9}, {"p99", .99}, {"max", 1}} {
-		t.add(name+", "+q.name, milliseconds(noise.quantile(q.q)), milliseconds(added.quantile(q.q)), "")
+		b.add(name+", "+q.name, milliseconds(noise.quantile(q.q)), milliseconds(added.quantile(q.q)), "")
 	}
-	inside, err := metric(ctx, node, `application_grid_wrapper_event_delay_seconds_sum{resource="endpointslices"}`)
+	inside, err := metric(ctx, b.node, `application_grid_wrapper_event_delay_seconds_sum{resource="endpointslices"}`)
 	if err != nil {
 		return err
 	}
-	count, err := metric(ctx, node, `application_grid_wrapper_event_delay_seconds_count{resource="endpointslices"}`)
+	count, err := metric(ctx, b.node, `application_grid_wrapper_event_delay_seconds_count{resource="endpointslices"}`)
 	if err != nil {
 		return err
 	}
-	t.add("of which inside the wrapper's cache and writer, mean", "",
+	b.add("of which inside the wrapper's cache and writer, mean", "",
 		milliseconds(time.Duration(inside/count*float64(time.Second))), "")
-	t.add("events lost", fmt.Sprintf("%d of %d", o.events-len(seen[0].at), o.events),
+	b.add("events lost", fmt.Sprintf("%d of %d", b.events-len(seen[0].at), b.events),
 		fmt.Sprintf("%d of %d", lost, len(seen[0].at)), "")
 	return nil
 }
 
 // measureRelabels moves a neighbour between this node's unit and another, and times the events that follow.
-func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, t *table) error {
-	viaDirect, viaWrapper, err := sides(c, node, true)
+func (b *nodeBench) measureRelabels(ctx context.Context) error {
+	viaDirect, viaWrapper, err := sides(b.cluster, b.node, compressed)
 	if err != nil {
 		return err
 	}
@@ -431,11 +447,11 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 	}
 	var first, afterNode, last samples
 	events := 0
-	for i := range o.relabels {
+	for i := range b.relabels {
 		slices.take()
 		nodes.take()
 		begin := time.Now()
-		if err := c.RelabelNode(ctx, nodeName(1), unitLabel, o.fleet.unit(i%2)); err != nil {
+		if err := b.cluster.RelabelNode(ctx, nodeName(1), unitLabel, b.fleet.unit(i%2)); err != nil {
 			return err
 		}
 		if err := slices.settle(ctx); err != nil {
@@ -457,10 +473,10 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 	if len(first) == 0 {
 		return errors.New("no relabel made an event")
 	}
-	t.add("relabel: events each", "", strconv.Itoa(events/len(first)), "")
-	t.add("relabel: first event after the request was sent, p50", "", milliseconds(first.quantile(.5)), "")
-	t.add("relabel: first event after the request was sent, max", "", milliseconds(first.quantile(1)), "")
-	t.add("relabel: first event after a direct watch saw the node, p50", "", milliseconds(afterNode.quantile(.5)), "")
-	t.add("relabel: last event after the request was sent, p50", "", milliseconds(last.quantile(.5)), "")
+	b.add("relabel: events each", "", strconv.Itoa(events/len(first)), "")
+	b.add("relabel: first event after the request was sent, p50", "", milliseconds(first.quantile(.5)), "")
+	b.add("relabel: first event after the request was sent, max", "", milliseconds(first.quantile(1)), "")
+	b.add("relabel: first event after a direct watch saw the node, p50", "", milliseconds(afterNode.quantile(.5)), "")
+	b.add("relabel: last event after the request was sent, p50", "", milliseconds(last.quantile(.5)), "")
 	return nil
 }

@@ -29,7 +29,7 @@ func measureOffline(ctx context.Context, node *cluster.Node, t *table) (err erro
 			err = restored
 		}
 	}()
-	s, err := newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), false)
+	s, err := newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), plain)
 	if err != nil {
 		return err
 	}

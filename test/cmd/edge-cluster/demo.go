@@ -139,32 +139,10 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 
-	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
-		unitLabel, movedTo)
-	if err := c.RelabelNode(ctx, movedNode, unitLabel, movedTo); err != nil {
+	if err := d.moveNode(ctx); err != nil {
 		return err
 	}
-	d.units[movedNode] = movedTo
-	took, err := d.follow(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
-
-	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
-	if _, err := c.AddNode(ctx, cluster.NodeSpec{Name: newNode,
-		Labels: map[string]string{unitLabel: newUnit}}); err != nil {
-		return err
-	}
-	d.units[newNode] = newUnit
-	if err := gridsReady(ctx, c, 3); err != nil {
-		return err
-	}
-	if err := o.show(ctx, c); err != nil {
-		return err
-	}
-	fmt.Println()
-	if _, err = d.follow(ctx); err != nil {
+	if err := o.addSite(ctx, &d); err != nil {
 		return err
 	}
 	step := 6
@@ -183,6 +161,38 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 	_, err = d.follow(ctx)
+	return err
+}
+
+// moveNode shows that the data plane follows a node to another unit.
+func (d *demo) moveNode(ctx context.Context) error {
+	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
+		unitLabel, movedTo)
+	if err := d.cluster.RelabelNode(ctx, movedNode, unitLabel, movedTo); err != nil {
+		return err
+	}
+	d.units[movedNode] = movedTo
+	took, err := d.follow(ctx)
+	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
+	return err
+}
+
+// addSite shows that a new unit gets workloads of its own.
+func (o *options) addSite(ctx context.Context, d *demo) error {
+	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
+	if _, err := d.cluster.AddNode(ctx, cluster.NodeSpec{Name: newNode,
+		Labels: map[string]string{unitLabel: newUnit}}); err != nil {
+		return err
+	}
+	d.units[newNode] = newUnit
+	if err := gridsReady(ctx, d.cluster, 3); err != nil {
+		return err
+	}
+	if err := o.show(ctx, d.cluster); err != nil {
+		return err
+	}
+	fmt.Println()
+	_, err := d.follow(ctx)
 	return err
 }
 

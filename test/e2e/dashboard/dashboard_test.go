@@ -1,10 +1,8 @@
 package dashboard
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -210,9 +208,8 @@ func (f *fixture) rollOut(b *browser) {
 	b.expectAccessible("a rollout that waits")
 	b.shot("rollout")
 	b.follow("DeploymentGrid " + f.namespace + "/echo")
-	if out, err := f.plugin("rollout", "approve", "dg/echo", "--namespace="+f.namespace).CombinedOutput(); err != nil {
-		f.Fatalf("%v: %s", err, out)
-	}
+	_, err := suite.Output(f.Plugin(f.ctx, "rollout", "approve", "dg/echo", "--namespace="+f.namespace))
+	f.Must(err)
 	f.expectWaves(b, "Complete")
 }
 
@@ -372,16 +369,15 @@ func TestServed(t *testing.T) {
 		{[]string{"--port=70000"}, 2, "is no port"},
 		{[]string{"--server=https://127.0.0.1:1"}, 1, "asking the cluster"},
 	} {
-		out, err := f.plugin(append([]string{"dashboard"}, test.args...)...).CombinedOutput()
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != test.code || !strings.Contains(string(out), test.says) {
-			t.Errorf("%q: %v: %s", test.args, err, out)
+		_, stderr, code := suite.Run(f, f.Plugin(f.ctx, append([]string{"dashboard"}, test.args...)...))
+		if code != test.code || !strings.Contains(stderr, test.says) {
+			t.Errorf("%q: exit code %d: %s", test.args, code, stderr)
 		}
 	}
 	d := f.dashboard()
 	_, port, _ := strings.Cut(strings.TrimPrefix(d.origin(), "http://"), ":")
-	if out, err := f.plugin("dashboard", "--port="+port).CombinedOutput(); err == nil ||
-		!strings.Contains(string(out), "address already in use") {
-		t.Errorf("a port that is taken: %v: %s", err, out)
+	if _, err := suite.Output(f.Plugin(f.ctx, "dashboard", "--port="+port)); err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("a port that is taken: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -40,11 +38,8 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{
-		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
-		ctx:  t.Context(), client: shared.Client(),
-	}
-	f.namespace = suite.Namespace(t, shared, "page-")
+	f := &fixture{Test: suite.NewTest(t, shared, deadline, between), ctx: t.Context(), client: shared.Client(),
+		namespace: suite.Namespace(t, shared, "page-")}
 	f.key = "site." + f.namespace
 	return f
 }
@@ -71,34 +66,20 @@ func (f *fixture) node(name, unit string) {
 // apply applies manifests, in which KEY stands for the unit label.
 func (f *fixture) apply(manifests string) {
 	f.Helper()
-	command := exec.CommandContext(f.ctx, suite.Binary(f, "components"), "kubectl",
-		"--kubeconfig="+shared.Kubeconfig(), "apply", "--namespace="+f.namespace, "--filename=-")
-	command.Env = []string{"HOME=" + f.TempDir()}
+	command := f.Kubectl(f.ctx, "apply", "--namespace="+f.namespace, "--filename=-")
 	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
-	if out, err := command.CombinedOutput(); err != nil {
-		f.Fatalf("%v: %s", err, out)
-	}
-}
-
-// plugin is a command of kubectl grid.
-func (f *fixture) plugin(args ...string) *exec.Cmd {
-	f.Helper()
-	command := exec.CommandContext(f.ctx, suite.Binary(f, "kubectl-grid"), args...)
-	command.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.TempDir(), "KUBECONFIG=" + shared.Kubeconfig()}
-	return command
+	_, err := suite.Output(command)
+	f.Must(err)
 }
 
 // prints is what a command of kubectl grid prints.
 func (f *fixture) prints(args ...string) string {
 	f.Helper()
-	var stdout, stderr bytes.Buffer
-	command := f.plugin(append(args, "--namespace="+f.namespace)...)
-	command.Stdout, command.Stderr = &stdout, &stderr
-	var exit *exec.ExitError
-	if err := command.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3 && exit.ExitCode() != 4) {
-		f.Fatalf("kubectl grid %s: %v: %s", strings.Join(args, " "), err, stderr.String())
+	stdout, stderr, code := suite.Run(f, f.Plugin(f.ctx, append(args, "--namespace="+f.namespace)...))
+	if code != 0 && code != 3 && code != 4 {
+		f.Fatalf("kubectl grid %s: exit code %d: %s", strings.Join(args, " "), code, stderr)
 	}
-	return stdout.String()
+	return stdout
 }
 
 var gap = regexp.MustCompile(` {3,}`)
@@ -134,7 +115,7 @@ type dashboard struct {
 // dashboard starts kubectl grid dashboard, which the test ends.
 func (f *fixture) dashboard(args ...string) *dashboard {
 	f.Helper()
-	d := &dashboard{f: f, command: f.plugin(append([]string{"dashboard"}, args...)...), stderr: &bytes.Buffer{}}
+	d := &dashboard{f: f, command: f.Plugin(f.ctx, append([]string{"dashboard"}, args...)...), stderr: &bytes.Buffer{}}
 	d.command.Stderr = d.stderr
 	stdout, err := d.command.StdoutPipe()
 	f.Must(err)

@@ -85,15 +85,8 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{
-		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
-		ctx:  t.Context(), client: shared.Client(),
-	}
-	var err error
-	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
-	f.Must(err)
-	f.namespace = suite.Namespace(t, shared, "dns-")
-	return f
+	return &fixture{Test: suite.NewTest(t, shared, deadline, between), ctx: t.Context(), client: shared.Client(),
+		dynamic: suite.Dynamic(t, shared.RESTConfig()), namespace: suite.Namespace(t, shared, "dns-")}
 }
 
 // resolvable is the patience for a name that could not be resolved before, which CoreDNS caches for 5 s.

@@ -31,7 +31,7 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 	f.createService()
 	f.createSet(unit)
 	before := f.podAddresses(unit, replicas)
-	virtual, err := workload.CreateService(f.ctx, f.client, f.namespace, grid,
+	virtual, err := workload.In(f.client, f.namespace).CreateService(f.ctx, grid,
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	f.Must(err)
 	f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, unit) })

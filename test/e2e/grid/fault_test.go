@@ -224,12 +224,12 @@ func TestForeignCRDs(t *testing.T) {
 	f.Eventually("the API server takes anything", func() error {
 		return f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)
 	})
-	f.expectCondition("DeploymentGrid", "empty", "Degraded", metav1.ConditionTrue, "InvalidKey",
+	f.expectCondition("DeploymentGrid", "empty", "Degraded=True", "InvalidKey",
 		"spec.gridUniqKey is empty")
 	f.expectEvent("DeploymentGrid", "empty", "InvalidKey", "is empty")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, templates: {east: canary},
 		template: {` + selector + `, template: ` + podTemplate + `}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed",
 		`1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
 	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
 	f.expectNames("the other unit has its Deployment", "Deployment", "demo-west")

@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -55,14 +54,8 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{
-		Test: suite.Test{T: t, Cluster: shared, Patience: await.Patience{Within: deadline, Between: between}},
-		ctx:  t.Context(), client: shared.Client(),
-	}
-	var err error
-	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
-	f.Must(err)
-	f.namespace = suite.Namespace(t, shared, "grid-")
+	f := &fixture{Test: suite.NewTest(t, shared, deadline, between), ctx: t.Context(), client: shared.Client(),
+		dynamic: suite.Dynamic(t, shared.RESTConfig()), namespace: suite.Namespace(t, shared, "grid-")}
 	f.key = f.namespace
 	return f
 }
@@ -199,14 +192,14 @@ func conditions(u *unstructured.Unstructured) []metav1.Condition {
 	return conditions
 }
 
-// expectCondition waits for a condition whose message contains all of says.
-func (f *fixture) expectCondition(kind, name, condition string, status metav1.ConditionStatus, reason string,
-	says ...string) {
+// expectCondition waits for a condition, such as Ready=True, whose message contains all of says.
+func (f *fixture) expectCondition(kind, name, condition, reason string, says ...string) {
 	f.Helper()
-	f.Eventually(fmt.Sprintf("%s %s: %s=%s, %s", kind, name, condition, status, reason), func() error {
+	wanted, status, _ := strings.Cut(condition, "=")
+	f.Eventually(fmt.Sprintf("%s %s: %s, %s", kind, name, condition, reason), func() error {
 		u := f.get(kind, name)
-		c := meta.FindStatusCondition(conditions(u), condition)
-		if c == nil || c.Status != status || c.Reason != reason || c.ObservedGeneration != u.GetGeneration() {
+		c := meta.FindStatusCondition(conditions(u), wanted)
+		if c == nil || string(c.Status) != status || c.Reason != reason || c.ObservedGeneration != u.GetGeneration() {
 			return fmt.Errorf("got %+v", c)
 		}
 		for _, want := range says {
@@ -273,6 +266,11 @@ func (f *fixture) requests(since int64, keep func(cluster.Request) bool) []clust
 	})
 	f.Must(err)
 	return requests
+}
+
+// writesDeployment reports whether a request writes a Deployment of the test's.
+func (f *fixture) writesDeployment(r cluster.Request) bool {
+	return r.IsWrite() && r.ObjectRef.Resource == "deployments" && r.ObjectRef.Namespace == f.namespace
 }
 
 // bareNode adds a node that nothing runs on.

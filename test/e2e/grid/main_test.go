@@ -25,7 +25,7 @@ var (
 
 func TestMain(m *testing.M) {
 	suite.Suite{
-		Name: "e2e/grid", Options: cluster.Options{APIViewOnly: true, AuditLog: true}, Cluster: &shared,
+		Name: "e2e/grid", Parallel: 4, Options: cluster.Options{APIViewOnly: true, AuditLog: true}, Cluster: &shared,
 		Prepare: startController, Finish: func() { controller.Kill() },
 	}.Main(m)
 }

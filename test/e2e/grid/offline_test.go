@@ -262,7 +262,7 @@ func TestServerThatLostTheNodes(t *testing.T) {
 	children := f.names("Deployment") + " " + f.names("DaemonSet")
 	mark := f.auditMark()
 	interposer.Behave(withoutNodes())
-	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing",
+	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "UnitsProgressing",
 		"no node is in east, west")
 	f.stays("nothing is deleted, not even after the grace time", grace+time.Second,
 		suite.Is(children, func() string { return f.names("Deployment") + " " + f.names("DaemonSet") }))

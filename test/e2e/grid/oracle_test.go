@@ -166,8 +166,10 @@ func remove(value any, path []any) {
 // apply of the same configuration makes of an object with the same past; and after every change that someone else makes
 // of the child, what that apply makes of it again.
 func TestOracle(t *testing.T) {
+	t.Parallel()
 	for _, k := range oracleKinds {
 		t.Run(k.child, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			f.bareNode(f.namespace+"-east", "east")
 			o := f.newOracle(k.grid, k.child, "demo", k.template())
@@ -192,7 +194,7 @@ func TestOracle(t *testing.T) {
 				if err := o.drift(spec); err != nil {
 					refused++
 					if errors.Is(err, errStuck) {
-						o.expectCondition(k.grid, o.name, "Degraded", metav1.ConditionTrue, degraded)
+						o.expectCondition(k.grid, o.name, "Degraded=True", degraded)
 						stuck++
 						o = f.newOracle(k.grid, k.child, fmt.Sprint("demo-", stuck), k.template())
 					}

@@ -1,7 +1,6 @@
 package grid
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,15 +42,8 @@ func (s said) rows() string {
 // kubectl runs the real kubectl, and waits for its end.
 func (f *fixture) kubectl(args ...string) said {
 	f.Helper()
-	command := f.command(args...)
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
-	err := command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		f.Fatal(err)
-	}
-	return said{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	stdout, stderr, code := suite.Run(f, f.command(args...))
+	return said{code, stdout, stderr}
 }
 
 // command is kubectl with these arguments, with the plugin and its completion on the PATH.
@@ -60,8 +52,8 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 	dir := suite.Path(f)
 	f.Must(os.Symlink(filepath.Join(suite.Repository(f), "hack", "kubectl_complete-grid"),
 		filepath.Join(dir, "kubectl_complete-grid")))
-	command := exec.CommandContext(f.ctx, filepath.Join(dir, "kubectl"), args...)
-	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "HOME=" + dir, "KUBECONFIG=" + shared.Kubeconfig()}
+	command := f.Kubectl(f.ctx, args...)
+	command.Env = append(command.Env, "PATH="+dir+":/usr/bin:/bin", "HOME="+dir)
 	return command
 }
 
@@ -201,27 +193,7 @@ func TestPluginWatch(t *testing.T) {
 
 	command, written := f.follow("grid get --watch" + in)
 	encoded, documents := f.follow("grid status -w -o json" + in)
-	ended := false
-	defer func() {
-		if !ended {
-			f.Logf("it has written\n%s", written)
-		}
-	}()
-	// expect waits until a row is there, after what was read so far.
-	read := 0
-	expect := func(row string) {
-		f.Helper()
-		row = strings.ReplaceAll(row, "$KEY", f.key)
-		f.Eventually("a row: "+row, func() error {
-			text := said{stdout: written.String()}.rows() + "\n"
-			i := strings.Index(text[read:], row)
-			if i < 0 {
-				return fmt.Errorf("it is not in\n%s", text[read:])
-			}
-			read += i + len(row)
-			return nil
-		})
-	}
+	expect := f.expectRows(written)
 	expect("KIND GRID KEY UNIT DESIRED READY UPDATED STATE\nDeploymentGrid demo $KEY east 2 2 2 Ready\nDeploymentGrid demo $KEY west 2 2 2 Ready\n")
 	// A pod that finds no node, and the reason, which is in no object that is followed.
 	f.cordon(west, true)
@@ -253,28 +225,47 @@ func TestPluginWatch(t *testing.T) {
 			f.Errorf("interrupted, it ended with %v", err)
 		}
 	}
-	ended = true
 	f.Logf("$ kubectl grid get --watch\n%s", written)
-	// Every document says what it is, and the last that the grid is gone.
-	decoder := json.NewDecoder(strings.NewReader(documents.String()))
-	var last struct {
-		APIVersion, Kind string
-		Grids, Removed   []struct{ Kind, Name string }
+	f.expectDocuments(documents.String())
+}
+
+// expectRows returns a function that waits until a row is written, after those that it has waited for before.
+func (f *fixture) expectRows(written *lines) func(row string) {
+	read := 0
+	return func(row string) {
+		f.Helper()
+		row = strings.ReplaceAll(row, "$KEY", f.key)
+		f.Eventually("a row: "+row, func() error {
+			text := said{stdout: written.String()}.rows() + "\n"
+			i := strings.Index(text[read:], row)
+			if i < 0 {
+				return fmt.Errorf("it is not in\n%s", text[read:])
+			}
+			read += i + len(row)
+			return nil
+		})
 	}
-	removed := 0
-	for count := 0; ; count++ {
-		last.Grids, last.Removed = nil, nil
-		if err := decoder.Decode(&last); errors.Is(err, io.EOF) {
-			f.Logf("%d documents", count)
+}
+
+// expectDocuments checks that every document says what it is, and that one grid was removed.
+func (f *fixture) expectDocuments(documents string) {
+	f.Helper()
+	decoder, removed := json.NewDecoder(strings.NewReader(documents)), 0
+	for {
+		var document struct {
+			APIVersion, Kind string
+			Grids, Removed   []struct{ Kind, Name string }
+		}
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			f.Fatalf("%v in\n%s", err, documents)
 		}
-		if last.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || last.Kind != "GridStatusList" ||
-			len(last.Grids)+len(last.Removed) == 0 {
-			f.Errorf("got %+v", last)
+		if document.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || document.Kind != "GridStatusList" ||
+			len(document.Grids)+len(document.Removed) == 0 {
+			f.Errorf("got %+v", document)
 		}
-		removed += len(last.Removed)
+		removed += len(document.Removed)
 	}
 	if removed != 1 {
 		f.Errorf("%d grids were removed:\n%s", removed, documents)

@@ -106,6 +106,7 @@ const canaryThenRest = `{waves: [{name: canary, units: {names: [u0]}}, {name: re
 // TestSilenceProvesNothing: a change that runs nowhere, and then all nodes silent for longer than its deadline. Only
 // the canary ever has it.
 func TestSilenceProvesNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	s := f.waved(6, canaryThenRest)
 	f.setImage("broken", "{no: where}")
@@ -120,6 +121,7 @@ func TestSilenceProvesNothing(t *testing.T) {
 // TestSuspects: sites that fall silent as soon as they run a change. The next one begins while no more are silent than
 // may be; then the rollout waits for a person.
 func TestSuspects(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, rollout string
 		// runs are the images when it waits, in the wave, for what says says.
@@ -142,6 +144,7 @@ func TestSuspects(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			s := f.waved(6, c.rollout)
 			f.setImage("two", "{}")
@@ -185,8 +188,10 @@ func TestApprovedSuspects(t *testing.T) {
 
 // TestUndoGoesToWhatRan: two attempts fail. An undo goes to what ran everywhere, and not to the first attempt.
 func TestUndoGoesToWhatRan(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"", " --at-once"} {
 		t.Run("undo"+how, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			f.waved(4, canaryThenRest)
 			for _, attempt := range []string{"first", "second"} {
@@ -199,9 +204,7 @@ func TestUndoGoesToWhatRan(t *testing.T) {
 			f.expectRollout("Complete", "")
 			f.expectRuns("one one one one")
 			f.expectReady("DeploymentGrid", "demo", 4)
-			writes := f.requests(mark, func(r request) bool {
-				return r.IsWrite() && r.ObjectRef.Resource == "deployments" && r.ObjectRef.Namespace == f.namespace
-			})
+			writes := f.requests(mark, f.writesDeployment)
 			if len(writes) != 1 || writes[0].ObjectRef.Name != "demo-u0" {
 				t.Errorf("Deployments were written: %v", writes)
 			}
@@ -356,7 +359,7 @@ func TestScaling(t *testing.T) {
 	}
 
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 0}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "4 units are to be scaled to 0")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval", "4 units are to be scaled to 0")
 	f.stays("nothing is scaled to 0", 2*time.Second, suite.Is(12, f.demoPods))
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
 	f.Eventually("what was approved of is scaled to 0", suite.Is(0, f.demoPods))
@@ -395,6 +398,7 @@ func TestOlderRevisions(t *testing.T) {
 
 // TestChecks: a wave's check is a Job on the unit's nodes. What it says decides.
 func TestChecks(t *testing.T) {
+	t.Parallel()
 	const gated = `schedulingGates: [{name: example.com/test}], ` // the test says how it ends
 	for _, c := range []struct {
 		name, labels, spec string
@@ -424,6 +428,7 @@ func TestChecks(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Name: "served"},

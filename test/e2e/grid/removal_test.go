@@ -59,7 +59,7 @@ func TestMassRemoval(t *testing.T) {
 	mark := f.auditMark()
 
 	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY-typo}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval",
 		"from "+f.key+" to "+f.key+"-typo", "12 units")
 	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
 	f.Must(controller.Restart(f.ctx))
@@ -75,7 +75,7 @@ func TestMassRemoval(t *testing.T) {
 	}
 
 	f.unlabelAll()
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval",
 		"12 units have no node any more", "only 1 of 12")
 	f.stays("nodes without labels remove nothing", grace+2*time.Second, suite.Is(before, f.deployments))
 	f.expectSaid("grid status -n "+f.namespace, 3,
@@ -120,14 +120,14 @@ func TestUnreachable(t *testing.T) {
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "all 1 units are ready",
+	f.expectCondition("DeploymentGrid", "demo", "Ready=True", "Ready", "all 1 units are ready",
 		"1 more cannot be reached: far")
-	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionFalse, "AsDesired")
+	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3,
 		"far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
 	ready(corev1.ConditionTrue)
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "far")
+	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "far")
 }
 
 // TestStalled: what cannot go on is told as such, with the reason of a pod, and not as progress.
@@ -150,21 +150,21 @@ func TestStalled(t *testing.T) {
 		return nil
 	})
 	f.patch("DeploymentGrid", "demo", `spec: {template: {strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionTrue, "UnitsStalled", "east: FailedCreate",
+	f.expectCondition("DeploymentGrid", "demo", "Stalled=True", "UnitsStalled", "east: FailedCreate",
 		"exceeded quota")
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsStalled", "exceeded quota")
-	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
-	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionFalse, "AsDesired")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsStalled", "exceeded quota")
+	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
+	f.expectCondition("DeploymentGrid", "demo", "Progressing=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3, "Stalled: FailedCreate: ")
 	f.Must(f.client.CoreV1().ResourceQuotas(f.namespace).Delete(f.ctx, "few", metav1.DeleteOptions{}))
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionFalse, "AsDesired")
+	f.expectCondition("DeploymentGrid", "demo", "Stalled=False", "AsDesired")
 
 	// A StatefulSet has no such condition: the grid's deadline, and a pod that finds no node.
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 2, template: {serviceName: x, ` + selector + `,
 		template: {metadata: {labels: {app: x}}, spec: {nodeSelector: {absent: here}, containers: [{name: c, image: one}]}}}}}`)
-	f.expectCondition("StatefulSetGrid", "db", "Stalled", metav1.ConditionTrue, "UnitsStalled", "no progress for 2s",
+	f.expectCondition("StatefulSetGrid", "db", "Stalled=True", "UnitsStalled", "no progress for 2s",
 		"pod db-east-0: Unschedulable: 0/")
 	f.expectEvent("StatefulSetGrid", "db", "ProgressDeadlineExceeded", "east")
 	f.expectSaid("grid status ssg -n "+f.namespace, 3,
@@ -306,7 +306,7 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	leave()
 	f.apply(with)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	f.expectCondition("DeploymentGrid", "demo", "SpecWarning", metav1.ConditionTrue, "NoEffect",
+	f.expectCondition("DeploymentGrid", "demo", "SpecWarning=True", "NoEffect",
 		"selectors of the workloads of east")
 	if got := selected(); got != "" {
 		f.Errorf("the adopted workload selects unit %q", got)
@@ -359,7 +359,7 @@ func TestAdoptionOfFields(t *testing.T) {
 	}
 	f.applyAs("kubectl", `{apiVersion: v1, kind: Service, metadata: {name: demo-svc, labels: {superedge.io/grid-selector: demo}}, spec: {ports: [{port: 80}]}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 8080}]}}}`)
-	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
+	f.expectCondition("ServiceGrid", "demo", "Ready=True", "Ready")
 	f.expectSaid("grid status -o wide -n "+f.namespace, 0,
 		"demo-east argocd-controller: spec.progressDeadlineSeconds Ready\n")
 }

@@ -182,7 +182,7 @@ func TestRolloutWaves(t *testing.T) {
 	if broken := f.images()["eu"]["broken"]; broken != 3 {
 		t.Errorf("%d units of eu have what is broken", broken)
 	}
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "RolloutHalted", "wave eu")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "RolloutHalted", "wave eu")
 	f.expectEvent("DeploymentGrid", "demo", "RolloutHalted", "3 failed, 2 allowed")
 	f.patch("Deployment", "demo-us-3", `spec: {template: {spec: {containers: [{name: c, image: theirs}]}}}`)
 	f.Eventually("a unit that is not due is kept at its revision", func() error {
@@ -242,6 +242,7 @@ func TestRolloutWaves(t *testing.T) {
 // TestRollback: with onFailure Rollback the units of both waves go back, those of the second wave before those of the
 // first; a mended template goes through all waves.
 func TestRollback(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 0, onFailure: Rollback")
 	mark := f.auditMark()
@@ -250,7 +251,7 @@ func TestRollback(t *testing.T) {
 	f.expectImages("one", "lab", "eu", "us")
 	// Each Deployment that was changed was written twice: there and back.
 	writes, back := map[string]int{}, map[string]int{}
-	for _, r := range f.requests(mark, func(r cluster.Request) bool { return r.IsWrite() && r.ObjectRef.Resource == "deployments" }) {
+	for _, r := range f.requests(mark, f.writesDeployment) {
 		if writes[r.ObjectRef.Name]++; writes[r.ObjectRef.Name] == 2 {
 			region, _, _ := strings.Cut(strings.TrimPrefix(r.ObjectRef.Name, "demo-"), "-")
 			back[region]++
@@ -267,6 +268,7 @@ func TestRollback(t *testing.T) {
 
 // TestRolloutOffline: a site that cannot be reached does not hold up the rollout, and follows when it returns.
 func TestRolloutOffline(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	nodes := f.rolledOut("unreachable: Defer")
 	// kwok's heartbeats are for nodes that run.
@@ -330,7 +332,7 @@ func TestOverrides(t *testing.T) {
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed",
 		"odd: InvalidTemplate: spec.overrides[wrong].patch: it cannot be applied", "name")
 	f.expectNames("the others go on", "Deployment", "demo-east demo-west")
 }

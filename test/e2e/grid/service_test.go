@@ -16,7 +16,7 @@ func TestServices(t *testing.T) {
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, labels: {team: a}, annotations: {note: b}}, spec: {gridUniqKey: KEY,
 		template: {type: NodePort, selector: {app: x, tier: y1}, ports: [{name: http, port: 80, targetPort: 8080}, {name: extra, port: 81}]}}}`)
-	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
+	f.expectCondition("ServiceGrid", "demo", "Ready=True", "Ready")
 	service := func() *corev1.Service {
 		f.Helper()
 		s, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "demo-svc", metav1.GetOptions{})
@@ -58,7 +58,7 @@ func TestServices(t *testing.T) {
 	f.Eventually("further keys follow the first",
 		suite.Is(`["other","region","*"]`, func() string { return service().Annotations["topologyKeys"] }))
 	f.patch("ServiceGrid", "demo", `spec: {template: {clusterIP: 10.96.77.77}}`)
-	f.expectCondition("ServiceGrid", "demo", "Degraded", metav1.ConditionTrue, "Rejected", "may not change once set")
+	f.expectCondition("ServiceGrid", "demo", "Degraded=True", "Rejected", "may not change once set")
 	f.Must(f.of("ServiceGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	f.expectNames("the Service goes with the grid", "Service", "")
 }

@@ -106,18 +106,18 @@ func TestFromSuperEdge(t *testing.T) {
 	f.createTheirChildren(grids)
 	f.Eventually("the pods run", func() error { return f.running(8) })
 	f.expectSaid("grid status -n "+f.namespace, 3, "is application-grid-controller running?")
-	before := f.identities()
+	before := f.Identities(f.dynamic, f.namespace)
 
 	begin := time.Now()
 	f.Must(controller.Start(f.ctx))
 	f.expectReady("DeploymentGrid", "deploymentgrid-demo", 2)
 	f.expectReady("StatefulSetGrid", "statefulsetgrid-demo", 2)
-	f.expectCondition("ServiceGrid", "servicegrid-demo", "Ready", metav1.ConditionTrue, "Ready")
+	f.expectCondition("ServiceGrid", "servicegrid-demo", "Ready=True", "Ready")
 	f.Logf("taken over %s after the start", time.Since(begin))
 	f.expectSaid("grid status -n "+f.namespace, 0)
 	f.expectOurCRDs()
 	f.stays("pods and the workloads' history stay", 3*time.Second, func() error {
-		if after := f.identities(); !maps.Equal(before, after) {
+		if after := f.Identities(f.dynamic, f.namespace); !maps.Equal(before, after) {
 			return fmt.Errorf("before %v\nafter %v", before, after)
 		}
 		return nil
@@ -134,6 +134,20 @@ func TestFromSuperEdge(t *testing.T) {
 		f.Errorf("status of units %v", got)
 	}
 
+	f.expectDriftReverted()
+	f.expectChangeCarriedOut()
+
+	for _, grid := range grids {
+		f.Must(f.of(grid.GetKind()).Delete(f.ctx, grid.GetName(), metav1.DeleteOptions{}))
+	}
+	for _, kind := range []string{"Deployment", "StatefulSet", "Service"} {
+		f.expectNames("children go with their grid", kind, "")
+	}
+}
+
+// expectDriftReverted changes children that were taken over, as somebody else would, and waits until that is reverted.
+func (f *fixture) expectDriftReverted() {
+	f.Helper()
 	f.patch("Deployment", "deploymentgrid-demo-east", `spec: {replicas: 5}`)
 	f.patch("StatefulSet", "statefulsetgrid-demo-west", `spec: {template: {spec: {nodeSelector: {KEY: east}}}}`)
 	f.patch("Service", "servicegrid-demo-svc", `metadata: {annotations: {topologyKeys: null}}`)
@@ -149,7 +163,11 @@ func TestFromSuperEdge(t *testing.T) {
 		return nil
 	})
 	f.expectReady("StatefulSetGrid", "statefulsetgrid-demo", 2)
+}
 
+// expectChangeCarriedOut changes the templates of grids whose children were taken over, and waits until these follow.
+func (f *fixture) expectChangeCarriedOut() {
+	f.Helper()
 	f.patch("DeploymentGrid", "deploymentgrid-demo",
 		`spec: {template: {template: {spec: {containers: [{name: echo, image: superedge/echoserver:2.3}]}}}}`)
 	f.patch("ServiceGrid", "servicegrid-demo", `spec: {template: {selector: {appGrid: null, app: other}}}`)
@@ -170,13 +188,6 @@ func TestFromSuperEdge(t *testing.T) {
 		return nil
 	})
 	f.expectReady("DeploymentGrid", "deploymentgrid-demo", 2)
-
-	for _, grid := range grids {
-		f.Must(f.of(grid.GetKind()).Delete(f.ctx, grid.GetName(), metav1.DeleteOptions{}))
-	}
-	for _, kind := range []string{"Deployment", "StatefulSet", "Service"} {
-		f.expectNames("children go with their grid", kind, "")
-	}
 }
 
 func (f *fixture) crds() dynamic.ResourceInterface {
@@ -360,34 +371,6 @@ func (f *fixture) running(count int) error {
 		}
 	}
 	return nil
-}
-
-// identities are the UIDs of all that must survive: pods, the workloads' history, the workloads, the Service.
-func (f *fixture) identities() map[string]string {
-	f.Helper()
-	identities := map[string]string{}
-	for _, resource := range []schema.GroupVersionResource{
-		{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "services"},
-		{Group: "apps", Version: "v1", Resource: "replicasets"},
-		{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
-		{Group: "apps", Version: "v1", Resource: "deployments"},
-		{Group: "apps", Version: "v1", Resource: "statefulsets"},
-	} {
-		list, err := f.dynamic.Resource(resource).Namespace(f.namespace).List(f.ctx, metav1.ListOptions{})
-		f.Must(err)
-		for _, item := range list.Items {
-			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
-				resource.Resource == "controllerrevisions" {
-				continue // a grid's own history, which SuperEdge does not have
-			}
-			identity := string(item.GetUID())
-			if address, ok, _ := unstructured.NestedString(item.Object, "spec", "clusterIP"); ok {
-				identity += " " + address
-			}
-			identities[resource.Resource+"/"+item.GetName()] = identity
-		}
-	}
-	return identities
 }
 
 // expectOurCRDs looks whether the CRDs are ours, in full.

@@ -146,9 +146,9 @@ func TestImmutableField(t *testing.T) {
 		templatePool: {b: {` + selector + `, template: ` + podTemplate + `}}, templates: {west: b}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}, templatePool: {b: {selector: {matchLabels: {app: z}}, template: {metadata: {labels: {app: z}}}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 2 units",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed", "1 of 2 units",
 		"west: Rejected", "field is immutable")
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "west")
+	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "west")
 	f.expectEvent("DeploymentGrid", "demo", "Rejected", "west", "field is immutable")
 	if pods := f.pods("demo-east"); len(pods) != 2 {
 		f.Errorf("unit east was to have 2 pods, and has %d", len(pods))
@@ -158,7 +158,7 @@ func TestImmutableField(t *testing.T) {
 	}
 	f.patch("DeploymentGrid", "demo", `spec: {templates: null}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionFalse, "AsDesired")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=False", "AsDesired")
 }
 
 func TestUnitVanishes(t *testing.T) {
@@ -168,7 +168,7 @@ func TestUnitVanishes(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.relabel(east, "")
-	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing",
+	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "UnitsProgressing",
 		"no node is in east")
 	f.expectEvent("DeploymentGrid", "demo", "UnitVanished", "east", grace.String())
 	f.relabel(east, "east")
@@ -234,7 +234,7 @@ func TestConflict(t *testing.T) {
 	f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: mine-c}, spec: {` + selector + `, template: ` +
 		podTemplate + `}}`)
 	f.apply(deploymentGrid("mine"))
-	f.expectCondition("DeploymentGrid", "mine", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict",
+	f.expectCondition("DeploymentGrid", "mine", "Degraded=True", "UnitsFailed", "c: NameConflict",
 		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	metrics, err := controller.Metrics(f.ctx)
@@ -256,7 +256,7 @@ func TestKeyWithASlash(t *testing.T) {
 		f.Errorf("got %v, %v", d.GetLabels(), d.GetAnnotations())
 	}
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
-	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
+	f.expectCondition("ServiceGrid", "demo", "Ready=True", "Ready")
 	if got := f.get("Service", "demo-svc").GetAnnotations()["topologyKeys"]; got != `["`+f.key+`"]` {
 		f.Errorf("got topologyKeys %s", got)
 	}
@@ -334,15 +334,15 @@ func TestBadTemplates(t *testing.T) {
 	}
 	f.apply(deploymentGrid("good"))
 	f.expectReady("DeploymentGrid", "good", 1)
-	f.expectCondition("DeploymentGrid", "none", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected",
+	f.expectCondition("DeploymentGrid", "none", "Degraded=True", "UnitsFailed", "Rejected",
 		"spec.selector")
-	f.expectCondition("DeploymentGrid", "selector", "Degraded", metav1.ConditionTrue, "UnitsFailed", "InvalidTemplate",
+	f.expectCondition("DeploymentGrid", "selector", "Degraded=True", "UnitsFailed", "InvalidTemplate",
 		"nodeSelector is not an object")
-	f.expectCondition("DeploymentGrid", "type", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "replicas")
-	f.expectCondition("DeploymentGrid", "rejected", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected",
+	f.expectCondition("DeploymentGrid", "type", "Degraded=True", "UnitsFailed", "Rejected", "replicas")
+	f.expectCondition("DeploymentGrid", "rejected", "Degraded=True", "UnitsFailed", "Rejected",
 		"does not match")
 	// It got as far as the API server, which is older than the field.
-	f.expectCondition("DeploymentGrid", "unknown", "Degraded", metav1.ConditionTrue, "UnitsFailed", "newIn2030")
+	f.expectCondition("DeploymentGrid", "unknown", "Degraded=True", "UnitsFailed", "newIn2030")
 	f.expectEvent("DeploymentGrid", "rejected", "Rejected", "does not match")
 	f.patch("DeploymentGrid", "rejected", `spec: {template: {template: {metadata: {labels: {app: x}}}}}`)
 	f.expectReady("DeploymentGrid", "rejected", 1)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -29,8 +27,6 @@ import (
 
 const (
 	deadline = 90 * time.Second
-	// tries is how many requests make out whom a Service reaches.
-	tries = 30
 	// namespacePrefix is that of the tests' namespaces.
 	namespacePrefix = "hub-"
 )
@@ -45,16 +41,15 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	patience := await.Patience{Within: deadline, Between: 20 * time.Millisecond}
-	return &fixture{Test: suite.Test{T: t, Cluster: shared, Patience: patience}, ctx: t.Context(),
+	return &fixture{Test: suite.NewTest(t, shared, deadline, 20*time.Millisecond), ctx: t.Context(),
 		client: shared.Client(), namespace: suite.Namespace(t, shared, namespacePrefix)}
 }
 
 // service makes a Service of echo pods that are on every node.
 func (f *fixture) service(name string, keys ...string) *corev1.Service {
 	f.Helper()
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
-	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name,
+	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, name))
+	service, err := workload.In(f.client, f.namespace).CreateService(f.ctx, name,
 		workload.ServiceOptions{TopologyKeys: keys})
 	f.Must(err)
 	return service
@@ -64,22 +59,8 @@ func (f *fixture) service(name string, keys ...string) *corev1.Service {
 func (f *fixture) closedLoop() *corev1.Service {
 	f.Helper()
 	governed := f.service("governed", unitLabel)
-	f.expectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("the closed loop", governed, closedLoop)
 	return governed
-}
-
-// expectReach waits until every node reaches exactly these nodes by a Service, and logs how long that took.
-func (f *fixture) expectReach(what string, service *corev1.Service, expected map[string]string) {
-	f.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(f.ctx, deadline)
-	defer cancel()
-	for _, name := range slices.Sorted(maps.Keys(expected)) {
-		if err := workload.AwaitReach(ctx, f.Node(name), service, expected[name], tries); err != nil {
-			f.Fatalf("%s: %v", what, err)
-		}
-	}
-	f.Logf("%-52s %dms", what, time.Since(begin).Milliseconds())
 }
 
 var closedLoop = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
@@ -88,8 +69,8 @@ var closedLoop = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
 func TestClosedLoop(t *testing.T) {
 	f := newFixture(t)
 	governed, free := f.service("governed", unitLabel), f.service("free")
-	f.expectReach("the closed loop", governed, closedLoop)
-	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "b1": "a1 a2 b1"})
+	f.ExpectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "b1": "a1 a2 b1"})
 
 	f.Cleanup(func() {
 		if err := shared.RelabelNode(context.Background(), "b1", unitLabel, unitB); err != nil {
@@ -97,10 +78,10 @@ func TestClosedLoop(t *testing.T) {
 		}
 	})
 	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
-	f.expectReach("b1 moves to unit a", governed,
+	f.ExpectReach("b1 moves to unit a", governed,
 		map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
 	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
-	f.expectReach("b1 moves back", governed, closedLoop)
+	f.ExpectReach("b1 moves back", governed, closedLoop)
 }
 
 // TestTheRulesAreThoseOfTheDirectWay: a kube-proxy makes the same rules of what its wrapper shows through the hub and
@@ -109,9 +90,9 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f := newFixture(t)
 	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own",
 		"kubernetes.io/hostname", unitLabel, "*")
-	f.expectReach("the closed loop", governed, closedLoop)
-	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
-	f.expectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
+	f.ExpectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
+	f.ExpectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
 	f.Eventually("the Services of other tests are gone", func() error {
 		services, err := f.client.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
 		if err != nil {
@@ -349,7 +330,7 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 	f.Must(node.GiveWrapperToken(f.boundToken("a2")))
 	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", unitLabel)
-	f.expectReach("with a token that is bound to its node", governed, closedLoop)
+	f.ExpectReach("with a token that is bound to its node", governed, closedLoop)
 
 	f.Must(node.GiveWrapperToken(f.boundToken("b1")))
 	f.Must(node.Wrapper.Stop())
@@ -362,7 +343,7 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 		return err
 	})
 	// Its kube-proxy keeps the rules that it has.
-	f.expectReach("with a token that is bound to another node", governed, closedLoop)
+	f.ExpectReach("with a token that is bound to another node", governed, closedLoop)
 }
 
 // takeRights leaves wrappers the rights that manifests/hub-require leaves them, until the test ends.
@@ -396,7 +377,7 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 	node := f.Node("b1") // whose wrapper never has another --hub than require
 	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", unitLabel)
-	f.expectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
+	f.ExpectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
 	asked := map[string]int{}
 	f.Eventually("b1's wrapper watches its share", func() error {
 		clear(asked)
@@ -445,13 +426,13 @@ func TestASiteComesBackAlone(t *testing.T) {
 				"--state-write-delay=200ms", "--site-exchange=on", "--site-exchange-key-file=" + keys,
 			},
 		})
-		f.Must(workload.CreatePod(f.ctx, f.client, f.namespace, "echo-"+name, "echo", name))
+		f.Must(workload.In(f.client, f.namespace).CreatePod(f.ctx, "echo-"+name, "echo", name))
 	}
-	service, err := workload.CreateService(f.ctx, f.client, f.namespace, "echo",
+	service, err := workload.In(f.client, f.namespace).CreateService(f.ctx, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	f.Must(err)
 	for _, node := range nodes {
-		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
+		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", workload.Tries))
 		f.Says(node, "/readyz", "site-exchange: ok, 1 of 1 neighbours take part")
 	}
 	time.Sleep(3 * time.Second) // no write is delayed as long
@@ -475,7 +456,7 @@ func TestASiteComesBackAlone(t *testing.T) {
 	for _, node := range nodes {
 		f.Must(node.RestoreLink(f.ctx))
 		f.Must(node.KubeletReports(f.ctx))
-		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
+		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", workload.Tries))
 	}
 }
 
@@ -513,16 +494,14 @@ func TestKubectlShowsAShare(t *testing.T) {
 	f.closedLoop()
 	kubectl := func(args ...string) string {
 		f.Helper()
-		out, err := exec.CommandContext(f.ctx, suite.Binary(t, "components"),
-			append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig()}, args...)...).CombinedOutput()
-		if err != nil {
-			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
-		}
-		return string(out)
+		out, err := suite.Output(f.Kubectl(f.ctx, args...))
+		f.Must(err)
+		return out
 	}
 	for node, sees := range map[string]string{"a1": "a1 a2", "b1": "b1"} {
-		nodes := strings.Fields(kubectl("get", "shares", node, "-o", `jsonpath={.items[?(@.metadata.labels.`+
-			`kubernetes\.io/service-name=="governed")].endpoints[*].nodeName}`))
+		// Those of an earlier test may still be there, in their namespace.
+		nodes := strings.Fields(kubectl("get", "shares", node, "-o", `jsonpath={.items[?(@.metadata.namespace=="`+
+			f.namespace+`")].endpoints[*].nodeName}`))
 		slices.Sort(nodes)
 		if got := strings.Join(nodes, " "); got != sees {
 			t.Errorf("the share of %s has endpoints on %s, not on %s", node, got, sees)
@@ -604,8 +583,8 @@ func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 		}
 		return err
 	})
-	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
-	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
+	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
+	f.ExpectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 	f.Must(shared.Hubs[1].Restart(f.ctx))
 	after, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
 	f.Must(err)
@@ -635,8 +614,8 @@ func TestAResetBundleIsMended(t *testing.T) {
 	if took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
-	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
+	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
+	f.ExpectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }
 
 // TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
@@ -644,8 +623,8 @@ func TestAHubThatRestarts(t *testing.T) {
 	f := newFixture(t)
 	governed := f.closedLoop()
 	f.Must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
-	f.expectReach("without a hub", governed, closedLoop)
-	f.Must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.ExpectReach("without a hub", governed, closedLoop)
+	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
 	f.Must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
-	f.expectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
+	f.ExpectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
@@ -31,6 +30,7 @@ import (
 // what they should, the others what they had, and in the end there is what there was in the beginning. The pods
 // are kwok's: what runs in them is shown by TestPermissions and the other packages.
 func TestInstallAndRemove(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
 		{Name: "edge1", Labels: map[string]string{v1.LabelEdgeNode: "true"}},
 		{Name: "edge2", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "cloud1"},
@@ -48,14 +48,7 @@ func TestInstallAndRemove(t *testing.T) {
 		f.expectPods(app, "app", "edge1 edge2")
 	}
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2") // kube-proxy-edge waits for them to go
-	f.Eventually("both controllers are available", func() error {
-		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
-			metav1.GetOptions{})
-		if err == nil && d.Status.AvailableReplicas != 2 {
-			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
-		}
-		return err
-	})
+	f.expectControllers()
 	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") //nolint:dupword // both, and none at an edge
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
@@ -99,6 +92,19 @@ func (f *fixture) moveKubeProxy() *cluster.Controller {
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
 	return controller
+}
+
+// expectControllers waits until both replicas of the controller are available.
+func (f *fixture) expectControllers() {
+	f.Helper()
+	f.Eventually("both controllers are available", func() error {
+		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
+			metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != 2 {
+			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
+		}
+		return err
+	})
 }
 
 // applyAgain applies the overlay a second time, which changes nothing.
@@ -192,9 +198,7 @@ func (f *fixture) waitForWrapper() {
 func (f *fixture) deleteCRDs() {
 	f.Helper()
 	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
-	client, err := dynamic.NewForConfig(f.Cluster.RESTConfig())
-	f.Must(err)
-	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	crds := suite.Dynamic(f, f.Cluster.RESTConfig()).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"})
 	begin := time.Now()
 	f.Eventually("the CRDs are gone", func() error {
@@ -305,8 +309,7 @@ func (f *fixture) inventory() map[string]int {
 	f.Helper()
 	lists, err := f.client.Discovery().ServerPreferredResources()
 	f.Must(err)
-	client, err := dynamic.NewForConfig(f.Cluster.RESTConfig())
-	f.Must(err)
+	client := suite.Dynamic(f, f.Cluster.RESTConfig())
 	inventory := map[string]int{}
 	for _, list := range lists {
 		group, err := schema.ParseGroupVersion(list.GroupVersion)

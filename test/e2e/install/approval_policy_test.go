@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // resumed is the annotation of who resumes.
@@ -78,37 +79,11 @@ var approvals = []struct {
 // TestApprovalPolicy: kube-apiserver asks RBAC for the verb approve of who approves, resumes or skips, and for their
 // own name; it asks nobody who edits otherwise, nor the controller.
 func TestApprovalPolicy(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
-	f.kubectl("apply", "-k", manifests+"/crds")
-	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
-	f.kubectl("apply", "-f", manifests+"/application-grid-controller/rbac.yaml")
-	f.kubectl("apply", "-f", manifests+"/approval-policy/policy.yaml", "--validate=strict")
-	// The policy alone gives nobody a right; jane may edit, ann may approve too, and root may do everything.
-	for _, user := range []string{"jane", "ann"} {
-		f.kubectl("create", "rolebinding", user, "--clusterrole=edit", "--user="+user)
-		f.kubectl("create", "rolebinding", user+"-edits", "--clusterrole=application-grid-edit", "--user="+user)
-		f.kubectl("create", "rolebinding", user+"-reads", "--clusterrole=application-grid-view", "--user="+user)
-	}
-	f.kubectl("create", "rolebinding", "ann-approves", "--clusterrole=application-grid-approve", "--user=ann")
-	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=cluster-admin", "--user=root")
-
-	grids := schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"}
-	as := func(config *rest.Config) dynamic.ResourceInterface {
-		client, err := dynamic.NewForConfig(config)
-		f.Must(err)
-		return client.Resource(grids).Namespace("default")
-	}
-	client := func(user string) dynamic.ResourceInterface {
-		config := rest.CopyConfig(f.Cluster.RESTConfig())
-		if user == "controller" {
-			config.BearerToken = f.Cluster.Token(cluster.RoleController)
-			return as(config)
-		}
-		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-		return as(config)
-	}
+	f.prepareApprovals()
 	patch := func(user, patch string, sub ...string) error {
-		_, err := client(user).Patch(f.ctx, "demo", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...)
+		_, err := f.gridsAs(user).Patch(f.ctx, "demo", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...)
 		return err
 	}
 	annotate := func(user, annotations string) error {
@@ -159,4 +134,34 @@ func TestApprovalPolicy(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// prepareApprovals installs the policy. It alone gives nobody a right: jane may edit, ann may approve too, and root may
+// do everything.
+func (f *fixture) prepareApprovals() {
+	f.Helper()
+	f.kubectl("apply", "-k", manifests+"/crds")
+	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
+	f.kubectl("apply", "-f", manifests+"/application-grid-controller/rbac.yaml")
+	f.kubectl("apply", "-f", manifests+"/approval-policy/policy.yaml", "--validate=strict")
+	for _, user := range []string{"jane", "ann"} {
+		f.kubectl("create", "rolebinding", user, "--clusterrole=edit", "--user="+user)
+		f.kubectl("create", "rolebinding", user+"-edits", "--clusterrole=application-grid-edit", "--user="+user)
+		f.kubectl("create", "rolebinding", user+"-reads", "--clusterrole=application-grid-view", "--user="+user)
+	}
+	f.kubectl("create", "rolebinding", "ann-approves", "--clusterrole=application-grid-approve", "--user=ann")
+	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=cluster-admin", "--user=root")
+}
+
+// gridsAs are the DeploymentGrids for a user, or for the controller.
+func (f *fixture) gridsAs(user string) dynamic.ResourceInterface {
+	f.Helper()
+	config := rest.CopyConfig(f.Cluster.RESTConfig())
+	if user == "controller" {
+		config.BearerToken = f.Cluster.Token(cluster.RoleController)
+	} else {
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	}
+	grids := schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"}
+	return suite.Dynamic(f, config).Resource(grids).Namespace("default")
 }

@@ -1,7 +1,6 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -31,13 +30,7 @@ func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 	home := t.TempDir()
 	cmd := exec.CommandContext(ctx, suite.Binary(t, "helm"), args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("helm %s: %w\n%s%s", strings.Join(args, " "), err, out, stderr.String())
-	}
-	return string(out), nil
+	return suite.Output(cmd)
 }
 
 // chartImages are the values for the images of the overlays.
@@ -438,6 +431,7 @@ func TestChartRefuses(t *testing.T) {
 // TestChartOnACluster goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that
 // helm prints, an upgrade, and the removal, after which there is what there was before.
 func TestChartOnACluster(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
 		{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"},
 	}})
@@ -446,24 +440,18 @@ func TestChartOnACluster(t *testing.T) {
 	f.writeKubeadmsKubeProxy("apply")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	before := f.inventory()
-	run := func(args ...string) string {
+
+	onEdge := func() {
 		t.Helper()
-		out, err := helm(f.ctx, f.T, append(args, "--kubeconfig="+f.Cluster.Kubeconfig(), "--namespace=kube-system")...)
-		f.Must(err)
-		return out
+		for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+			f.expectPods(app, "app", "edge1 edge2")
+		}
 	}
 
 	// kube-proxy's image is the cluster's own.
-	said := run("install", "application-grid", chart, "--set=distribution=kubeadm",
+	said := f.helm("install", "application-grid", chart, "--set=distribution=kubeadm",
 		"--set=image.registry=registry.example.org", "--set=image.tag=v1")
-	f.Eventually("both controllers are available", func() error {
-		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
-			metav1.GetOptions{})
-		if err == nil && d.Status.AvailableReplicas != 2 {
-			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
-		}
-		return err
-	})
+	f.expectControllers()
 	f.expectPods("application-grid-wrapper", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	edge, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "kube-proxy-edge", metav1.GetOptions{})
@@ -480,16 +468,14 @@ func TestChartOnACluster(t *testing.T) {
 	// kwok's pods of the controller label no nodes.
 	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true", v1.LabelKubeProxy+"="+v1.KubeProxyEdge)
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
-	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
-		f.expectPods(app, "app", "edge1 edge2")
-	}
+	onEdge()
 
 	generations := f.generations()
-	run("upgrade", "application-grid", chart, "--reuse-values")
+	f.helm("upgrade", "application-grid", chart, "--reuse-values")
 	if now := f.generations(); !maps.Equal(generations, now) {
 		t.Errorf("an upgrade to the same is a change: %v, was %v", now, generations)
 	}
-	run("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2",
+	f.helm("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2",
 		"--set=controller.args={--manage-crds=off}")
 	f.Eventually("the upgrade is there", func() error {
 		wrapper, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "application-grid-wrapper",
@@ -499,24 +485,33 @@ func TestChartOnACluster(t *testing.T) {
 		}
 		return err
 	})
-	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
-		f.expectPods(app, "app", "edge1 edge2")
-	}
+	onEdge()
 
 	// Removing it in the wrong order is refused before anything is deleted.
-	_, err = helm(f.ctx, f.T, "uninstall", "application-grid", "--kubeconfig="+f.Cluster.Kubeconfig(), "--namespace=kube-system")
+	_, err = f.tryHelm("uninstall", "application-grid")
 	if err == nil || !strings.Contains(err.Error(), "kubectl label nodes --all superedge.io/application-grid-") {
 		t.Errorf("helm uninstall with edge nodes: %v", err)
 	}
-	for _, app := range []string{"application-grid-wrapper", "kube-proxy-edge"} {
-		f.expectPods(app, "app", "edge1 edge2")
-	}
+	onEdge()
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-", v1.LabelKubeProxy+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	run("uninstall", "application-grid", "--wait")
+	f.helm("uninstall", "application-grid", "--wait")
 	f.deleteCRDs() // helm leaves them
 	f.expectInventory(before)
+}
+
+// helm runs helm on the test's cluster, in the namespace kube-system, and returns what it prints.
+func (f *fixture) helm(args ...string) string {
+	f.Helper()
+	out, err := f.tryHelm(args...)
+	f.Must(err)
+	return out
+}
+
+func (f *fixture) tryHelm(args ...string) (string, error) {
+	f.Helper()
+	return helm(f.ctx, f.T, append(args, "--kubeconfig="+f.Cluster.Kubeconfig(), "--namespace=kube-system")...)
 }
 
 // generations are those of all workloads: they grow with every change of a spec.

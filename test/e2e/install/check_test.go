@@ -1,12 +1,9 @@
 package install
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -53,16 +50,7 @@ func (r *checkReport) trouble() []string {
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (f *fixture) plugin(args ...string) (stdout, stderr string, code int) {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, suite.Binary(f.T, "kubectl-grid"),
-		append(args, "--kubeconfig="+f.Cluster.Kubeconfig())...)
-	var out, problems bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		f.Fatal(err)
-	}
-	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
+	return suite.Run(f, f.Plugin(f.ctx, args...))
 }
 
 // check runs kubectl grid check -o json.
@@ -114,6 +102,7 @@ const always = "unknown Images Node"
 // what it printed to install with, and with each of the defects. The control plane is real; the pods are kwok's, which
 // the API server cannot tell from others.
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true,
 		Nodes: []cluster.NodeSpec{{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"}}})
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
@@ -169,7 +158,6 @@ func TestCheck(t *testing.T) {
 
 // breakBefore lets the check find what speaks against an installation.
 func (f *fixture) breakBefore() {
-	outer := f.T
 	for name, defect := range map[string]struct {
 		manifest string
 		want     []string
@@ -189,8 +177,7 @@ func (f *fixture) breakBefore() {
 			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
 		}, 3, []string{"--token=" + f.Cluster.Token(cluster.RoleNobody)}},
 	} {
-		f.Run(name, func(t *testing.T) {
-			f.T = t
+		f.Step(name, func() {
 			want := defect.want
 			if defect.manifest != "" {
 				f.temporarily(defect.manifest)
@@ -205,7 +192,7 @@ func (f *fixture) breakBefore() {
 					}
 				}
 				if denied != 1 {
-					t.Errorf("it does not say what is denied: %+v", report.Findings)
+					f.Errorf("it does not say what is denied: %+v", report.Findings)
 				}
 				for _, line := range report.trouble() {
 					if strings.Contains(line, " Rights ") {
@@ -215,15 +202,12 @@ func (f *fixture) breakBefore() {
 			}
 			f.expectCheck(name, want, defect.code, append([]string{"--pre"}, defect.args...)...)
 		})
-		f.T = outer
 	}
-	f.Run("ipvs", func(t *testing.T) {
-		f.T = t
+	f.Step("ipvs", func() {
 		f.proxyConfig("kube-proxy", "config.conf",
 			"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
 		f.expectCheck("ipvs", []string{always, "warning KubeProxyMode DaemonSet kube-system/kube-proxy"}, 0, "--pre")
 	})
-	f.T = outer
 	f.expectCheck("check --pre: ready again", []string{always}, 0, "--pre")
 }
 
@@ -443,17 +427,14 @@ var defects = []struct {
 
 // breakAfter breaks the installation in one way after the other, and mends it again.
 func (f *fixture) breakAfter() {
-	outer := f.T
 	for _, defect := range defects {
-		f.Run(defect.name, func(t *testing.T) {
-			f.T = t // also for what mends it
+		f.Step(defect.name, func() { // and what mends it
 			var args []string
 			if defect.role != "" {
 				args = append(args, "--token="+f.Cluster.Token(defect.role))
 			}
 			f.expectCheck(defect.name, defect.spoil(f), defect.code, args...)
 		})
-		f.T = outer
 		f.expectCheck("all is well after: "+defect.name, nil, 0)
 	}
 }

@@ -12,6 +12,7 @@ import (
 // TestEdgeNodePolicy: kube-apiserver refuses edge nodes, in words that say why, where something else than kubeadm's
 // kube-proxy programs Services, and takes them where that is as it should be.
 func TestEdgeNodePolicy(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true,
 		Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
 	for _, file := range []string{
@@ -19,56 +20,30 @@ func TestEdgeNodePolicy(t *testing.T) {
 	} {
 		f.kubectl("apply", "-f", manifests+"/"+file, "--validate=strict")
 	}
-	label := func(value string) error {
-		_, err := f.tryKubectl("", "label", "node", "edge1", v1.LabelEdgeNode+"="+value)
-		return err
-	}
-	unlabel := func() { f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"-") }
-	refused := func(why, says string) {
-		t.Helper()
-		for _, value := range []string{"true", "systemd", "static"} {
-			f.Eventually(value+" is refused: "+why, func() error {
-				switch err := label(value); {
-				case err == nil:
-					unlabel()
-					return fmt.Errorf("it was taken")
-				case !strings.Contains(err.Error(), says):
-					return err
-				}
-				return nil
-			})
-		}
-		f.kubectl("label", "node", "edge1", "zone1=a", "--overwrite") // everything else can be done
-		f.kubectl("label", "node", "edge1", "zone1-")
-	}
-	taken := func(why string) {
-		t.Helper()
-		f.Eventually("it is taken: "+why, func() error { return label("true") })
-		f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite")
-		unlabel()
+	nonCalico := func(value string) {
+		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
+			`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": `+value+`}}}}}`)
 	}
 
-	taken("there is no kube-proxy, and Nodes can be written all the same")
+	f.taken("there is no kube-proxy, and Nodes can be written all the same")
 	f.Must(f.apply(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-proxy, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: kube-proxy}},
  template: {metadata: {labels: {k8s-app: kube-proxy}}, spec: {containers: [{name: kube-proxy, image: kube-proxy, command: [kube-proxy, --v=2]}]}}}}`))
-	refused("the kube-proxy is not kubeadm's", "is not kubeadm's")
+	f.refused("the kube-proxy is not kubeadm's", "is not kubeadm's")
 	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
 	f.writeKubeadmsKubeProxy("apply")
-	taken("kubeadm's kube-proxy is there")
+	f.taken("kubeadm's kube-proxy is there")
 
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
-		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
-	refused("Calico has taken kube-proxy's place", "Calico's eBPF data plane")
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
-		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": null}}}}}`)
-	taken("it is back")
+	nonCalico(`"true"`)
+	f.refused("Calico has taken kube-proxy's place", "Calico's eBPF data plane")
+	nonCalico(`null`)
+	f.taken("it is back")
 
 	f.Must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodes.cilium.io}, spec: {group: cilium.io,
  scope: Cluster, names: {plural: ciliumnodes, singular: ciliumnode, kind: CiliumNode}, versions: [{name: v2, served: true, storage: true,
  schema: {openAPIV3Schema: {type: object}}}]}}`))
-	refused("there is Cilium", "Cilium is installed")
+	f.refused("there is Cilium", "Cilium is installed")
 	f.kubectl("delete", "crd", "ciliumnodes.cilium.io", "--wait=false")
-	taken("Cilium is gone")
+	f.taken("Cilium is gone")
 
 	// manifests/cilium has another policy in place of that one.
 	f.Must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodeconfigs.cilium.io},
@@ -80,28 +55,64 @@ func TestEdgeNodePolicy(t *testing.T) {
 		_, err := f.tryKubectl("", "apply", "-f", manifests+"/cilium/node-config.yaml")
 		return err
 	})
-	taken("Cilium's agents ask the wrapper")
+	f.taken("Cilium's agents ask the wrapper")
 	urls := func(value string) {
 		f.kubectl("-n", "kube-system", "patch", "ciliumnodeconfig", "application-grid", "--type=merge", "-p",
 			`{"spec": {"defaults": {"k8s-api-server-urls": "`+value+`"}}}`)
 	}
 	for _, value := range []string{"https://127.0.0.1:51006,https://192.0.2.1:6443", "https://192.0.2.1:6443"} {
 		urls(value)
-		refused("Cilium's agents ask "+value, "as the only one")
+		f.refused("Cilium's agents ask "+value, "as the only one")
 	}
 	urls("https://127.0.0.1:51006")
-	taken("they ask the wrapper again")
+	f.taken("they ask the wrapper again")
 
 	// What is an edge node already stays one, and can be written.
-	f.Must(label("true"))
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
-		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
+	f.Must(f.labelEdge1("true"))
+	nonCalico(`"true"`)
 	f.kubectl("label", "node", "edge1", "zone1=a")
 	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
 	f.kubectl("label", "node", "edge1", "zone1=b", "--overwrite")
-	unlabel()
-
+	f.unlabelEdge1()
 	f.noWarnings("edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
+}
+
+// labelEdge1 makes edge1 an edge node.
+func (f *fixture) labelEdge1(value string) error {
+	_, err := f.tryKubectl("", "label", "node", "edge1", v1.LabelEdgeNode+"="+value)
+	return err
+}
+
+func (f *fixture) unlabelEdge1() {
+	f.Helper()
+	f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"-")
+}
+
+// refused waits until edge1 cannot become an edge node of any kind, for a reason that the message says.
+func (f *fixture) refused(why, says string) {
+	f.Helper()
+	for _, value := range []string{"true", "systemd", "static"} {
+		f.Eventually(value+" is refused: "+why, func() error {
+			switch err := f.labelEdge1(value); {
+			case err == nil:
+				f.unlabelEdge1()
+				return fmt.Errorf("it was taken")
+			case !strings.Contains(err.Error(), says):
+				return err
+			}
+			return nil
+		})
+	}
+	f.kubectl("label", "node", "edge1", "zone1=a", "--overwrite") // everything else can be done
+	f.kubectl("label", "node", "edge1", "zone1-")
+}
+
+// taken waits until edge1 can become an edge node, and makes it an ordinary one again.
+func (f *fixture) taken(why string) {
+	f.Helper()
+	f.Eventually("it is taken: "+why, func() error { return f.labelEdge1("true") })
+	f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite")
+	f.unlabelEdge1()
 }
 
 // noWarnings waits until kube-apiserver has checked the expressions of these policies, and fails on its warnings.

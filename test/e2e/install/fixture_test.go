@@ -1,18 +1,13 @@
 package install
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -34,8 +29,7 @@ type fixture struct {
 func start(t *testing.T, options cluster.Options, programs ...string) *fixture {
 	t.Helper()
 	c := suite.Start(t, options, programs...)
-	patience := await.Patience{Within: deadline, Between: between}
-	return &fixture{Test: suite.Test{T: t, Cluster: c, Patience: patience}, ctx: t.Context(), client: c.Client()}
+	return &fixture{Test: suite.NewTest(t, c, deadline, between), ctx: t.Context(), client: c.Client()}
 }
 
 // kubectl runs the real kubectl as an administrator and returns what it prints.
@@ -52,15 +46,7 @@ func (f *fixture) kubectl(args ...string) string {
 
 // tryKubectl is kubectl with something on its standard input.
 func (f *fixture) tryKubectl(input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(f.ctx, suite.Binary(f.T, "components"),
-		append([]string{"kubectl", "--kubeconfig=" + f.Cluster.Kubeconfig()}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+f.Cluster.Dir())
-	cmd.Stdin = strings.NewReader(input)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("kubectl %s: %w\n%s%s", strings.Join(args, " "), err, out, stderr.String())
-	}
-	return string(out), nil
+	command := f.Kubectl(f.ctx, args...)
+	command.Stdin = strings.NewReader(input)
+	return suite.Output(command)
 }

@@ -16,6 +16,7 @@ import (
 // TestFlowControl: kube-apiserver puts the requests of wrappers and daemons, and nobody else's, into the flow that the
 // manifests have for them.
 func TestFlowControl(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{
 		Nodes: []cluster.NodeSpec{{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}}},
 	}, "application-grid-wrapper", "statefulset-grid-daemon")

@@ -12,6 +12,7 @@ import (
 // TestControllerOfSomeNamespaces: with --namespaces the controller needs its rights there only, besides that to nodes,
 // and with --manage-crds=off none to CRDs. It works on no grids of other namespaces.
 func TestControllerOfSomeNamespaces(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, AuditLog: true,
 		Nodes: []cluster.NodeSpec{{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}}}})
 	f.kubectl("delete", "clusterrolebinding", "application-grid:controller", "application-grid:controller-crds")

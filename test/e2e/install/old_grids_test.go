@@ -28,6 +28,7 @@ var anySelector = map[string]any{"type": "object", "x-kubernetes-preserve-unknow
 // TestOldGrids: a grid that an older CRD took and the present one would not is read, changed elsewhere and mended; it
 // cannot be made, or be changed into another such one.
 func TestOldGrids(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
 	shipped := manifests + "/crds/superedge.io_deploymentgrids.yaml"
 	f.applyCRDBefore6(shipped)

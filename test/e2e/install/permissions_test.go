@@ -69,6 +69,7 @@ func (p permission) String() string {
 
 // TestPermissions: with the shipped roles everything works, no request is refused, and no permission is left over.
 func TestPermissions(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{
 		DNSFromAPIServer: true, AuditLog: true,
 		Nodes: []cluster.NodeSpec{
@@ -218,8 +219,8 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 	node.KubeProxy.SetArgs(args)
 	f.Must(node.KubeProxy.Restart(f.ctx))
 
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
-	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
+	f.Must(workload.In(f.client, "default").CreateDaemonSet(f.ctx, "echo"))
+	service, err := workload.In(f.client, "default").CreateService(f.ctx, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	f.Must(err)
 	f.Eventually("b1 reaches its own unit by the shipped command line", func() error {

@@ -35,6 +35,40 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			suite.Must(t, yaml.UnmarshalStrict([]byte(document), &policy))
 		}
 	}
+	mutate := mutation(t, &policy)
+	tolerant := &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}}
+	preferred := []corev1.PreferredSchedulingTerm{{Weight: 7}}
+	for name, affinity := range map[string]*corev1.Affinity{
+		"kubeadm's":                 nil,
+		"with a pod affinity":       {PodAntiAffinity: tolerant},
+		"with a preference of its":  {NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: preferred}},
+		"with a requirement of its": {NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := mutate(t, affinity, !strings.Contains(name, "requirement"))
+			if after == nil {
+				return
+			}
+			expectEdgeNodesAvoided(t, after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+			if affinity == nil {
+				return
+			}
+			if (after.PodAntiAffinity == nil) != (affinity.PodAntiAffinity == nil) {
+				t.Errorf("the pod affinity is %+v", after.PodAntiAffinity)
+			}
+			if affinity.NodeAffinity != nil &&
+				len(after.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+				t.Errorf("the preference is gone: %+v", after.NodeAffinity)
+			}
+		})
+	}
+}
+
+// mutation compiles a policy as kube-apiserver does. The function that it returns is the affinity that the policy makes
+// of one of kubeadm's DaemonSet, or nil where it does not match, which is checked.
+func mutation(t *testing.T, policy *admissionregistrationv1.MutatingAdmissionPolicy) func(t *testing.T,
+	affinity *corev1.Affinity, matches bool) *corev1.Affinity {
+	t.Helper()
 	if len(policy.Spec.Mutations) != 1 {
 		t.Fatalf("the policy is %+v", policy)
 	}
@@ -50,75 +84,58 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 	matcher := matchconditions.NewMatcher(compiler.CompileCondition([]cel.ExpressionAccessor{condition},
 		cel.OptionalVariableDeclarations{}, environment.StoredExpressions), policy.Spec.FailurePolicy, "policy",
 		"mutate", policy.Name)
-	tolerant := &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}}
-	preferred := []corev1.PreferredSchedulingTerm{{Weight: 7}}
-	for name, affinity := range map[string]*corev1.Affinity{
-		"kubeadm's":                 nil,
-		"with a pod affinity":       {PodAntiAffinity: tolerant},
-		"with a preference of its":  {NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: preferred}},
-		"with a requirement of its": {NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			before := kubeadmsDaemonSet(t)
-			before.Spec.Template.Spec.Affinity = affinity
-			scheme := runtime.NewScheme()
-			suite.Must(t, appsv1.AddToScheme(scheme))
-			kind, resource := appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithResource("daemonsets")
-			written := &admission.VersionedAttributes{
-				Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource,
-					"",
-					admission.Update, &metav1.UpdateOptions{}, false, nil),
-				VersionedKind: kind, VersionedObject: admission.NewLazyObject(before),
-				VersionedOldObject: admission.NewLazyObject(nil),
-			}
-			match := matcher.Match(t.Context(), written, nil, nil)
-			if match.Error != nil {
-				t.Fatal(match.Error)
-			}
-			if requires := strings.Contains(name, "requirement"); match.Matches == requires {
-				t.Fatalf("the policy is for it: %v", match.Matches)
-			} else if requires {
-				return
-			}
-			got, err := patch.NewJSONPatcher(compiled).Patch(t.Context(), patch.Request{
-				MatchedResource: resource, VersionedAttributes: written,
-				ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
-			}, 1<<30)
-			suite.Must(t, err)
-			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity
-			terms := after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-			notIn := func(key string, values ...string) corev1.NodeSelectorRequirement {
-				return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
-			}
-			if want := []corev1.NodeSelectorTerm{
-				{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "true", "systemd", "static")}},
-				{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "systemd", "static"),
-					notIn(v1.LabelKubeProxy, "edge")}},
-			}; !equality.Semantic.DeepEqual(terms, want) {
-				t.Errorf("it requires %+v", terms)
-			}
-			// As the patch has it, which is for older API servers too.
-			var away struct{ Spec appsv1.DaemonSetSpec }
-			data, err := os.ReadFile(filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
-			if err == nil {
-				err = yaml.Unmarshal(data, &away)
-			}
-			if err != nil || away.Spec.Template.Spec.Affinity == nil || !equality.Semantic.DeepEqual(
-				away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
-				&corev1.NodeSelector{NodeSelectorTerms: terms}) {
-				t.Errorf("kube-proxy-away.yaml requires %+v, %v", away, err)
-			}
-			if affinity == nil {
-				return
-			}
-			if (after.PodAntiAffinity == nil) != (affinity.PodAntiAffinity == nil) {
-				t.Errorf("the pod affinity is %+v", after.PodAntiAffinity)
-			}
-			if affinity.NodeAffinity != nil &&
-				len(after.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
-				t.Errorf("the preference is gone: %+v", after.NodeAffinity)
-			}
-		})
+	scheme := runtime.NewScheme()
+	suite.Must(t, appsv1.AddToScheme(scheme))
+	kind, resource := appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithResource("daemonsets")
+	return func(t *testing.T, affinity *corev1.Affinity, matches bool) *corev1.Affinity {
+		t.Helper()
+		before := kubeadmsDaemonSet(t)
+		before.Spec.Template.Spec.Affinity = affinity
+		written := &admission.VersionedAttributes{
+			Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource, "",
+				admission.Update, &metav1.UpdateOptions{}, false, nil),
+			VersionedKind: kind, VersionedObject: admission.NewLazyObject(before),
+			VersionedOldObject: admission.NewLazyObject(nil),
+		}
+		match := matcher.Match(t.Context(), written, nil, nil)
+		if match.Error != nil || match.Matches != matches {
+			t.Fatalf("the policy is for it: %v, %v", match.Matches, match.Error)
+		}
+		if !matches {
+			return nil
+		}
+		got, err := patch.NewJSONPatcher(compiled).Patch(t.Context(), patch.Request{
+			MatchedResource: resource, VersionedAttributes: written,
+			ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
+		}, 1<<30)
+		suite.Must(t, err)
+		return got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity
+	}
+}
+
+// expectEdgeNodesAvoided checks that the terms are those of the policy, and of the patch for older API servers.
+func expectEdgeNodesAvoided(t *testing.T, required *corev1.NodeSelector) {
+	t.Helper()
+	notIn := func(key string, values ...string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
+	}
+	if want := []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "true", "systemd", "static")}},
+		{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "systemd", "static"),
+			notIn(v1.LabelKubeProxy, "edge")}},
+	}; !equality.Semantic.DeepEqual(required.NodeSelectorTerms, want) {
+		t.Errorf("it requires %+v", required)
+	}
+	// As the patch has it, which is for older API servers too.
+	var away struct{ Spec appsv1.DaemonSetSpec }
+	data, err := os.ReadFile(filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(data, &away)
+	}
+	if err != nil || away.Spec.Template.Spec.Affinity == nil || !equality.Semantic.DeepEqual(
+		away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		required) {
+		t.Errorf("kube-proxy-away.yaml requires %+v, %v", away, err)
 	}
 }
 

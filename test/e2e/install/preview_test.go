@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,16 +22,17 @@ import (
 // TestPreview asks, on a cluster that has nothing of application-grid, what closing Services would change, holds it
 // against whom the real kube-proxy's rules reach, and runs the command that is printed.
 func TestPreview(t *testing.T) {
+	t.Parallel()
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": unit}}
 	}
 	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"),
 		node("n2", "west")}})
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
-	echo, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{})
+	f.Must(workload.In(f.client, "default").CreateDaemonSet(f.ctx, "echo"))
+	echo, err := workload.In(f.client, "default").CreateService(f.ctx, "echo", workload.ServiceOptions{})
 	f.Must(err)
-	f.Must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"site": "west"}))
-	_, err = workload.CreateService(f.ctx, f.client, "default", "lone", workload.ServiceOptions{})
+	f.Must(workload.In(f.client, "default").CreateDeployment(f.ctx, "lone", 1, map[string]string{"site": "west"}))
+	_, err = workload.In(f.client, "default").CreateService(f.ctx, "lone", workload.ServiceOptions{})
 	f.Must(err)
 	n0 := f.Node("n0")
 	limited, cancel := context.WithTimeout(f.ctx, deadline)
@@ -73,14 +73,10 @@ func TestPreview(t *testing.T) {
 	}
 
 	// The command that is printed closes the Service; once lone is gone nothing is left to be mended.
-	kubectl := filepath.Join(t.TempDir(), "kubectl")
-	f.Must(os.Symlink(suite.Binary(t, "components"), kubectl))
 	shell := exec.CommandContext(f.ctx, "sh", "-c", got.Command)
-	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"),
-		"KUBECONFIG="+f.Cluster.Kubeconfig())
-	if output, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", got.Command, err, output)
-	}
+	shell.Env = append(os.Environ(), "PATH="+suite.Path(t)+":"+os.Getenv("PATH"), "KUBECONFIG="+f.Cluster.Kubeconfig())
+	_, err = suite.Output(shell)
+	f.Must(err)
 	f.Must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
 	if _, code := f.preview("echo"); code != 3 {
 		t.Errorf("nothing keeps the Service to its sites yet: exit code %d", code)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -69,6 +68,7 @@ func (f *fixture) prove(args ...string) (*proof, int) {
 // TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed,
 // where a node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
 func TestProve(t *testing.T) {
+	t.Parallel()
 	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, ProxyMode: mode,
 			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "static"}}
@@ -77,8 +77,8 @@ func TestProve(t *testing.T) {
 		node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables)}}, "application-grid-wrapper")
 	ctx, stop := context.WithCancel(f.ctx)
 	defer stop()
-	f.Must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
-	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
+	f.Must(workload.In(f.client, "default").CreateDaemonSet(f.ctx, "echo"))
+	service, err := workload.In(f.client, "default").CreateService(f.ctx, "echo",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.Must(err)
 	for name, want := range map[string]string{"n0": "n0", "n1": "n1 n2", "n2": "n1 n2"} {
@@ -162,8 +162,8 @@ func (f *fixture) proveLeak(service *corev1.Service) {
 // proveAlone: in a unit without a pod nobody answers, which is right.
 func (f *fixture) proveAlone() {
 	f.Helper()
-	f.Must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
-	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone",
+	f.Must(workload.In(f.client, "default").CreateDeployment(f.ctx, "lone", 1, map[string]string{"zone1": "west"}))
+	lone, err := workload.In(f.client, "default").CreateService(f.ctx, "lone",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.Must(err)
 	f.Eventually("the Service of one unit is there", func() error {
@@ -203,8 +203,7 @@ func (f *fixture) proveWithoutRules(service *corev1.Service) {
 // interruptProof interrupts a run while its pods are there, as Ctrl-C does, and looks that they go.
 func (f *fixture) interruptProof() {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, suite.Binary(f.T, "kubectl-grid"), "prove", "echo",
-		"--image=application-grid-wrapper:test", "--kubeconfig="+f.Cluster.Kubeconfig())
+	cmd := f.Plugin(f.ctx, "prove", "echo", "--image=application-grid-wrapper:test")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	f.Must(cmd.Start())

@@ -71,6 +71,7 @@ func TestKustomizeReachesTemplates(t *testing.T) {
 
 // TestTenantsPolicy: the sample policy admits the grids that it should, and refuses the others in its own words.
 func TestTenantsPolicy(t *testing.T) {
+	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
 	f.kubectl("apply", "-k", manifests+"/crds")
 	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io",

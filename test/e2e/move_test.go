@@ -129,6 +129,7 @@ func isAny(*discoveryv1.Endpoint) bool { return true }
 func TestForeignRevisions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
+	earlier := f.service("earlier", workload.ServiceOptions{})
 	ask := func(revision string, more ...string) string {
 		request := f.client.CoreV1().RESTClient().Get().Resource("services").MaxRetries(0).
 			Param("resourceVersion", revision)
@@ -159,7 +160,7 @@ func TestForeignRevisions(t *testing.T) {
 		{"the next one", strconv.FormatUint(math.MaxInt64+1, 10), "too large", "too large", "silence"},
 		{"the largest one", strconv.FormatUint(math.MaxUint64, 10), "too large", "too large", "silence"},
 		{"more than 64 bits", "18446744073709551616", "invalid", "invalid", "invalid"},
-		{"one of long ago", "1", "served", "served", "served"},
+		{"one of its own", earlier.ResourceVersion, "served", "served", "served"}, // and no older than etcd keeps
 	} {
 		list, resume := ask(test.revision), ask(test.revision, "timeoutSeconds", "2")
 		watchList := ask(test.revision, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan",

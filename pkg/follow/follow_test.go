@@ -194,6 +194,7 @@ func TestUnbelievable(t *testing.T) {
 		"had objects":         listAfterObjects,
 		"the sink knows some": listAfterRestoredObjects,
 		"of another kind":     listOfAnotherKind,
+		"no list at all":      objectForAList,
 		"nothing was known":   listAtFirst,
 		"the witness decides": listWithWitness,
 	} {
@@ -261,6 +262,20 @@ func listOfAnotherKind(w *world) {
 	want := "the upstream sent EndpointSliceList in place of a list of services"
 	if err := s.State().Err; err == nil || err.Error() != want {
 		w.t.Errorf("%v, want %s", err, want)
+	}
+}
+
+func objectForAList(w *world) {
+	w.answer(func(rw http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(rw, `{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","resourceVersion":"7"}}`)
+	}, "services")
+	s := w.add("services", nil)
+	w.run()
+	w.sleep(time.Minute)
+	w.expect("")
+	if err := s.State().Err; err == nil || !strings.HasSuffix(err.Error(), "in place of a list") || s.State().Synced {
+		w.t.Errorf("%+v", s.State())
 	}
 }
 
@@ -576,6 +591,22 @@ func TestWatchesAreShortUntilABookmark(t *testing.T) {
 	if 2*shortWatch+apiclient.WatchMargin > 150*time.Second {
 		t.Error("the longest short watch hangs for longer than 150 s")
 	}
+}
+
+// TestWatchesAreLongAfterABookmark: a watch is renewed every minute or two until the upstream has sent a bookmark,
+// by which its silence is noticed.
+func TestWatchesAreLongAfterABookmark(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.api.Behave(upstreamtest.Behaviour{Bookmarks: 50 * time.Second})
+		w.add("services", nil)
+		w.run()
+		w.sleep(5 * time.Minute)
+		began := w.now()
+		w.sleep(time.Hour)
+		if asked := w.asked("services", began); len(asked) > 15 {
+			t.Errorf("asked %d times in an hour: %v", len(asked), asked)
+		}
+	})
 }
 
 // TestUserAgents: every source has its own, in the part before the first space, and watches are not compressed.

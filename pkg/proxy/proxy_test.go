@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/health"
@@ -616,6 +617,35 @@ func TestOnlyLoopbackWithoutTLS(t *testing.T) {
 	if _, err := New(Config{BindAddress: "localhost"}, klog.Background()); err == nil {
 		t.Error("an address without a port is accepted")
 	}
+}
+
+// TestHubsKubeconfigIsReread, as that of the API server is: tokens in it expire.
+func TestHubsKubeconfigIsReread(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("testdata/kubeconfig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(string(content))
+	connection, err := apiclient.Options{Kubeconfig: path, QPS: 1, Burst: 1, PassesOn: true}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, smallCluster(), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, Connection: connection} })
+	write(strings.ReplaceAll(string(content), "127.0.0.1:1", "127.0.0.1:2"))
+	soon.UntilQuiet(t, func() string {
+		if host := connection.Server().Host; host != "127.0.0.1:2" {
+			return "the hub is at " + host
+		}
+		return ""
+	})
 }
 
 func TestAddressInUse(t *testing.T) {

@@ -241,6 +241,19 @@ func TestForwardedBodyOverTheLimit(t *testing.T) {
 	}
 }
 
+// TestReadBodyOverTheLimit: what reads a body itself says the same.
+func TestReadBodyOverTheLimit(t *testing.T) {
+	handler := WithBodyLimit(BodyTimeout)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := readBody(r, 2*MaxBody)
+		serve.WriteError(w, r, err)
+	}))
+	body := io.MultiReader(bytes.NewReader(make([]byte, MaxBody)), strings.NewReader("x"))
+	w := answer(handler, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body))
+	if w.Code != http.StatusRequestEntityTooLarge {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // forwardTo serves Forward to an upstream, which is under a path, behind filters.
 func forwardTo(t *testing.T, upstream http.Handler, path string, chain ...Filter) string {
 	t.Helper()

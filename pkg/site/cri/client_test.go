@@ -31,6 +31,8 @@ type runtime struct {
 	asked     map[string]int
 	hang      chan struct{}
 	padding   string
+	// gone is the id of a sandbox that ends as soon as it was listed.
+	gone string
 }
 
 func newRuntime() *runtime {
@@ -156,7 +158,7 @@ func (r *runtime) PodSandboxStatus(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.sandboxes {
-		if s.GetId() == request.GetPodSandboxId() {
+		if s.GetId() == request.GetPodSandboxId() && s.GetId() != r.gone {
 			return &runtimev1.PodSandboxStatusResponse{Status: s}, nil
 		}
 	}
@@ -253,6 +255,10 @@ func TestPods(t *testing.T) {
 			r.container(r.pod("a", "10.0.0.2", 1, ready), "main", 0, running)
 			r.container(r.readyPod(), "main", 0, running)
 		}, "a=10.0.0.2"},
+		"gone since it was listed": {func(r *runtime) {
+			r.container(r.readyPod(), "main", 0, running)
+			r.gone = r.pod("b", "10.0.0.2", 0, ready).GetId()
+		}, "a=10.0.0.1"},
 		"no container yet": {func(r *runtime) { r.readyPod() }, "a=10.0.0.1!"},
 		"one of two crashed": {func(r *runtime) {
 			s := r.readyPod()

@@ -241,7 +241,7 @@ func TestForwardedBodyOverTheLimit(t *testing.T) {
 	}
 }
 
-// TestReadBodyOverTheLimit: what reads a body itself says the same.
+// TestReadBodyOverTheLimit: a filter that reads such a body itself answers with 413 too.
 func TestReadBodyOverTheLimit(t *testing.T) {
 	handler := WithBodyLimit(BodyTimeout)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := readBody(r, 2*MaxBody)

@@ -160,7 +160,7 @@ func TestForeignRevisions(t *testing.T) {
 		{"the next one", strconv.FormatUint(math.MaxInt64+1, 10), "too large", "too large", "silence"},
 		{"the largest one", strconv.FormatUint(math.MaxUint64, 10), "too large", "too large", "silence"},
 		{"more than 64 bits", "18446744073709551616", "invalid", "invalid", "invalid"},
-		{"one of its own", earlier.ResourceVersion, "served", "served", "served"}, // and no older than etcd keeps
+		{"one of its own", earlier.ResourceVersion, "served", "served", "served"}, // etcd still has it
 	} {
 		list, resume := ask(test.revision), ask(test.revision, "timeoutSeconds", "2")
 		watchList := ask(test.revision, "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan",

@@ -47,10 +47,15 @@ func parseMark(frame []byte) (*hubv1alpha1.Mark, error) {
 // keepShare follows a share until ctx is done. A stream that ends while the hub is away is followed by another one.
 func (b *hubBench) keepShare(ctx context.Context, f *follower, first func()) error {
 	for {
+		complete := false
 		err := f.followShare(ctx, func() {
 			first()
+			complete = true
 			b.complete.Add(1)
 		})
+		if complete {
+			b.complete.Add(-1)
+		}
 		if ctx.Err() != nil || !b.away.Load() {
 			return err
 		}
@@ -60,7 +65,7 @@ func (b *hubBench) keepShare(ctx context.Context, f *follower, first func()) err
 	}
 }
 
-// awaitComplete waits until so many shares were complete.
+// awaitComplete waits until so many shares are complete at the same time.
 func (b *hubBench) awaitComplete(ctx context.Context, shares int) error {
 	ctx, cancel := context.WithTimeout(ctx, completeWithin)
 	defer cancel()
@@ -83,17 +88,19 @@ func (b *hubBench) measureReturn(ctx context.Context) error {
 	if err := pause(ctx, awayFor); err != nil {
 		return err
 	}
+	if still := b.complete.Load(); still > 0 {
+		return fmt.Errorf("%d shares are still followed %s after the hub was killed", still, awayFor)
+	}
 	before, nodes := b.sum(func(f *follower) int64 { return f.listed.Load() }), len(b.followers)
 	if err := hub.Start(ctx); err != nil {
 		return err
 	}
 	begin := time.Now()
-	complete := int(b.complete.Load())
-	if err := b.awaitComplete(ctx, complete+nodes/2); err != nil {
+	if err := b.awaitComplete(ctx, nodes/2); err != nil {
 		return err
 	}
 	half := time.Since(begin)
-	if err := b.awaitComplete(ctx, complete+nodes); err != nil {
+	if err := b.awaitComplete(ctx, nodes); err != nil {
 		return err
 	}
 	used, err := cluster.ProcessorTime(hub.PID())

@@ -437,7 +437,7 @@ type hubBench struct {
 	changes         int
 	rows            [][3]string
 	figures         fleetFigures
-	// complete counts the shares that were complete, away is set while streams may end.
+	// complete counts the shares that are followed and complete, away is set while streams may end.
 	complete atomic.Int64
 	away     atomic.Bool
 }

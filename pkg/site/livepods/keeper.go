@@ -264,18 +264,26 @@ func (k *Keeper) step(ctx context.Context) {
 
 func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
 
-// stored is a note in the snapshot.
+// stored is what is in the snapshot. Unready says that not all that the API server said of the pods was believed.
 type stored struct {
+	Unready bool        `json:"unready,omitempty"`
+	Pods    []storedPod `json:"pods"`
+}
+
+type storedPod struct {
 	facts.PodKey
 	Note Note
 }
 
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
-	var notes []stored
+	var notes stored
 	if err := json.Unmarshal(k.config.Facts.PodNotes(), &notes); err == nil {
-		for _, n := range notes {
-			k.records[n.PodKey] = &record{Note: n.Note, firm: true}
+		if notes.Unready {
+			k.unready = k.config.Now()
+		}
+		for _, n := range notes.Pods {
+			k.records[n.PodKey] = &record{Note: n.Note, firm: len(n.Note.Ran) > 0}
 		}
 	}
 }
@@ -430,7 +438,8 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 		name, _, runs := find(k.records, key)
 		delete(gone, name)
 		r := k.find(key)
-		if _, about := k.about[key]; about || !runs || r == nil || !hasAddress(r.now, known.Address) {
+		_, about := k.about[key]
+		if about || !runs || r == nil || !r.bind(key.UID) || !hasAddress(r.now, known.Address) {
 			continue
 		}
 		if believed || known.Serving || r.noted.After(k.unready) {
@@ -441,13 +450,13 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 		_, runs := k.pods[key]
 		return !runs && gone[key] != nil
 	})
-	notes := make([]stored, 0, len(k.records))
+	notes := stored{Unready: !believed, Pods: make([]storedPod, 0, len(k.records))}
 	for key, r := range k.records {
-		if r.Newest != "" {
-			notes = append(notes, stored{key, r.Note})
+		if r.Newest != "" || r.Object != "" {
+			notes.Pods = append(notes.Pods, storedPod{key, r.Note})
 		}
 	}
-	slices.SortFunc(notes, func(a, b stored) int {
+	slices.SortFunc(notes.Pods, func(a, b storedPod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	if encoded, err := json.Marshal(notes); err == nil {
@@ -557,7 +566,7 @@ func (k *Keeper) give() {
 	now := k.config.Now()
 	for key, known := range k.known {
 		// If there is no note of a pod, and it has the address that the API knows, it is taken to be as it was then.
-		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
+		if r := k.find(key); r != nil && r.bind(key.UID) && r.Newest == "" && !r.Ready {
 			if r.Ready = known.Serving; hasAddress(r.now, known.Address) {
 				r.note(known.Serving, now)
 			}

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -16,7 +17,7 @@ import (
 
 var (
 	oracleSeed  = flag.Uint64("oracle.seed", 0, "plays this world only")
-	oracleRuns  = flag.Int("oracle.runs", 6, "how many worlds are played")
+	oracleRuns  = flag.Int("oracle.runs", 10, "how many worlds are played")
 	oracleHours = flag.Int("oracle.hours", 120, "how long each of them is")
 )
 
@@ -62,7 +63,7 @@ func (w *world) trouble() {
 			return
 		}
 		p := m.pods[slices.Sorted(maps.Keys(m.pods))[w.r.IntN(len(m.pods))]]
-		switch w.r.IntN(16) {
+		switch w.r.IntN(19) {
 		case 0, 1, 2:
 			m.crash(p)
 		case 3:
@@ -94,6 +95,9 @@ func (w *world) trouble() {
 			})
 		case 13: // the kubelet is away for so long that the API calls the node not ready, and then the link
 			m.deafen(w.between(60, 200))
+			if w.r.IntN(2) == 0 {
+				w.in(w.between(40, 250), m.restart)
+			}
 			w.in(w.between(50, 300), func() { w.outage(w.machines, w.between(1, 60), w.between(1, 12)) })
 		case 14:
 			w.in(w.between(0, 4), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
@@ -107,6 +111,29 @@ func (w *world) trouble() {
 					m.crash(p)
 				}
 			})
+		case 16: // the link goes again a moment after it is back from a long outage
+			lasts := w.between(45, 900)
+			w.outage(w.machines, lasts, 12)
+			w.in(lasts+w.between(2, 30), func() { w.outage(w.machines, w.between(1, 9), w.between(1, 12)) })
+		case 17: // the manifest of a static pod changes, while the link is away or the kubelet is not heard, or neither
+			if w.r.IntN(2) == 0 {
+				m.deafen(w.between(20, 200))
+			}
+			w.in(w.between(0, 60), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+			for range w.between(1, 3) {
+				w.in(w.between(0, 100), func() {
+					if m.on && m.pods[p.name] != nil {
+						m.replace(m.pods[p.name])
+					}
+				})
+			}
+			if w.r.IntN(2) == 0 {
+				w.in(w.between(5, 90), m.powerCut)
+			}
+		case 18: // the wrapper alone is started again
+			w.in(w.between(0, 60), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+			w.in(w.between(0, 90), m.restart)
+			m.recreate(p)
 		case 12:
 			m.lies = true
 			w.in(600, func() { m.lies = false })
@@ -137,6 +164,15 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 	m.judgeNotReady(t)
 	if !m.on || m.away == never || w.now-max(m.away, m.booted) < 3 {
 		return
+	}
+	for _, p := range m.all() { // the API may have called another pod of the same name ready
+		at, shown := m.shown[p.service][p.name]
+		said := m.atLeave[p.name].pod
+		if shown && p.provenIn == "" && p.service != published && !m.says && m.back == never &&
+			(said == nil || said.uid != p.uid) && w.now-max(p.born, m.away, m.booted, m.hangs) > 5 {
+			t.Fatalf("%d: %s, away since %d: pod %s was never called ready, and is shown at %s: %+v",
+				w.now, m.name, m.away, p.name, at, *p)
+		}
 	}
 	for name, said := range m.atLeave {
 		i := slices.IndexFunc(w.machines, func(o *machine) bool { return o.words[name].pod == said.pod })
@@ -196,9 +232,9 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	}
 	if p.service == published {
 		switch {
-		case p.sandbox != "" && w.now-max(p.born, m.away, m.booted) > 5 && !shown:
+		case p.sandbox != "" && w.now-max(p.born, away) > 5 && !shown:
 			fail("has an address that is to be shown, ready or not")
-		case p.sandbox != "" && w.now-max(p.born, m.away, m.booted) > 5 && p.address != at:
+		case p.sandbox != "" && w.now-max(p.born, away) > 5 && p.address != at:
 			fail("is shown at an address that it has not")
 		}
 		return
@@ -211,6 +247,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		return
 	}
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
+	unseen := w.now <= m.hangs && m.keeper.asOf.Before(epoch.Add(time.Duration(p.changed)*time.Second))
+	noticed := w.now-max(p.changed, m.hangs, m.begun) > 20 // it was looked at after 10 s, and probed for 10 s
 	since := max(p.changed, away)
 	ran := w.now - max(p.started, away)
 	if !p.runs() {
@@ -226,7 +264,7 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	case shown && p.address != at && w.now-since > 5:
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
-	case unchanged && said.said && !shown && (w.now-max(p.changed, m.hangs) > 15 || len(m.shown[p.service]) == 0):
+	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[p.service]) == 0):
 		fail("was called ready, has not changed, and is hidden")
 	case unchanged && !said.said && p.born < said.left && shown && !mixed:
 		fail("was called not ready, has not changed, and is shown")
@@ -239,8 +277,6 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 &&
 		m.hasUnchanged(p):
 		fail("was started again a moment ago, and is shown beside one that has not changed")
-	case p.provenIn == "" && shown && w.now-away > 5:
-		fail("was never called ready, and is shown")
 	}
 }
 
@@ -262,9 +298,9 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 	switch {
 	case !shown || o.lies || p.service == published:
 	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil &&
-		w.now-max(p.down, m.away, o.booted, m.booted, o.hangs) > 12:
+		w.now-max(p.down, m.away, o.begun, m.begun, o.hangs) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
-	case !o.on && w.now-max(p.changed, m.away, m.booted) > 12:
+	case !o.on && w.now-max(o.changedAt(), m.away, m.begun) > 12:
 		for other, at := range m.shown[p.service] {
 			if q := w.find(other); q != nil && q.runs() && q.address == at {
 				t.Fatalf("%d: %s shows pod %s of %s, which has no power, beside %s; silent %v, away since %d, %v",
@@ -279,9 +315,9 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 func (m *machine) judgeReturn(t *testing.T, o *machine, said word) { //nolint:thelper // as above
 	w, p := m.w, said.pod
 	now := o.words[p.name]
-	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.booted < said.left
+	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.begun < said.left
 	if p.service == published || !unchanged || !said.said || !now.said || now.ready || o.lies || o.shared == nil ||
-		m.hears[o.name] == nil || m.back-said.left < 10 || m.booted > said.left {
+		m.hears[o.name] == nil || m.back-said.left < 10 || m.begun > said.left || o.heard > m.back {
 		return
 	}
 	if len(m.shown[p.service]) == 0 {
@@ -323,5 +359,41 @@ func TestOutageWithoutChanges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRestartWhilePodsStart: a wrapper that is started again while a pod starts learns later which of its containers
+// have to run, so that the pod is beyond suspicion in an outage.
+func TestRestartWhilePodsStart(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(seed, 1)
+		m := w.machines[0]
+		w.in(300, func() { m.create("one") })
+		w.in(306, m.start)
+		w.in(600, func() { w.outage(w.machines, 60, 1) })
+		w.run(630, func() {})
+		for _, p := range m.all() {
+			if live := m.shared.Pods[m.keeper.keyOf(p)]; p.ready(500) && (!live.Serving || live.Suspected) {
+				t.Errorf("world %d: pod %s is ready and believed: %+v", seed, p.name, live)
+			}
+		}
+	}
+}
+
+// TestRestartWhileTheKubeletIsNotHeard: what the API server says of the pods of a node that it has not heard is no
+// kubelet's word, also if the wrapper is started again meanwhile.
+func TestRestartWhileTheKubeletIsNotHeard(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(seed, 1)
+		m := w.machines[0]
+		w.in(300, func() { m.deafen(80) })
+		w.in(381, m.restart)
+		w.in(383, func() { w.outage(w.machines, 60, 1) })
+		w.run(410, func() {})
+		for _, p := range m.all() {
+			if live := m.shared.Pods[m.keeper.keyOf(p)]; p.ready(300) && !live.Serving {
+				t.Errorf("world %d: pod %s is ready and believed: %+v", seed, p.name, live)
+			}
+		}
 	}
 }

@@ -25,8 +25,11 @@ const (
 
 // Note is what is kept of a pod while the API's word on it is to be believed.
 type Note struct {
-	// UID is that of the pod on the node.
-	UID string `json:"uid"`
+	// UID is that of the pod on the node. A static pod has another one in the API: Object, which was there first when
+	// the pod of this name on the node was Of.
+	UID    string `json:"uid"`
+	Object string `json:"object,omitempty"`
+	Of     string `json:"of,omitempty"`
 	// Ready is the API's word.
 	Ready bool `json:"ready,omitempty"`
 	// Sandbox is the sandbox that the API last called ready, and Ran are the ids of the containers that ran in it then,
@@ -63,7 +66,7 @@ func running(pod cri.Pod) map[string]string {
 // observe takes how the pod is seen now.
 func (r *record) observe(pod cri.Pod, now time.Time) {
 	if r.UID != pod.UID {
-		*r = record{Note: Note{UID: pod.UID}} // another static pod of the same name
+		*r = record{Note: Note{UID: pod.UID, Object: r.Object, Of: r.Of}} // another static pod of the same name
 	}
 	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
@@ -76,6 +79,15 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	counted := maps.Clone(pod.Containers)
 	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool { return len(r.Ran) > 0 && r.Ran[name] == "" })
 	return counted
+}
+
+// bind takes an object of the API for that of the pod, if it is new, and reports whether it is. It is not if it was
+// there before a static pod was replaced on the node by another one of the same name.
+func (r *record) bind(object string) bool {
+	if object != r.UID && object != r.Object {
+		r.Object, r.Of = object, r.UID
+	}
+	return object == r.UID || r.Of == r.UID
 }
 
 // note takes the API's word on the pod, as it is seen now.

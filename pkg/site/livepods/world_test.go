@@ -33,10 +33,12 @@ const never seconds = 1 << 60
 // pod is the truth of a pod.
 type pod struct {
 	name, uid string
-	service   string
-	static    bool
-	host      bool
-	mains     []string
+	// undo is the static pod of this name before.
+	undo    *pod
+	service string
+	static  bool
+	host    bool
+	mains   []string
 	// faulty says that the pod never passes its probe.
 	faulty bool
 
@@ -112,7 +114,8 @@ type machine struct {
 	saved    seconds
 	synced   bool
 	// away has since when the wrapper is without the upstream; never while it has it. back is since when it has it.
-	away, back, booted seconds
+	// begun is when the wrapper was started.
+	away, back, booted, begun seconds
 	// atLeave are the words that it had when it was cut off.
 	// inSnapshot are those of the snapshot.
 	// received those that it got last.
@@ -209,14 +212,22 @@ func (w *world) touch() { w.touched = w.now }
 
 // create makes a new pod.
 func (m *machine) create(service string) {
+	m.begin(m.newPod(m.id("pod"), service, m.w.r.IntN(5) == 0))
+}
+
+func (m *machine) newPod(name, service string, static bool) *pod {
 	r := m.w.r
 	p := &pod{
-		name: m.id("pod"), uid: m.id("uid"), service: service, static: r.IntN(5) == 0, host: r.IntN(6) == 0,
+		name: name, uid: m.id("uid"), service: service, static: static, host: r.IntN(6) == 0,
 		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, down: m.w.now, changed: m.w.now,
 	}
 	for i := range 1 + r.IntN(3) {
 		p.mains = append(p.mains, fmt.Sprintf("main%d", i))
 	}
+	return p
+}
+
+func (m *machine) begin(p *pod) {
 	m.pods[p.name] = p
 	m.sandbox(p)
 }
@@ -335,6 +346,20 @@ func (m *machine) remove(p *pod) {
 	m.create(p.service)
 }
 
+// replace changes the manifest of a static pod, or changes it back: its kubelet ends it, and begins another one of the
+// same name. The UID is a hash of the manifest.
+func (m *machine) replace(p *pod) {
+	if !p.static {
+		return
+	}
+	p.sandbox = ""
+	next := m.newPod(p.name, p.service, true)
+	if next.undo = p; p.undo != nil && m.w.r.IntN(2) == 0 {
+		next.uid, next.mains, next.host, next.faulty = p.undo.uid, p.undo.mains, p.undo.host, p.undo.faulty
+	}
+	m.begin(next)
+}
+
 // tell has the API hear how a pod is, if the kubelet can say so.
 func (m *machine) tell(p *pod) {
 	m.w.in(m.w.between(0, 2), func() {
@@ -346,7 +371,7 @@ func (m *machine) tell(p *pod) {
 		}
 		ready := p.ready(m.w.now)
 		said := word{pod: p, address: p.address, ready: ready, said: ready, asOf: m.w.now, sandbox: p.sandbox}
-		if before := m.words[p.name]; !ready && before.said && before.sandbox != p.sandbox &&
+		if before := m.words[p.name]; !ready && before.pod == p && before.said && before.sandbox != p.sandbox &&
 			(p.up == never || p.up == p.started) {
 			said = before // that a pod is not ready yet says nothing of how it is when it runs
 			said.address, said.ready = p.address, false
@@ -459,11 +484,18 @@ func (m *machine) powerCut() {
 	})
 }
 
+// restart starts the wrapper again, if the machine runs.
+func (m *machine) restart() {
+	if m.on {
+		m.start()
+	}
+}
+
 // start starts the wrapper.
 func (m *machine) start() {
 	w := m.w
 	w.touch()
-	m.says = false
+	m.says, m.begun = false, w.now
 	m.store = storagetest.New(storagetest.Options{
 		NodeName: m.name, KeepKubernetesEndpoint: true, Clock: w.clock, After: m.revision,
 	})

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -292,6 +293,22 @@ func (c *Cluster) step(name string, f func() error) error {
 	}
 	c.progress("%s is ready (%s)", name, elapsed(begin))
 	return nil
+}
+
+// poll is poll for as long as a component may take to become ready.
+func (c *Cluster) poll(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
+	defer cancel()
+	return poll(ctx, ask)
+}
+
+// unlessThere is the error of creating an object, other than that it is there: an attempt that was given up may have
+// made it nevertheless.
+func unlessThere(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
 }
 
 func (c *Cluster) progress(format string, args ...any) {

@@ -75,7 +75,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	}
 	return c.step("default service account", func() error {
 		// Without it kube-apiserver refuses every pod.
-		return poll(ctx, func(ctx context.Context) error {
+		return c.poll(ctx, func(ctx context.Context) error {
 			_, err := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 			return err
 		})

@@ -81,11 +81,7 @@ func (c *Cluster) StartHub(ctx context.Context) error {
 	if err := concurrently(c.Hubs, func(r *HubReplica) error { return c.startStep(ctx, r.Component) }); err != nil {
 		return err
 	}
-	return c.step("hub's API", func() error {
-		ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
-		defer cancel()
-		return poll(ctx, c.hubReady)
-	})
+	return c.step("hub's API", func() error { return c.poll(ctx, c.hubReady) })
 }
 
 // newHubReplica makes a replica; nothing is started yet.
@@ -191,9 +187,9 @@ func (c *Cluster) hubReady(ctx context.Context) error {
 func (c *Cluster) registerHub(ctx context.Context) error {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: hubName}}
 	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost"
-	err := poll(ctx, func(ctx context.Context) error {
+	err := c.poll(ctx, func(ctx context.Context) error {
 		_, err := c.client.CoreV1().Services("kube-system").Create(ctx, service, metav1.CreateOptions{})
-		return err
+		return unlessThere(err)
 	})
 	if err != nil {
 		return fmt.Errorf("creating the hub's Service: %w", err)

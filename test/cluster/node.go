@@ -367,9 +367,7 @@ func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
 	if err := c.registerNode(ctx, node, corev1.ConditionTrue); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
-	defer cancel()
-	return poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
+	return c.poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
 }
 
 // registerNode creates the Node with its addresses, resources and this condition Ready.

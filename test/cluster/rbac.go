@@ -36,7 +36,7 @@ func (c *Cluster) grantRoles(ctx context.Context) error {
 	})
 	for _, object := range objects {
 		// kube-apiserver makes the namespace kube-system a moment after it is ready.
-		err := poll(ctx, func(ctx context.Context) error { return c.create(ctx, object) })
+		err := c.poll(ctx, func(ctx context.Context) error { return unlessThere(c.create(ctx, object)) })
 		if err != nil {
 			return fmt.Errorf("granting roles: %w", err)
 		}

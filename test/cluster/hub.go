@@ -81,7 +81,7 @@ func (c *Cluster) StartHub(ctx context.Context) error {
 	if err := concurrently(c.Hubs, func(r *HubReplica) error { return c.startStep(ctx, r.Component) }); err != nil {
 		return err
 	}
-	return c.step("hub's API", func() error { return c.poll(ctx, c.hubReady) })
+	return c.step("hub's API", func() error { return c.AwaitHub(ctx) })
 }
 
 // newHubReplica makes a replica; nothing is started yet.
@@ -176,10 +176,12 @@ func (c *Cluster) startHubFront(ctx context.Context) error {
 	return nil
 }
 
-// hubReady asks for the hub's API through kube-apiserver, which finds out at its own pace that the hub is there.
-func (c *Cluster) hubReady(ctx context.Context) error {
-	_, err := c.client.Discovery().RESTClient().Get().AbsPath("/apis/hub.superedge.io/v1alpha1").DoRaw(ctx)
-	return err
+// AwaitHub waits for the hub's API through kube-apiserver, which finds out at its own pace that the hub is there.
+func (c *Cluster) AwaitHub(ctx context.Context) error {
+	return c.poll(ctx, func(ctx context.Context) error {
+		_, err := c.client.Discovery().RESTClient().Get().AbsPath("/apis/hub.superedge.io/v1alpha1").DoRaw(ctx)
+		return err
+	})
 }
 
 // registerHub creates the Service of the hub, which leads to the control plane's loopback, the Secret, and the

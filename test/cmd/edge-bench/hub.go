@@ -425,7 +425,8 @@ func loadHub(ctx context.Context, c *cluster.Cluster, f fleet) error {
 			return err
 		}
 	}
-	return pause(ctx, idleFor) // the aggregator notices
+	// If the aggregator has noticed that, it asks again at its own pace.
+	return errors.Join(pause(ctx, idleFor), c.AwaitHub(ctx))
 }
 
 // hubBench is a measurement.

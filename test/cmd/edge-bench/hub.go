@@ -346,6 +346,14 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	group, following := errgroup.WithContext(following)
+	group.Go(func() error {
+		select {
+		case err := <-c.Failed(): // nobody need wait for what follows from that
+			return err
+		case <-following.Done():
+			return nil
+		}
+	})
 	everything := &follower{base: config.Host, client: client, node: nodeName(0), heard: b.direct.heard}
 	ready := make(chan struct{})
 	group.Go(func() error { return everything.follow(following, func() { close(ready) }) })
@@ -357,6 +365,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	begin := time.Now()
 	b.startFollowers(following, group, config.Host, client)
 	if err := b.awaitComplete(following, o.fleet.nodes); err != nil {
+		stop() // those that follow would go on until their watches end, for 50 minutes
 		return nil, errors.Join(err, group.Wait())
 	}
 	b.figures.ready = figure{float64(everything.listed.Load()),

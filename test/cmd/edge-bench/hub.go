@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -32,8 +33,10 @@ const (
 	// protobufType and metadataType are what a wrapper accepts.
 	protobufType = "application/vnd.kubernetes.protobuf"
 	metadataType = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	// stillness is how long nothing must have arrived for all changes to have done so.
-	stillness = 2 * time.Second
+	// stillness is how long nothing must have arrived for all changes to have done so, and arriveWithin how long they
+	// may take.
+	stillness    = 2 * time.Second
+	arriveWithin = time.Minute
 )
 
 // followed is what a wrapper follows: a path and query, and what it accepts.
@@ -518,10 +521,10 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	took := time.Since(begin)
-	for end := time.Now(); time.Since(end) < stillness || !b.direct.quiet() || !b.through.quiet(); {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+	arriving, cancel := context.WithTimeout(ctx, arriveWithin)
+	defer cancel()
+	if err := await.NoError(arriving, 100*time.Millisecond, b.checkShares); err != nil {
+		return err
 	}
 	ended, err := cluster.ProcessorTime(hub.PID())
 	if err != nil {
@@ -545,7 +548,7 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 			used.Microseconds()/int64(events)))
 		b.add("CPU of the hub while nothing changes, a second", "", fmt.Sprintf("%.1f ms", 1e3*idle))
 	}
-	return b.checkShares()
+	return nil
 }
 
 // addMemory adds what memory the hub has.
@@ -604,8 +607,12 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 	return nil
 }
 
-// checkShares checks that the events are those of the nodes' own units: that the figures are of shares.
-func (b *hubBench) checkShares() error {
+// checkShares checks that all events have arrived, and that these are those of the nodes' own units: that the figures
+// are of shares.
+func (b *hubBench) checkShares(context.Context) error {
+	if !b.direct.quiet() || !b.through.quiet() {
+		return errors.New("events go on arriving")
+	}
 	var want int
 	perUnit := map[string]int{}
 	for i := range b.fleet.nodes {

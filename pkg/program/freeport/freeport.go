@@ -21,21 +21,28 @@ const (
 	tries       = 100
 )
 
+// claims are listeners at abstract names of sockets, one for each port that was given: by them other processes see that
+// the port is taken, also while nothing listens on it. They end with the process.
 var (
-	mu    sync.Mutex
-	given = map[int]bool{} // guarded by mu
+	mu     sync.Mutex
+	claims []net.Listener // guarded by mu
 )
 
-// Find returns a port of 127.0.0.1 on which nothing listens, and which this process was not given before. The error is
-// one of the system, or says that there is none.
+// Find returns a port of 127.0.0.1 on which nothing listens, and which it gave neither to this process before nor to
+// another one that runs. The error is one of the system, or says that there is none.
 func Find(ctx context.Context) (int, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	for range tries {
 		port := first + rand.IntN(last-first+1) //nolint:gosec // no secret
-		if given[port] {
+		claim, err := new(net.ListenConfig).Listen(ctx, "unix", fmt.Sprintf("@application-grid/port/%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
+		if err != nil {
+			return 0, fmt.Errorf("claiming a port: %w", err)
+		}
+		claims = append(claims, claim)
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
@@ -43,7 +50,6 @@ func Find(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("looking for a free port: %w", err)
 		}
-		given[port] = true
 		return port, listener.Close()
 	}
 	return 0, fmt.Errorf("none of %d ports from %d to %d is free", tries, first, last)

@@ -1,12 +1,18 @@
 package suite
 
 import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
@@ -204,16 +211,47 @@ func (t *Test) Identities(client dynamic.Interface, in string, more ...schema.Gr
 }
 
 // Kept waits until what the nodes see now is in the snapshots of their wrappers, which write one this time after a
-// change.
+// change, or later if that is large or the machine is busy. For a revision that changes nothing in it, such as that
+// after a restart, they write none: after ten times as long there is nothing to write.
 func (t *Test) Kept(writeDelay time.Duration, nodes ...*cluster.Node) {
 	t.Helper()
-	time.Sleep(3 * writeDelay) // a snapshot of the last change is begun by then
+	time.Sleep(3 * writeDelay) // one of what changes without a revision, such as the neighbours, is begun by then
 	for _, node := range nodes {
+		client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
+		t.Must(err)
+		list, err := client.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+		t.Must(err)
+		seen, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+		t.Must(err)
+		begin := time.Now()
 		t.Eventually("there is a snapshot of "+node.Name(), func() error {
-			_, err := os.Stat(node.SnapshotFile())
+			kept, err := revisionIn(node.SnapshotFile())
+			if err == nil && kept < seen && time.Since(begin) < 10*writeDelay {
+				err = fmt.Errorf("it is of the revision %d, not %d", kept, seen)
+			}
 			return err
 		})
 	}
+}
+
+// revisionIn is the revision of the state in a snapshot. The format is pkg/storage/snapshot's: a head of 12 bytes, and
+// compressed values with their lengths, of which the first is JSON.
+func revisionIn(file string) (uint64, error) {
+	data, err := os.ReadFile(file) //nolint:gosec // of a test's node
+	if err != nil {
+		return 0, err
+	}
+	compressed, err := gzip.NewReader(bytes.NewReader(data[12:]))
+	if err != nil {
+		return 0, err
+	}
+	values := bufio.NewReader(compressed)
+	if _, err := binary.ReadUvarint(values); err != nil {
+		return 0, err
+	}
+	var content struct{ State struct{ Revision uint64 } }
+	err = json.NewDecoder(values).Decode(&content)
+	return content.State.Revision, err
 }
 
 // Is returns a question to wait for, which is answered by an error unless a value is the one that is wanted.

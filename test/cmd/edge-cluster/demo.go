@@ -207,6 +207,18 @@ func (o *options) show(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
+// sight is whom a node's traffic reaches, and whom it should.
+type sight struct {
+	reached  workload.Reached
+	expected []string
+}
+
+func (s sight) right() bool { return slices.Equal(s.reached.Nodes(), s.expected) }
+
+func (d *demo) see(ctx context.Context, from *cluster.Node) sight {
+	return sight{d.look(ctx, from), d.expected(ctx, from)}
+}
+
 // follow waits until every node reaches exactly its own unit, prints what is reached and returns the time it
 // took. After the deadline it prints what there is instead; the error then wraps errWrong.
 func (d *demo) follow(ctx context.Context) (time.Duration, error) {
@@ -216,11 +228,14 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	var mu sync.Mutex
 	var latest time.Duration
 	var group sync.WaitGroup
-	for _, node := range d.cluster.Nodes() {
+	nodes := d.cluster.Nodes()
+	seen := make([]sight, len(nodes))
+	for i, node := range nodes {
 		group.Go(func() {
-			for !slices.Equal(d.look(waiting, node).Nodes(), d.expected(waiting, node)) {
+			for seen[i] = d.see(waiting, node); !seen[i].right(); seen[i] = d.see(waiting, node) {
 				select {
 				case <-waiting.Done():
+					seen[i] = d.see(ctx, node) // the deadline has cut off the last one
 					return
 				case <-time.After(lookInterval):
 				}
@@ -234,7 +249,7 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, errors.New("interrupted")
 	}
-	return latest, d.print(ctx)
+	return latest, d.print(nodes, seen)
 }
 
 // expected are the nodes of the node's own unit that run an echo pod, in order; workload.Refused if there are
@@ -258,28 +273,26 @@ func (d *demo) expected(ctx context.Context, from *cluster.Node) []string {
 	return slices.Sorted(maps.Keys(nodes))
 }
 
-// print looks once more and prints a table; the error tells where it is not as expected.
-func (d *demo) print(ctx context.Context) error {
-	nodes := d.cluster.Nodes()
+// print prints a table of what was seen; the error tells where it is not as expected.
+func (d *demo) print(nodes []*cluster.Node, seen []sight) error {
 	fmt.Printf("   %-22s", "from")
 	for _, node := range nodes {
 		fmt.Printf("%8s", node.Spec.Name)
 	}
 	fmt.Printf("%12s\n", "nobody")
 	var wrong []string
-	for _, from := range nodes {
-		reached := d.look(ctx, from)
+	for i, from := range nodes {
 		fmt.Printf("   %-22s", fmt.Sprintf("%s (%s)", from.Spec.Name, d.units[from.Spec.Name]))
 		for _, node := range nodes {
-			fmt.Printf("%8s", reached.Count(node.Spec.Name))
+			fmt.Printf("%8s", seen[i].reached.Count(node.Spec.Name))
 		}
 		verdict := "ok"
-		if expected := d.expected(ctx, from); !slices.Equal(reached.Nodes(), expected) {
+		if !seen[i].right() {
 			verdict = "WRONG"
 			wrong = append(wrong, fmt.Sprintf("from %s it should be %s", from.Spec.Name,
-				strings.Join(expected, " and ")))
+				strings.Join(seen[i].expected, " and ")))
 		}
-		fmt.Printf("%12s   %s\n", reached.Count(workload.Refused), verdict)
+		fmt.Printf("%12s   %s\n", seen[i].reached.Count(workload.Refused), verdict)
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %s", errWrong, strings.Join(wrong, "; "))

@@ -273,6 +273,8 @@ func (s *site) expectTheirs() {
 		}
 		return nil
 	})
+	// The pods that were made meanwhile are replaced.
+	s.Shell("kubectl -n " + theirs + " rollout status daemonset --timeout=2m")
 	s.expectOn(theirs, "application-grid-wrapper", "node0", "node1")
 	s.expectOn(theirs, "statefulset-grid-daemon", "cloud0", "node0", "node1")
 	s.expectTheirRights()

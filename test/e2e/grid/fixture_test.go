@@ -93,6 +93,20 @@ func (f *fixture) relabel(node, unit string) {
 	f.Must(shared.RelabelNode(f.ctx, node, f.key, unit))
 }
 
+// report is what a kubelet says of its node: a patch, because the node controllers write the Node too.
+func (f *fixture) report(node string, ready corev1.ConditionStatus) {
+	f.Helper()
+	phase := corev1.NodePending // kwok sends heartbeats for nodes that run
+	if ready == corev1.ConditionTrue {
+		phase = corev1.NodeRunning
+	}
+	patch := fmt.Appendf(nil, `{"status":{"phase":%q,"conditions":[{"type":"Ready","status":%q,"reason":"Test",`+
+		`"lastTransitionTime":%q}]}}`, phase, ready, time.Now().UTC().Format(time.RFC3339))
+	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+		"status")
+	f.Must(err)
+}
+
 var resources = map[string]schema.GroupVersionResource{
 	"DeploymentGrid":  {Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"},
 	"StatefulSetGrid": {Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"},

@@ -49,19 +49,8 @@ func (f *fixture) waved(count int, rollout string) sites {
 // heard has the control plane lose contact with units, or hear of them again.
 func (s sites) heard(f *fixture, ready corev1.ConditionStatus, units ...string) {
 	f.Helper()
-	phase := corev1.NodePending // kwok sends heartbeats for nodes that run
-	if ready == corev1.ConditionTrue {
-		phase = corev1.NodeRunning
-	}
 	for _, unit := range units {
-		node, err := f.client.CoreV1().Nodes().Get(f.ctx, s[unit], metav1.GetOptions{})
-		f.Must(err)
-		node.Status.Phase = phase
-		node.Status.Conditions = []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: ready, Reason: "Test", LastTransitionTime: metav1.Now(),
-		}}
-		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
-		f.Must(err)
+		f.report(s[unit], ready)
 	}
 }
 

@@ -103,16 +103,8 @@ func TestUnreachable(t *testing.T) {
 	f.node("east")
 	name := f.namespace + "-far"
 	f.bareNode(name, "far")
-	ready := func(status corev1.ConditionStatus) {
-		t.Helper()
-		node, err := f.client.CoreV1().Nodes().Get(f.ctx, name, metav1.GetOptions{})
-		f.Must(err)
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test"}}
-		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
-		f.Must(err)
-	}
 	f.apply(deploymentGrid("demo"))
-	ready(corev1.ConditionUnknown)
+	f.report(name, corev1.ConditionUnknown)
 	f.Eventually("one unit is ready, and one cannot be reached", func() error {
 		status, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "demo").Object, "status")
 		if fmt.Sprint(status["units"], status["readyUnits"], status["unreachableUnits"]) != "2 1 1" {
@@ -126,7 +118,7 @@ func TestUnreachable(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3,
 		"far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
-	ready(corev1.ConditionTrue)
+	f.report(name, corev1.ConditionTrue)
 	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "far")
 }
 

@@ -271,17 +271,7 @@ func TestRolloutOffline(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	nodes := f.rolledOut("unreachable: Defer")
-	// kwok's heartbeats are for nodes that run.
-	connected := func(status corev1.ConditionStatus, phase corev1.NodePhase) {
-		t.Helper()
-		node, err := f.client.CoreV1().Nodes().Get(f.ctx, nodes["eu-4"], metav1.GetOptions{})
-		f.Must(err)
-		node.Status.Phase = phase
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test"}}
-		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
-		f.Must(err)
-	}
-	connected(corev1.ConditionUnknown, corev1.NodePending)
+	f.report(nodes["eu-4"], corev1.ConditionUnknown)
 	f.Eventually("the site is offline", func() error {
 		u := f.get("DeploymentGrid", "demo")
 		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", "eu-4",
@@ -298,7 +288,7 @@ func TestRolloutOffline(t *testing.T) {
 	if deferred := f.rolloutOf("demo")["deferred"]; deferred != int64(1) {
 		t.Errorf("%v deferred", deferred)
 	}
-	connected(corev1.ConditionTrue, corev1.NodeRunning)
+	f.report(nodes["eu-4"], corev1.ConditionTrue)
 	f.Eventually("the site follows", func() error {
 		if images := f.images(); images["eu"]["two"] != rolloutWaves["eu"] {
 			return fmt.Errorf("%v", images)

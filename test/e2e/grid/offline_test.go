@@ -266,11 +266,14 @@ func TestServerThatLostTheNodes(t *testing.T) {
 		"no node is in east, west")
 	f.stays("nothing is deleted, not even after the grace time", grace+time.Second,
 		suite.Is(children, func() string { return f.names("Deployment") + " " + f.names("DaemonSet") }))
-	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
-		"message")
-	if !strings.Contains(state, "has no nodes at all") {
-		f.Errorf("the state of unit east says %q", state)
-	}
+	f.Eventually("the state of unit east says why", func() error {
+		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
+			"message")
+		if !strings.Contains(state, "has no nodes at all") {
+			return fmt.Errorf("it says %q", state)
+		}
+		return nil
+	})
 	interposer.Behave(cluster.Behaviour{})
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)

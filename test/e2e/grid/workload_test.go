@@ -1,6 +1,7 @@
 package grid
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -237,11 +238,13 @@ func TestConflict(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "mine", "Degraded=True", "UnitsFailed", "c: NameConflict",
 		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
-	metrics, err := controller.Metrics(f.ctx)
-	f.Must(err)
-	if !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
-		f.Error("the metrics do not count the conflict")
-	}
+	f.Eventually("the metrics count the conflict", func() error { // of the controller's cache
+		metrics, err := controller.Metrics(f.ctx)
+		if err == nil && !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
+			err = errors.New("they do not")
+		}
+		return err
+	})
 }
 
 func TestKeyWithASlash(t *testing.T) {

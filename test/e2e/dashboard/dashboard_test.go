@@ -73,7 +73,7 @@ func TestDashboard(t *testing.T) {
 	})
 	mark, err := shared.AuditMark()
 	f.Must(err)
-	d := f.dashboard("--namespace=" + f.namespace)
+	d := f.dashboard("--namespace="+f.namespace, fmt.Sprintf("--port=%d", suite.FreePort(t))) // for expectToken
 	b := f.browse(d.url)
 	b.until("it is live", `document.getElementById("connection").textContent === "Live"`)
 	if hash := evaluate[string](b, "location.hash"); hash != "#/" {

@@ -35,7 +35,7 @@ func TestServingCertificateOfTheCluster(t *testing.T) {
 	}, metav1.CreateOptions{})
 	f.Must(err)
 
-	const address = "127.0.0.1:51106"
+	const address = "127.0.0.1:21106" // no port that a client is given
 	cmd := exec.Command(suite.Binary(t, "application-grid-wrapper"), append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",
 		"--cert-dir="+t.TempDir(), "--state-dir=")...)
 	f.Must(node.Start(cmd))

@@ -87,7 +87,7 @@ func (f *fixture) leads(node *cluster.Node, name string, pods ...string) error {
 	}
 	answered := map[string]bool{}
 	for _, address := range addresses {
-		ctx, cancel := context.WithTimeout(f.ctx, time.Second)
+		ctx, cancel := context.WithTimeout(f.ctx, 3*time.Second) // on a busy machine
 		answer, err := workload.Ask(ctx, node, "http://"+net.JoinHostPort(address, strconv.Itoa(workload.Port))+"/")
 		cancel()
 		if err != nil {

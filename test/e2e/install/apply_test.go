@@ -157,7 +157,7 @@ func (f *fixture) remove(controller *cluster.Controller, overlay string, before 
 	f.kubectl("-n", "kube-system", "rollout", "restart", "deployment", "application-grid-controller")
 	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2", "edge1 edge2") // none is an edge node now: not on one
 	f.kubectl("delete", "-k", overlay)
-	f.deleteCRDs()
+	f.deleteCRDs("-k", filepath.Join(manifests, "crds"))
 	f.Eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while
 		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 			filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
@@ -193,11 +193,12 @@ func (f *fixture) waitForWrapper() {
 		`{"spec":{"template":{"spec":{"affinity":null}}}}`)
 }
 
-// deleteCRDs deletes them and waits until they are gone. kube-apiserver sometimes fails to remove the (no) objects of
-// a CRD, InstanceDeletionFailed, and looks at it again only five minutes later, or when the CRD changes.
-func (f *fixture) deleteCRDs() {
+// deleteCRDs deletes the CRDs of kubectl's arguments, and waits until the cluster has none. kube-apiserver sometimes
+// fails to remove the (no) objects of a CRD, InstanceDeletionFailed, and looks at it again only five minutes later, or
+// when the CRD changes.
+func (f *fixture) deleteCRDs(these ...string) {
 	f.Helper()
-	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
+	f.kubectl(slices.Concat([]string{"delete", "--wait=false"}, these)...)
 	crds := suite.Dynamic(f, f.Cluster.RESTConfig()).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"})
 	begin := time.Now()

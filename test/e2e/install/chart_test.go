@@ -497,7 +497,7 @@ func TestChartOnACluster(t *testing.T) {
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	f.helm("uninstall", "application-grid", "--wait")
-	f.deleteCRDs() // helm leaves them
+	f.deleteCRDs("-k", filepath.Join(manifests, "crds")) // helm leaves them
 	f.expectInventory(before)
 }
 

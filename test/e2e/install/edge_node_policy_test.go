@@ -42,7 +42,7 @@ func TestEdgeNodePolicy(t *testing.T) {
  scope: Cluster, names: {plural: ciliumnodes, singular: ciliumnode, kind: CiliumNode}, versions: [{name: v2, served: true, storage: true,
  schema: {openAPIV3Schema: {type: object}}}]}}`))
 	f.refused("there is Cilium", "Cilium is installed")
-	f.kubectl("delete", "crd", "ciliumnodes.cilium.io", "--wait=false")
+	f.deleteCRDs("crd", "ciliumnodes.cilium.io")
 	f.taken("Cilium is gone")
 
 	// manifests/cilium has another policy in place of that one.

@@ -39,7 +39,8 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
 	f.writeKubeadmsKubeProxy("apply")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	before := f.inventory()
+	before, err := f.inventory()
+	f.Must(err)
 
 	f.kubectl("apply", "-k", filepath.Join(manifests, "crds"), "--validate=strict")
 	overlay := f.overlay("kubeadm")
@@ -306,10 +307,12 @@ func (f *fixture) expectPods(app, label string, nodes ...string) {
 
 // inventory is all that is in the cluster, by kind, namespace and name; of names that the API server made, what
 // they begin with. Events, which end by themselves, and the past versions of workloads are left out.
-func (f *fixture) inventory() map[string]int {
+func (f *fixture) inventory() (map[string]int, error) {
 	f.Helper()
 	lists, err := f.client.Discovery().ServerPreferredResources()
-	f.Must(err)
+	if err != nil {
+		return nil, err
+	}
 	client := suite.Dynamic(f, f.Cluster.RESTConfig())
 	inventory := map[string]int{}
 	for _, list := range lists {
@@ -321,7 +324,9 @@ func (f *fixture) inventory() map[string]int {
 				continue
 			}
 			objects, err := client.Resource(group.WithResource(resource.Name)).List(f.ctx, metav1.ListOptions{})
-			f.Must(err)
+			if err != nil {
+				return nil, err // discovery may still name what is gone
+			}
 			for _, object := range objects.Items {
 				name := object.GetName()
 				if generated := object.GetGenerateName(); generated != "" {
@@ -334,14 +339,17 @@ func (f *fixture) inventory() map[string]int {
 	if len(inventory) < 50 {
 		f.Fatalf("an inventory of %d objects is not that of a cluster", len(inventory))
 	}
-	return inventory
+	return inventory, nil
 }
 
 // expectInventory waits until there is again what there was.
 func (f *fixture) expectInventory(before map[string]int) {
 	f.Helper()
 	f.Eventually(fmt.Sprintf("nothing is left beside the %d objects that were there", len(before)), func() error {
-		now := f.inventory()
+		now, err := f.inventory()
+		if err != nil {
+			return err
+		}
 		var differences []string
 		for _, name := range slices.Sorted(maps.Keys(now)) {
 			if now[name] != before[name] {

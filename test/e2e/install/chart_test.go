@@ -439,7 +439,8 @@ func TestChartOnACluster(t *testing.T) {
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
 	f.writeKubeadmsKubeProxy("apply")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
-	before := f.inventory()
+	before, err := f.inventory()
+	f.Must(err)
 
 	onEdge := func() {
 		t.Helper()

@@ -418,13 +418,18 @@ func TestStatefulSets(t *testing.T) {
 	expectImages("a canary: partition 2", "one/one/two")
 	f.expectReady("StatefulSetGrid", "db", 1)
 	f.stays("the partition holds", 2*time.Second, suite.Is("one/one/two", images))
-	seen := f.watchImages(images)
+	mark := f.auditMark()
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
 	expectImages("the rest follows", "two/two/two")
-	if got := seen(); !strings.Contains(got, "one/two/two") || strings.Contains(got, "two/one/two") {
-		f.Errorf("the update was to go from the last to the first: %s", got)
-	}
 	f.expectReady("StatefulSetGrid", "db", 1)
+	made, err := shared.Audited(mark, func(r request) bool {
+		return r.ObjectRef.Resource == "pods" && r.ObjectRef.Namespace == f.namespace && r.ResponseStatus.Code == 201 &&
+			r.ObjectRef.Subresource == ""
+	})
+	f.Must(err)
+	if len(made) != 2 || made[0].ObjectRef.Name != "db-east-1" || made[1].ObjectRef.Name != "db-east-0" {
+		f.Errorf("the update was to go from the last to the first: %+v", made)
+	}
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: OnDelete, rollingUpdate: null}, template: {spec: {containers: [{name: c, image: three}]}}}}`)
 	f.Eventually("the set waits for deletions", func() error {
@@ -450,30 +455,6 @@ func TestStatefulSets(t *testing.T) {
 	f.Must(err)
 	if len(claims.Items) != 3 {
 		f.Errorf("the claims were to stay, and %d are left", len(claims.Items))
-	}
-}
-
-// watchImages notes what is seen until the function that it returns is called.
-func (f *fixture) watchImages(images func() string) func() string {
-	stop, done := make(chan struct{}), make(chan struct{})
-	var seen []string
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond):
-				if now := images(); len(seen) == 0 || seen[len(seen)-1] != now {
-					seen = append(seen, now)
-				}
-			}
-		}
-	}()
-	return func() string {
-		close(stop)
-		<-done
-		return strings.Join(seen, ", ")
 	}
 }
 

@@ -52,8 +52,9 @@ func TestTolerateUnreachable(t *testing.T) {
 			[]byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
 		f.Must(err)
 	}
-	taint(fmt.Sprintf(`[{"key":%q,"effect":"NoExecute"}]`, corev1.TaintNodeUnreachable))
 	f.Eventually("pods without the toleration are evicted", func() error {
+		// Again and again: the node controller, which hears of the node, takes it away every 5 s.
+		taint(fmt.Sprintf(`[{"key":%q,"effect":"NoExecute"}]`, corev1.TaintNodeUnreachable))
 		for _, uid := range uids("leaving") {
 			if slices.Contains(leaving, uid) {
 				return fmt.Errorf("pod %s is still there", uid)

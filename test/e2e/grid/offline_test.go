@@ -93,6 +93,12 @@ func (f *fixture) gridsOfEveryKind() {
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)
+	f.awaitRest()
+}
+
+// awaitRest waits until no controller writes to what is in the test's namespace.
+func (f *fixture) awaitRest() {
+	f.Helper()
 	f.Eventually("nothing more is written for a second", func() error {
 		mark := f.auditMark()
 		time.Sleep(time.Second)

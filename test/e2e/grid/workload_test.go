@@ -151,9 +151,7 @@ func TestImmutableField(t *testing.T) {
 		"west: Rejected", "field is immutable")
 	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "west")
 	f.expectEvent("DeploymentGrid", "demo", "Rejected", "west", "field is immutable")
-	if pods := f.pods("demo-east"); len(pods) != 2 {
-		f.Errorf("unit east was to have 2 pods, and has %d", len(pods))
-	}
+	f.Eventually("unit east has 2 pods", suite.Is(2, func() int { return len(f.pods("demo-east")) }))
 	if pods := f.pods("demo-west"); len(pods) != 1 {
 		f.Errorf("unit west was to keep its pod, and has %d", len(pods))
 	}

@@ -50,9 +50,7 @@ func TestDeployments(t *testing.T) {
 
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 3)
-	if pods := f.pods("demo-"); len(pods) != 3 {
-		f.Errorf("got %d pods, want 3", len(pods))
-	}
+	f.Eventually("the others end", suite.Is(3, f.demoPods)) // a Deployment is complete before
 	f.expectOneCreateEach(mark, "deployments", 3)
 	applies := f.requests(mark, func(a cluster.Request) bool {
 		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && a.IsWrite()

@@ -78,6 +78,9 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service, metav1.DeleteOptions{}))
 	f.follows("the Service is deleted: no names", func() error { return onEveryNode(f.allUnknown) })
 	f.createService()
+	for unit, pods := range addresses {
+		f.published(unit, pods)
+	}
 	f.follows("the Service is back", func() error { return onEveryNode(own) })
 
 	f.Must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-west", metav1.DeleteOptions{}))
@@ -86,6 +89,8 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.Must(f.asUnit(f.Node("east1"), addresses["east"]))
 
 	f.Must(f.dynamic.Resource(gridsResource).Namespace(f.namespace).Delete(f.ctx, grid, metav1.DeleteOptions{}))
+	// The garbage collector hears of the CRD within 30 s, and looks at the grid after pauses of 10, 20, 40 s and so on.
+	f.Patience.Within = 2 * deadline
 	f.Eventually("the grid is deleted, and its sets and pods: no names",
 		func() error { return onEveryNode(f.allUnknown) })
 }

@@ -142,6 +142,7 @@ func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	size := len(f.version(node).data)
 	other := strings.Replace(address, "10.244.", "10.245.", 1)
 	f.setAddress(units[node.Spec.Name], 0, other)
+	f.published(units[node.Spec.Name], []string{other})
 	f.follows("the clock is set back: the next version is noticed",
 		func() error { return f.answers(node, f.name(0), "A", other) })
 	if now := f.version(node); len(now.data) != size || !now.modified.After(future) {

@@ -77,15 +77,15 @@ func TestDeadNeighbours(t *testing.T) {
 		return count
 	}
 	said := func() int { return strings.Count(logged.String(), options.Address) }
-	polls, late, lines := counted("status"), counted("timeout"), said()
+	polls, lines := counted("status"), said()
 	soon.UntilQuiet(t, func() string {
 		if n := counted("status"); n < polls+3 {
 			return fmt.Sprintf("%d polls, then %d", polls, n)
 		}
 		return ""
 	})
-	// A poll that takes too long on a busy machine is a change.
-	if n := said(); n != lines && counted("timeout") == late {
+	// A poll that takes too long on a busy machine is a change, and so is the next one that does not.
+	if n := said(); n != lines && counted("timeout") == 0 {
 		t.Errorf("%d lines of the log name the health service, later %d, and nothing had changed", lines, n)
 	}
 }

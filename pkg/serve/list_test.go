@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -437,18 +438,14 @@ func TestRestoredIsMarked(t *testing.T) {
 			t.Errorf("%s: %d, %v", path, got.code, got.header)
 		}
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.get(servicesPath+"?watch=true&timeoutSeconds=600", marked...)
-	}()
-	time.Sleep(100 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	watch := c.request(ctx, servicesPath+"?watch=true&timeoutSeconds=600", marked...)
+	defer watch.Body.Close()
 	c.serveAsOf(0)
 	c.store.Services().Apply(wiretest.Object(service("other")))
-	select {
-	case <-ended:
-	case <-time.After(20 * time.Second):
-		t.Error("a watch of what was restored goes on")
+	if _, err := io.Copy(io.Discard, watch.Body); err != nil {
+		t.Errorf("a watch of what was restored goes on: %v", err)
 	}
 	if got := c.get(slicesPath, marked...); got.header.Get(RestoredHeader) != "" {
 		t.Error("the upstream's state is marked")

@@ -435,14 +435,21 @@ func TestAbsentResource(t *testing.T) {
 	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
 	f.expect(served.Services, "a,b,c")
 	f.expect(served.EndpointSlices, served.ErrAbsent.Error())
-	if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
-		t.Errorf("got %+v", s)
-	}
+	// The state follows what is served.
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
+			return fmt.Sprintf("got %+v", s)
+		}
+		return ""
+	})
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.expect(served.EndpointSlices, "a-1")
-	if s := f.state("endpointslices"); s.Absent || !s.Synced {
-		t.Errorf("got %+v", s)
-	}
+	soon.UntilQuiet(t, func() string {
+		if s := f.state("endpointslices"); s.Absent || !s.Synced {
+			return fmt.Sprintf("got %+v", s)
+		}
+		return ""
+	})
 }
 
 // TestAbsentEndpointsHoldNothingUp: where the upstream no longer serves legacy Endpoints, the annotations of

@@ -202,14 +202,11 @@ func startWhileAway(t *testing.T, name, source string, resources ...string) {
 
 // TestNobodyListens is the same for connections that are refused.
 func TestNobodyListens(t *testing.T) {
-	a := newAPI(t)
-	url := a.URL
-	a.Close()
 	path := filepath.Join(t.TempDir(), "hosts")
 	present := "127.0.0.1 localhost\n" + block(east0)
 	writeFile(t, path, present)
 	before := mustStat(t, path)
-	d := startDaemon(t, url, path)
+	d := startDaemon(t, "http://127.0.0.1:1", path)
 	d.says(t, "connection refused")
 	untouched(t, path, before, present)
 }

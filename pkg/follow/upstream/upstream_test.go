@@ -706,12 +706,8 @@ func TestWhetherTheUpstreamIsThere(t *testing.T) {
 		host              func() string
 		reachable, silent bool
 	}{
-		"one that answers": {func() string { return serve(t, smallCluster()) }, true, false},
-		"one that refuses connections": {func() string {
-			server := httptest.NewServer(http.NotFoundHandler())
-			defer server.Close()
-			return server.URL
-		}, false, false},
+		"one that answers":             {func() string { return serve(t, smallCluster()) }, true, false},
+		"one that refuses connections": {func() string { return "http://127.0.0.1:1" }, false, false},
 		"one that does not know the wrapper": {
 			func() string { return serve(t, failing(http.StatusUnauthorized)) }, true, false,
 		},

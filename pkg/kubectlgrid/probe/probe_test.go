@@ -16,6 +16,9 @@ import (
 
 var errNone = errors.New("none")
 
+// nowhere refuses connections.
+const nowhere = "127.0.0.1:1"
+
 // TestConnect: each connection counts where the kernel sent it, answered or not.
 func TestConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -24,12 +27,7 @@ func TestConnect(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	open := netip.MustParseAddrPort(listener.Addr().String())
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := netip.MustParseAddrPort(other.Addr().String())
-	_ = other.Close()
+	closed := netip.MustParseAddrPort(nowhere)
 	a, b := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
 
 	sources := map[netip.AddrPort]bool{}
@@ -116,8 +114,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%d bytes, %d times", len(text), times)
 		}
 	}
-	server.Close()
-	if result := Answers(t.Context(), server.URL, 2, time.Second); result.Nobody != 2 || len(result.Answers) != 0 {
+	if result := Answers(t.Context(), "http://"+nowhere, 2, time.Second); result.Nobody != 2 || len(result.Answers) != 0 {
 		t.Errorf("got %+v", result)
 	}
 }

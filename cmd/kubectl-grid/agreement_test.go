@@ -287,7 +287,7 @@ func overviewFindings(t *testing.T) []gridview.Finding {
 		t.Fatal(err)
 	}
 	base, token, _ := strings.Cut(strings.TrimSpace(line), "/#token=")
-	for range 100 {
+	for range 600 {
 		var overview struct {
 			Findings  []gridview.Finding
 			Diagnosed bool

@@ -258,8 +258,12 @@ func TestLarge(t *testing.T) {
 	if len(o.Map.Units) != units || len(o.Services) != of || o.Map.Units[0].State != gridview.MapReady || held > 128<<20 {
 		t.Errorf("%d units, %d Services, %d bytes held", len(o.Map.Units), len(o.Services), held)
 	}
-	put(t, f, slice("s0", "s0-0", names[1:100]...))
-	one := measure("an overview after a change of a slice", func() { o = f.overview("") })
+	// The shortest of several, because something else may have the processor for longer than one takes.
+	one := time.Hour
+	for i := range 5 {
+		put(t, f, slice("s0", "s0-0", names[1:96+i]...))
+		one = min(one, measure("an overview after a change of a slice", func() { o = f.overview("") }))
+	}
 	if o.Map.Units[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
 		t.Errorf("%+v, %+v", o.Map.Units[0], o.Services[0])
 	}

@@ -169,7 +169,7 @@ func (s *site) awaitConverged() {
 // refused that were only slow.
 func (s *site) expectIsolated() {
 	s.Helper()
-	got := workload.Reach(s.ctx, s.node, s.canary, tries)
+	got := workload.Reach(s.ctx, s.node, s.canary, 2*tries) // nothing asks again here
 	delete(got, workload.Refused)
 	if nodes := strings.Join(got.Nodes(), " "); nodes != near1+" "+near2 {
 		s.Errorf("the change in the cloud arrived although the fault lasts: the node reaches %s", nodes)

@@ -379,13 +379,16 @@ func (p *pages) remove() {
 	if set.Spec.Template.Spec.Affinity != nil {
 		p.Errorf("kubeadm's kube-proxy still has %+v", set.Spec.Template.Spec.Affinity)
 	}
-	for _, node := range everybody {
-		for _, pod := range p.podsOn(node) {
-			if strings.Contains(pod, "grid") || strings.Contains(pod, "edge") {
-				p.Errorf("pod %s is left on %s", pod, node)
+	p.Eventually("no pod is left", func() error {
+		for _, node := range everybody {
+			for _, pod := range p.podsOn(node) {
+				if strings.Contains(pod, "grid") || strings.Contains(pod, "edge") {
+					return fmt.Errorf("pod %s is left on %s", pod, node)
+				}
 			}
 		}
-	}
+		return nil
+	})
 	p.check(open)
 }
 

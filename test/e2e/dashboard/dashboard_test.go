@@ -101,9 +101,8 @@ func (f *fixture) expectOverview(b *browser) {
 	f.Helper()
 	b.until("a Service without a ready endpoint is a problem of the unit",
 		`document.querySelector("#map .group a")?.dataset.unit === "north"`)
-	if text := evaluate[string](b, `document.getElementById("summary").textContent`); text != "3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids." {
-		f.Errorf("the summary is %s", text)
-	}
+	b.until("the summary", `document.getElementById("summary").textContent ===
+		"3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids."`)
 	if first := evaluate[string](b, `document.querySelector("#service-table tbody tr").textContent`); !strings.HasPrefix(first, f.namespace+"/cache") {
 		f.Errorf("the first Service is %s", first)
 	}

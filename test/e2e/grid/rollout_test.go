@@ -27,7 +27,7 @@ const rolloutDeadline = 3 * time.Minute
 var rolloutWaves = map[string]int{"lab": 2, "eu": 8, "us": 20}
 
 // rolloutGrid is a grid that is rolled out to them. EXTRA stands for more of spec.rollout.
-const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 6,
+const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 12,
 	template: {` + selector + `, template: ` + podTemplate + `},
 	rollout: {waves: [
 		{name: lab, units: {names: ["lab-*"]}, maxUnavailable: 1},
@@ -332,7 +332,7 @@ func TestOverrides(t *testing.T) {
 func TestRolloutOfOtherKinds(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
-	const rollout = `progressDeadlineSeconds: 3, rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
+	const rollout = `progressDeadlineSeconds: 10, rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY,
 		template: {replicas: 2, serviceName: x, updateStrategy: {rollingUpdate: {partition: 1}}, ` + selector + `, template: ` + podTemplate + `}, ` + rollout + `}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY,
@@ -360,7 +360,7 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 		if name == "db" {
 			const waits = "east: updateStrategy.rollingUpdate.partition is 1, and keeps db-east-0 as before"
 			f.Eventually("it waits for a smaller partition", reaches("Progressing", waits))
-			f.stays("it has no deadline", 5*time.Second, reaches("Progressing", waits))
+			f.stays("it has no deadline", 12*time.Second, reaches("Progressing", waits))
 			if pods := f.pods("db-east-"); pods[0].Spec.Containers[0].Image != "one" || pods[1].Spec.Containers[0].Image != "two" {
 				t.Errorf("the partition is not kept: %v", pods)
 			}

@@ -285,3 +285,35 @@ func TestCheckToleratesTaints(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAJobDoesNotSay: only a condition of a Job that is true ends a check.
+func TestWhatAJobDoesNotSay(t *testing.T) {
+	wave := named("lab", "lab")
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	f, grid := demo(t, in("lab"), func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = inWaves(wave) })
+	f.rolls(grid, "lab")
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.rolls(grid, "lab")
+	for _, c := range []struct {
+		says  batchv1.JobConditionType
+		is    corev1.ConditionStatus
+		phase v1.RolloutPhase
+	}{
+		{batchv1.JobComplete, corev1.ConditionFalse, v1.RolloutSoaking},
+		{batchv1.JobFailed, corev1.ConditionUnknown, v1.RolloutSoaking},
+		{batchv1.JobSuspended, corev1.ConditionTrue, v1.RolloutSoaking},
+		{batchv1.JobComplete, corev1.ConditionTrue, v1.RolloutComplete},
+	} {
+		jobs := &batchv1.JobList{}
+		if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
+			t.Fatalf("%d Jobs, %v", len(jobs.Items), err)
+		}
+		jobs.Items[0].Status.Conditions = []batchv1.JobCondition{{Type: c.says, Status: c.is}}
+		if err := f.client.Status().Update(f.Context(), &jobs.Items[0]); err != nil {
+			t.Fatal(err)
+		}
+		f.step(time.Minute)
+		f.passes(grid)
+		f.expectPhase(grid, c.phase, "")
+	}
+}

@@ -51,3 +51,34 @@ func TestUnboundTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoIsReviewed: kube-apiserver is asked what callers may do, but for requests of the group that it has handed on,
+// unless a flag has it asked about these too.
+func TestWhoIsReviewed(t *testing.T) {
+	t.Parallel()
+	alice := &user.DefaultInfo{Name: "alice"}
+	for name, test := range map[string]struct {
+		user      user.Info
+		group     string
+		reviewAll bool
+		reviewed  bool
+	}{
+		"directly":                    {alice, hubv1alpha1.GroupName, false, true},
+		"handed on":                   {fronted{alice}, hubv1alpha1.GroupName, false, false},
+		"handed on, all are reviewed": {fronted{alice}, hubv1alpha1.GroupName, true, true},
+		"handed on, of another group": {fronted{alice}, "example.com", false, true},
+	} {
+		reviewed := false
+		callers := &callers{options: Config{ReviewAll: test.reviewAll}, next: authorizer.AuthorizerFunc(
+			func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				reviewed = true
+				return authorizer.DecisionNoOpinion, "", nil
+			})}
+		made, reason, err := callers.authorize(t.Context(), authorizer.AttributesRecord{
+			User: test.user, APIGroup: test.group, Resource: "shares", Name: "a1", Verb: "watch", ResourceRequest: true,
+		})
+		if err != nil || reviewed != test.reviewed || reviewed && made == authorizer.DecisionAllow {
+			t.Errorf("%s: reviewed %v, %v %q %v", name, reviewed, made, reason, err)
+		}
+	}
+}

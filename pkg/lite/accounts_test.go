@@ -203,13 +203,28 @@ func (f *fixture) readAll() {
 	f.kept(5)
 }
 
+// rewritten has the journal written anew, as it is when it has grown.
+func (f *fixture) rewritten() {
+	f.Helper()
+	f.server.mu.Lock()
+	defer f.server.mu.Unlock()
+	f.must(f.server.journal.Rewrite(f.server.store.all()))
+}
+
 // TestAccounts: after a loss of power, without the cloud, accounts get what each of them read, and nothing else.
 func TestAccounts(t *testing.T) {
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
+	f.rewritten()
 	f.rebootWithoutTheCloud()
 
+	if age, err := f.server.store.silence(); err != nil || age > time.Minute {
+		t.Errorf("kube-apiserver was last heard %s ago, %v", age, err)
+	}
+	if code, body := f.ask(f.tokenOf(dnsName), "/api/v1/services"); code != http.StatusOK {
+		t.Fatalf("got %d %s", code, body)
+	}
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		config := f.withToken(f.tokenOf(dnsName))
 		config.ContentType = contentType

@@ -2,8 +2,10 @@ package lite
 
 import (
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -80,9 +82,14 @@ func TestExpiredCertificate(t *testing.T) {
 	f := running(t)
 	f.stop()
 	f.cloud.end()
-	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
+	file := f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute))
+	both, err := os.ReadFile(file)
+	f.must(err)
+	certificate, key := pem.Decode(both)
+	f.must(os.WriteFile(file, append(key, pem.EncodeToMemory(certificate)...), 0o600)) // the key may be the first
+	f.writeKubeconfig(file)
 	f.start()
-	_, err := f.podsOfNode0(f.clientFor(f.kubelet()))
+	_, err = f.podsOfNode0(f.clientFor(f.kubelet()))
 	if err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		t.Errorf("the handshake has not failed: %v", err)
 	}

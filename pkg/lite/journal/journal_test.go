@@ -347,11 +347,13 @@ func TestHalfAFrame(t *testing.T) {
 	if err := errors.Join(j.Rewrite(big), j.CommitToBoth(gone)); err != nil {
 		t.Fatal(err)
 	}
-	damaged := copyDir(t, dir)
-	if err := os.WriteFile(newestFile(t, damaged), []byte("nothing"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, found, problems := open(t, damaged, nil); !equal(found, gone) || len(problems) != 1 {
-		t.Errorf("got %q and %v", found, problems)
+	for _, left := range []string{"nothing", (*seal)(nil).magic()} {
+		damaged := copyDir(t, dir)
+		if err := os.WriteFile(newestFile(t, damaged), []byte(left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, found, problems := open(t, damaged, nil); !equal(found, gone) || len(problems) != 1 {
+			t.Errorf("with %q left got %q and %v", left, found, problems)
+		}
 	}
 }

@@ -194,6 +194,7 @@ func TestUnbelievable(t *testing.T) {
 		"had objects":         listAfterObjects,
 		"the sink knows some": listAfterRestoredObjects,
 		"of another kind":     listOfAnotherKind,
+		"events of another":   eventsOfAnotherKind,
 		"no list at all":      objectForAList,
 		"nothing was known":   listAtFirst,
 		"the witness decides": listWithWitness,
@@ -263,6 +264,22 @@ func listOfAnotherKind(w *world) {
 	if err := s.State().Err; err == nil || err.Error() != want {
 		w.t.Errorf("%v, want %s", err, want)
 	}
+}
+
+func eventsOfAnotherKind(w *world) {
+	w.add("services", nil)
+	w.run()
+	w.expect("services=1")
+	w.sleep(10 * time.Second)
+	w.answer(watches(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
+		r.URL.Path = "/apis/discovery.k8s.io/v1/endpointslices"
+		w.api.ServeHTTP(rw, r)
+	}), "services")
+	w.breakWatches()
+	w.sleep(time.Minute)
+	w.api.Put(slice("s-2"))
+	w.sleep(time.Minute)
+	w.expect("")
 }
 
 func objectForAList(w *world) {

@@ -134,6 +134,15 @@ func TestRotation(t *testing.T) {
 	if heard.heard != len(served) {
 		t.Errorf("a listener heard of %d certificates of %d", heard.heard, len(served))
 	}
+	writes := 0
+	for _, action := range w.client.Actions() {
+		if action.GetVerb() != "get" {
+			writes++
+		}
+	}
+	if writes > 3*len(served) {
+		t.Errorf("the Secret was written %d times", writes)
+	}
 	trusted, err := cert.ParseCertsPEM(w.bundle())
 	if err != nil || len(trusted) > 3 {
 		t.Errorf("%d certificates are trusted: %v", len(trusted), err)

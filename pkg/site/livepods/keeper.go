@@ -438,8 +438,7 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 		name, _, runs := find(k.records, key)
 		delete(gone, name)
 		r := k.find(key)
-		_, about := k.about[key]
-		if about || !runs || r == nil || !r.bind(key.UID) || !hasAddress(r.now, known.Address) {
+		if _, about := k.about[key]; about || !runs || r == nil || !hasAddress(r.now, known.Address) {
 			continue
 		}
 		if believed || known.Serving || r.noted.After(k.unready) {
@@ -452,7 +451,7 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 	})
 	notes := stored{Unready: !believed, Pods: make([]storedPod, 0, len(k.records))}
 	for key, r := range k.records {
-		if r.Newest != "" || r.Object != "" {
+		if r.Newest != "" {
 			notes.Pods = append(notes.Pods, storedPod{key, r.Note})
 		}
 	}
@@ -566,7 +565,7 @@ func (k *Keeper) give() {
 	now := k.config.Now()
 	for key, known := range k.known {
 		// If there is no note of a pod, and it has the address that the API knows, it is taken to be as it was then.
-		if r := k.find(key); r != nil && r.bind(key.UID) && r.Newest == "" && !r.Ready {
+		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
 			if r.Ready = known.Serving; hasAddress(r.now, known.Address) {
 				r.note(known.Serving, now)
 			}

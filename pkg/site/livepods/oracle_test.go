@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/site/cri"
 )
 
 var (
@@ -165,14 +167,8 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 	if !m.on || m.away == never || w.now-max(m.away, m.booted) < 3 {
 		return
 	}
-	for _, p := range m.all() { // the API may have called another pod of the same name ready
-		at, shown := m.shown[p.service][p.name]
-		said := m.atLeave[p.name].pod
-		if shown && p.provenIn == "" && p.service != published && !m.says && m.back == never &&
-			(said == nil || said.uid != p.uid) && w.now-max(p.born, m.away, m.booted, m.hangs) > 5 {
-			t.Fatalf("%d: %s, away since %d: pod %s was never called ready, and is shown at %s: %+v",
-				w.now, m.name, m.away, p.name, at, *p)
-		}
+	for _, p := range m.all() {
+		m.judgeUnproven(t, p)
 	}
 	for name, said := range m.atLeave {
 		i := slices.IndexFunc(w.machines, func(o *machine) bool { return o.words[name].pod == said.pod })
@@ -204,6 +200,37 @@ func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is sl
 				w.now, m.name, p.service, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
 				m.keeper.about, m.keeper.known)
 		}
+	}
+}
+
+// judgeUnproven judges what a machine shows of a pod that was never called ready. One that has taken the place of a
+// static pod that was may stand in for it, where its Service has nothing better.
+func (m *machine) judgeUnproven(t *testing.T, p *pod) { //nolint:thelper // as above
+	w := m.w
+	said := m.atLeave[p.name]
+	if p.provenIn != "" || p.service == published || m.says || m.back != never ||
+		w.now-max(p.born, m.away, m.booted, m.hangs) <= 5 {
+		return
+	}
+	_, shown := m.shown[p.service][p.name]
+	runs := slices.ContainsFunc(slices.Collect(maps.Values(p.containers)), func(c *container) bool {
+		return c.state == cri.Running
+	})
+	wrong := ""
+	switch replaced := p.undo != nil; {
+	case shown && !replaced:
+		wrong = "was never called ready, and is shown"
+	case shown && (p.sandbox == "" || !runs && w.now-p.changed > 5):
+		wrong = "does not run, and is shown"
+	case shown && m.hasUnchanged(p):
+		wrong = "was never called ready, and is shown beside one that has not changed"
+	case !shown && said.pod != nil && said.pod != p && said.said && said.ready && !said.mixed && p.runs() &&
+		w.now-p.started > 5 && len(m.shown[p.service]) == 0:
+		wrong = "has taken the place of one that was called ready, and its Service is shown empty"
+	}
+	if wrong != "" {
+		t.Fatalf("%d: %s, away since %d: pod %s %s: %+v; %v",
+			w.now, m.name, m.away, p.name, wrong, *p, m.shown[p.service])
 	}
 }
 
@@ -248,7 +275,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	}
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
 	unseen := w.now <= m.hangs && m.keeper.asOf.Before(epoch.Add(time.Duration(p.changed)*time.Second))
-	noticed := w.now-max(p.changed, m.hangs, m.begun) > 20 // it was looked at after 10 s, and probed for 10 s
+	known := p.undo == nil || said.left-p.born > 40                 // else it may be said of the static pod before
+	noticed := known && w.now-max(p.changed, m.hangs, m.begun) > 20 // it was looked at after 10 s, and probed for 10 s
 	since := max(p.changed, away)
 	ran := w.now - max(p.started, away)
 	if !p.runs() {
@@ -270,7 +298,7 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		fail("was called not ready, has not changed, and is shown")
 	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed:
 		fail("was called not ready, was started again in its sandbox, and is shown")
-	case said.said && ran > 15 && !shown:
+	case said.said && known && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
@@ -356,6 +384,10 @@ func TestOutageWithoutChanges(t *testing.T) {
 				if m.slices != revisions[m.name] {
 					t.Fatalf("world %d, second %d: %s shows something else: %v, before %v", seed, w.now, m.name,
 						m.shown, before[m.name])
+				}
+				if m.link && w.now-m.linked > 75 && m.keeper.phase != following {
+					t.Fatalf("world %d, second %d: %s waits for the API server to agree to what it says",
+						seed, w.now, m.name)
 				}
 			}
 		})

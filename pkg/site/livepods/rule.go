@@ -25,11 +25,8 @@ const (
 
 // Note is what is kept of a pod while the API's word on it is to be believed.
 type Note struct {
-	// UID is that of the pod on the node. A static pod has another one in the API: Object, which was there first when
-	// the pod of this name on the node was Of.
-	UID    string `json:"uid"`
-	Object string `json:"object,omitempty"`
-	Of     string `json:"of,omitempty"`
+	// UID is that of the pod on the node.
+	UID string `json:"uid"`
 	// Ready is the API's word.
 	Ready bool `json:"ready,omitempty"`
 	// Sandbox is the sandbox that the API last called ready, and Ran are the ids of the containers that ran in it then,
@@ -65,8 +62,8 @@ func running(pod cri.Pod) map[string]string {
 
 // observe takes how the pod is seen now.
 func (r *record) observe(pod cri.Pod, now time.Time) {
-	if r.UID != pod.UID {
-		*r = record{Note: Note{UID: pod.UID, Object: r.Object, Of: r.Of}} // another static pod of the same name
+	if r.UID != pod.UID { // another static pod of the same name, of which it is not known what has to run
+		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready || len(r.Ran) > 0, Newest: r.Newest}}
 	}
 	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
@@ -81,24 +78,15 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	return counted
 }
 
-// bind takes an object of the API for that of the pod, if it is new, and reports whether it is. It is not if it was
-// there before a static pod was replaced on the node by another one of the same name.
-func (r *record) bind(object string) bool {
-	if object != r.UID && object != r.Object {
-		r.Object, r.Of = object, r.UID
-	}
-	return object == r.UID || r.Of == r.UID
-}
-
 // note takes the API's word on the pod, as it is seen now.
 func (r *record) note(ready bool, now time.Time) {
 	if !ready && r.starts(now) {
 		return // that it is not ready yet says nothing of how it is a moment later
 	}
-	became := ready && !r.Ready
+	became, first := ready && !r.Ready, r.Newest == ""
 	r.Ready, r.Newest, r.noted = ready, r.now.Sandbox, now
 	lasts := now.Sub(r.since) >= confirmed
-	if !ready || !became && !lasts && len(r.Ran) > 0 && r.Sandbox != r.now.Sandbox {
+	if !ready || !became && !lasts && !first && r.Sandbox != r.now.Sandbox {
 		return // the word may be about the sandbox before
 	}
 	ran := running(r.now)

@@ -429,3 +429,24 @@ func TestRestartWhileTheKubeletIsNotHeard(t *testing.T) {
 		}
 	}
 }
+
+// TestReplacedStaticPod: a static pod with another manifest is a suspect, whenever it took its place, until the API
+// server has spoken of it.
+func TestReplacedStaticPod(t *testing.T) {
+	for seed := range uint64(60) {
+		w := newWorld(seed, 1)
+		m := w.machines[0]
+		w.in(300, func() { w.outage(w.machines, 120, 1) })
+		for _, p := range m.all() {
+			w.in(299+seconds(seed%3), func() { m.replace(p) })
+		}
+		w.run(380, func() {})
+		for _, p := range m.all() {
+			live := m.shared.Pods[m.keeper.keyOf(p)]
+			stands := p.undo != nil && p.undo.provenIn != "" && p.runs() && m.words[p.name].pod != p
+			if stands && (!live.Serving || !live.Suspected) {
+				t.Errorf("world %d: pod %s is believed: %+v", seed, p.name, live)
+			}
+		}
+	}
+}

@@ -259,6 +259,16 @@ func parse(t *testing.T, text string) map[string]any {
 	return value
 }
 
+// job is the only Job.
+func (f *fixture) job() *batchv1.Job {
+	f.Helper()
+	jobs := &batchv1.JobList{}
+	if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
+		f.Fatalf("%d Jobs, %v", len(jobs.Items), err)
+	}
+	return &jobs.Items[0]
+}
+
 // TestCheckToleratesTaints: the Job of a check runs where its unit's pods do, unless its template has tolerations.
 func TestCheckToleratesTaints(t *testing.T) {
 	const containers = `"containers":[{"name":"c","image":"i"}]`
@@ -272,11 +282,7 @@ func TestCheckToleratesTaints(t *testing.T) {
 		f.rolls(grid, "lab")
 		f.update(grid, func() { grid.Spec.Template = raw(tolerating.Replace(other)) })
 		f.rolls(grid, "lab")
-		jobs := &batchv1.JobList{}
-		if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
-			t.Fatalf("%d Jobs, %v", len(jobs.Items), err)
-		}
-		pod, got := jobs.Items[0].Spec.Template.Spec, ""
+		pod, got := f.job().Spec.Template.Spec, ""
 		for _, toleration := range pod.Tolerations {
 			got += toleration.Key
 		}
@@ -304,12 +310,9 @@ func TestWhatAJobDoesNotSay(t *testing.T) {
 		{batchv1.JobSuspended, corev1.ConditionTrue, v1.RolloutSoaking},
 		{batchv1.JobComplete, corev1.ConditionTrue, v1.RolloutComplete},
 	} {
-		jobs := &batchv1.JobList{}
-		if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
-			t.Fatalf("%d Jobs, %v", len(jobs.Items), err)
-		}
-		jobs.Items[0].Status.Conditions = []batchv1.JobCondition{{Type: c.says, Status: c.is}}
-		if err := f.client.Status().Update(f.Context(), &jobs.Items[0]); err != nil {
+		job := f.job()
+		job.Status.Conditions = []batchv1.JobCondition{{Type: c.says, Status: c.is}}
+		if err := f.client.Status().Update(f.Context(), job); err != nil {
 			t.Fatal(err)
 		}
 		f.step(time.Minute)

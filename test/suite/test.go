@@ -1,12 +1,8 @@
 package suite
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/binary"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -18,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +25,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
 )
@@ -223,9 +221,9 @@ func (t *Test) Kept(writeDelay time.Duration, nodes ...*cluster.Node) {
 		t.Must(err)
 		seen, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
 		t.Must(err)
-		begin := time.Now()
+		begin, copied := time.Now(), t.TempDir()
 		t.Eventually("there is a snapshot of "+node.Name(), func() error {
-			kept, err := revisionIn(node.SnapshotFile())
+			kept, err := revisionIn(copied, node)
 			if err == nil && kept < seen && time.Since(begin) < 10*writeDelay {
 				err = fmt.Errorf("it is of the revision %d, not %d", kept, seen)
 			}
@@ -234,24 +232,24 @@ func (t *Test) Kept(writeDelay time.Duration, nodes ...*cluster.Node) {
 	}
 }
 
-// revisionIn is the revision of the state in a snapshot. The format is pkg/storage/snapshot's: a head of 12 bytes, and
-// compressed values with their lengths, of which the first is JSON.
-func revisionIn(file string) (uint64, error) {
-	data, err := os.ReadFile(file) //nolint:gosec // of a test's node
+// revisionIn is the revision in a copy of the snapshot of the node's wrapper, which has locked its directory.
+func revisionIn(copied string, node *cluster.Node) (uint64, error) {
+	data, err := os.ReadFile(node.SnapshotFile())
 	if err != nil {
 		return 0, err
 	}
-	compressed, err := gzip.NewReader(bytes.NewReader(data[12:]))
+	if err := os.WriteFile(filepath.Join(copied, filepath.Base(node.SnapshotFile())), data, 0o600); err != nil { //nolint:gosec // of a test's node
+		return 0, err
+	}
+	dir, err := snapshot.Open(copied, node.Name(), logr.Discard())
 	if err != nil {
 		return 0, err
 	}
-	values := bufio.NewReader(compressed)
-	if _, err := binary.ReadUvarint(values); err != nil {
-		return 0, err
+	state, _ := dir.Load()
+	if err := dir.Close(); err != nil || state == nil {
+		return 0, errors.Join(errors.New("it cannot be read"), err)
 	}
-	var content struct{ State struct{ Revision uint64 } }
-	err = json.NewDecoder(values).Decode(&content)
-	return content.State.Revision, err
+	return state.Revision, nil
 }
 
 // Is returns a question to wait for, which is answered by an error unless a value is the one that is wanted.

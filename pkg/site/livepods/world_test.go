@@ -33,8 +33,8 @@ const never seconds = 1 << 60
 // pod is the truth of a pod.
 type pod struct {
 	name, uid string
-	// undo is the static pod of this name before.
-	undo    *pod
+	// former is the static pod of this name before.
+	former  *pod
 	service string
 	static  bool
 	host    bool
@@ -354,8 +354,9 @@ func (m *machine) replace(p *pod) {
 	}
 	p.sandbox = ""
 	next := m.newPod(p.name, p.service, true)
-	if next.undo = p; p.undo != nil && m.w.r.IntN(2) == 0 {
-		next.uid, next.mains, next.host, next.faulty = p.undo.uid, p.undo.mains, p.undo.host, p.undo.faulty
+	if next.former = p; p.former != nil && m.w.r.IntN(2) == 0 {
+		f := p.former
+		next.uid, next.mains, next.host, next.faulty = f.uid, f.mains, f.host, f.faulty
 	}
 	m.begin(next)
 }

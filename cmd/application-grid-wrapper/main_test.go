@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/pkg/autonomy/deadnodes"
 	"github.com/application-grid/application-grid/pkg/program/flags"
-	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
 // output is what the program printed, and its exit code.

@@ -9,15 +9,15 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+	"github.com/application-grid/application-grid/pkg/autonomy/deadnodes"
+	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
-	"github.com/application-grid/application-grid/pkg/site/cri"
-	"github.com/application-grid/application-grid/pkg/site/deadnodes"
-	"github.com/application-grid/application-grid/pkg/site/exchange"
-	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )

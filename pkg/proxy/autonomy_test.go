@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/site/deadnodes"
+	"github.com/application-grid/application-grid/pkg/autonomy/deadnodes"
 )
 
 // healthService answers what the string holds, and 500 if that is empty.

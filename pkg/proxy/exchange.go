@@ -3,8 +3,8 @@ package proxy
 import (
 	"fmt"
 
-	"github.com/application-grid/application-grid/pkg/site/exchange"
-	"github.com/application-grid/application-grid/pkg/site/livepods"
+	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 )
 
 // SiteExchange says how facts are exchanged with the neighbours.

@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/site/exchange"
-	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	"github.com/application-grid/application-grid/pkg/autonomy/deadnodes"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/nodename"
-	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/site/livepods"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 )
 
 // upstreamState returns what is known of the upstream at the moment.

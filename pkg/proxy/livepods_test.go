@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/site/cri"
-	"github.com/application-grid/application-grid/pkg/site/livepods"
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 )
 
 // onePod is a container runtime that runs the pod default/p at an address.

@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
-	"github.com/application-grid/application-grid/pkg/site/exchange"
-	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 

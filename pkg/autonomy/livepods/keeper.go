@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/site/cri"
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

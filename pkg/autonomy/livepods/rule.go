@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/site/cri"
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 

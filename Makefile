@@ -137,7 +137,7 @@ $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
-.PHONY: test-unit
+.PHONY: test-site
 test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
 	$(if $(RACE),@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev && \
 		CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),./...))
@@ -275,12 +275,12 @@ bench: build cluster ## Compares the wrapper with direct access, measures the co
 .PHONY: test-fleet
 test-fleet: build cluster ## Measures the hub once with simulated wrappers of 1,000 nodes, and fails if a change costs a node more than 1/100 of its bytes.
 	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --hub $(BIN)/application-grid-hub \
-		--nodes=1000 --units=100 --services=1000 --rate=48 --hub-saving=100
+		--nodes=1000 --sites=100 --services=1000 --rate=48 --hub-saving=100
 
 .PHONY: bench-fleet
-bench-fleet: build cluster ## Measures the hub with simulated wrappers of a fleet. ARGS='--nodes=10000 --units=1000 --services=20000' for a large one.
+bench-fleet: build cluster ## Measures the hub with simulated wrappers of a fleet. ARGS='--nodes=10000 --sites=1000 --services=20000' for a large one.
 	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --hub $(BIN)/application-grid-hub \
-		--nodes=1000 --units=100 --services=1000 --rate=48 --hub-chart=docs/hub.svg $(ARGS)
+		--nodes=1000 --sites=100 --services=1000 --rate=48 --hub-chart=docs/hub.svg $(ARGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.

@@ -14,7 +14,7 @@ ARG VERSION=unknown
 COPY --from=build /out/application-grid-controller /usr/local/bin/application-grid-controller
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-controller"
-LABEL org.opencontainers.image.description="Makes one workload per unit of every grid"
+LABEL org.opencontainers.image.description="Makes one workload per site of every grid"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"

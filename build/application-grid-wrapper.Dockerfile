@@ -14,7 +14,7 @@ ARG VERSION=unknown
 COPY --from=build /out/application-grid-wrapper /usr/local/bin/application-grid-wrapper
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-wrapper"
-LABEL org.opencontainers.image.description="Shows kube-proxy the endpoints of its node's own unit"
+LABEL org.opencontainers.image.description="Shows kube-proxy the endpoints of its node's own site"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"

@@ -14,7 +14,7 @@ ARG VERSION=unknown
 COPY --from=build /out/statefulset-grid-daemon /usr/local/bin/statefulset-grid-daemon
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="statefulset-grid-daemon"
-LABEL org.opencontainers.image.description="Keeps the hosts file of its node's unit for CoreDNS"
+LABEL org.opencontainers.image.description="Keeps the hosts file of its node's site for CoreDNS"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"

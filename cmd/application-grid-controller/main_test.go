@@ -23,8 +23,8 @@ func TestDefaults(t *testing.T) {
 		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s",
 		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
-		"unit-removal-grace": "5m0s", "manage-crds": "auto", "namespaces": "",
-		"allowed-unit-keys": "", "max-units-per-grid": "0", "move-kube-proxy": "false",
+		"site-removal-grace": "5m0s", "manage-crds": "auto", "namespaces": "",
+		"allowed-site-keys": "", "max-sites-per-grid": "0", "move-kube-proxy": "false",
 	} {
 		f := o.flags.Lookup(name)
 		if f == nil {
@@ -59,7 +59,7 @@ func TestHelpAndVersion(t *testing.T) {
 			t.Errorf("%s: got code %d, %s", help, code, stderr)
 		}
 		for _, want := range []string{
-			"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule",
+			"API server flags:", "Leader election flags:", "--site-removal-grace", "--vmodule",
 			"Usage:\n  application-grid-controller [flags]",
 		} {
 			if !strings.Contains(stdout, want) {
@@ -98,12 +98,12 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=/absent":           "/absent",
 		"--kubeconfig=GOOD --kube-qps=0": "--kube-qps",
 		"--kubeconfig=GOOD --worker=0":   "--worker",
-		"--kubeconfig=GOOD --unit-removal-grace=-1s":         "--unit-removal-grace",
+		"--kubeconfig=GOOD --site-removal-grace=-1s":         "--site-removal-grace",
 		"--kubeconfig=GOOD --metrics-bind-address=nonsense":  "--metrics-bind-address",
 		"--kubeconfig=GOOD --manage-crds=maybe":              "neither auto nor off",
-		"--kubeconfig=GOOD --allowed-unit-keys=zone1,a/b/c":  "\"a/b/c\" cannot be the key",
+		"--kubeconfig=GOOD --allowed-site-keys=zone1,a/b/c":  "\"a/b/c\" cannot be the key",
 		"--kubeconfig=GOOD --namespaces=shop,Mall":           "\"Mall\" cannot be a namespace",
-		"--kubeconfig=GOOD --max-units-per-grid=-1":          "--max-units-per-grid",
+		"--kubeconfig=GOOD --max-sites-per-grid=-1":          "--max-sites-per-grid",
 		"--kubeconfig=GOOD --leader-elect-lease-duration=1s": "--leader-elect-lease-duration",
 		"--kubeconfig=GOOD --leader-elect-resource-name=":    "--leader-elect-resource-name",
 	} {

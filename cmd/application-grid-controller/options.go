@@ -36,11 +36,11 @@ type options struct {
 	api apiclient.Options
 
 	worker           int
-	unitRemovalGrace time.Duration
+	siteRemovalGrace time.Duration
 	manageCRDs       string
 	namespaces       string
-	allowedUnitKeys  string
-	maxUnitsPerGrid  int
+	allowedSiteKeys  string
+	maxSitesPerGrid  int
 	moveKubeProxy    bool
 
 	leaderElect bool
@@ -67,7 +67,7 @@ func newOptions() *options {
 
 	f = o.flags.Section("Grids")
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "How many grids of a kind are worked on at once.")
-	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute,
+	f.DurationVar(&o.siteRemovalGrace, "site-removal-grace", 5*time.Minute,
 		"How long a site's workload outlives the last node of the site. A node may come back, or register again "+
 			"without its labels.")
 	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: the controller installs missing CRDs, and "+
@@ -75,9 +75,9 @@ func newOptions() *options {
 		"somebody has installed them.")
 	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, comma-separated. Empty: "+
 		"all. With some, the controller needs its rights only there, and those to nodes.")
-	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may use as gridUniqKey, "+
+	f.StringVar(&o.allowedSiteKeys, "allowed-site-keys", "", "Keys of node labels that grids may use as gridUniqKey, "+
 		"comma-separated. Empty: any.")
-	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Limit of the sites of one grid. The controller changes "+
+	f.IntVar(&o.maxSitesPerGrid, "max-sites-per-grid", 0, "Limit of the sites of one grid. The controller changes "+
 		"nothing of a grid that has more. 0: no limit.")
 
 	f = o.flags.Section("Nodes")
@@ -116,15 +116,15 @@ func (o *options) config() (gridcontroller.Config, error) {
 	switch {
 	case o.worker <= 0:
 		return none, errors.New("--worker must be greater than 0")
-	case o.unitRemovalGrace < 0:
-		return none, errors.New("--unit-removal-grace must not be less than 0")
-	case o.maxUnitsPerGrid < 0:
-		return none, errors.New("--max-units-per-grid must not be less than 0")
+	case o.siteRemovalGrace < 0:
+		return none, errors.New("--site-removal-grace must not be less than 0")
+	case o.maxSitesPerGrid < 0:
+		return none, errors.New("--max-sites-per-grid must not be less than 0")
 	}
 	config := gridcontroller.Config{
 		Workers:          o.worker,
-		UnitRemovalGrace: o.unitRemovalGrace,
-		Limits:           gridcontroller.Limits{UnitsPerGrid: o.maxUnitsPerGrid},
+		SiteRemovalGrace: o.siteRemovalGrace,
+		Limits:           gridcontroller.Limits{SitesPerGrid: o.maxSitesPerGrid},
 		HealthAddress:    o.healthAddress,
 		MetricsAddress:   o.metricsAddress,
 		Also:             func(manager.Manager) error { return nil },
@@ -148,14 +148,14 @@ func (o *options) config() (gridcontroller.Config, error) {
 		}
 		config.Namespaces = append(config.Namespaces, namespace)
 	}
-	for key := range strings.SplitSeq(o.allowedUnitKeys, ",") {
+	for key := range strings.SplitSeq(o.allowedSiteKeys, ",") {
 		if key = strings.TrimSpace(key); key == "" {
 			continue
 		}
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			return none, fmt.Errorf("--allowed-unit-keys: %q cannot be the key of a label: %s", key, problems[0])
+			return none, fmt.Errorf("--allowed-site-keys: %q cannot be the key of a label: %s", key, problems[0])
 		}
-		config.Limits.UnitKeys = append(config.Limits.UnitKeys, key)
+		config.Limits.SiteKeys = append(config.Limits.SiteKeys, key)
 	}
 	addresses := map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress}
 	for name, address := range addresses {

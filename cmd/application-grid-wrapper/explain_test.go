@@ -15,7 +15,7 @@ func TestExplainPrints(t *testing.T) {
 	var asked string
 	answer := view.Explanation{
 		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"},
-		Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
+		Site: map[string]string{"zone": "a"}, DecidingKey: "zone",
 		Kept: 1, Hidden: 1, Notes: []string{"mind the gap"},
 		Endpoints: []view.ExplainedEndpoint{
 			{Addresses: []string{"10.0.0.2"}, Reason: "too far"},
@@ -40,7 +40,7 @@ func TestExplainPrints(t *testing.T) {
 	want := `Service:         shop/db
 Seen from node:  node0
 topologyKeys:    zone, *
-Its unit:        zone=a
+Its site:        zone=a
 Deciding key:    zone
 Endpoints:       1 kept, 1 hidden
 Note:            mind the gap

@@ -1,5 +1,5 @@
 // Command application-grid-wrapper runs between kube-proxy and the API server of an edge node, and shows
-// kube-proxy the endpoints that the node's unit may see.
+// kube-proxy the endpoints that the node's site may see.
 package main
 
 import (

@@ -40,7 +40,7 @@ func endProbe(pod *unstructured.Unstructured) {
 // service is a Service of two sites with a pod in each, as a ServiceGrid makes it, and CoreDNS in each site.
 const service = `
 {apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: echo, namespace: shop, generation: 1}, spec: {gridUniqKey: zone1},
-  status: {observedGeneration: 1, units: 2, conditions: [{type: Ready, status: "True", reason: Ready}]}}
+  status: {observedGeneration: 1, sites: 2, conditions: [{type: Ready, status: "True", reason: Ready}]}}
 ---
 apiVersion: v1
 kind: Service

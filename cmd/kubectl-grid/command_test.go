@@ -122,10 +122,10 @@ func writeKubeconfig(t *testing.T, url string) string {
 	return name
 }
 
-// shop is a server with a grid of two units, one of which lacks a pod, and its Service.
+// shop is a server with a grid of two sites, one of which lacks a pod, and its Service.
 func shop() server {
-	ready := v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
-	missing := v1.UnitState{Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1, UpdatedReplicas: 2,
+	ready := v1.SiteState{Phase: v1.SiteReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
+	missing := v1.SiteState{Phase: v1.SiteProgressing, Replicas: 2, ReadyReplicas: 1, UpdatedReplicas: 2,
 		AvailableReplicas: 1, Template: "small"}
 	conditions := []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}}
 	owner := func(kind string) []metav1.OwnerReference {
@@ -135,16 +135,16 @@ func shop() server {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
 			OwnerReferences: owner("DeploymentGrid")}}
 	}
-	node := func(name, unit string) metav1.PartialObjectMetadata {
+	node := func(name, site string) metav1.PartialObjectMetadata {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
-			Labels: map[string]string{"zone1": unit}}}
+			Labels: map[string]string{"zone1": site}}}
 	}
 	deploymentGrids := &v1.DeploymentGridList{Items: []v1.DeploymentGrid{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{
 			GridUniqKey:  "zone1",
 			TemplatePool: map[string]v1.Template{"small": {Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}},
 		},
-		Status: v1.WorkloadGridStatus{Units: 2, States: map[string]v1.UnitState{"east": ready, "west": missing},
+		Status: v1.WorkloadGridStatus{Sites: 2, States: map[string]v1.SiteState{"east": ready, "west": missing},
 			Conditions: conditions},
 	}}}
 	service := corev1.Service{ObjectMeta: metav1.ObjectMeta{
@@ -157,7 +157,7 @@ func shop() server {
 		"/apis/superedge.io/v1/namespaces/shop/servicegrids": &v1.ServiceGridList{Items: []v1.ServiceGrid{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"},
 			Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1"},
-			Status:     v1.ServiceGridStatus{Units: 2, Conditions: conditions},
+			Status:     v1.ServiceGridStatus{Sites: 2, Conditions: conditions},
 		}}},
 		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{
 			Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")},
@@ -188,15 +188,15 @@ func squeeze(text string) string {
 func TestStatus(t *testing.T) {
 	// SuperEdge's cluster has no DaemonSetGrid: that is no failure.
 	o := call(t, shop(), "status")
-	want := `KIND GRID KEY UNIT DESIRED READY UPDATED STATE
+	want := `KIND GRID KEY SITE DESIRED READY UPDATED STATE
 DeploymentGrid echo zone1 east 2 2 2 Ready
 DeploymentGrid echo zone1 west 2 1 2 Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available
-ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc for 2 units`
+ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc for 2 sites`
 	if o.code != exitProblems || squeeze(o.stdout) != want || o.stderr != "" {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
 	o = call(t, shop(), "status", "dg/echo", "-o", "wide", "--problems")
-	want = `KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE
+	want = `KIND GRID KEY SITE DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE
 DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available`
 	if o.code != exitProblems || squeeze(o.stdout) != want {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
@@ -261,11 +261,11 @@ func TestEncodings(t *testing.T) {
 func TestView(t *testing.T) {
 	want := `Service shop/echo-svc of ServiceGrid echo, topologyKeys ["zone1"]
 
-UNIT NODES KEY READY ENDPOINT POD ON NODE STATE
+SITE NODES KEY READY ENDPOINT POD ON NODE STATE
 east n1 zone1 0/0 <none> - - -
 west n2 zone1 0/0 <none> - - -
 
-The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west`
+The closed loop does not hold: 2 of 2 sites without a ready endpoint: east, west`
 	for _, name := range []string{"echo-svc", "echo", "sg/echo", "svc/echo-svc"} {
 		if o := call(t, shop(), "view", name); o.code != exitProblems || squeeze(o.stdout) != want || o.stderr != "" {
 			t.Errorf("%s: got %+v", name, o)
@@ -320,11 +320,11 @@ func TestFailures(t *testing.T) {
 		{"no such Service, by kind", shop(), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
 		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems,
-			"Warning: units are those that the controller has reported: you may not read them: nodes is forbidden"},
+			"Warning: sites are those that the controller has reported: you may not read them: nodes is forbidden"},
 		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are " +
 			"not ready: you may not read them"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,
-			`asking for nodes, whose labels are the units: nodes is forbidden: User "jane"`},
+			`asking for nodes, whose labels are the sites: nodes is forbidden: User "jane"`},
 		{"no such kind", shop(), "status pods", flags.ExitUsage,
 			`"pods" is no kind of grid; there are deploymentgrids (dg), `},
 		{"no name", shop(), "status dg/", flags.ExitUsage, "give one KIND/NAME"},

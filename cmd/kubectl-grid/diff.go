@@ -30,21 +30,21 @@ const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 
 type diffOptions struct {
 	files []string
-	// name and unit are the grid and the unit to compare; empty with files.
+	// name and site are the grid and the site to compare; empty with files.
 	name rollout.Name
-	unit string
+	site string
 }
 
 func newDiffCommand(c *command) *cobra.Command {
 	o := &diffOptions{}
 	cmd := &cobra.Command{
-		Use:   "diff -f FILE | KIND/NAME --unit UNIT",
+		Use:   "diff -f FILE | KIND/NAME --site SITE",
 		Short: "Show what applying grids would change in their workloads",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
 			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
 			"Sites whose children are the same now and get the same are answered for by the first of them, and\n" +
 			"named.\n\n" +
-			"With --unit, what one site of a grid in the cluster has is compared with what it will get. A rollout\n" +
+			"With --site, what one site of a grid in the cluster has is compared with what it will get. A rollout\n" +
 			"may not have reached it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +
 			"need the rights to change the grids and their children, though nothing is changed.\n\n" +
@@ -52,7 +52,7 @@ func newDiffCommand(c *command) *cobra.Command {
 			"question could not be asked; 3 something is refused.",
 		Example: "  kubectl grid diff -f grids.yaml\n" +
 			"  kustomize build | kubectl grid diff -f -\n" +
-			"  kubectl grid diff dg/echo --unit lyon",
+			"  kubectl grid diff dg/echo --site lyon",
 		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(o.parse),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,24 +65,24 @@ func newDiffCommand(c *command) *cobra.Command {
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
 		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
-	cmd.Flags().StringVar(&o.unit, "unit", "", "The site to compare, of the grid that is named")
+	cmd.Flags().StringVar(&o.site, "site", "", "The site to compare, of the grid that is named")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
 	}
 	return cmd
 }
 
-// parse reads the arguments: files, or a grid and a unit.
+// parse reads the arguments: files, or a grid and a site.
 func (o *diffOptions) parse(_ *cobra.Command, args []string) (err error) {
 	switch {
 	case len(args) == 0 && len(o.files) == 0:
-		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --unit")
-	case len(args) == 0 && o.unit != "":
-		return errors.New("--unit is of a grid in the cluster: name it, KIND/NAME")
+		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --site")
+	case len(args) == 0 && o.site != "":
+		return errors.New("--site is of a grid in the cluster: name it, KIND/NAME")
 	case len(args) == 0:
 		return nil
-	case len(o.files) > 0 || o.unit == "":
-		return errors.New("give KIND/NAME with --unit and without -f")
+	case len(o.files) > 0 || o.site == "":
+		return errors.New("give KIND/NAME with --site and without -f")
 	}
 	o.name, _, err = rollout.ParseName(args, 0)
 	return err
@@ -90,12 +90,12 @@ func (o *diffOptions) parse(_ *cobra.Command, args []string) (err error) {
 
 // grids reads the grids of the files, or the one that is named.
 func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader) ([]*unstructured.Unstructured, error) {
-	if o.unit != "" {
+	if o.site != "" {
 		g, err := c.grid(ctx, o.name)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := g.Child(ctx, o.unit); err != nil {
+		if _, err := g.Child(ctx, o.site); err != nil {
 			return nil, err
 		}
 		grid, err := g.Unstructured()
@@ -123,13 +123,13 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	}
 	nodes, err := cluster.Nodes(ctx, connected.API)
 	if err != nil {
-		return fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
+		return fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}
 	schemas, err := workloadpatch.NewForConfig(connected.Config)
 	if err != nil {
 		return err
 	}
-	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Unit: o.unit}
+	source := diff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Site: o.site}
 	printer := diff.Printer{Out: c.stdout, Err: c.stderr, Program: strings.Fields(os.Getenv(externalDiff))}
 	differ, refused := false, false
 	for _, grid := range grids {

@@ -97,20 +97,20 @@ func TestDiff(t *testing.T) {
 		says                     []string
 	}{
 		{"new grid", echoGrid, "", nil, exitDifferences, []string{
-			"# DeploymentGrid shop/echo, template default, unit east\n",
-			"# DeploymentGrid shop/echo, template small, unit west\n", "+        zone1: east\n",
+			"# DeploymentGrid shop/echo, template default, site east\n",
+			"# DeploymentGrid shop/echo, template small, site west\n", "+        zone1: east\n",
 		}},
-		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"unit west\n# REFUSED: it says no\n",
+		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"site west\n# REFUSED: it says no\n",
 			"+  name: echo-east\n"}},
 		{"refused grid", echoGrid, "deploymentgrids", nil, exitProblems,
 			[]string{"# DeploymentGrid shop/echo\n# REFUSED: it says no\n"}},
 		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems,
 			[]string{
-				`unit west` + "\n" +
+				`site west` + "\n" +
 					`# REFUSED: there is no template "small" in spec.templatePool, and spec.templates.west names it`,
 			}},
-		{"no units", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
-			[]string{"# no node has the label rack, so there are no units\n"}},
+		{"no sites", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
+			[]string{"# no node has the label rack, so there are no sites\n"}},
 		{
 			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
 			[]string{"error: there is no grid in "},

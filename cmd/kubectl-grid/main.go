@@ -1,4 +1,4 @@
-// Command kubectl-grid is a plugin of kubectl: `kubectl grid` shows the state of grids, and what the units see of a
+// Command kubectl-grid is a plugin of kubectl: `kubectl grid` shows the state of grids, and what the sites see of a
 // Service.
 package main
 

@@ -38,7 +38,7 @@ func newRolloutCommand(c *command) *cobra.Command {
 	parent.AddCommand(newRolloutStatusCommand(c), newRolloutHistoryCommand(c), newRolloutUndoCommand(c))
 	for _, verb := range []rolloutVerb{
 		{
-			use: "pause KIND/NAME", short: "Start no further unit",
+			use: "pause KIND/NAME", short: "Start no further site",
 			example: "  kubectl grid rollout pause dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				return c.done(g, "paused", g.Pause(ctx))
@@ -77,21 +77,21 @@ func newRolloutCommand(c *command) *cobra.Command {
 				"first one that is not. Sites that cannot be reached, or are held, are left out.",
 			example: "  kubectl grid rollout restart dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
-				units, left := 0, 0
-				begun, err := g.Restart(ctx, time.Now(), func(unit, leftOut string) {
+				sites, left := 0, 0
+				begun, err := g.Restart(ctx, time.Now(), func(site, leftOut string) {
 					if leftOut != "" {
 						left++
-						fmt.Fprintf(c.stdout, "%s: unit %s is left out: %s\n", g, unit, leftOut)
+						fmt.Fprintf(c.stdout, "%s: site %s is left out: %s\n", g, site, leftOut)
 						return
 					}
-					units++
-					fmt.Fprintf(c.stdout, "%s: unit %s restarted\n", g, unit)
+					sites++
+					fmt.Fprintf(c.stdout, "%s: site %s restarted\n", g, site)
 				})
 				switch {
 				case begun:
 					return c.done(g, "restarts; to follow it: kubectl grid rollout status "+g.Ref(), err)
 				case left > 0:
-					what := fmt.Sprintf("restarted in %s; %d left out", output.Count(units, "unit"), left)
+					what := fmt.Sprintf("restarted in %s; %d left out", output.Count(sites, "site"), left)
 					return c.done(g, what, err)
 				}
 				return c.done(g, "restarted", err)

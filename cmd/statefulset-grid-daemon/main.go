@@ -1,5 +1,5 @@
 // Command statefulset-grid-daemon keeps, on every node, the hosts file from which the node's CoreDNS answers the
-// names of StatefulSetGrids with the pods of the node's own unit.
+// names of StatefulSetGrids with the pods of the node's own site.
 package main
 
 import (

@@ -47,7 +47,7 @@ func (r *release) krewManifest() error {
 	plugin.Spec = krewSpec{
 		Version: r.version, Homepage: r.repository,
 		ShortDescription: "Shows what application-grid does, site by site",
-		Description: "Shows the state of grids per unit, what a node sees of a Service and why, and\n" +
+		Description: "Shows the state of grids per site, what a node sees of a Service and why, and\n" +
 			"what applying a grid would change. Reads with your own credentials.\n",
 	}
 	for _, directory := range []string{r.binaries, r.plugins} {

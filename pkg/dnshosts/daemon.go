@@ -345,7 +345,7 @@ func (d *Daemon) blocked() string {
 	// A deleted Node may be registered again. Until then its last labels count.
 	if d.labels == nil {
 		return fmt.Sprintf(
-			"there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register",
+			"there is no node %s, so its site is unknown: check --hostname, or wait for the node to register",
 			d.config.NodeName,
 		)
 	}

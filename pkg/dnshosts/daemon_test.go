@@ -146,8 +146,8 @@ func metadataObject(m metav1.ObjectMeta) metav1.Object {
 // endpointsPerSlice is how many endpoints the EndpointSlice controller puts into a slice.
 const endpointsPerSlice = 100
 
-// addUnit adds the pods of a unit's set of grid demo to the slices of its Service.
-func (a *api) addUnit(unit string, network, pods int) {
+// addSite adds the pods of a site's set of grid demo to the slices of its Service.
+func (a *api) addSite(site string, network, pods int) {
 	for i := range pods {
 		var slice *discoveryv1.EndpointSlice
 		if all := a.objects["endpointslices"]; len(all) > 0 {
@@ -168,35 +168,35 @@ func (a *api) addUnit(unit string, network, pods int) {
 			}}
 			a.objects["endpointslices"] = append(a.objects["endpointslices"], slice)
 		}
-		name := fmt.Sprintf("demo-%s-%d", unit, i)
+		name := fmt.Sprintf("demo-%s-%d", site, i)
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", network>>8, network&0xff, i+1)},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 			Hostname:   &name,
-			NodeName:   new("node-" + unit),
+			NodeName:   new("node-" + site),
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: name, UID: types.UID(name)},
 		})
 	}
 }
 
-// changeSlice changes the first slice, which has the own unit's pods. It is called within change.
+// changeSlice changes the first slice, which has the own site's pods. It is called within change.
 func (a *api) changeSlice(f func(*discoveryv1.EndpointSlice)) {
 	slice := a.objects["endpointslices"][0].(*discoveryv1.EndpointSlice).DeepCopy()
 	f(slice)
 	a.objects["endpointslices"] = slices.Concat([]metav1.Object{slice}, a.objects["endpointslices"][1:])
 }
 
-// populate makes this node, grid demo, its Service and its units, east the first of them.
-func (a *api) populate(units, pods int) {
+// populate makes this node, grid demo, its Service and its sites, east the first of them.
+func (a *api) populate(sites, pods int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", map[string]string{"zone1": "east"}))}
 	a.objects["services"] = []metav1.Object{
 		metadataObject(meta("default", "demo-svc", "svc", map[string]string{v1.LabelGridUniqKey: "zone1"})),
 	}
-	a.addUnit("east", 0, pods)
-	for i := 1; i < units; i++ {
-		a.addUnit(fmt.Sprintf("unit%d", i), i, pods)
+	a.addSite("east", 0, pods)
+	for i := 1; i < sites; i++ {
+		a.addSite(fmt.Sprintf("site%d", i), i, pods)
 	}
 }
 
@@ -228,7 +228,7 @@ func startDaemon(t *testing.T, url, path string) *Daemon {
 	return d
 }
 
-// following starts a daemon on two units with two pods each, and waits until the file has the lines of its own.
+// following starts a daemon on two sites with two pods each, and waits until the file has the lines of its own.
 func following(t *testing.T) (a *api, d *Daemon, path string) {
 	t.Helper()
 	a, path = newAPI(t), filepath.Join(t.TempDir(), "hosts")
@@ -293,7 +293,7 @@ const (
 	east1 = "10.0.0.2 demo-1.demo-svc.default.svc.cluster.local"
 )
 
-// TestNodeUnknown: a node that was never there leaves the file, one that goes keeps its unit, one without the
+// TestNodeUnknown: a node that was never there leaves the file, one that goes keeps its site, one without the
 // label has no names.
 func TestNodeUnknown(t *testing.T) {
 	a := newAPI(t)
@@ -354,7 +354,7 @@ func TestWhatIsAskedFor(t *testing.T) {
 
 const memoryEnv = "DNSHOSTS_DAEMON_OF"
 
-// TestMemory: 1,000 units with 10 pods each, in a process of its own.
+// TestMemory: 1,000 sites with 10 pods each, in a process of its own.
 func TestMemory(t *testing.T) {
 	const limit = 40 << 10 // KiB
 	a := newAPI(t)

@@ -1,5 +1,5 @@
 // Package dnshosts keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids:
-// {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every unit, that unit's own pod.
+// {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every site, that site's own pod.
 //
 // The records of the file depend on the cluster's state and on this node's labels alone (records.go). The state comes
 // from sources of package follow into tables (sources.go, state.go). The file has one marked block among foreign bytes
@@ -14,13 +14,13 @@
 //   - the metadata of the Services of ServiceGrids, which have the label superedge.io/grid-uniq-key;
 //   - the EndpointSlices of these Services, to which the EndpointSlice controller copies the label.
 //
-// The node's own wrapper has all of it, and shows of the slices only the endpoints in the node's own unit. So the
-// daemon costs what its unit costs and not what the cluster does, and needs no rights of its own. Any API server serves
-// too, and then sends the slices of all units.
+// The node's own wrapper has all of it, and shows of the slices only the endpoints in the node's own site. So the
+// daemon costs what its site costs and not what the cluster does, and needs no rights of its own. Any API server serves
+// too, and then sends the slices of all sites.
 //
 // An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, which is so for the
 // pods of a StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name
-// says of which grid it is in the own unit (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A
+// says of which grid it is in the own site (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A
 // pod that the Service does not select has no endpoint, and so no name. A pod that is left when its set was deleted
 // keeps its name for as long as it is an endpoint.
 //

@@ -82,40 +82,40 @@ func splitPod(pod string) (set string, ordinal int32, ok bool) {
 	return pod[:dash], ordinal, ok
 }
 
-// units returns this node's units by the value that LabelGridUniqKey has for their keys. Two keys may have the same
+// sites returns this node's sites by the value that LabelGridUniqKey has for their keys. Two keys may have the same
 // value there, because a label's value cannot contain a slash.
-func (v *View) units() map[string][]unit {
-	units := make(map[string][]unit, len(v.NodeLabels))
+func (v *View) sites() map[string][]site {
+	sites := make(map[string][]site, len(v.NodeLabels))
 	for key, value := range v.NodeLabels {
 		if value != "" {
 			label := v1.KeyLabelValue(key)
-			units[label] = append(units[label], unit{key, value})
+			sites[label] = append(sites[label], site{key, value})
 		}
 	}
-	return units
+	return sites
 }
 
-// unit is one of this node's units: a label's key and value.
-type unit struct{ key, name string }
+// site is one of this node's sites: a label's key and value.
+type site struct{ key, name string }
 
-// ownPod is what is known of the pods with one name in this node's unit.
+// ownPod is what is known of the pods with one name in this node's site.
 type ownPod struct {
-	// alternative is set if the set has its alternative name. Such a name belongs to one unit only; {grid}-{unit} of
-	// one grid may be that of another grid in another unit.
+	// alternative is set if the set has its alternative name. Such a name belongs to one site only; {grid}-{site} of
+	// one grid may be that of another grid in another site.
 	alternative bool
 	addresses   []netip.Addr
 }
 
 // Records returns the lines for the file, sorted, and the number of sets whose pods they name.
 func (v *View) Records(domain string) (lines []string, sets int) {
-	units := v.units()
+	sites := v.sites()
 	own := map[statefulName]ownPod{}
 	for _, slice := range v.Slices {
 		service := v.Service(slice.Namespace, slice.Service)
 		if service == nil || service.Terminating {
 			continue
 		}
-		for _, u := range units[service.KeyLabel] {
+		for _, u := range sites[service.KeyLabel] {
 			if service.Key == "" || service.Key == u.key {
 				slice.addTo(own, u.name)
 			}
@@ -180,14 +180,14 @@ func (v *View) update(block, lines []string) []string {
 	return updated
 }
 
-// addTo adds the slice's pods that belong to a unit.
-func (s *Slice) addTo(own map[statefulName]ownPod, unit string) {
+// addTo adds the slice's pods that belong to a site.
+func (s *Slice) addTo(own map[statefulName]ownPod, site string) {
 	for _, endpoint := range s.Endpoints {
 		set, ordinal, ok := splitPod(endpoint.Pod)
 		if !ok {
 			continue
 		}
-		grid, alternative := v1.StatefulSetGridKind.GridOf(set, unit)
+		grid, alternative := v1.StatefulSetGridKind.GridOf(set, site)
 		if grid == "" {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// world is a cluster's state for tests of the rule: the pods of one grid demo in unit east, with one Service.
+// world is a cluster's state for tests of the rule: the pods of one grid demo in site east, with one Service.
 type world struct {
 	labels   map[string]string
 	services map[key]Service
@@ -86,20 +86,20 @@ func (cases recordCases) run(t *testing.T) {
 	}
 }
 
-// TestNamesOfSets: which grid and which pod of the own unit a pod's name stands for.
+// TestNamesOfSets: which grid and which pod of the own site a pod's name stands for.
 func TestNamesOfSets(t *testing.T) {
 	alternative := v1.StatefulSetGridKind.AlternativeChildName
 	recordCases{
 		"as the controllers make it": {func(*world) {}, demoLines},
-		"pods of another unit":       {func(w *world) { w.addPods("demo-west", "10.1.0.1") }, demoLines},
+		"pods of another site":       {func(w *world) { w.addPods("demo-west", "10.1.0.1") }, demoLines},
 
 		// The defects of SuperEdge's daemon.
-		"the unit's name is within the grid's": {func(w *world) {
-			// east-db in unit east: searching for "-east" made db-east-0 of it.
+		"the site's name is within the grid's": {func(w *world) {
+			// east-db in site east: searching for "-east" made db-east-0 of it.
 			w.onlyPods("east-db-east", "10.0.0.1", "10.0.0.2")
 		}, "10.0.0.1 east-db-0.demo-svc.default.svc.cluster.local\n10.0.0.2 " +
 			"east-db-1.demo-svc.default.svc.cluster.local"},
-		"the unit's name is the grid's": {
+		"the site's name is the grid's": {
 			func(w *world) { w.onlyPods("east-east", "10.0.0.1") },
 			"10.0.0.1 east-0.demo-svc.default.svc.cluster.local",
 		},
@@ -111,19 +111,19 @@ func TestNamesOfSets(t *testing.T) {
 			w.onlyPods(alternative("a.b", "east"), "10.0.1.1")
 			w.addPods("axb-east", "10.0.1.2")
 		}, "10.0.1.1 a.b-0.demo-svc.default.svc.cluster.local\n10.0.1.2 axb-0.demo-svc.default.svc.cluster.local"},
-		"a unit whose name no set can have": {func(w *world) {
+		"a site whose name no set can have": {func(w *world) {
 			w.labels["zone1"] = "East_1"
 			w.onlyPods(alternative("demo", "East_1"), "10.0.0.1")
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"},
-		"the alternative name of another unit": {
+		"the alternative name of another site": {
 			func(w *world) { w.onlyPods(alternative("demo", "west"), "10.0.0.1") }, "",
 		},
-		"a unit's name that is cut": {func(w *world) {
+		"a site's name that is cut": {func(w *world) {
 			w.labels["zone1"] = strings.Repeat("east-", 10) + "1"
 			w.onlyPods(alternative("demo", w.labels["zone1"]), "10.0.0.1")
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"},
 		"a set whose plain name another grid's set has": {func(w *world) {
-			// demo-x of unit east, and demo of unit x-east: the one that came second has its alternative name.
+			// demo-x of site east, and demo of site x-east: the one that came second has its alternative name.
 			w.onlyPods("demo-x-east", "10.1.0.1")
 			w.addPods(alternative("demo-x", "east"), "10.0.0.1")
 			slices.Reverse(w.slices[0].Endpoints)
@@ -161,9 +161,9 @@ func TestRecords(t *testing.T) {
 			})
 		}, demoLines},
 
-		"this node is in no unit":       {func(w *world) { delete(w.labels, "zone1") }, ""},
-		"this node is in the unit \"\"": {func(w *world) { w.labels["zone1"] = "" }, ""},
-		"this node is in another unit":  {func(w *world) { w.labels["zone1"] = "west" }, ""},
+		"this node is in no site":       {func(w *world) { delete(w.labels, "zone1") }, ""},
+		"this node is in the site \"\"": {func(w *world) { w.labels["zone1"] = "" }, ""},
+		"this node is in another site":  {func(w *world) { w.labels["zone1"] = "west" }, ""},
 		"no Service":                    {func(w *world) { clear(w.services) }, ""},
 		"the Service has another key": {
 			func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone2"} }, "",

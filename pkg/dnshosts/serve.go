@@ -62,7 +62,7 @@ func (d *Daemon) report() health.Report {
 			"addresses that the wrapper's snapshot and its site know; none is added")
 	}
 	if now.synced {
-		report.Note("%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path)
+		report.Note("%d lines for %d StatefulSets of this node's sites in %s", now.records, now.sets, d.config.Path)
 	}
 	return report
 }
@@ -100,7 +100,7 @@ func newMetrics(d *Daemon) *metrics {
 	}
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
-		gauge("sets", "StatefulSets of this node's units.", func(s status) float64 { return float64(s.sets) }),
+		gauge("sets", "StatefulSets of this node's sites.", func(s status) float64 { return float64(s.sets) }),
 		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
 			if s.synced && s.err == nil && s.blocked == "" {
 				return 1

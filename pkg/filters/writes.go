@@ -28,7 +28,7 @@ import (
 // reads the object again.
 //
 // A write to an object that is shown altered is refused: a client that writes back what it has read would remove other
-// units' endpoints. Patches that change only metadata are allowed, because they do not contain what was read.
+// sites' endpoints. Patches that change only metadata are allowed, because they do not contain what was read.
 //
 // Unchanged are: creations, which have no resourceVersion; requests for subresources other than status, whose bodies
 // are of other kinds; and requests for objects that are not shown here, such as other nodes.

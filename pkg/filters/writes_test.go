@@ -109,8 +109,8 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength = int64(len(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
-	recorder := answer(WithUnit()(WithWrites(viewing, w.memory)(upstream)), r)
+	viewing := Viewing{Own: w.store.View, Sites: w.store.Sites}
+	recorder := answer(WithSite()(WithWrites(viewing, w.memory)(upstream)), r)
 	if taken := w.memory.Stats().Taken; taken != 0 {
 		w.t.Errorf("%s %s: %d bytes are still taken", method, path, taken)
 	}
@@ -189,7 +189,7 @@ func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 		{"a slice that is not governed", "PUT", slicesInNS + "/open-1", jsonType, versioned},
 		{"a slice of no Service", "PUT", slicesInNS + "/free", jsonType, versioned},
 		{"Endpoints that are not governed", "PUT", endpointsInNS + "/open", jsonType, versioned},
-		{"in the view of a unit", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType,
+		{"in the view of a site", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType,
 			`{"metadata":{"resourceVersion":"1"}}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -391,7 +391,7 @@ func TestBodiesOfWritesTakeMemory(t *testing.T) {
 	}
 	defer release()
 	w.memory.AcquireN("other", 1<<19)
-	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
+	viewing := Viewing{Own: w.store.View, Sites: w.store.Sites}
 	recorder := answer(WithWrites(viewing, w.memory)(mark("upstream")), func() *http.Request {
 		r := request(t, "PUT", servicesInNS+"/open")
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

@@ -61,7 +61,7 @@ func sizeOf(t *testing.T, list interface{ Marshal() ([]byte, error) }) listSize 
 }
 
 // shareLists are the lists of one node's share in a cluster of 20,000 governed Services, of which a thousand have an
-// endpoint in its unit of ten nodes.
+// endpoint in its site of ten nodes.
 func shareLists(t *testing.T) []listSize {
 	t.Helper()
 	uid := func(kind, i int) types.UID {
@@ -118,7 +118,7 @@ func shareLists(t *testing.T) []listSize {
 	var nodes corev1.NodeList
 	for i := range 10 {
 		nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: "node-" + strconv.Itoa(i), UID: uid(4, i), Labels: map[string]string{"zone": "unit-1"},
+			Name: "node-" + strconv.Itoa(i), UID: uid(4, i), Labels: map[string]string{"zone": "site-1"},
 		}})
 	}
 	return []listSize{sizeOf(t, &services), sizeOf(t, &endpoints), sizeOf(t, &nodes), {10_000, 10_000}}

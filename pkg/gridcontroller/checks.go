@@ -27,16 +27,16 @@ import (
 // keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
 const keepFailedSeconds = 24 * 60 * 60
 
-// checkName is the name of the Job of a unit's check in one attempt.
-func (p *pass) checkName(unit string, attempt *metav1.Time) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", p.owner.UID, unit, p.update,
+// checkName is the name of the Job of a site's check in one attempt.
+func (p *pass) checkName(site string, attempt *metav1.Time) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
 		attempt.UTC().Format(time.RFC3339)))
 	return p.owner.Name[:min(len(p.owner.Name), 40)] + "-check-" + hex.EncodeToString(sum[:5])
 }
 
-// check runs the check of a unit, if it does not run yet, and returns what has come of it.
-func (p *pass) check(ctx context.Context, unit string, attempt *metav1.Time) *rollout.CheckResult {
-	result, err := p.runCheck(ctx, unit, attempt)
+// check runs the check of a site, if it does not run yet, and returns what has come of it.
+func (p *pass) check(ctx context.Context, site string, attempt *metav1.Time) *rollout.CheckResult {
+	result, err := p.runCheck(ctx, site, attempt)
 	switch {
 	case err == nil:
 		return result
@@ -46,15 +46,15 @@ func (p *pass) check(ctx context.Context, unit string, attempt *metav1.Time) *ro
 	return &rollout.CheckResult{Message: "the check waits: " + gridchild.Shorten(err.Error())}
 }
 
-func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) (*rollout.CheckResult, error) {
-	check := p.spec.Rollout.Waves[p.waves.Of(unit)].Check
+func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) (*rollout.CheckResult, error) {
+	check := p.spec.Rollout.Waves[p.waves.Of(site)].Check
 	job := &batchv1.Job{}
-	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(unit, attempt)}
+	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(site, attempt)}
 	runs := &rollout.CheckResult{Message: "Job " + key.Name + " runs"}
 	err := p.live.Get(ctx, key, job)
 	switch {
 	case apierrors.IsNotFound(err):
-		return runs, p.startCheck(ctx, unit, key.Name, check)
+		return runs, p.startCheck(ctx, site, key.Name, check)
 	case err != nil:
 		return nil, err
 	case !metav1.IsControlledBy(job, p.grid):
@@ -68,13 +68,13 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			p.of(unit).passed = job
+			p.of(site).passed = job
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
-			if void, err := p.disrupted(ctx, unit, job); err != nil {
+			if void, err := p.disrupted(ctx, site, job); err != nil {
 				return nil, err
-			} else if void { // it says nothing of the unit
+			} else if void { // it says nothing of the site
 				return &rollout.CheckResult{Message: "the check runs again"}, p.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
@@ -87,11 +87,11 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 
 // removePassed removes the Jobs of checks that have succeeded, once the status says so. Forgotten ones go in a day.
 func (p *pass) removePassed(ctx context.Context) {
-	for unit, memory := range p.memory.units {
-		unchecked := func(u v1.RolloutUnit) bool { return u.Name == unit && !u.Checked }
+	for site, memory := range p.memory.sites {
+		unchecked := func(u v1.RolloutSite) bool { return u.Name == site && !u.Checked }
 		switch job := memory.passed; {
 		case job == nil:
-		case p.before == nil, slices.ContainsFunc(p.before.Units, unchecked):
+		case p.before == nil, slices.ContainsFunc(p.before.Sites, unchecked):
 			p.lookAgain(p.clock.Now().Add(askPause))
 		default:
 			if err := p.remove(ctx, job); err != nil {
@@ -102,14 +102,14 @@ func (p *pass) removePassed(ctx context.Context) {
 	}
 }
 
-func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Check) error {
+func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Check) error {
 	var spec batchv1.JobSpec
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
 	}
 	pod := &spec.Template
-	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit})
-	template, err := p.current.Of(unit)
+	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site})
+	template, err := p.current.Of(site)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 	if err := p.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
 		return err
 	}
-	if pod.Spec.Tolerations == nil { // it has to run where the unit's pods do
+	if pod.Spec.Tolerations == nil { // it has to run where the site's pods do
 		pod.Spec.Tolerations = tolerations
 	}
-	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{p.owner.Key: unit})
+	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{p.owner.Key: site})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
@@ -134,7 +134,7 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.owner.Namespace, Name: name,
-			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit},
+			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
 			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID())},
 		},
 		Spec: spec,
@@ -150,7 +150,7 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 	return err // a quota, or a right that is missing: it waits
 }
 
-// checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.
+// checkLabels refuses labels of a check's pods by which its site's workload, or a Service, would take them for its own.
 func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
 	if selector.Matches(of) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate,
@@ -170,10 +170,10 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 	return nil
 }
 
-// disrupted reports whether a Job has failed for a reason that says nothing of its unit: a node fell silent meanwhile,
+// disrupted reports whether a Job has failed for a reason that says nothing of its site: a node fell silent meanwhile,
 // or something evicted a pod.
-func (p *pass) disrupted(ctx context.Context, unit string, job *batchv1.Job) (bool, error) {
-	for _, node := range p.units[unit] {
+func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
+	for _, node := range p.sites[site] {
 		if node.lost || (job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time)) {
 			return true, nil
 		}

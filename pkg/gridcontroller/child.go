@@ -20,9 +20,9 @@ import (
 type child struct {
 	name, uid, resourceVersion string
 	deleting                   bool
-	// grid is the value of the label that names the grid. unit is the child's unit; see v1.UnitOf. controller is the
+	// grid is the value of the label that names the grid. site is the child's site; see v1.SiteOf. controller is the
 	// owner that controls the child, if any.
-	grid, unit string
+	grid, site string
 	controller *metav1.OwnerReference
 	// applied is the digest of what was applied last: the value of an annotation that our field manager owns.
 	applied string
@@ -31,8 +31,8 @@ type child struct {
 	fields, owned string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
-	// selectsUnit is set if the selector names the unit.
-	selectsUnit bool
+	// selectsSite is set if the selector names the site.
+	selectsSite bool
 	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
 	// it.
 	revision string
@@ -108,8 +108,8 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	c.held = c.held && !owns(v1.AnnotationHold)
-	c.unit = v1.UnitOf(u, c.grid)
-	c.selectsUnit = gridchild.SelectsUnit(u)
+	c.site = v1.SiteOf(u, c.grid)
+	c.selectsSite = gridchild.SelectsSite(u)
 	if k.progress != nil {
 		status, _ := u.Object["status"].(map[string]any)
 		c.progress = k.progress(c.name, spec, status)

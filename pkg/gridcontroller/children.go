@@ -58,8 +58,8 @@ type desired struct {
 // identity identifies the content of a desired child.
 type identity struct {
 	name string
-	// selectsUnit is set if the workload's selector names the unit.
-	selectsUnit bool
+	// selectsSite is set if the workload's selector names the site.
+	selectsSite bool
 	// variant names what the child is made of; see target.variant.
 	variant string
 	// digest is the child's Digest.
@@ -78,7 +78,7 @@ func (d *desired) object() (*unstructured.Unstructured, error) {
 	return d.child.Object, nil
 }
 
-// shape is what the children of one template have in common. They differ only in the unit, so our field manager owns
+// shape is what the children of one template have in common. They differ only in the site, so our field manager owns
 // the same fields of each: fields is the hash of those of a child that was applied.
 type shape struct{ fields atomic.Value }
 
@@ -105,9 +105,9 @@ type childMemory struct {
 	retryAt time.Time
 	// taken is set if another grid has the child's natural name.
 	taken bool
-	// selectsUnit says whether the selector of a workload that is about to be adopted names the unit; nil if there is
+	// selectsSite says whether the selector of a workload that is about to be adopted names the site; nil if there is
 	// none.
-	selectsUnit *bool
+	selectsSite *bool
 	// mark identifies what the child is to become. It last came closer to that at progressAt: best are the most pods
 	// that were updated, ready and available, and reached is set if it was ready. It is ready since readyAt.
 	mark                string
@@ -122,7 +122,7 @@ type childMemory struct {
 type result struct {
 	// child is the live child as far as it is known; nil if there is none, or if it is not the grid's.
 	child *child
-	// err is why the child is not as desired. untried is set if that is another unit's fault, and this one was not
+	// err is why the child is not as desired. untried is set if that is another site's fault, and this one was not
 	// tried.
 	err     error
 	untried bool
@@ -205,8 +205,8 @@ func (a attempt) run(ctx context.Context) result {
 			return *r
 		}
 		live = before
-	case a.m.selectsUnit != nil: // the workload to adopt was deleted
-		a.m.selectsUnit = nil
+	case a.m.selectsSite != nil: // the workload to adopt was deleted
+		a.m.selectsSite = nil
 		return result{again: a.clock.Now()}
 	}
 	handedOver := ""
@@ -246,8 +246,8 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 		return nil, &result{err: err}
 	case live.deleting || live.held: // the cache does not know yet
 		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
-	case live.selectsUnit != a.d.selectsUnit:
-		a.m.selectsUnit = new(live.selectsUnit)
+	case live.selectsSite != a.d.selectsSite:
+		a.m.selectsSite = new(live.selectsSite)
 		return nil, &result{again: a.clock.Now()}
 	case a.m.sameAs(live, a.d):
 		return nil, &result{child: live}
@@ -329,15 +329,15 @@ func (k kind) object(namespace string, live *child) *unstructured.Unstructured {
 	return u
 }
 
-// nodeIn asks the API server for a node of a unit; it returns "" if there is none. It returns an error if the cluster
+// nodeIn asks the API server for a node of a site; it returns "" if there is none. It returns an error if the cluster
 // has no nodes at all: then the API server has probably lost its data, and if it has not, no pods are running that
 // would have to be removed.
-func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) {
+func (c *cluster) nodeIn(ctx context.Context, key, site string) (string, error) {
 	first := func(options ...client.ListOption) (string, error) {
 		nodes := &metav1.PartialObjectMetadataList{}
 		nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 		if err := c.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
-			return "", fmt.Errorf("listing the nodes of the unit: %w", err)
+			return "", fmt.Errorf("listing the nodes of the site: %w", err)
 		}
 		if len(nodes.Items) == 0 {
 			return "", nil
@@ -349,10 +349,10 @@ func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) 
 		return "", err
 	case some == "":
 		return "", errors.New("the API server has no nodes at all, which is probably wrong")
-	case len(validation.IsValidLabelValue(unit)) > 0: // it is not a unit, but the end of some name
+	case len(validation.IsValidLabelValue(site)) > 0: // it is not a site, but the end of some name
 		return "", nil
 	}
-	return first(client.MatchingLabels{key: unit})
+	return first(client.MatchingLabels{key: site})
 }
 
 // ownerIndex is the name of the index of children by the UID of the object that controls them.

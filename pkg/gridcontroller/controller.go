@@ -46,8 +46,8 @@ type Config struct {
 	Workers int
 	// Namespaces are those whose grids are reconciled; empty for all.
 	Namespaces []string
-	// UnitRemovalGrace is how long a workload outlives the last node of its unit, if its grid does not say.
-	UnitRemovalGrace time.Duration
+	// SiteRemovalGrace is how long a workload outlives the last node of its site, if its grid does not say.
+	SiteRemovalGrace time.Duration
 	// Limits restrict what grids may ask for.
 	Limits Limits
 	// ManageCRDs is set to install missing CRDs of grids at the start, and to replace older ones, unless another tool
@@ -197,7 +197,7 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	common := shared{
 		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
 		recorder: m.GetEventRecorder("application-grid-controller"),
-		grace:    c.UnitRemovalGrace,
+		grace:    c.SiteRemovalGrace,
 		limits:   c.Limits,
 		schemas:  schemas,
 	}

@@ -12,7 +12,7 @@ func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	grid := deploymentGrid("echo", plain)
 	grid.Status.Rollout = &v1.RolloutStatus{
-		Phase: v1.RolloutProgressing, Waves: []v1.WaveStatus{{Name: "canary", Units: 1}},
+		Phase: v1.RolloutProgressing, Waves: []v1.WaveStatus{{Name: "canary", Sites: 1}},
 	}
 	docstest.CompareMetrics(t, "application-grid-controller", newFixture(t, grid).metrics())
 }

@@ -118,24 +118,24 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	return f
 }
 
-// demo makes a fixture with the DeploymentGrid demo, and a node in each of the units.
-func demo(t *testing.T, units []string, changes ...func(*v1.DeploymentGrid)) (*fixture, *v1.DeploymentGrid) {
+// demo makes a fixture with the DeploymentGrid demo, and a node in each of the sites.
+func demo(t *testing.T, sites []string, changes ...func(*v1.DeploymentGrid)) (*fixture, *v1.DeploymentGrid) {
 	t.Helper()
 	grid := deploymentGrid("demo", plain)
 	for _, change := range changes {
 		change(grid)
 	}
 	f := newFixture(t, grid)
-	f.nodesIn(units...)
+	f.nodesIn(sites...)
 	return f, grid
 }
 
-// in names units.
-func in(units string) []string { return strings.Fields(units) }
+// in names sites.
+func in(sites string) []string { return strings.Fields(sites) }
 
-// numbered names as many units: u000, u001 and so on.
-func numbered(units int) []string {
-	all := make([]string, units)
+// numbered names as many sites: u000, u001 and so on.
+func numbered(sites int) []string {
+	all := make([]string, sites)
 	for i := range all {
 		all[i] = fmt.Sprintf("u%03d", i)
 	}
@@ -400,19 +400,19 @@ func (f *fixture) failing(fail func(call string) error) {
 	f.fail = fail
 }
 
-// nodesIn puts a node into each unit.
-func (f *fixture) nodesIn(units ...string) {
+// nodesIn puts a node into each site.
+func (f *fixture) nodesIn(sites ...string) {
 	f.Helper()
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
+	for _, site := range sites {
+		f.node("node-"+site, site)
 	}
 }
 
-// node sets a node's unit; empty takes it out of all. The reconcilers hear of it.
-func (f *fixture) node(name, unit string) {
+// node sets a node's site; empty takes it out of all. The reconcilers hear of it.
+func (f *fixture) node(name, site string) {
 	labels := map[string]string{}
-	if unit != "" {
-		labels["zone1"] = unit
+	if site != "" {
+		labels["zone1"] = site
 	}
 	f.mu.Lock()
 	f.nodes[name] = labels
@@ -420,11 +420,11 @@ func (f *fixture) node(name, unit string) {
 	f.note(name, &nodeState{name: name, labels: labels})
 }
 
-// lose tells the reconcilers that the nodes of units have fallen silent.
-func (f *fixture) lose(units ...string) {
-	for _, unit := range units {
-		f.note("node-"+unit, &nodeState{
-			name: "node-" + unit, labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now(),
+// lose tells the reconcilers that the nodes of sites have fallen silent.
+func (f *fixture) lose(sites ...string) {
+	for _, site := range sites {
+		f.note("node-"+site, &nodeState{
+			name: "node-" + site, labels: map[string]string{"zone1": site}, lost: true, since: f.clock.Now(),
 		})
 	}
 }
@@ -551,7 +551,7 @@ func (f *fixture) names() string {
 	return strings.Join(names, " ")
 }
 
-// expect checks a condition of a grid, such as "Ready=True NoUnits", and that its message contains all of says.
+// expect checks a condition of a grid, such as "Ready=True NoSites", and that its message contains all of says.
 func (f *fixture) expect(grid client.Object, condition string, says ...string) {
 	f.Helper()
 	var all []metav1.Condition
@@ -581,12 +581,12 @@ func (f *fixture) expectWell(grid client.Object) {
 	f.expect(grid, "Degraded=False AsDesired")
 }
 
-// expectUnit returns the state of a unit, which has to be in a phase.
-func (f *fixture) expectUnit(grid *v1.DeploymentGrid, unit string, phase v1.UnitPhase) v1.UnitState {
+// expectSite returns the state of a site, which has to be in a phase.
+func (f *fixture) expectSite(grid *v1.DeploymentGrid, site string, phase v1.SitePhase) v1.SiteState {
 	f.Helper()
-	state := grid.Status.States[unit]
+	state := grid.Status.States[site]
 	if state.Phase != phase {
-		f.Errorf("unit %s: want the phase %s, got %+v", unit, phase, state)
+		f.Errorf("site %s: want the phase %s, got %+v", site, phase, state)
 	}
 	return state
 }

@@ -18,7 +18,7 @@ type kind struct {
 	progress func(name string, spec, status map[string]any) progress
 }
 
-// workloads are the kinds of grids with one child per unit. services is the kind with a single Service.
+// workloads are the kinds of grids with one child per site. services is the kind with a single Service.
 var (
 	workloads = []kind{
 		{v1.DeploymentGridKind, deploymentProgress},

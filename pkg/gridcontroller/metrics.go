@@ -15,7 +15,7 @@ import (
 // The sums are over all grids of a kind.
 const (
 	sumGrids = iota
-	sumUnits
+	sumSites
 	sumReady
 	sumFailed
 	sumStalled
@@ -31,22 +31,22 @@ const (
 var (
 	sumDescs = [sums]*prometheus.Desc{
 		sumGrids:       describe("grids", "Grids, by kind."),
-		sumUnits:       describe("units", "Units of all grids of the kind."),
-		sumReady:       describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
-		sumFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
-		sumStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
-		sumUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
+		sumSites:       describe("sites", "Sites of all grids of the kind."),
+		sumReady:       describe("sites_ready", "Sites whose workload is as the grid says, with all pods available."),
+		sumFailed:      describe("sites_failed", "Sites whose workload cannot be made as the grid says."),
+		sumStalled:     describe("sites_stalled", "Sites whose workload makes no progress any more."),
+		sumUnreachable: describe("sites_unreachable", "Sites whose nodes are all unreachable."),
 		sumHeld: describe("removals_held",
-			"Grids of which so many units have vanished that their removal waits for an approval."),
+			"Grids of which so many sites have vanished that their removal waits for an approval."),
 		sumConflicts: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
-		sumRolling:   describe("rollouts_in_progress", "Grids whose units are being given a change."),
+		sumRolling:   describe("rollouts_in_progress", "Grids whose sites are being given a change."),
 		sumHalted: describe("rollouts_halted",
-			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an "+
+			"Grids whose rollout has halted or gone back, because too many sites have failed, or because of an "+
 				"outage."),
 		sumWaiting: describe("rollouts_awaiting_approval",
 			"Grids whose rollout waits for a person to approve of a wave."),
 	}
-	waveDesc = describe("rollout_units", "Units of the waves of a rollout that is not complete, by what became of "+
+	waveDesc = describe("rollout_sites", "Sites of the waves of a rollout that is not complete, by what became of "+
 		"them: all, updated (which includes those that are ready), ready, proven, failed, suspects, deferred.",
 		"namespace", "name", "wave", "state")
 )
@@ -85,7 +85,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 				countService(grid, &total)
 			case v1.Object:
 				_, status := v1.Workload(grid)
-				countUnits(status, &total)
+				countSites(status, &total)
 				countRollout(k.Kind, grid, &total, out)
 			}
 			return nil
@@ -98,12 +98,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 func countService(grid *v1.ServiceGrid, total *[sums]int) {
 	total[sumGrids]++
-	total[sumUnits] += int(grid.Status.Units)
+	total[sumSites] += int(grid.Status.Sites)
 	degraded := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionDegraded)
 	switch {
 	case degraded == nil:
 	case degraded.Status != metav1.ConditionTrue:
-		total[sumReady] += int(grid.Status.Units)
+		total[sumReady] += int(grid.Status.Sites)
 	case degraded.Reason == v1.ReasonNameConflict:
 		total[sumConflicts]++
 		fallthrough
@@ -112,14 +112,14 @@ func countService(grid *v1.ServiceGrid, total *[sums]int) {
 	}
 }
 
-func countUnits(status *v1.WorkloadGridStatus, total *[sums]int) {
+func countSites(status *v1.WorkloadGridStatus, total *[sums]int) {
 	total[sumGrids]++
-	total[sumUnits] += int(status.Units)
-	total[sumReady] += int(status.ReadyUnits)
-	total[sumFailed] += int(status.FailedUnits) // with those that are stalled
-	total[sumUnreachable] += int(status.UnreachableUnits)
+	total[sumSites] += int(status.Sites)
+	total[sumReady] += int(status.ReadySites)
+	total[sumFailed] += int(status.FailedSites) // with those that are stalled
+	total[sumUnreachable] += int(status.UnreachableSites)
 	for _, state := range status.States {
-		if state.Phase == v1.UnitStalled {
+		if state.Phase == v1.SiteStalled {
 			total[sumStalled]++
 			total[sumFailed]--
 		}
@@ -139,7 +139,7 @@ func countRollout(kind string, grid v1.Object, total *[sums]int, out chan<- prom
 	switch {
 	case rollout == nil:
 		return
-	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // units failed later
+	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // sites failed later
 		total[sumHalted]++
 	case progresses(rollout):
 		total[sumRolling]++
@@ -151,11 +151,11 @@ func countRollout(kind string, grid v1.Object, total *[sums]int, out chan<- prom
 	}
 	for i := range rollout.Waves {
 		wave := &rollout.Waves[i]
-		for state, units := range map[string]int32{
-			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
+		for state, sites := range map[string]int32{
+			"all": wave.Sites, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
 			"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
 		} {
-			out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), kind,
+			out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(sites), kind,
 				grid.GetNamespace(), grid.GetName(), wave.Name, state)
 		}
 	}

@@ -27,7 +27,7 @@ const (
 	statusPause = 500 * time.Millisecond
 )
 
-// pass is one pass over all units of a grid. Its methods are called in the order in which run calls them.
+// pass is one pass over all sites of a grid. Its methods are called in the order in which run calls them.
 type pass struct {
 	*workloadReconciler
 
@@ -37,15 +37,15 @@ type pass struct {
 	status *v1.WorkloadGridStatus
 	owner  *gridchild.Owner
 	memory *gridMemory
-	units  units
-	// names are those of the units, sorted.
+	sites  sites
+	// names are those of the sites, sorted.
 	names []string
 
-	// assigned says which unit has which child. children has the grid's children by name. orphans has workloads that it
+	// assigned says which site has which child. children has the grid's children by name. orphans has workloads that it
 	// may adopt, if it has a rollout.
 	assigned          *gridchild.Names
 	children, orphans map[string]*child
-	// gone are the children of units without nodes.
+	// gone are the children of sites without nodes.
 	gone []vanished
 
 	// around is what templates and waves depend on besides the grid.
@@ -61,19 +61,19 @@ type pass struct {
 	// before it.
 	planned rollout.Plan
 	before  *v1.RolloutStatus
-	// targets say what every unit's child should be made of, results what came of that.
+	// targets say what every site's child should be made of, results what came of that.
 	targets map[string]target
 	results map[string]result
 
-	states map[string]v1.UnitState
-	// keepSelector has the units whose workload's selector lacks the unit, although spec.unitLabel is set.
+	states map[string]v1.SiteState
+	// keepSelector has the sites whose workload's selector lacks the site, although spec.siteLabel is set.
 	keepSelector []string
-	// applied and removed have the units whose child was written or deleted. vanished and returned have the units that
+	// applied and removed have the sites whose child was written or deleted. vanished and returned have the sites that
 	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
 	applied, removed, vanished, returned, handedOver []string
 	// noEffect says what of the overrides and waves has no effect.
 	noEffect []string
-	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
+	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
 	// gridUniqKey: then nothing else was looked at.
 	held    error
 	heldKey bool
@@ -87,15 +87,15 @@ type pass struct {
 func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
-		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.UnitState{},
+		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.SiteState{},
 		templates: map[string]*gridchild.Templates{}, budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
 	if p.selectsNodes() {
 		r.nodes.followLabels(p.spec.GridUniqKey)
 	}
-	p.units = r.nodes.unitsOf(p.spec.GridUniqKey)
-	p.names = slices.Sorted(maps.Keys(p.units))
+	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
+	p.names = slices.Sorted(maps.Keys(p.sites))
 	return p
 }
 
@@ -108,19 +108,19 @@ func (p *pass) lookAgain(at time.Time) {
 // spent reports whether the time for requests of this pass is over.
 func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
 
-// child returns the child of a unit; nil if there is none.
-func (p *pass) child(unit string) *child { return p.children[p.assigned.ByUnit[unit]] }
+// child returns the child of a site; nil if there is none.
+func (p *pass) child(site string) *child { return p.children[p.assigned.BySite[site]] }
 
-// orphan returns the workload that a unit without a child may adopt; nil if there is none.
-func (p *pass) orphan(unit string) *child {
-	if p.child(unit) != nil {
+// orphan returns the workload that a site without a child may adopt; nil if there is none.
+func (p *pass) orphan(site string) *child {
+	if p.child(site) != nil {
 		return nil
 	}
-	return p.orphans[p.assigned.ByUnit[unit]]
+	return p.orphans[p.assigned.BySite[site]]
 }
 
-// of returns what is remembered of a unit.
-func (p *pass) of(unit string) *unitMemory { return p.memory.of(unit) }
+// of returns what is remembered of a site.
+func (p *pass) of(site string) *siteMemory { return p.memory.of(site) }
 
 func (p *pass) run(ctx context.Context) (err error) {
 	m := p.memory
@@ -130,8 +130,8 @@ func (p *pass) run(ctx context.Context) (err error) {
 	if m.generation != p.grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
 		m.generation, m.labels = p.grid.GetGeneration(), p.owner.Labels
 		m.templates = map[string]*templateMemory{}
-		for _, unit := range m.units {
-			unit.desired = identity{}
+		for _, site := range m.sites {
+			site.desired = identity{}
 		}
 	}
 	if p.holdKey(); p.heldKey {
@@ -144,7 +144,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 	}
 	p.assigned = gridchild.Assign(p.GridKind, p.owner.Name, p.names, gridchild.Known{
 		Exists: func(name string) bool { return p.children[name] != nil || p.orphans[name] != nil },
-		Taken:  func(unit string) bool { return p.of(unit).taken },
+		Taken:  func(site string) bool { return p.of(site).taken },
 	})
 	if err := p.aim(ctx); err != nil {
 		return err
@@ -152,56 +152,56 @@ func (p *pass) run(ctx context.Context) (err error) {
 	p.findVanished(ctx)
 	held := p.holdLosses()
 	p.sync(ctx)
-	for _, unit := range p.names {
-		p.look(unit)
+	for _, site := range p.names {
+		p.look(site)
 	}
 	p.explainStalled(ctx)
 	p.conclude(ctx)
 	p.removeVanished(ctx, held)
-	maps.DeleteFunc(m.units, func(unit string, _ *unitMemory) bool {
-		_, exists := p.states[unit]
+	maps.DeleteFunc(m.sites, func(site string, _ *siteMemory) bool {
+		_, exists := p.states[site]
 		return !exists
 	})
 	return nil
 }
 
-// look notes the state of a unit that was synced.
-func (p *pass) look(unit string) {
-	result := p.results[unit]
+// look notes the state of a site that was synced.
+func (p *pass) look(site string) {
+	result := p.results[site]
 	if result.child == nil {
 		// A child that was made before goes on, whatever is wrong now.
-		result.child = cmp.Or(p.child(unit), p.orphan(unit))
-		p.results[unit] = result
+		result.child = cmp.Or(p.child(site), p.orphan(site))
+		p.results[site] = result
 	}
 	live := result.child
-	state := unitState(gridchild.TemplateName(p.spec, unit), result)
-	if live != nil && p.targets[unit].update != live.revision && p.targets[unit].update != "" {
+	state := siteState(gridchild.TemplateName(p.spec, site), result)
+	if live != nil && p.targets[site].update != live.revision && p.targets[site].update != "" {
 		state.Revision = live.revision
 	}
-	p.followProgress(unit, &state, live)
-	p.states[unit] = state
+	p.followProgress(site, &state, live)
+	p.states[site] = state
 	p.lookAgain(result.again)
-	if live != nil && p.spec.UnitLabel && !live.selectsUnit {
-		p.keepSelector = append(p.keepSelector, unit)
+	if live != nil && p.spec.SiteLabel && !live.selectsSite {
+		p.keepSelector = append(p.keepSelector, site)
 	}
 	if result.applied {
-		p.applied = append(p.applied, unit)
+		p.applied = append(p.applied, site)
 	}
 	if result.handedOver != "" {
-		p.handedOver = append(p.handedOver, unit+" "+result.handedOver)
+		p.handedOver = append(p.handedOver, site+" "+result.handedOver)
 	}
-	if _, ok := p.memory.removals[unit]; ok {
-		p.returned = append(p.returned, unit)
-		delete(p.memory.removals, unit)
+	if _, ok := p.memory.removals[site]; ok {
+		p.returned = append(p.returned, site)
+		delete(p.memory.removals, site)
 	}
 }
 
 // templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shapes has the children's shapes, by whether the selector names the unit.
+	// shapes has the children's shapes, by whether the selector names the site.
 	shapes map[bool]*shape
 	// proven is set once the API server has accepted the template. refused is why it has refused it since then, for the
-	// unit by.
+	// site by.
 	proven  bool
 	refused error
 	by      string
@@ -212,34 +212,34 @@ type templateMemory struct {
 
 // due is a child that must be written.
 type due struct {
-	unit    string
+	site    string
 	desired *desired
 }
 
-// sync syncs the children of all units. Cache and memory show for most of them that nothing is to be done. The others
+// sync syncs the children of all sites. Cache and memory show for most of them that nothing is to be done. The others
 // are written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
-// tried on one unit.
+// tried on one site.
 func (p *pass) sync(ctx context.Context) {
 	pending := map[string][]due{}
-	for _, unit := range p.names {
-		live, to := p.child(unit), p.targets[unit]
+	for _, site := range p.names {
+		live, to := p.child(site), p.targets[site]
 		if to.templates == nil || (live != nil && live.held) {
-			p.results[unit] = result{child: live, err: to.err}
+			p.results[site] = result{child: live, err: to.err}
 			continue
 		}
-		d, err := p.desire(unit)
+		d, err := p.desire(site)
 		if err != nil {
-			p.results[unit] = result{err: err}
+			p.results[site] = result{err: err}
 			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
-				p.results[unit] = result{err: err, again: p.clock.Now().Add(firstRetry * 5)}
+				p.results[site] = result{err: err, again: p.clock.Now().Add(firstRetry * 5)}
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, &p.of(unit).childMemory); done {
-			p.results[unit] = result
+		if result, done := settled(p.clock.Now(), live, d, &p.of(site).childMemory); done {
+			p.results[site] = result
 			continue
 		}
-		pending[to.variant] = append(pending[to.variant], due{unit, d})
+		pending[to.variant] = append(pending[to.variant], due{site, d})
 	}
 	// The time for requests begins here. Rendering does not count, because its results are remembered for the next
 	// pass.
@@ -255,19 +255,19 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		p.refuse(t, all)
 		return
 	case !t.proven || t.refused != nil:
-		// Each attempt uses another unit, because the reason may be the unit's own child and not the template.
+		// Each attempt uses another site, because the reason may be the site's own child and not the template.
 		i := t.turn % len(all)
 		probe := all[i]
 		all = slices.Delete(slices.Clone(all), i, i+1)
 		t.turn++
 		p.budget--
 		outcome := p.syncOne(ctx, probe)
-		p.results[probe.unit] = outcome
+		p.results[probe.site] = outcome
 		switch {
 		case outcome.err == nil && outcome.again.IsZero():
 			t.proven, t.refused, t.turn = true, nil, 0
 		case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
-			t.refused, t.by = outcome.err, probe.unit
+			t.refused, t.by = outcome.err, probe.site
 			t.retryAt = p.clock.Now().Add(min(firstRetry<<min(t.turn, 10), lastRetry))
 		}
 		if t.refused != nil {
@@ -277,9 +277,9 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		// The probe has taught the template's shape, by which children in the cache are recognised as settled. After a
 		// restart that is all of them.
 		all = slices.DeleteFunc(all, func(d due) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.unit), d.desired, &p.of(d.unit).childMemory)
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.of(d.site).childMemory)
 			if done {
-				p.results[d.unit] = outcome
+				p.results[d.site] = outcome
 			}
 			return done
 		})
@@ -304,64 +304,64 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 	}
 	_ = group.Wait() // its functions return no errors
 	for i, d := range all {
-		p.results[d.unit] = outcomes[i]
+		p.results[d.site] = outcomes[i]
 	}
 }
 
-// refuse notes that a template was refused, and not tried for these units but one.
+// refuse notes that a template was refused, and not tried for these sites but one.
 func (p *pass) refuse(t *templateMemory, some []due) {
 	untried := gridchild.Errorf(v1.ReasonRejected,
-		"not tried, because the API server has refused this template for unit %s: %s",
+		"not tried, because the API server has refused this template for site %s: %s",
 		t.by, gridchild.Tellable(t.refused).Message)
 	for _, d := range some {
-		p.results[d.unit] = result{err: untried, again: t.retryAt, untried: true}
-		if d.unit == t.by {
-			p.results[d.unit] = result{err: t.refused, again: t.retryAt}
+		p.results[d.site] = result{err: untried, again: t.retryAt, untried: true}
+		if d.site == t.by {
+			p.results[d.site] = result{err: t.refused, again: t.retryAt}
 		}
 	}
 }
 
 // syncOne syncs a child. If another grid has taken its name, it gets its alternative name in the next pass.
 func (p *pass) syncOne(ctx context.Context, d due) result {
-	memory := &p.memory.units[d.unit].childMemory
+	memory := &p.memory.sites[d.site].childMemory
 	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, memory)
-	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.unit) {
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.site) {
 		memory.taken = true
 		outcome = result{again: p.clock.Now()}
 	}
 	return outcome
 }
 
-// desire returns the desired child of a unit. Its identity is remembered for the same generation of the grid, so that
-// not all units of a large grid are rendered again in each pass.
-func (p *pass) desire(unit string) (*desired, error) {
-	if err := p.assigned.Clashes[unit]; err != nil {
+// desire returns the desired child of a site. Its identity is remembered for the same generation of the grid, so that
+// not all sites of a large grid are rendered again in each pass.
+func (p *pass) desire(site string) (*desired, error) {
+	if err := p.assigned.Clashes[site]; err != nil {
 		return nil, err
 	}
-	m, to, name := p.memory, p.targets[unit], p.assigned.ByUnit[unit]
-	selects := ptr.Deref(p.of(unit).selectsUnit, p.owner.UnitInSelector)
-	if live := p.child(unit); live != nil {
-		selects = live.selectsUnit
+	m, to, name := p.memory, p.targets[site], p.assigned.BySite[site]
+	selects := ptr.Deref(p.of(site).selectsSite, p.owner.SiteInSelector)
+	if live := p.child(site); live != nil {
+		selects = live.selectsSite
 	}
 	o := p.owner.OfChild(selects, to.revision, to.mark)
-	d := &desired{identity: p.of(unit).desired, namespace: o.Namespace, render: func() (*gridchild.Child, error) {
-		template, err := to.template(unit)
+	d := &desired{identity: p.of(site).desired, namespace: o.Namespace, render: func() (*gridchild.Child, error) {
+		template, err := to.template(site)
 		if err != nil {
 			return nil, err
 		}
-		return gridchild.OfUnit(o, unit, name, template)
+		return gridchild.OfSite(o, site, name, template)
 	}}
-	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector || d.variant != to.variant {
+	if d.digest == "" || d.name != name || d.selectsSite != o.SiteInSelector || d.variant != to.variant {
 		if _, err := d.object(); err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
-		p.of(unit).desired = d.identity
+		d.identity = identity{name: name, selectsSite: o.SiteInSelector, variant: to.variant, digest: d.child.Digest}
+		p.of(site).desired = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	if m.templates[to.variant] == nil {
 		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
-	d.shape = m.templates[to.variant].shapes[o.UnitInSelector]
+	d.shape = m.templates[to.variant].shapes[o.SiteInSelector]
 	return d, nil
 }

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// podPause is the least time between two reads of the pods of one unit for a message, askPause of those for a
+	// podPause is the least time between two reads of the pods of one site for a message, askPause of those for a
 	// proof. podTimeout is how long all reads of one pass may take.
 	podPause   = 30 * time.Second
 	askPause   = 10 * time.Second
@@ -29,10 +29,10 @@ const (
 	nodesAtOnce = 3
 )
 
-// progressTold returns a unit's state in the live status. It has no time of progress if the unit's workload has been
+// progressTold returns a site's state in the live status. It has no time of progress if the site's workload has been
 // changed since, by a controller that could not write that any more.
-func (p *pass) progressTold(unit string, live *child) v1.UnitState {
-	told := p.status.States[unit]
+func (p *pass) progressTold(site string, live *child) v1.SiteState {
+	told := p.status.States[site]
 	changed := p.status.ObservedGeneration != p.grid.GetGeneration()
 	if p.spec.Rollout != nil && live != nil {
 		changed = live.revision != cmp.Or(told.Revision, p.status.UpdateRevision)
@@ -43,21 +43,21 @@ func (p *pass) progressTold(unit string, live *child) v1.UnitState {
 	return told
 }
 
-// followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. An earlier
+// followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. An earlier
 // controller may have noted the last progress in the live status.
-func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
-	m, told := p.of(unit), p.progressTold(unit, live)
-	_, lost, _ := p.units.silent(unit)
+func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
+	m, told := p.of(site), p.progressTold(site, live)
+	_, lost, _ := p.sites.silent(site)
 	switch {
-	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
+	case state.Phase == v1.SiteFailed, state.Phase == v1.SiteHeld:
 		return
 	case lost:
-		state.Phase = v1.UnitUnreachable
+		state.Phase = v1.SiteUnreachable
 	}
 	now, deadline := p.clock.Now(), p.spec.ProgressDeadline()
-	if state.Phase != v1.UnitProgressing {
+	if state.Phase != v1.SiteProgressing {
 		m.pod, m.podAt = "", time.Time{}
-		if state.Phase != v1.UnitReady {
+		if state.Phase != v1.SiteReady {
 			m.mark, m.readyAt = "", time.Time{}
 		} else if m.readyAt.IsZero() {
 			m.readyAt = now
@@ -91,13 +91,13 @@ func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
 	switch {
 	case live != nil && live.observed && live.progress.stuck.Reason != "":
 		stuck := live.progress.stuck
-		state.Phase, state.Reason, state.Message = v1.UnitStalled, stuck.Reason, stuck.Message
+		state.Phase, state.Reason, state.Message = v1.SiteStalled, stuck.Reason, stuck.Message
 	case !now.Before(over):
-		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
+		state.Phase, state.Reason = v1.SiteStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
 			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
-		if p.partlySilent(unit) {
-			state.Message += "; silent nodes of the unit use up the DaemonSet's maxUnavailable"
+		if p.partlySilent(site) {
+			state.Message += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 		}
 		if live != nil && live.progress.stranded > 0 {
 			state.Message += "; a pod that is not ready keeps the template of an earlier attempt until somebody " +
@@ -108,22 +108,22 @@ func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
 	}
 }
 
-// explainStalled adds to the messages of the first few stalled units what is wrong with their pods.
+// explainStalled adds to the messages of the first few stalled sites what is wrong with their pods.
 func (p *pass) explainStalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	stalled := slices.DeleteFunc(slices.Clone(p.names), func(unit string) bool {
-		return p.states[unit].Phase != v1.UnitStalled
+	stalled := slices.DeleteFunc(slices.Clone(p.names), func(site string) bool {
+		return p.states[site].Phase != v1.SiteStalled
 	})
-	for _, unit := range stalled[:min(namedUnits, len(stalled))] {
-		state := p.states[unit]
-		memory := p.of(unit)
+	for _, site := range stalled[:min(namedSites, len(stalled))] {
+		state := p.states[site]
+		memory := p.of(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pod, err := p.podIn(ctx, unit)
+			pod, err := p.podIn(ctx, site)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit that makes no progress",
-					"unit", unit, "reason", err)
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site that makes no progress",
+					"site", site, "reason", err)
 			} else {
 				memory.pod = pod
 			}
@@ -131,24 +131,24 @@ func (p *pass) explainStalled(ctx context.Context) {
 		p.lookAgain(memory.podAt.Add(podPause))
 		if memory.pod != "" {
 			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
-			p.states[unit] = state
+			p.states[site] = state
 		}
 	}
 }
 
-// podIn says what is wrong with a pod of a unit; "" if it finds nothing wrong. It first reads pending pods, which are
-// few, and then the pods on some of the unit's nodes, which the API server finds quickly.
-func (p *pass) podIn(ctx context.Context, unit string) (string, error) {
-	t := p.targets[unit].templates
+// podIn says what is wrong with a pod of a site; "" if it finds nothing wrong. It first reads pending pods, which are
+// few, and then the pods on some of the site's nodes, which the API server finds quickly.
+func (p *pass) podIn(ctx context.Context, site string) (string, error) {
+	t := p.targets[site].templates
 	if t == nil { // the workload is left as it is
 		return "", nil
 	}
-	template, err := t.Of(unit)
+	template, err := t.Of(site)
 	if err != nil {
 		return "", err
 	}
 	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
-	for _, node := range p.units[unit][:min(nodesAtOnce, len(p.units[unit]))] {
+	for _, node := range p.sites[site][:min(nodesAtOnce, len(p.sites[site]))] {
 		looks = append(looks, [2]string{"spec.nodeName", node.name})
 	}
 	for _, look := range looks {
@@ -156,7 +156,7 @@ func (p *pass) podIn(ctx context.Context, unit string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if problem := gridview.FirstPodProblem(pods, p.owner.Key, unit); problem != "" {
+		if problem := gridview.FirstPodProblem(pods, p.owner.Key, site); problem != "" {
 			return problem, nil
 		}
 	}

@@ -68,17 +68,17 @@ func TestStalledByCondition(t *testing.T) {
 		f.told()
 		f.pass(grid)
 		says := []string{
-			"1 of 2 units make no progress", "east: " + condition.Reason, condition.Message,
+			"1 of 2 sites make no progress", "east: " + condition.Reason, condition.Message,
 			"pod demo-east-1: container c: ImagePullBackOff: no such image",
 		}
-		f.expect(grid, "Stalled=True UnitsStalled", says...)
-		f.expect(grid, "Degraded=True UnitsStalled", says...)
-		f.expect(grid, "Ready=False UnitsNotReady", "1 of 2", "east")
+		f.expect(grid, "Stalled=True SitesStalled", says...)
+		f.expect(grid, "Degraded=True SitesStalled", says...)
+		f.expect(grid, "Ready=False SitesNotReady", "1 of 2", "east")
 		f.expect(grid, "Available=True Ready")
 		f.expect(grid, "Progressing=False AsDesired")
 		f.expectEvent(f.told(), "Warning", condition.Reason, "east")
-		if grid.Status.FailedUnits != 1 {
-			t.Errorf("got %d failed units", grid.Status.FailedUnits)
+		if grid.Status.FailedSites != 1 {
+			t.Errorf("got %d failed sites", grid.Status.FailedSites)
 		}
 		f.report("demo-east", running)
 		f.pass(grid)
@@ -104,19 +104,19 @@ func TestStalledByTime(t *testing.T) {
 	}
 	f.restart()
 	f.pass(grid)
-	f.expectUnit(grid, "east", v1.UnitProgressing)
+	f.expectSite(grid, "east", v1.SiteProgressing)
 	if again := f.reconcile(grid); again <= 0 || again > 10*time.Second {
 		t.Errorf("asks to be called again after %s", again)
 	}
 	f.step(10 * time.Second)
 	f.pass(grid)
-	f.expect(grid, "Stalled=True UnitsStalled", "no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
+	f.expect(grid, "Stalled=True SitesStalled", "no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
 	f.update(grid, func() { grid.Spec.Template = raw(with(`"replicas":2`)) })
 	f.pass(grid)
-	f.expectUnit(grid, "east", v1.UnitProgressing)
+	f.expectSite(grid, "east", v1.SiteProgressing)
 }
 
-// TestUnreachable: a unit whose nodes have all fallen silent is counted apart, and fails nothing.
+// TestUnreachable: a site whose nodes have all fallen silent is counted apart, and fails nothing.
 func TestUnreachable(t *testing.T) {
 	f, grid := demo(t, in("east west north"))
 	f.pass(grid)
@@ -127,53 +127,53 @@ func TestUnreachable(t *testing.T) {
 		f.step(time.Hour)
 		f.pass(grid)
 	}
-	f.expectUnit(grid, "east", v1.UnitUnreachable)
-	if s := grid.Status; s.UnreachableUnits != 1 || s.ReadyUnits != 2 || s.Units != 3 || s.FailedUnits != 0 {
+	f.expectSite(grid, "east", v1.SiteUnreachable)
+	if s := grid.Status; s.UnreachableSites != 1 || s.ReadySites != 2 || s.Sites != 3 || s.FailedSites != 0 {
 		t.Errorf("got %+v", s)
 	}
-	f.expect(grid, "Ready=True Ready", "all 2 units are ready", "1 more cannot be reached: east")
+	f.expect(grid, "Ready=True Ready", "all 2 sites are ready", "1 more cannot be reached: east")
 	f.expect(grid, "Available=True Ready")
 	f.expectWell(grid)
 	f.expect(grid, "Progressing=False AsDesired")
 
 	f.lose("west", "north")
 	f.pass(grid)
-	f.expect(grid, "Ready=Unknown UnitsUnreachable", "none of 3 units")
+	f.expect(grid, "Ready=Unknown SitesUnreachable", "none of 3 sites")
 
 	// Back again, it has the whole deadline.
 	f.nodesIn("east")
 	f.pass(grid)
-	if state := f.expectUnit(grid, "east", v1.UnitProgressing); !state.ProgressTime.Time.Equal(f.clock.Now()) {
+	if state := f.expectSite(grid, "east", v1.SiteProgressing); !state.ProgressTime.Time.Equal(f.clock.Now()) {
 		t.Errorf("got the state %+v", state)
 	}
 }
 
 // TestLargeStatus: what is ready is counted and not listed, and what does not fit is left out, and said to be.
 func TestLargeStatus(t *testing.T) {
-	for _, state := range []v1.UnitState{
-		{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
-		{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)},
+	for _, state := range []v1.SiteState{
+		{Phase: v1.SiteReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
+		{Phase: v1.SiteFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)},
 	} {
-		states := map[string]v1.UnitState{}
+		states := map[string]v1.SiteState{}
 		for i := range 10_000 {
-			states[fmt.Sprintf("unit-%05d", i)] = state
+			states[fmt.Sprintf("site-%05d", i)] = state
 		}
-		states["unit-00000"] = v1.UnitState{Phase: v1.UnitStalled, Reason: "x", Message: "y"}
+		states["site-00000"] = v1.SiteState{Phase: v1.SiteStalled, Reason: "x", Message: "y"}
 		status := &summaryOf(states).Status
 		fit(status, largestStates)
 		data, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)
 		}
-		listed, ready, omitted := len(status.States), int(status.UnlistedReadyUnits), int(status.UnlistedUnits)
+		listed, ready, omitted := len(status.States), int(status.UnlistedReadySites), int(status.UnlistedSites)
 		if len(data) > largestStates+(64<<10) || listed+ready+omitted != 10_000 {
-			t.Errorf("%s: %d bytes, %d+%d+%d units", state.Phase, len(data), listed, ready, omitted)
+			t.Errorf("%s: %d bytes, %d+%d+%d sites", state.Phase, len(data), listed, ready, omitted)
 		}
-		if state.Phase == v1.UnitReady && (listed != 1 || ready != 9999) {
+		if state.Phase == v1.SiteReady && (listed != 1 || ready != 9999) {
 			t.Errorf("%d listed, %d ready and unlisted", listed, ready)
 		}
-		if status.States["unit-00000"].Phase != v1.UnitStalled {
-			t.Errorf("%s: the unit that is stalled is left out", state.Phase)
+		if status.States["site-00000"].Phase != v1.SiteStalled {
+			t.Errorf("%s: the site that is stalled is left out", state.Phase)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func (f *fixture) job() *batchv1.Job {
 	return &jobs.Items[0]
 }
 
-// TestCheckToleratesTaints: the Job of a check runs where its unit's pods do, unless its template has tolerations.
+// TestCheckToleratesTaints: the Job of a check runs where its site's pods do, unless its template has tolerations.
 func TestCheckToleratesTaints(t *testing.T) {
 	const containers = `"containers":[{"name":"c","image":"i"}]`
 	for own, want := range map[string]string{"": "edge", `"tolerations":[],`: ""} {

@@ -23,24 +23,24 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// TestOneApplyPerUnit: SuperEdge's controller sent one create per node, and swallowed the conflicts.
-func TestOneApplyPerUnit(t *testing.T) {
+// TestOneApplyPerSite: SuperEdge's controller sent one create per node, and swallowed the conflicts.
+func TestOneApplyPerSite(t *testing.T) {
 	f, grid := demo(t, nil)
-	for node, unit := range map[string]string{"n1": "east", "n2": "east", "n3": "east", "n4": "west", "n5": ""} {
-		f.node(node, unit)
+	for node, site := range map[string]string{"n1": "east", "n2": "east", "n3": "east", "n4": "west", "n5": ""} {
+		f.node(node, site)
 	}
 	f.pass(grid)
 	f.expectTook("apply demo-east", "apply demo-west")
-	f.expectUnit(grid, "east", v1.UnitProgressing)
-	if grid.Status.Units != 2 || grid.Status.ReadyUnits != 0 {
+	f.expectSite(grid, "east", v1.SiteProgressing)
+	if grid.Status.Sites != 2 || grid.Status.ReadySites != 0 {
 		t.Errorf("got the status %+v", grid.Status)
 	}
-	f.expectEvent(f.told(), v1.ReasonApplied, "2 units", "east, west")
+	f.expectEvent(f.told(), v1.ReasonApplied, "2 sites", "east, west")
 
 	f.report("demo-east", running)
 	f.report("demo-west", running)
 	f.pass(grid)
-	if grid.Status.Units != 2 || grid.Status.ReadyUnits != 2 || grid.Status.ObservedGeneration != 1 {
+	if grid.Status.Sites != 2 || grid.Status.ReadySites != 2 || grid.Status.ObservedGeneration != 1 {
 		t.Errorf("got the status %+v", grid.Status)
 	}
 	f.expect(grid, "Ready=True Ready")
@@ -61,19 +61,19 @@ func TestOneApplyPerUnit(t *testing.T) {
 	}
 }
 
-// TestRestartWithManyUnits: a controller that has just started finds more units than it writes in one pass, all as they
+// TestRestartWithManySites: a controller that has just started finds more sites than it writes in one pass, all as they
 // should be. It reads one of them to learn that, and its status never says anything else.
-func TestRestartWithManyUnits(t *testing.T) {
-	units := numbered(perPass + 2)
-	f, grid := demo(t, units)
+func TestRestartWithManySites(t *testing.T) {
+	sites := numbered(perPass + 2)
+	f, grid := demo(t, sites)
 	f.pass(grid)
 	f.pass(grid)
-	for _, unit := range units {
-		f.report("demo-"+unit, running)
+	for _, site := range sites {
+		f.report("demo-"+site, running)
 	}
 	f.pass(grid)
-	if int(grid.Status.ReadyUnits) != len(units) {
-		t.Fatalf("%d of %d units are ready", grid.Status.ReadyUnits, len(units))
+	if int(grid.Status.ReadySites) != len(sites) {
+		t.Fatalf("%d of %d sites are ready", grid.Status.ReadySites, len(sites))
 	}
 	f.restart()
 	f.workloads["DeploymentGrid"].cache = condensedCache{f.client}
@@ -86,8 +86,8 @@ func TestRestartWithManyUnits(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.calls) > 0 || f.reads > 1 {
-		t.Errorf("after a restart: the writes %q, and %d of %d units were read past the cache", f.calls, f.reads,
-			len(units))
+		t.Errorf("after a restart: the writes %q, and %d of %d sites were read past the cache", f.calls, f.reads,
+			len(sites))
 	}
 }
 
@@ -128,9 +128,9 @@ func TestDriftIsReverted(t *testing.T) {
 	}
 }
 
-// TestMissingTemplateConcernsItsUnit: with SuperEdge's controller it blocked all of them, for good after 15
+// TestMissingTemplateConcernsItsSite: with SuperEdge's controller it blocked all of them, for good after 15
 // retries.
-func TestMissingTemplateConcernsItsUnit(t *testing.T) {
+func TestMissingTemplateConcernsItsSite(t *testing.T) {
 	f, grid := demo(t, in("east west"), func(grid *v1.DeploymentGrid) {
 		grid.Spec.Templates = map[string]v1.TemplateName{"east": "canary"}
 	})
@@ -138,7 +138,7 @@ func TestMissingTemplateConcernsItsUnit(t *testing.T) {
 		f.pass(grid)
 	}
 	f.expectTook("apply demo-west")
-	f.expect(grid, "Degraded=True UnitsFailed", "1 of 2 units", "east", v1.ReasonTemplateNotFound, `"canary"`)
+	f.expect(grid, "Degraded=True SitesFailed", "1 of 2 sites", "east", v1.ReasonTemplateNotFound, `"canary"`)
 	told := f.told()
 	f.expectEvent(told, "Warning", v1.ReasonTemplateNotFound, "east", "canary")
 	if len(told) != 2 {
@@ -159,7 +159,7 @@ func TestMissingTemplateConcernsItsUnit(t *testing.T) {
 	f.expectNames("demo-east demo-west")
 }
 
-// TestConflict: grids a and a-b both make a-b-c of the units b-c and c; SuperEdge's controller let them fight,
+// TestConflict: grids a and a-b both make a-b-c of the sites b-c and c; SuperEdge's controller let them fight,
 // and said nothing. The second one takes another name, and keeps it.
 func TestConflict(t *testing.T) {
 	first, second := deploymentGrid("a", plain), deploymentGrid("a-b", plain)
@@ -176,30 +176,30 @@ func TestConflict(t *testing.T) {
 		t.Errorf("it belongs to %s", owner.Name)
 	}
 	d := f.deployment(alternative)
-	if d.Labels[v1.LabelGridUnit] != "c" || d.Spec.Template.Spec.NodeSelector["zone1"] != "c" {
+	if d.Labels[v1.LabelGridSite] != "c" || d.Spec.Template.Spec.NodeSelector["zone1"] != "c" {
 		t.Errorf("got %+v", d.Labels)
 	}
 	f.expectWell(second)
 
 	// It stays also when the name is free, the controller is another one, and its labels were removed.
 	f.delete(f.deployment("a-b-c"))
-	f.edit(alternative, func(d *appsv1.Deployment) { delete(d.Labels, v1.LabelGridUnit) })
+	f.edit(alternative, func(d *appsv1.Deployment) { delete(d.Labels, v1.LabelGridSite) })
 	f.took()
 	f.restart()
 	f.step(2 * lastRetry)
 	f.pass(second)
 	f.expectTook("apply " + alternative)
-	if unit := f.deployment(alternative).Labels[v1.LabelGridUnit]; unit != "c" {
-		t.Errorf("got the label %q", unit)
+	if site := f.deployment(alternative).Labels[v1.LabelGridSite]; site != "c" {
+		t.Errorf("got the label %q", site)
 	}
 	f.step(time.Hour)
 	f.pass(second)
 	f.expectTook()
 }
 
-// TestUnitWithoutAName: a unit whose name cannot be part of one is made with another one; one that has this name by
+// TestSiteWithoutAName: a site whose name cannot be part of one is made with another one; one that has this name by
 // nature goes first.
-func TestUnitWithoutAName(t *testing.T) {
+func TestSiteWithoutAName(t *testing.T) {
 	f, grid := demo(t, in("Zone_A east"))
 	name := v1.DeploymentGridKind.AlternativeChildName("demo", "Zone_A")
 	f.pass(grid)
@@ -231,7 +231,7 @@ func TestLeftOver(t *testing.T) {
 	f.pass(grid)
 	f.expectTook()
 	f.expectWell(grid)
-	f.expect(grid, "Progressing=True UnitsProgressing", "east")
+	f.expect(grid, "Progressing=True SitesProgressing", "east")
 	if told := f.told(); len(told) > 0 {
 		t.Errorf("got the events %q", told)
 	}
@@ -241,11 +241,11 @@ func TestLeftOver(t *testing.T) {
 	f.expectTook("apply demo-east")
 }
 
-// TestRefusedTemplate is tried on one unit, not on all; once it is taken all follow at once. Another template is tried
+// TestRefusedTemplate is tried on one site, not on all; once it is taken all follow at once. Another template is tried
 // at once.
 func TestRefusedTemplate(t *testing.T) {
-	units := numbered(60)
-	f, grid := demo(t, units)
+	sites := numbered(60)
+	f, grid := demo(t, sites)
 	f.failOn("apply ", invalid("spec.selector"))
 	tried := map[string]bool{}
 	attempts := 0
@@ -258,16 +258,16 @@ func TestRefusedTemplate(t *testing.T) {
 		f.step(min(max(again, 100*time.Millisecond), time.Second))
 	}
 	if attempts > 8 || len(tried) < 4 {
-		t.Errorf("%d attempts on %d units within a minute", attempts, len(tried))
+		t.Errorf("%d attempts on %d sites within a minute", attempts, len(tried))
 	}
 	f.get(grid)
-	f.expect(grid, "Degraded=True UnitsFailed", "60 of 60", "refused this template for unit u",
+	f.expect(grid, "Degraded=True SitesFailed", "60 of 60", "refused this template for site u",
 		v1.ReasonRejected, "spec.selector: field is immutable")
 	f.failing(nil)
 	f.step(2 * lastRetry)
 	f.pass(grid)
 	f.pass(grid)
-	if took := f.took(); len(took) != len(units) {
+	if took := f.took(); len(took) != len(sites) {
 		t.Errorf("%d writes", len(took))
 	}
 
@@ -278,25 +278,25 @@ func TestRefusedTemplate(t *testing.T) {
 	f.took()
 	f.update(grid, func() { grid.Spec.Template = raw(with(`"paused":true`)) })
 	f.pass(grid)
-	if took := f.took(); len(took) != len(units) {
+	if took := f.took(); len(took) != len(sites) {
 		t.Errorf("%d writes of another template", len(took))
 	}
 }
 
-// TestRefusedForOneUnit: what one child's own state does not go with stops no other unit.
-func TestRefusedForOneUnit(t *testing.T) {
+// TestRefusedForOneSite: what one child's own state does not go with stops no other site.
+func TestRefusedForOneSite(t *testing.T) {
 	f, grid := demo(t, numbered(20))
 	f.failOn("apply demo-u000", invalid("spec.selector")) // the first one that is tried
 	f.pass(grid)
 	f.step(time.Second)
 	f.pass(grid)
 	if names := strings.Fields(f.names()); len(names) != 19 {
-		t.Errorf("%d units have their Deployment", len(names))
+		t.Errorf("%d sites have their Deployment", len(names))
 	}
-	f.expect(grid, "Degraded=True UnitsFailed", "1 of 20", "u000: Rejected")
+	f.expect(grid, "Degraded=True SitesFailed", "1 of 20", "u000: Rejected")
 }
 
-// TestSlowWebhook: a pass ends when its time is over, however many units are left.
+// TestSlowWebhook: a pass ends when its time is over, however many sites are left.
 func TestSlowWebhook(t *testing.T) {
 	f, grid := demo(t, numbered(80))
 	f.failing(func(call string) error {
@@ -318,7 +318,7 @@ func TestSlowWebhook(t *testing.T) {
 		f.reconcile(grid)
 	}
 	if names := strings.Fields(f.names()); len(names) != 80 {
-		t.Errorf("%d units have their Deployment", len(names))
+		t.Errorf("%d sites have their Deployment", len(names))
 	}
 }
 
@@ -326,14 +326,14 @@ func TestSlowWebhook(t *testing.T) {
 func TestLimits(t *testing.T) {
 	f, grid := demo(t, in("east west"))
 	r := f.workloads["DeploymentGrid"]
-	r.limits = Limits{UnitKeys: []string{"region"}}
+	r.limits = Limits{SiteKeys: []string{"region"}}
 	f.pass(grid)
-	f.expect(grid, "Degraded=True NotAllowed", "--allowed-unit-keys", "region")
-	r.limits = Limits{UnitKeys: []string{"region", "zone1"}, UnitsPerGrid: 1}
+	f.expect(grid, "Degraded=True NotAllowed", "--allowed-site-keys", "region")
+	r.limits = Limits{SiteKeys: []string{"region", "zone1"}, SitesPerGrid: 1}
 	f.pass(grid)
-	f.expect(grid, "Degraded=True NotAllowed", "makes 2 units", "--max-units-per-grid")
+	f.expect(grid, "Degraded=True NotAllowed", "makes 2 sites", "--max-sites-per-grid")
 	f.expectTook()
-	r.limits.UnitsPerGrid = 2
+	r.limits.SitesPerGrid = 2
 	f.pass(grid)
 	f.expectTook("apply demo-east", "apply demo-west")
 }
@@ -377,7 +377,7 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("demo-east belongs to %v", owner)
 	}
 	f.expectNames("demo-east demo-gone demo-north demo-west unrelated")
-	f.expect(grid, "Degraded=True UnitsFailed", "2 of 3", "north", "west", v1.LabelGridSelector+"=demo")
+	f.expect(grid, "Degraded=True SitesFailed", "2 of 3", "north", "west", v1.LabelGridSelector+"=demo")
 }
 
 func TestGraceTime(t *testing.T) {
@@ -388,24 +388,24 @@ func TestGraceTime(t *testing.T) {
 
 	f.node("node-east", "")
 	f.pass(grid)
-	state := f.expectUnit(grid, "east", v1.UnitRemoving)
+	state := f.expectSite(grid, "east", v1.SiteRemoving)
 	if state.RemovalTime == nil || !state.RemovalTime.Time.Equal(f.clock.Now().Add(5*time.Minute)) {
 		t.Errorf("got the state %+v", state)
 	}
-	if grid.Status.Units != 1 {
-		t.Errorf("got %d units", grid.Status.Units)
+	if grid.Status.Sites != 1 {
+		t.Errorf("got %d sites", grid.Status.Sites)
 	}
-	f.expect(grid, "Progressing=True UnitsProgressing", "east", "removed from")
-	f.expectEvent(f.told(), "Warning", v1.ReasonUnitVanished, "east", "5m0s")
+	f.expect(grid, "Progressing=True SitesProgressing", "east", "removed from")
+	f.expectEvent(f.told(), "Warning", v1.ReasonSiteVanished, "east", "5m0s")
 
 	// Back in time.
 	f.step(4 * time.Minute)
 	f.nodesIn("east")
 	f.pass(grid)
-	if state := f.expectUnit(grid, "east", v1.UnitProgressing); state.RemovalTime != nil {
+	if state := f.expectSite(grid, "east", v1.SiteProgressing); state.RemovalTime != nil {
 		t.Errorf("got the state %+v", state)
 	}
-	f.expectEvent(f.told(), v1.ReasonUnitReturned, "east")
+	f.expectEvent(f.told(), v1.ReasonSiteReturned, "east")
 
 	// Gone for good; a restart of the controller does not begin the time again.
 	f.node("node-east", "")
@@ -427,10 +427,10 @@ func TestGraceTime(t *testing.T) {
 	f.expectEvent(f.told(), v1.ReasonRemoved, "east")
 }
 
-// longDeadline keeps units from being stalled: nobody makes pods.
+// longDeadline keeps sites from being stalled: nobody makes pods.
 func longDeadline(grid *v1.DeploymentGrid) { grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](1e6) }
 
-// TestErrorsAreRetriedForEver with a growing pause, and stop no other unit.
+// TestErrorsAreRetriedForEver with a growing pause, and stop no other site.
 func TestErrorsAreRetriedForEver(t *testing.T) {
 	f, grid := demo(t, in("east west"), longDeadline)
 	f.failOn("apply demo-east", errBroken)
@@ -453,7 +453,7 @@ func TestErrorsAreRetriedForEver(t *testing.T) {
 		t.Errorf("40 attempts within %s", took)
 	}
 	f.get(grid)
-	f.expect(grid, "Degraded=True UnitsFailed", "east", errBroken.Error())
+	f.expect(grid, "Degraded=True SitesFailed", "east", errBroken.Error())
 	f.expectNames("demo-west")
 	f.failing(nil)
 	f.step(2 * lastRetry)
@@ -468,7 +468,7 @@ func TestRandomErrors(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		f, grid := demo(t, in("fixed"), longDeadline, func(grid *v1.DeploymentGrid) {
-			grid.Spec.Removal = &v1.Removal{MaxUnits: ptr.To(intstr.FromInt32(9))}
+			grid.Spec.Removal = &v1.Removal{MaxSites: ptr.To(intstr.FromInt32(9))}
 		})
 		var deleted []string
 		f.failing(func(call string) error {
@@ -487,9 +487,9 @@ func TestRandomErrors(t *testing.T) {
 		})
 		placed := map[string]string{}
 		for range 100 {
-			node, unit := fmt.Sprint("n", random.IntN(4)), []string{"", "east", "west", "north"}[random.IntN(4)]
-			f.node(node, unit)
-			placed[node] = unit
+			node, site := fmt.Sprint("n", random.IntN(4)), []string{"", "east", "west", "north"}[random.IntN(4)]
+			f.node(node, site)
+			placed[node] = site
 			if random.IntN(10) == 0 {
 				f.restart()
 			}
@@ -502,9 +502,9 @@ func TestRandomErrors(t *testing.T) {
 			f.reconcile(grid)
 		}
 		want := map[string]bool{"demo-fixed": true}
-		for _, unit := range placed {
-			if unit != "" {
-				want["demo-"+unit] = true
+		for _, site := range placed {
+			if site != "" {
+				want["demo-"+site] = true
 			}
 		}
 		if got := f.names(); got != strings.Join(slices.Sorted(maps.Keys(want)), " ") {
@@ -531,12 +531,12 @@ func TestBadKey(t *testing.T) {
 	}
 }
 
-func TestNoUnits(t *testing.T) {
+func TestNoSites(t *testing.T) {
 	f, grid := demo(t, nil)
 	f.pass(grid)
 	f.pass(grid)
-	f.expect(grid, "Ready=False NoUnits", "zone1")
-	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], v1.ReasonNoUnits) {
+	f.expect(grid, "Ready=False NoSites", "zone1")
+	if told := f.told(); len(told) != 1 || !strings.Contains(told[0], v1.ReasonNoSites) {
 		t.Errorf("got the events %q", told)
 	}
 }
@@ -679,23 +679,23 @@ func TestTakeOver(t *testing.T) {
 	f.expectTook()
 }
 
-// TestSummary: conditions name the first few units, and count the rest.
+// TestSummary: conditions name the first few sites, and count the rest.
 func TestSummary(t *testing.T) {
-	states := map[string]v1.UnitState{"x": {Phase: v1.UnitReady}}
-	for _, unit := range in("a b c d e f g h") {
-		states[unit] = v1.UnitState{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: "no"}
+	states := map[string]v1.SiteState{"x": {Phase: v1.SiteReady}}
+	for _, site := range in("a b c d e f g h") {
+		states[site] = v1.SiteState{Phase: v1.SiteFailed, Reason: v1.ReasonRejected, Message: "no"}
 	}
 	grid := summaryOf(states)
 	f := &fixture{T: t}
-	f.expect(grid, "Ready=False UnitsNotReady", "8 of 9 units", "a, b, c, d, e and 3 more")
-	f.expect(grid, "Degraded=True UnitsFailed", "a, b, c, d, e and 3 more: Rejected: no")
-	if grid.Status.ReadyUnits != 1 || grid.Status.Units != 9 {
+	f.expect(grid, "Ready=False SitesNotReady", "8 of 9 sites", "a, b, c, d, e and 3 more")
+	f.expect(grid, "Degraded=True SitesFailed", "a, b, c, d, e and 3 more: Rejected: no")
+	if grid.Status.ReadySites != 1 || grid.Status.Sites != 9 {
 		t.Errorf("got %+v", grid.Status)
 	}
 }
 
-// summaryOf is a grid whose units were found in these states.
-func summaryOf(states map[string]v1.UnitState) *v1.DeploymentGrid {
+// summaryOf is a grid whose sites were found in these states.
+func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	grid := deploymentGrid("demo", plain)
 	p := &pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}, states: states}
 	p.summarize(&grid.Status)

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	defaultMaxUnits = "10%"
-	// lossWindow is the time within which units that lose something are counted together.
+	defaultMaxSites = "10%"
+	// lossWindow is the time within which sites that lose something are counted together.
 	lossWindow = 24 * time.Hour
 )
 
@@ -36,26 +36,26 @@ type removal struct {
 
 func (p *pass) removal() removal {
 	spec := ptr.Deref(p.spec.Removal, v1.Removal{})
-	r := removal{retain: spec.Policy == v1.RemovalRetain, grace: p.grace, max: spec.MaxUnits}
+	r := removal{retain: spec.Policy == v1.RemovalRetain, grace: p.grace, max: spec.MaxSites}
 	if seconds := spec.GraceSeconds; seconds != nil {
 		r.grace = time.Duration(*seconds) * time.Second
 	}
 	return r
 }
 
-// limit returns how many of so many units may be removed without an approval.
-func (r removal) limit(units int) int {
-	return max(rollout.Share(r.max, defaultMaxUnits, units), 1)
+// limit returns how many of so many sites may be removed without an approval.
+func (r removal) limit(sites int) int {
+	return max(rollout.Share(r.max, defaultMaxSites, sites), 1)
 }
 
-// token returns the value that approves the removal of these units. It has their number and a hash of their names, so
+// token returns the value that approves the removal of these sites. It has their number and a hash of their names, so
 // that it does not approve the removal of others.
-func token(units []string, more ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(append(slices.Sorted(slices.Values(units)), more...), "\n")))
-	return fmt.Sprintf("%d-%s", len(units), hex.EncodeToString(sum[:3]))
+func token(sites []string, more ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(append(slices.Sorted(slices.Values(sites)), more...), "\n")))
+	return fmt.Sprintf("%d-%s", len(sites), hex.EncodeToString(sum[:3]))
 }
 
-// vanished is a child of a unit that has no node any more.
+// vanished is a child of a site that has no node any more.
 type vanished struct {
 	live *child
 	// at is when the child is deleted. known is set if that was told before.
@@ -63,30 +63,30 @@ type vanished struct {
 	known bool
 }
 
-// findVanished finds the children of units without nodes.
+// findVanished finds the children of sites without nodes.
 func (p *pass) findVanished(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(p.children)) {
-		if _, wanted := p.assigned.Units[name]; wanted {
+		if _, wanted := p.assigned.Sites[name]; wanted {
 			continue
 		}
 		live := p.children[name]
-		if _, wanted := p.assigned.ByUnit[live.unit]; wanted {
-			// The unit has another child. A person must decide which of the two to delete.
-			klog.FromContext(ctx).V(2).Info("A unit has two children",
-				"unit", live.unit, "child", name, "kept", p.assigned.ByUnit[live.unit])
+		if _, wanted := p.assigned.BySite[live.site]; wanted {
+			// The site has another child. A person must decide which of the two to delete.
+			klog.FromContext(ctx).V(2).Info("A site has two children",
+				"site", live.site, "child", name, "kept", p.assigned.BySite[live.site])
 			continue
 		}
 		p.gone = append(p.gone, vanished{live: live})
 	}
 }
 
-// loss is what a unit is about to lose. at tells it from another loss of the same.
+// loss is what a site is about to lose. at tells it from another loss of the same.
 type loss struct {
-	unit, at string
+	site, at string
 	kind     lossKind
 }
 
-// lossKind says what units lose.
+// lossKind says what sites lose.
 type lossKind string
 
 const (
@@ -95,47 +95,47 @@ const (
 	moved    lossKind = "lose or gain an override, because labels of nodes have changed"
 )
 
-// losses returns what units are about to lose, although nobody has asked for it unit by unit.
+// losses returns what sites are about to lose, although nobody has asked for it site by site.
 func (p *pass) losses() []loss {
 	rules, m := p.removal(), p.memory
 	var all []loss
 	for i := range p.gone {
 		v := &p.gone[i]
-		told := p.status.States[v.live.unit]
+		told := p.status.States[v.live.site]
 		if told.RemovalApproved {
-			m.approved[v.live.unit] = true
+			m.approved[v.live.site] = true
 		}
-		v.at, v.known = m.removals[v.live.unit]
+		v.at, v.known = m.removals[v.live.site]
 		if !v.known { // an earlier controller may have set the time already
 			v.at = p.clock.Now().Add(rules.grace).Truncate(time.Second)
-			if told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
+			if told.Phase == v1.SiteRemoving && told.RemovalTime != nil {
 				v.at, v.known = told.RemovalTime.Time, true
 			}
 		}
 		if !v.live.deleting && !rules.retain && !v.live.held {
-			all = append(all, loss{v.live.unit, v.at.UTC().Format(time.RFC3339), vanishes})
+			all = append(all, loss{v.live.site, v.at.UTC().Format(time.RFC3339), vanishes})
 		}
 	}
-	for _, unit := range p.names {
-		live, to := p.child(unit), p.targets[unit]
+	for _, site := range p.names {
+		live, to := p.child(site), p.targets[site]
 		if live == nil || live.held || live.deleting || to.templates == nil {
 			continue
 		}
-		replicas, set, err := to.scale.Replicas(unit)
+		replicas, set, err := to.scale.Replicas(site)
 		of, variant, marked := strings.Cut(live.variant, "@")
 		revision, wanted, _ := strings.Cut(to.mark, "@")
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
-			all = append(all, loss{unit, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})
+			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})
 		case marked && to.mark != "" && of == revision && variant != wanted:
-			all = append(all, loss{unit, variant + ">" + wanted, moved})
+			all = append(all, loss{site, variant + ">" + wanted, moved})
 		}
 	}
 	return all
 }
 
-// holdLosses holds what units are about to lose if those and the ones that have lost something lately are more than may
-// without an approval. It returns the units that are held: they are left as they are.
+// holdLosses holds what sites are about to lose if those and the ones that have lost something lately are more than may
+// without an approval. It returns the sites that are held: they are left as they are.
 func (p *pass) holdLosses() (held map[string]bool) {
 	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
@@ -143,20 +143,20 @@ func (p *pass) holdLosses() (held map[string]bool) {
 	still := map[string]bool{}
 	var waiting []loss
 	for _, l := range all {
-		still[l.unit] = true
-		if _, counted := m.losses[l.unit]; !m.approved[l.unit] && (!counted || l.kind == vanishes) {
+		still[l.site] = true
+		if _, counted := m.losses[l.site]; !m.approved[l.site] && (!counted || l.kind == vanishes) {
 			waiting = append(waiting, l)
 		}
 	}
-	maps.DeleteFunc(m.approved, func(unit string, _ bool) bool { return !still[unit] })
+	maps.DeleteFunc(m.approved, func(site string, _ bool) bool { return !still[site] })
 	held = map[string]bool{}
-	units := len(p.assigned.ByUnit) + len(p.gone)
-	if limit := p.removal().limit(units); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
+	sites := len(p.assigned.BySite) + len(p.gone)
+	if limit := p.removal().limit(sites); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
 		names := make([]string, 0, len(waiting))
 		byKind := map[lossKind][]string{}
 		for _, l := range waiting {
-			names = append(names, l.unit+"="+l.at)
-			byKind[l.kind] = append(byKind[l.kind], l.unit)
+			names = append(names, l.site+"="+l.at)
+			byKind[l.kind] = append(byKind[l.kind], l.site)
 		}
 		approval := token(names)
 		into := held
@@ -165,100 +165,100 @@ func (p *pass) holdLosses() (held map[string]bool) {
 		} else {
 			var texts []string
 			for _, kind := range []lossKind{vanishes, zeroed, moved} {
-				if units := byKind[kind]; len(units) > 0 {
-					texts = append(texts, fmt.Sprintf("%d units %s (%s)", len(units), kind, nameSome(units)))
+				if sites := byKind[kind]; len(sites) > 0 {
+					texts = append(texts, fmt.Sprintf("%d sites %s (%s)", len(sites), kind, nameSome(sites)))
 				}
 			}
 			p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 				"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
 					"if it is meant, annotate the grid with %s=%s",
-				strings.Join(texts, ", "), limit, units, p.Child.Kind, v1.AnnotationApproveRemoval, approval)
+				strings.Join(texts, ", "), limit, sites, p.Child.Kind, v1.AnnotationApproveRemoval, approval)
 		}
 		for _, l := range waiting {
-			into[l.unit] = true
+			into[l.site] = true
 		}
 	}
 	for _, l := range all {
-		_, counted := m.losses[l.unit]
+		_, counted := m.losses[l.site]
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
-		case held[l.unit]:
-			p.targets[l.unit] = target{update: p.targets[l.unit].update}
-		case !m.approved[l.unit] && !counted:
-			m.losses[l.unit] = now
+		case held[l.site]:
+			p.targets[l.site] = target{update: p.targets[l.site].update}
+		case !m.approved[l.site] && !counted:
+			m.losses[l.site] = now
 		}
 	}
 	return held
 }
 
-// removeVanished deletes the children of units without nodes after the grace time, if they are not held.
+// removeVanished deletes the children of sites without nodes after the grace time, if they are not held.
 func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 	rules, now, m := p.removal(), p.clock.Now(), p.memory
 	removals := map[string]time.Time{}
 	for _, v := range p.gone {
-		state := liveState(v.live, v1.UnitRemoving)
-		state.Reason = v1.ReasonUnitVanished
+		state := liveState(v.live, v1.SiteRemoving)
+		state.Reason = v1.ReasonSiteVanished
 		if going := !rules.retain && !v.live.held; going {
-			removals[v.live.unit] = v.at
-			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.live.unit]
+			removals[v.live.site] = v.at
+			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.live.site]
 			if !v.known {
-				p.vanished = append(p.vanished, v.live.unit)
+				p.vanished = append(p.vanished, v.live.site)
 			}
 		}
 		switch {
 		case rules.retain:
-			state.Phase = v1.UnitRetained
+			state.Phase = v1.SiteRetained
 		case v.live.held:
 			state = heldState(v.live)
 		case v.live.deleting: // the end of the deletion will be an event
-		case held[v.live.unit]:
+		case held[v.live.site]:
 			state.Reason = v1.ReasonMassRemoval
-			state.Message = "the removal of so many units at once waits for an approval"
+			state.Message = "the removal of so many sites at once waits for an approval"
 		case now.Before(v.at):
 			p.lookAgain(v.at)
 		case p.spent():
 			p.lookAgain(now)
 		default:
-			if err := p.removeUnit(ctx, v); err != nil {
+			if err := p.removeSite(ctx, v); err != nil {
 				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
-				p.removed = append(p.removed, v.live.unit)
-				if !m.approved[v.live.unit] {
-					m.losses[v.live.unit] = now
+				p.removed = append(p.removed, v.live.site)
+				if !m.approved[v.live.site] {
+					m.losses[v.live.site] = now
 				}
 			}
 		}
-		p.states[v.live.unit] = state
+		p.states[v.live.site] = state
 	}
 	m.removals = removals
 }
 
 // lossesLeft are the grid's new status.losses.
-func (p *pass) lossesLeft() []v1.UnitLoss {
-	all := make([]v1.UnitLoss, 0, len(p.memory.losses))
-	for _, unit := range slices.Sorted(maps.Keys(p.memory.losses)) {
-		at := p.memory.losses[unit].Truncate(time.Second)
-		all = append(all, v1.UnitLoss{Unit: unit, Time: metav1.NewTime(at)})
+func (p *pass) lossesLeft() []v1.SiteLoss {
+	all := make([]v1.SiteLoss, 0, len(p.memory.losses))
+	for _, site := range slices.Sorted(maps.Keys(p.memory.losses)) {
+		at := p.memory.losses[site].Truncate(time.Second)
+		all = append(all, v1.SiteLoss{Site: site, Time: metav1.NewTime(at)})
 	}
 	return all
 }
 
-// removeUnit deletes the child of a unit that has had no node for the grace time. The cache of nodes may be wrong: its
+// removeSite deletes the child of a site that has had no node for the grace time. The cache of nodes may be wrong: its
 // watch may have fallen silent, or come from a server that had lost its data. So the API server is asked before a site
 // is taken down.
-func (p *pass) removeUnit(ctx context.Context, v vanished) error {
-	units := []string{v.live.unit}
-	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.live.unit {
-		units = append(units, named) // the label that names the unit may have been changed
+func (p *pass) removeSite(ctx context.Context, v vanished) error {
+	sites := []string{v.live.site}
+	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.live.site {
+		sites = append(sites, named) // the label that names the site may have been changed
 	}
-	for _, unit := range units {
-		node, err := p.nodeIn(ctx, p.owner.Key, unit)
+	for _, site := range sites {
+		node, err := p.nodeIn(ctx, p.owner.Key, site)
 		if err != nil {
 			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, v.live.name, err)
 		}
 		if node != "" {
-			return fmt.Errorf("%s %s is not removed: node %s is in the unit, which the watch of nodes has not "+
+			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not "+
 				"shown yet",
 				p.Child.Kind, v.live.name, node)
 		}
@@ -273,42 +273,42 @@ func (p *pass) holdKey() {
 	if m.losses == nil {
 		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
 		for _, told := range p.status.Losses {
-			m.losses[told.Unit] = told.Time.Time
+			m.losses[told.Site] = told.Time.Time
 		}
 	}
-	var units []string
+	var sites []string
 	for _, live := range p.children {
 		if follows == "" && live.key != v1.KeyLabelValue(p.spec.GridUniqKey) { // the status is lost
 			follows = live.key
 		}
 		if !live.deleting {
-			units = append(units, live.unit)
+			sites = append(sites, live.site)
 		}
 	}
 	if follows == "" || follows == p.spec.GridUniqKey {
 		m.key = ""
 		return
 	}
-	limit := p.removal().limit(len(units))
-	if m.key == p.spec.GridUniqKey || len(units) <= limit {
+	limit := p.removal().limit(len(sites))
+	if m.key == p.spec.GridUniqKey || len(sites) <= limit {
 		return
 	}
-	slices.Sort(units)
-	approval := token(units, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
+	slices.Sort(sites)
+	approval := token(sites, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
 	if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
 		m.key = p.spec.GridUniqKey
-		for _, unit := range units {
-			m.approved[unit] = true
+		for _, site := range sites {
+			m.approved[site] = true
 		}
 		return
 	}
 	p.heldKey = true
 	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
-		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d "+
+		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
-		follows, p.spec.GridUniqKey, p.Child.Kind, len(units), nameSome(units), limit,
+		follows, p.spec.GridUniqKey, p.Child.Kind, len(sites), nameSome(sites), limit,
 		v1.AnnotationApproveRemoval, approval)
 	for _, live := range p.children {
-		p.states[live.unit] = unitState("", result{child: live})
+		p.states[live.site] = siteState("", result{child: live})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// sites makes a grid with this many units, and a node in each and one in none.
-func sites(t *testing.T, count int, removal *v1.Removal) (*fixture, *v1.DeploymentGrid) {
+// newSites makes a grid with this many sites, and a node in each and one in none.
+func newSites(t *testing.T, count int, removal *v1.Removal) (*fixture, *v1.DeploymentGrid) {
 	t.Helper()
 	f, grid := demo(t, numbered(count), longDeadline, func(grid *v1.DeploymentGrid) { grid.Spec.Removal = removal })
 	f.node("other", "")
@@ -27,20 +27,20 @@ func sites(t *testing.T, count int, removal *v1.Removal) (*fixture, *v1.Deployme
 	return f, grid
 }
 
-// anyNumber lets any number of units vanish.
-func anyNumber() *v1.Removal { return &v1.Removal{MaxUnits: ptr.To(intstr.FromString("100%"))} }
+// anyNumber lets any number of sites vanish.
+func anyNumber() *v1.Removal { return &v1.Removal{MaxSites: ptr.To(intstr.FromString("100%"))} }
 
-// vanish takes the nodes of units out of all units.
-func (f *fixture) vanish(units ...string) {
-	for _, unit := range units {
-		f.node("node-"+unit, "")
+// vanish takes the nodes of sites out of all sites.
+func (f *fixture) vanish(sites ...string) {
+	for _, site := range sites {
+		f.node("node-"+site, "")
 	}
 }
 
-// hide tells the reconcilers that the nodes of units are gone, which is not so.
-func (f *fixture) hide(units ...string) {
-	for _, unit := range units {
-		f.note("node-"+unit, nil)
+// hide tells the reconcilers that the nodes of sites are gone, which is not so.
+func (f *fixture) hide(sites ...string) {
+	for _, site := range sites {
+		f.note("node-"+site, nil)
 	}
 }
 
@@ -71,24 +71,24 @@ func (f *fixture) approve(grid *v1.DeploymentGrid, token string) {
 }
 
 // TestMassRemovalWaits: someone takes the label from all nodes. Nothing goes until it is approved, in the words that
-// are told, for the units that are told.
+// are told, for the sites that are told.
 func TestMassRemovalWaits(t *testing.T) {
-	f, grid := sites(t, 20, nil)
-	units := numbered(20)
-	f.vanish(units[:15]...)
+	f, grid := newSites(t, 20, nil)
+	sites := numbered(20)
+	f.vanish(sites[:15]...)
 	f.waits(grid)
 	f.expectTook()
-	f.expect(grid, "Degraded=True MassRemoval", "15 units have no node", "u000, u001, u002, u003, u004 and 10 more",
+	f.expect(grid, "Degraded=True MassRemoval", "15 sites have no node", "u000, u001, u002, u003, u004 and 10 more",
 		"only 2 of 20", v1.AnnotationApproveRemoval+"=15-")
 	f.expectEvent(f.told(), "Warning", v1.ReasonMassRemoval)
-	if state := f.expectUnit(grid, "u003", v1.UnitRemoving); state.Reason != v1.ReasonMassRemoval {
+	if state := f.expectSite(grid, "u003", v1.SiteRemoving); state.Reason != v1.ReasonMassRemoval {
 		t.Errorf("got the state %+v", state)
 	}
-	// A wrong approval, and one that was good for fewer units, are none. Nor does a restart forget.
+	// A wrong approval, and one that was good for fewer sites, are none. Nor does a restart forget.
 	before := f.approval(grid)
 	f.approve(grid, "15")
 	f.pass(grid)
-	f.vanish(units[15])
+	f.vanish(sites[15])
 	f.approve(grid, before)
 	f.restart()
 	f.step(time.Hour)
@@ -108,53 +108,53 @@ func TestMassRemovalWaits(t *testing.T) {
 	f.expectWell(grid)
 
 	// The approval is not good for another time.
-	f.vanish(units[16:19]...)
+	f.vanish(sites[16:19]...)
 	f.pass(grid)
 	f.step(time.Hour)
 	f.pass(grid)
 	f.expectNames("demo-u016 demo-u017 demo-u018 demo-u019")
 }
 
-// TestRemovalIsApprovedOnce: nodes that come back need no approval, and the same units that vanish again ask again.
+// TestRemovalIsApprovedOnce: nodes that come back need no approval, and the same sites that vanish again ask again.
 func TestRemovalIsApprovedOnce(t *testing.T) {
-	f, grid := sites(t, 6, nil)
-	units := numbered(6)
-	f.vanish(units...)
+	f, grid := newSites(t, 6, nil)
+	sites := numbered(6)
+	f.vanish(sites...)
 	f.pass(grid)
 	f.expect(grid, "Degraded=True MassRemoval")
-	f.nodesIn(units...)
+	f.nodesIn(sites...)
 	f.step(time.Hour)
 	f.pass(grid)
 	f.expectTook()
 	f.expectWell(grid)
 
-	f.vanish(units[:3]...)
+	f.vanish(sites[:3]...)
 	f.pass(grid)
 	f.approve(grid, f.approval(grid))
 	f.pass(grid)
 	f.step(6 * time.Minute)
 	f.pass(grid)
 	f.expectNames("demo-u003 demo-u004 demo-u005")
-	f.nodesIn(units...) // the sites are opened again
+	f.nodesIn(sites...) // the sites are opened again
 	f.pass(grid)
 	f.step(90 * 24 * time.Hour)
 	f.pass(grid)
 	f.restart()
 	f.pass(grid)
-	f.vanish(units[:3]...) // half a year later nodes register again without their labels
+	f.vanish(sites[:3]...) // half a year later nodes register again without their labels
 	f.pass(grid)
 	f.step(6 * time.Minute)
 	f.pass(grid)
 	f.expectNames("demo-u000 demo-u001 demo-u002 demo-u003 demo-u004 demo-u005")
 }
 
-// TestFewUnitsGo without an approval: a tenth of them a day, however slowly, and whether or not the controller
+// TestFewSitesGo without an approval: a tenth of them a day, however slowly, and whether or not the controller
 // restarts.
-func TestFewUnitsGo(t *testing.T) {
-	f, grid := sites(t, 60, nil)
-	units := numbered(6)
+func TestFewSitesGo(t *testing.T) {
+	f, grid := newSites(t, 60, nil)
+	sites := numbered(6)
 	for i := range 3 {
-		f.vanish(units[2*i], units[2*i+1])
+		f.vanish(sites[2*i], sites[2*i+1])
 		f.pass(grid)
 		f.step(6 * time.Minute)
 		f.pass(grid)
@@ -163,7 +163,7 @@ func TestFewUnitsGo(t *testing.T) {
 			f.expect(grid, "Degraded=True MassRemoval")
 			break
 		}
-		f.expectTook("delete demo-"+units[2*i], "delete demo-"+units[2*i+1])
+		f.expectTook("delete demo-"+sites[2*i], "delete demo-"+sites[2*i+1])
 		f.restart()
 	}
 	f.step(24 * time.Hour)
@@ -171,11 +171,11 @@ func TestFewUnitsGo(t *testing.T) {
 	f.expectTook("delete demo-u004", "delete demo-u005")
 }
 
-// TestNoGrace: without a grace time units that vanish one after the other are counted together all the same.
+// TestNoGrace: without a grace time sites that vanish one after the other are counted together all the same.
 func TestNoGrace(t *testing.T) {
-	f, grid := sites(t, 30, &v1.Removal{GraceSeconds: ptr.To[int32](0), MaxUnits: ptr.To(intstr.FromInt32(4))})
-	for _, unit := range numbered(10) {
-		f.vanish(unit)
+	f, grid := newSites(t, 30, &v1.Removal{GraceSeconds: ptr.To[int32](0), MaxSites: ptr.To(intstr.FromInt32(4))})
+	for _, site := range numbered(10) {
+		f.vanish(site)
 		f.pass(grid)
 	}
 	if took := f.took(); len(took) != 4 {
@@ -185,13 +185,13 @@ func TestNoGrace(t *testing.T) {
 }
 
 func TestRetain(t *testing.T) {
-	f, grid := sites(t, 3, &v1.Removal{Policy: v1.RemovalRetain})
+	f, grid := newSites(t, 3, &v1.Removal{Policy: v1.RemovalRetain})
 	f.vanish(numbered(3)...)
 	f.waits(grid)
 	f.expectTook()
-	f.expectUnit(grid, "u001", v1.UnitRetained)
-	if grid.Status.Units != 0 {
-		t.Errorf("got %d units", grid.Status.Units)
+	f.expectSite(grid, "u001", v1.SiteRetained)
+	if grid.Status.Sites != 0 {
+		t.Errorf("got %d sites", grid.Status.Sites)
 	}
 	f.expectWell(grid)
 }
@@ -199,21 +199,21 @@ func TestRetain(t *testing.T) {
 // TestChangedKey: a typing error in gridUniqKey that is a legal key takes no site down, and moves none, also where the
 // status was lost.
 func TestChangedKey(t *testing.T) {
-	f, grid := sites(t, 10, nil)
-	both := map[string]string{"zone1": "u000", "zone2": "u000"} // a unit of the same name under both keys
+	f, grid := newSites(t, 10, nil)
+	both := map[string]string{"zone1": "u000", "zone2": "u000"} // a site of the same name under both keys
 	f.note("node-u000", &nodeState{labels: both})
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone2" })
 	expectHeld := func() {
 		t.Helper()
 		f.expectTook()
-		f.expect(grid, "Degraded=True MassRemoval", "from zone1 to zone2", "10 units", "=10-")
+		f.expect(grid, "Degraded=True MassRemoval", "from zone1 to zone2", "10 sites", "=10-")
 	}
 	f.waits(grid)
 	f.restart()
 	f.pass(grid)
 	expectHeld()
-	if grid.Status.GridUniqKey != "zone1" || grid.Status.Units != 10 {
-		t.Errorf("got %d units of %s", grid.Status.Units, grid.Status.GridUniqKey)
+	if grid.Status.GridUniqKey != "zone1" || grid.Status.Sites != 10 {
+		t.Errorf("got %d sites of %s", grid.Status.Sites, grid.Status.GridUniqKey)
 	}
 	grid.Status = v1.WorkloadGridStatus{}
 	if err := f.client.Status().Update(f.Context(), grid); err != nil {
@@ -255,24 +255,24 @@ func TestChangedKey(t *testing.T) {
 func TestRemovalLimit(t *testing.T) {
 	for _, test := range []struct {
 		max   intstr.IntOrString
-		units int
+		sites int
 		want  int
 	}{
 		{intstr.FromString("10%"), 5, 1}, {intstr.FromString("10%"), 99, 9}, {intstr.FromString("0%"), 99, 1},
 		{intstr.FromInt32(0), 9, 1}, {intstr.FromInt32(7), 5, 7}, {intstr.FromString("nonsense"), 1000, 1},
 		{intstr.FromString("100%"), 12, 12},
 	} {
-		if got := (removal{max: &test.max}).limit(test.units); got != test.want {
-			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.units, got, test.want)
+		if got := (removal{max: &test.max}).limit(test.sites); got != test.want {
+			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.sites, got, test.want)
 		}
 	}
 	if a, b := token([]string{"a", "b"}), token([]string{"b", "a"}); a != b ||
 		slices.Contains([]string{token([]string{"a", "c"}), token([]string{"a"})}, a) {
-		t.Error("an approval is for the units that it was given for, in whatever order")
+		t.Error("an approval is for the sites that it was given for, in whatever order")
 	}
 }
 
-// TestHold: a workload that somebody holds stays as it is, also when its unit vanishes, and is told of; it is synced
+// TestHold: a workload that somebody holds stays as it is, also when its site vanishes, and is told of; it is synced
 // again when it is not held.
 func TestHold(t *testing.T) {
 	f, grid := demo(t, in("east west"))
@@ -283,7 +283,7 @@ func TestHold(t *testing.T) {
 			d.Spec.Template.Spec.Containers[0].Image = "hotfix"
 		})
 		f.passes(grid)
-		if state := f.expectUnit(grid, "east", v1.UnitHeld); state.Message != says {
+		if state := f.expectSite(grid, "east", v1.SiteHeld); state.Message != says {
 			t.Errorf("got %+v", state)
 		}
 		f.vanish("east")
@@ -303,27 +303,27 @@ func TestHold(t *testing.T) {
 func TestListWithoutNodes(t *testing.T) {
 	for name, keeps := range map[string]int{"none": 0, "few": 1} {
 		t.Run(name, func(t *testing.T) {
-			f, grid := sites(t, 6, anyNumber())
-			units := numbered(6)
-			f.hide(units[keeps:]...)
+			f, grid := newSites(t, 6, anyNumber())
+			sites := numbered(6)
+			f.hide(sites[keeps:]...)
 			f.pass(grid)
-			if int(grid.Status.Units) != keeps {
-				t.Errorf("%d units, want %d", grid.Status.Units, keeps)
+			if int(grid.Status.Sites) != keeps {
+				t.Errorf("%d sites, want %d", grid.Status.Sites, keeps)
 			}
 			for range 4 {
 				f.step(time.Minute)
 				f.pass(grid)
 			}
 			f.expectTook()
-			f.nodesIn(units...)
+			f.nodesIn(sites...)
 			f.waits(grid)
 			f.expectTook()
-			if grid.Status.Units != 6 {
-				t.Errorf("%d units, want 6", grid.Status.Units)
+			if grid.Status.Sites != 6 {
+				t.Errorf("%d sites, want 6", grid.Status.Sites)
 			}
-			for unit, state := range grid.Status.States {
-				if state.Phase == v1.UnitRemoving || state.RemovalTime != nil {
-					t.Errorf("unit %s: %+v", unit, state)
+			for site, state := range grid.Status.States {
+				if state.Phase == v1.SiteRemoving || state.RemovalTime != nil {
+					t.Errorf("site %s: %+v", site, state)
 				}
 			}
 		})
@@ -333,15 +333,15 @@ func TestListWithoutNodes(t *testing.T) {
 // TestGraceTimeOfALie: nodes that have been missing for longer than the grace time are asked for before anything is
 // deleted, and so nothing is; that cannot be asked, either; and what is gone in truth goes.
 func TestGraceTimeOfALie(t *testing.T) {
-	f, grid := sites(t, 6, anyNumber())
+	f, grid := newSites(t, 6, anyNumber())
 	f.hide(numbered(6)...)
 	f.pass(grid)
 	f.step(time.Hour)
 	f.pass(grid)
 	f.expectTook()
-	state := f.expectUnit(grid, "u004", v1.UnitRemoving)
+	state := f.expectSite(grid, "u004", v1.SiteRemoving)
 	if state.Reason != v1.ReasonSyncFailed || state.Message != "Deployment demo-u004 is not removed: node node-u004 "+
-		"is in the unit, which the watch of nodes has not shown yet" {
+		"is in the site, which the watch of nodes has not shown yet" {
 		t.Errorf("got the state %+v", state)
 	}
 	// An API server that does not answer, and one that knows no node at all.

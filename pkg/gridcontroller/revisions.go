@@ -76,7 +76,7 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 	return own.Name, nil
 }
 
-// markCompleted notes on the ControllerRevision of the spec that it ran in all units: undo goes back to such a one.
+// markCompleted notes on the ControllerRevision of the spec that it ran in all sites: undo goes back to such a one.
 func (p *pass) markCompleted(ctx context.Context) {
 	for _, object := range p.memory.rollout.objects {
 		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
@@ -131,21 +131,21 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 	return own, nil
 }
 
-// collect deletes revisions beyond the limit that no unit has.
+// collect deletes revisions beyond the limit that no site has.
 func (p *pass) collect(ctx context.Context) {
 	m := &p.memory.rollout
 	inUse := map[string]bool{
 		p.planned.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
 	}
 	if p.status.Rollout != nil {
-		for _, unit := range p.status.Rollout.Units {
-			inUse[unit.From] = true
+		for _, site := range p.status.Rollout.Sites {
+			inUse[site.From] = true
 		}
 	}
 	for _, live := range p.children {
 		inUse[live.revision] = true
 	}
-	for _, memory := range p.memory.units {
+	for _, memory := range p.memory.sites {
 		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {

@@ -21,28 +21,28 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
-// target is what a unit's child should be made of.
+// target is what a site's child should be made of.
 type target struct {
 	// templates are those of the spec, or of a revision; nil if the child is to be left as it is. scale are those of
 	// the spec, which has the replicas.
 	templates, scale *gridchild.Templates
 	// revision is their revision, update that of the spec; both are empty without a rollout.
 	revision, update string
-	// variant names what the child is made of: children with the same variant differ in the unit alone. mark is the
+	// variant names what the child is made of: children with the same variant differ in the site alone. mark is the
 	// value of AnnotationVariant.
 	variant, mark string
 	// err is why there are no templates, if that is an error.
 	err error
 }
 
-// template returns the template of a unit, with the replicas that the spec gives it.
-func (t target) template(unit string) (map[string]any, error) {
-	template, err := t.templates.Of(unit)
+// template returns the template of a site, with the replicas that the spec gives it.
+func (t target) template(site string) (map[string]any, error) {
+	template, err := t.templates.Of(site)
 	if err != nil || t.templates == t.scale {
 		return template, err
 	}
 	delete(template, "replicas")
-	if replicas, set, err := t.scale.Replicas(unit); err == nil && set {
+	if replicas, set, err := t.scale.Replicas(site); err == nil && set {
 		template["replicas"] = replicas
 	}
 	return template, nil
@@ -63,22 +63,22 @@ type rolloutMemory struct {
 	mark string
 }
 
-// brokenUnit is why a unit has failed, and with which revision.
-type brokenUnit struct{ revision, why string }
+// brokenSite is why a site has failed, and with which revision.
+type brokenSite struct{ revision, why string }
 
-// answer is what the pods of a unit said, at a time, about a time.
+// answer is what the pods of a site said, at a time, about a time.
 type answer struct {
 	rollout.Pods
 
 	at, since, ready time.Time
 }
 
-// aim says what every unit's child should be made of.
+// aim says what every site's child should be made of.
 func (p *pass) aim(ctx context.Context) (err error) {
 	if p.selectsNodes() {
-		p.around.Nodes = func(unit string) []map[string]string {
-			labels := make([]map[string]string, len(p.units[unit]))
-			for i, node := range p.units[unit] {
+		p.around.Nodes = func(site string) []map[string]string {
+			labels := make([]map[string]string, len(p.sites[site]))
+			for i, node := range p.sites[site] {
 				labels[i] = node.labels
 			}
 			return labels
@@ -93,8 +93,8 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	}
 	if p.spec.Rollout == nil {
 		p.planned.Current = p.update
-		for _, unit := range p.names {
-			p.targets[unit] = p.target(unit, "", p.current)
+		for _, site := range p.names {
+			p.targets[site] = p.target(site, "", p.current)
 		}
 		return nil
 	}
@@ -104,35 +104,35 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	if err := p.plan(ctx); err != nil {
 		return err
 	}
-	for _, unit := range p.names {
-		revision, ok := p.planned.Revisions[unit]
+	for _, site := range p.names {
+		revision, ok := p.planned.Revisions[site]
 		to := target{update: p.update}
 		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
-			to = p.target(unit, revision, templates)
+			to = p.target(site, revision, templates)
 		case ok && revision != "":
 			to.err = gridchild.Errorf(v1.ReasonRevisionGone,
 				"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)
 		}
-		p.targets[unit] = to
+		p.targets[site] = to
 	}
 	return nil
 }
 
-// selectsNodes reports whether units may be selected by labels of their nodes: by waves, or by overrides, also those of
+// selectsNodes reports whether sites may be selected by labels of their nodes: by waves, or by overrides, also those of
 // older revisions.
 func (p *pass) selectsNodes() bool {
 	return p.spec.Rollout != nil || slices.ContainsFunc(p.spec.Overrides, func(o v1.Override) bool {
-		return o.Units.NodeSelector != nil
+		return o.Sites.NodeSelector != nil
 	})
 }
 
-// target is what a unit's child is made of if it gets the templates of a revision.
-func (p *pass) target(unit, revision string, templates *gridchild.Templates) target {
+// target is what a site's child is made of if it gets the templates of a revision.
+func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
 	to := target{
 		templates: templates, scale: p.current, revision: revision,
-		variant: revision + "\n" + templates.Variant(unit) + "\n" + p.current.Variant(unit),
-		mark:    templates.Mark(unit, cmp.Or(revision, p.update)),
+		variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
+		mark:    templates.Mark(site, cmp.Or(revision, p.update)),
 	}
 	if revision != "" {
 		to.update = p.update
@@ -193,25 +193,25 @@ func (p *pass) plan(ctx context.Context) error {
 		in.AtOnce = p.update
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
-	for _, unit := range p.names {
-		in.Units = append(in.Units, p.unit(unit, status.CurrentRevision))
+	for _, site := range p.names {
+		in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
 	}
 	p.planned = rollout.New(in)
 	if len(p.planned.Ask)+len(p.planned.Checks) > 0 {
-		p.ask(ctx, in.Units)
+		p.ask(ctx, in.Sites)
 		p.planned = rollout.New(in)
 	}
 	return nil
 }
 
-// unit returns the state of a unit for the plan. current is the grid's currentRevision.
-func (p *pass) unit(unit, current string) rollout.Unit {
-	u := rollout.Unit{Name: unit, Wave: p.waves.Of(unit)}
-	silent, lost, since := p.units.silent(unit)
+// site returns the state of a site for the plan. current is the grid's currentRevision.
+func (p *pass) site(site, current string) rollout.Site {
+	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
+	silent, lost, since := p.sites.silent(site)
 	if u.Silent = lost; lost {
 		u.SilentSince = since
 	}
-	live, memory := p.child(unit), p.of(unit)
+	live, memory := p.child(site), p.of(site)
 	u.Broken, u.Tried, u.Progress = memory.broken.why, memory.broken.revision, memory.progressAt
 	if memory.isAhead(live, p.clock.Now()) {
 		u.Exists, u.Revision = true, memory.applied.revision
@@ -219,7 +219,7 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 	}
 	own := live != nil
 	if !own {
-		if live = p.orphan(unit); live == nil {
+		if live = p.orphan(site); live == nil {
 			return u
 		}
 	}
@@ -231,7 +231,7 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 		u.Revision = ""
 	}
 	u.Idle = live.observed && live.progress.replicas == 0
-	u.Ready = p.isDone(unit, live, silent) && live.progress.waits == "" && !u.Silent
+	u.Ready = p.isDone(site, live, silent) && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits
 	}
@@ -241,32 +241,32 @@ func (p *pass) unit(unit, current string) rollout.Unit {
 	return u
 }
 
-// isDone reports whether all pods of a unit's workload are as its spec says; of a DaemonSet with silent nodes, those on
+// isDone reports whether all pods of a site's workload are as its spec says; of a DaemonSet with silent nodes, those on
 // the others.
-func (p *pass) isDone(unit string, live *child, silent int64) bool {
+func (p *pass) isDone(site string, live *child, silent int64) bool {
 	done := live.progress.complete && live.observed && !live.deleting
-	if done || !p.partlySilent(unit) || !live.observed {
+	if done || !p.partlySilent(site) || !live.observed {
 		return done
 	}
 	heard := live.progress.replicas - silent
 	return heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
 }
 
-// partlySilent reports whether the control plane has lost contact with a node of a unit, which keeps a DaemonSet's
+// partlySilent reports whether the control plane has lost contact with a node of a site, which keeps a DaemonSet's
 // pods.
-func (p *pass) partlySilent(unit string) bool {
-	silent, _, _ := p.units.silent(unit)
+func (p *pass) partlySilent(site string) bool {
+	silent, _, _ := p.sites.silent(site)
 	return p.Kind == v1.DaemonSetGridKind.Kind && silent > 0
 }
 
-// ask has the pods of units tell what the plan wants to know, and runs checks. The next pass asks what there is no time
+// ask has the pods of sites tell what the plan wants to know, and runs checks. The next pass asks what there is no time
 // for.
-func (p *pass) ask(ctx context.Context, units []rollout.Unit) {
+func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	unit := func(name string) *rollout.Unit {
+	site := func(name string) *rollout.Site {
 		i, _ := slices.BinarySearch(p.names, name)
-		return &units[i]
+		return &sites[i]
 	}
 	for _, of := range p.planned.Ask {
 		since, ready := of.Since.Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
@@ -274,26 +274,26 @@ func (p *pass) ask(ctx context.Context, units []rollout.Unit) {
 		if p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
 			pods, nodes, err := p.podsOf(ctx, of.Name)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit", "unit", of.Name, "reason", err)
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", of.Name, "reason", err)
 				continue
 			}
 			*known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
 		}
-		unit(of.Name).Pods = &known.Pods
+		site(of.Name).Pods = &known.Pods
 	}
 	for _, name := range p.planned.Checks {
-		unit(name).Check = p.check(ctx, name, p.planned.Status.StartTime)
+		site(name).Check = p.check(ctx, name, p.planned.Status.StartTime)
 	}
 }
 
-// podsOf reads the pods of a unit's workload, and the states of its nodes.
-func (p *pass) podsOf(ctx context.Context, unit string) (all []corev1.Pod, nodes map[string]rollout.Node, err error) {
-	template, err := p.current.Of(unit)
+// podsOf reads the pods of a site's workload, and the states of its nodes.
+func (p *pass) podsOf(ctx context.Context, site string) (all []corev1.Pod, nodes map[string]rollout.Node, err error) {
+	template, err := p.current.Of(site)
 	if err != nil {
 		return nil, nil, err
 	}
 	nodes = map[string]rollout.Node{}
-	for _, node := range p.units[unit] {
+	for _, node := range p.sites[site] {
 		nodes[node.name] = rollout.Node{Silent: node.lost, ReadyAt: node.since}
 		pods, err := p.podsOn(ctx, template, "spec.nodeName", node.name)
 		if err != nil {
@@ -304,20 +304,20 @@ func (p *pass) podsOf(ctx context.Context, unit string) (all []corev1.Pod, nodes
 	return all, nodes, nil
 }
 
-// conclude looks at the units after they were synced. It notes what the rollout has come to, and when to look again.
+// conclude looks at the sites after they were synced. It notes what the rollout has come to, and when to look again.
 func (p *pass) conclude(ctx context.Context) {
 	for _, name := range p.current.Idle(p.names) {
-		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no unit", name))
+		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no site", name))
 	}
 	defer p.collect(ctx)
-	for unit, memory := range p.memory.units {
-		var broken brokenUnit
-		switch state, result := p.states[unit], p.results[unit]; {
+	for site, memory := range p.memory.sites {
+		var broken brokenSite
+		switch state, result := p.states[site], p.results[site]; {
 		case p.spec.Rollout == nil, result.untried:
-		case state.Phase == v1.UnitFailed && state.Reason != v1.ReasonSyncFailed:
-			broken = brokenUnit{p.targets[unit].revision, state.Reason + ": " + state.Message}
-		case state.Phase == v1.UnitStalled && result.child != nil:
-			broken = brokenUnit{result.child.revision, state.Message}
+		case state.Phase == v1.SiteFailed && state.Reason != v1.ReasonSyncFailed:
+			broken = brokenSite{p.targets[site].revision, state.Reason + ": " + state.Message}
+		case state.Phase == v1.SiteStalled && result.child != nil:
+			broken = brokenSite{result.child.revision, state.Message}
 		}
 		if memory.broken != broken {
 			memory.broken = broken
@@ -331,13 +331,13 @@ func (p *pass) conclude(ctx context.Context) {
 	}
 	p.lookAgain(p.planned.Again)
 	for i, wave := range p.planned.Status.Waves {
-		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Units != nil && wave.Units == 0 {
-			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no unit", wave.Name))
+		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Sites != nil && wave.Sites == 0 {
+			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no site", wave.Name))
 		}
 	}
-	if units := p.waves.NamedTwice(); len(units) > 0 {
+	if sites := p.waves.NamedTwice(); len(sites) > 0 {
 		p.noEffect = append(p.noEffect, fmt.Sprintf(
-			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(units)))
+			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(sites)))
 	}
 	p.removePassed(ctx)
 	_, written := v1.Workload(m.written)

@@ -21,13 +21,13 @@ import (
 
 var other = strings.ReplaceAll(plain, `"i"`, `"two"`)
 
-// ready makes the Deployments of units ready, as their controller does.
-func (f *fixture) ready(grid string, units ...string) {
+// ready makes the Deployments of sites ready, as their controller does.
+func (f *fixture) ready(grid string, sites ...string) {
 	f.Helper()
-	for _, unit := range units {
-		name := grid + "-" + unit
+	for _, site := range sites {
+		name := grid + "-" + site
 		f.report(name, running)
-		f.runs(f.deployment(name), "node-"+unit)
+		f.runs(f.deployment(name), "node-"+site)
 	}
 }
 
@@ -67,7 +67,7 @@ func (f *fixture) runs(d *appsv1.Deployment, node string) {
 	}
 }
 
-// image is what the Deployment of a unit runs.
+// image is what the Deployment of a site runs.
 func (f *fixture) image(name string) string {
 	f.Helper()
 	return f.deployment(name).Spec.Template.Spec.Containers[0].Image
@@ -75,9 +75,9 @@ func (f *fixture) image(name string) string {
 
 func (f *fixture) expectImages(grid string, want map[string]string) {
 	f.Helper()
-	for unit, image := range want {
-		if got := f.image(grid + "-" + unit); got != image {
-			f.Errorf("unit %s runs %s, want %s", unit, got, image)
+	for site, image := range want {
+		if got := f.image(grid + "-" + site); got != image {
+			f.Errorf("site %s runs %s, want %s", site, got, image)
 		}
 	}
 }
@@ -105,8 +105,8 @@ func (f *fixture) revisions() []string {
 	return all
 }
 
-// expectWaveUnits compares the metric of the units of waves, sorted.
-func (f *fixture) expectWaveUnits(want string) {
+// expectWaveSites compares the metric of the sites of waves, sorted.
+func (f *fixture) expectWaveSites(want string) {
 	f.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(f.metrics())
@@ -116,7 +116,7 @@ func (f *fixture) expectWaveUnits(want string) {
 	}
 	var all []string
 	for _, family := range families {
-		if family.GetName() != "application_grid_controller_rollout_units" {
+		if family.GetName() != "application_grid_controller_rollout_sites" {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
@@ -129,7 +129,7 @@ func (f *fixture) expectWaveUnits(want string) {
 	}
 	slices.Sort(all)
 	if got := strings.Join(all, ", "); got != want {
-		f.Errorf("the units of waves are %q, want %q", got, want)
+		f.Errorf("the sites of waves are %q, want %q", got, want)
 	}
 }
 
@@ -140,19 +140,19 @@ func (f *fixture) passes(grid client.Object) {
 	}
 }
 
-// rolls has the Deployments of units get ready with what is due.
-func (f *fixture) rolls(grid client.Object, units ...string) {
+// rolls has the Deployments of sites get ready with what is due.
+func (f *fixture) rolls(grid client.Object, sites ...string) {
 	f.Helper()
 	f.passes(grid)
-	f.ready(grid.GetName(), units...)
+	f.ready(grid.GetName(), sites...)
 	f.passes(grid)
 }
 
-// completes has the Deployments of units get ready until the rollout is complete.
-func (f *fixture) completes(grid *v1.DeploymentGrid, units ...string) {
+// completes has the Deployments of sites get ready until the rollout is complete.
+func (f *fixture) completes(grid *v1.DeploymentGrid, sites ...string) {
 	f.Helper()
 	for i := 0; i < 6 && (i == 0 || grid.Status.Rollout.Phase != v1.RolloutComplete); i++ {
-		f.rolls(grid, units...)
+		f.rolls(grid, sites...)
 	}
 	f.expectPhase(grid, v1.RolloutComplete, "")
 }
@@ -175,27 +175,27 @@ func rollingIn(waves ...v1.Wave) func(*v1.DeploymentGrid) {
 	return func(grid *v1.DeploymentGrid) { grid.Spec.Rollout = inWaves(waves...) }
 }
 
-// stallsSoon gives units half a minute for a change.
+// stallsSoon gives sites half a minute for a change.
 func stallsSoon(grid *v1.DeploymentGrid) { grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30) }
 
 func inWaves(waves ...v1.Wave) *v1.Rollout { return &v1.Rollout{Waves: waves} }
 
-func named(name string, units ...string) v1.Wave {
+func named(name string, sites ...string) v1.Wave {
 	w := v1.Wave{Name: name, MaxUnavailable: ptr.To(intstr.FromInt32(1))}
-	if len(units) > 0 {
-		w.Units = &v1.UnitSelector{Names: units}
+	if len(sites) > 0 {
+		w.Sites = &v1.SiteSelector{Names: sites}
 	}
 	return w
 }
 
-// TestRolloutInWaves: each wave begins when the one before is done; units that are not due are kept, and what somebody
+// TestRolloutInWaves: each wave begins when the one before is done; sites that are not due are kept, and what somebody
 // changes there is reverted to their own revision.
 func TestRolloutInWaves(t *testing.T) {
 	canary := named("canary", "lab")
 	canary.Soak, canary.Approval = &metav1.Duration{Duration: time.Minute}, v1.ApprovalManual
-	units := in("lab east west")
-	f, grid := demo(t, units, rollingIn(canary, named("rest")))
-	f.completes(grid, units...)
+	sites := in("lab east west")
+	f, grid := demo(t, sites, rollingIn(canary, named("rest")))
+	f.completes(grid, sites...)
 	first := grid.Status.CurrentRevision
 	f.took()
 
@@ -203,7 +203,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
 	f.expectTook("apply demo-lab")
 	f.expectPhase(grid, v1.RolloutProgressing, "waits for lab")
-	f.expectWaveUnits("canary all 1, canary deferred 0, canary failed 0, canary proven 0, canary ready 0, " +
+	f.expectWaveSites("canary all 1, canary deferred 0, canary failed 0, canary proven 0, canary ready 0, " +
 		"canary suspects 0, canary updated 1, rest all 2, rest deferred 0, rest failed 0, rest proven 0, " +
 		"rest ready 0, rest suspects 0, rest updated 0")
 
@@ -229,7 +229,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.passes(grid)
 	f.expectTook("apply demo-west")
 	f.completes(grid, "west")
-	f.expectWaveUnits("")
+	f.expectWaveSites("")
 	if grid.Status.CurrentRevision == first || grid.Status.CurrentRevision != grid.Status.UpdateRevision {
 		t.Errorf("got %+v", grid.Status)
 	}
@@ -269,11 +269,11 @@ func TestRolloutIsAdopted(t *testing.T) {
 // TestRolloutHalts where the API server refuses the template, rolls back where a workload makes no progress, and the
 // history is kept within its limit.
 func TestRolloutHalts(t *testing.T) {
-	units := in("a b c")
-	f, grid := demo(t, units, rollingIn(named("all")), func(grid *v1.DeploymentGrid) {
+	sites := in("a b c")
+	f, grid := demo(t, sites, rollingIn(named("all")), func(grid *v1.DeploymentGrid) {
 		grid.Spec.RevisionHistoryLimit = ptr.To[int32](1)
 	})
-	f.rolls(grid, units...)
+	f.rolls(grid, sites...)
 	f.failOn("apply ", invalid("spec.selector"))
 	f.template(grid, other)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: a: Rejected")
@@ -308,23 +308,23 @@ func TestRolloutHalts(t *testing.T) {
 	}
 }
 
-// TestOverrides: replicas and images of the units that names or labels of nodes select; a container that there is not
-// is an error of these units alone.
+// TestOverrides: replicas and images of the sites that names or labels of nodes select; a container that there is not
+// is an error of these sites alone.
 func TestOverrides(t *testing.T) {
 	f, grid := demo(t, in("hz-1 hz-2 lab odd"), func(grid *v1.DeploymentGrid) {
 		grid.Spec.Overrides = []v1.Override{
-			{Name: "big", Units: v1.UnitSelector{
+			{Name: "big", Sites: v1.SiteSelector{
 				Names:        []string{"hz-*"},
 				NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
 			}, Replicas: ptr.To[int32](5)},
-			{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
-			{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
+			{Name: "new", Sites: v1.SiteSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
+			{Name: "wrong", Sites: v1.SiteSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
 		}
 	})
 	f.passes(grid)
 	replicas := func() (all [3]int32) {
-		for i, unit := range in("hz-1 hz-2 lab") {
-			all[i] = ptr.Deref(f.deployment("demo-"+unit).Spec.Replicas, 1)
+		for i, site := range in("hz-1 hz-2 lab") {
+			all[i] = ptr.Deref(f.deployment("demo-"+site).Spec.Replicas, 1)
 		}
 		return all
 	}
@@ -333,7 +333,7 @@ func TestOverrides(t *testing.T) {
 	}
 	f.expectImages("demo", map[string]string{"hz-1": "new", "hz-2": "i", "lab": "i"})
 	says := `spec.overrides[wrong].images: the template has no container "none"; it has c`
-	state := f.expectUnit(grid, "odd", v1.UnitFailed)
+	state := f.expectSite(grid, "odd", v1.SiteFailed)
 	if state.Reason != v1.ReasonInvalidTemplate || !strings.Contains(state.Message, says) {
 		t.Errorf("got %+v", state)
 	}

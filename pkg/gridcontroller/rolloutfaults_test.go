@@ -30,7 +30,7 @@ type faulty struct {
 	*fixture
 	rand *rand.Rand
 	grid *v1.DeploymentGrid
-	// waves has the units of each wave, limit how many of each may be unready.
+	// waves has the sites of each wave, limit how many of each may be unready.
 	waves [][]string
 	limit int
 	log   []string
@@ -42,10 +42,10 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 		rand: rand.New(rand.NewPCG(seed, 0)), limit: 1,
 		waves: [][]string{{"lab"}, {"eu-1", "eu-2"}, {"us-1", "us-2"}},
 	}
-	units := slices.Concat(f.waves...)
-	f.fixture, f.grid = demo(t, units, rollingIn(named("canary", "lab"), named("eu", "eu-*"), named("rest")))
+	sites := slices.Concat(f.waves...)
+	f.fixture, f.grid = demo(t, sites, rollingIn(named("canary", "lab"), named("eu", "eu-*"), named("rest")))
 	f.update(f.grid, func() { f.grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60) })
-	f.completes(f.grid, units...)
+	f.completes(f.grid, sites...)
 	f.took()
 	return f
 }
@@ -81,11 +81,11 @@ func (f *faulty) shake(often int) {
 // happen lets something happen, and the controller look once.
 func (f *faulty) happen() {
 	f.Helper()
-	for _, unit := range slices.Concat(f.waves...) {
-		d := f.deployment("demo-" + unit)
-		works := d.Spec.Template.Spec.Containers[0].Image != "broken" || unit == "lab"
+	for _, site := range slices.Concat(f.waves...) {
+		d := f.deployment("demo-" + site)
+		works := d.Spec.Template.Spec.Containers[0].Image != "broken" || site == "lab"
 		if works && d.Status.ReadyReplicas == 0 && f.rand.IntN(2) == 0 {
-			f.ready("demo", unit)
+			f.ready("demo", site)
 		}
 	}
 	if f.rand.IntN(12) == 0 {
@@ -112,11 +112,11 @@ func (f *faulty) look() {
 // has it while an earlier wave is not done.
 func (f *faulty) check(image string) {
 	f.Helper()
-	earlier := true // all units of earlier waves are ready with the image
-	for i, units := range f.waves {
+	earlier := true // all sites of earlier waves are ready with the image
+	for i, sites := range f.waves {
 		unready, with := 0, 0
-		for _, unit := range units {
-			d := f.deployment("demo-" + unit)
+		for _, site := range sites {
+			d := f.deployment("demo-" + site)
 			if d.Spec.Template.Spec.Containers[0].Image != image {
 				continue
 			}
@@ -130,9 +130,9 @@ func (f *faulty) check(image string) {
 			f.fatal("wave %d has begun before the one before was done", i)
 		}
 		if unready > f.limit {
-			f.fatal("%d units of wave %d are not ready with %s", unready, i, image)
+			f.fatal("%d sites of wave %d are not ready with %s", unready, i, image)
 		}
-		earlier = with == len(units) && unready == 0
+		earlier = with == len(sites) && unready == 0
 	}
 }
 
@@ -212,8 +212,8 @@ func TestRolloutWithFaults(t *testing.T) {
 			for range 5 {
 				f.pass(f.grid)
 			}
-			for _, unit := range slices.Concat(f.waves...) {
-				f.expectImages("demo", map[string]string{unit: "last"})
+			for _, site := range slices.Concat(f.waves...) {
+				f.expectImages("demo", map[string]string{site: "last"})
 			}
 		})
 	}
@@ -267,8 +267,8 @@ func TestRevisionsForbidden(t *testing.T) {
 	f.expectWell(grid)
 }
 
-// TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that restarts before would
-// take them for units that are still to get the change.
+// TestRollbackIsWrittenFirst: sites go back only once the status says so. A controller that restarts before would
+// take them for sites that are still to get the change.
 func TestRollbackIsWrittenFirst(t *testing.T) {
 	t.Parallel()
 	f, grid := demo(t, in("east"), rollingIn(named("all")), stallsSoon, func(grid *v1.DeploymentGrid) {
@@ -291,7 +291,7 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")
 }
 
-// TestProgressIsOfOneRevision: a unit that made no progress with one revision has the whole deadline with the next,
+// TestProgressIsOfOneRevision: a site that made no progress with one revision has the whole deadline with the next,
 // also if the controller restarts before it has written what it did.
 func TestProgressIsOfOneRevision(t *testing.T) {
 	t.Parallel()
@@ -303,9 +303,9 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 			f.template(grid, strings.ReplaceAll(other, "two", "broken"))
 			f.step(40 * time.Second)
 			f.passes(grid)
-			f.expectUnit(grid, "east", v1.UnitStalled)
+			f.expectSite(grid, "east", v1.SiteStalled)
 			f.update(grid, func() { grid.Spec.Template = raw(other) })
-			written := spec == nil // with a rollout the unit is listed first
+			written := spec == nil // with a rollout the site is listed first
 			f.failing(func(call string) error {
 				if strings.HasPrefix(call, "status ") && written {
 					return errBroken
@@ -318,13 +318,13 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 			f.restart()
 			f.failing(nil)
 			f.passes(grid)
-			f.expectUnit(grid, "east", v1.UnitProgressing)
+			f.expectSite(grid, "east", v1.SiteProgressing)
 			if spec != nil {
 				f.expectPhase(grid, v1.RolloutProgressing, "")
 			}
 			f.step(40 * time.Second)
 			f.passes(grid)
-			f.expectUnit(grid, "east", v1.UnitStalled)
+			f.expectSite(grid, "east", v1.SiteStalled)
 		})
 	}
 }

@@ -15,24 +15,24 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// halfway makes a grid in the middle of a rollout: the unit lab has the change, and east and west have not.
+// halfway makes a grid in the middle of a rollout: the site lab has the change, and east and west have not.
 func halfway(t *testing.T) (*fixture, *v1.DeploymentGrid) {
 	t.Helper()
 	t.Parallel()
-	f, grid := demo(t, threeUnits, rollingIn(named("canary", "lab"), named("rest")))
-	f.rolls(grid, threeUnits...)
+	f, grid := demo(t, threeSites, rollingIn(named("canary", "lab"), named("rest")))
+	f.rolls(grid, threeSites...)
 	f.template(grid, other)
 	f.expectImages("demo", onlyLab)
 	return f, grid
 }
 
-// threeUnits are the units of that grid, onlyLab are their images then.
+// threeSites are the sites of that grid, onlyLab are their images then.
 var (
-	threeUnits = in("lab east west")
+	threeSites = in("lab east west")
 	onlyLab    = map[string]string{"lab": "two", "east": "i", "west": "i"}
 )
 
-// TestDeletedWorkloads: each comes back with the revision of its unit.
+// TestDeletedWorkloads: each comes back with the revision of its site.
 func TestDeletedWorkloads(t *testing.T) {
 	f, grid := halfway(t)
 	f.delete(f.deployment("demo-east"))
@@ -42,7 +42,7 @@ func TestDeletedWorkloads(t *testing.T) {
 	f.expectImages("demo", onlyLab)
 }
 
-// TestRemovedRollout: all units get the change at once, and a rollout that is given again is adopted.
+// TestRemovedRollout: all sites get the change at once, and a rollout that is given again is adopted.
 func TestRemovedRollout(t *testing.T) {
 	f, grid := halfway(t)
 	f.update(grid, func() { grid.Spec.Rollout = nil })
@@ -52,27 +52,27 @@ func TestRemovedRollout(t *testing.T) {
 		grid.Status.CurrentRevision != grid.Status.UpdateRevision {
 		f.Errorf("got %+v", grid.Status)
 	}
-	f.ready("demo", threeUnits...)
+	f.ready("demo", threeSites...)
 	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
-	f.rolls(grid, threeUnits...) // the annotation is written
+	f.rolls(grid, threeSites...) // the annotation is written
 	f.expectPhase(grid, v1.RolloutComplete, "")
 }
 
-// TestNoHistory: revisions that units have are kept all the same.
+// TestNoHistory: revisions that sites have are kept all the same.
 func TestNoHistory(t *testing.T) {
 	f, grid := halfway(t)
 	f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](0) })
 	f.passes(grid)
 	if got := f.revisions(); len(got) != 2 {
-		f.Errorf("got the revisions %q, and units have two", got)
+		f.Errorf("got the revisions %q, and sites have two", got)
 	}
-	f.completes(grid, threeUnits...)
+	f.completes(grid, threeSites...)
 	if got := f.revisions(); len(got) != 1 {
 		f.Errorf("got the revisions %q", got)
 	}
 }
 
-// TestDeletedRevision: units that have it stay as they are until they get another one.
+// TestDeletedRevision: sites that have it stay as they are until they get another one.
 func TestDeletedRevision(t *testing.T) {
 	f, grid := halfway(t)
 	f.delete(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
@@ -81,22 +81,22 @@ func TestDeletedRevision(t *testing.T) {
 	f.restart()
 	f.passes(grid)
 	f.expectImages("demo", onlyLab)
-	f.expect(grid, "Degraded=True UnitsFailed", "east, west",
+	f.expect(grid, "Degraded=True SitesFailed", "east, west",
 		"ControllerRevision "+grid.Status.CurrentRevision+" is gone")
-	f.completes(grid, threeUnits...)
+	f.completes(grid, threeSites...)
 }
 
-// TestHeldWorkload: its unit is deferred.
+// TestHeldWorkload: its site is deferred.
 func TestHeldWorkload(t *testing.T) {
 	f, grid := halfway(t)
 	f.edit("demo-east", func(d *appsv1.Deployment) { d.Annotations[v1.AnnotationHold] = "" })
 	f.passes(grid)
-	if f.expectUnit(grid, "east", v1.UnitHeld); grid.Status.Rollout.Deferred != 1 {
+	if f.expectSite(grid, "east", v1.SiteHeld); grid.Status.Rollout.Deferred != 1 {
 		f.Errorf("got %+v", grid.Status.Rollout)
 	}
 }
 
-// TestEmptyWaves: a wave without units waits for an approval, and a condition names what has no effect.
+// TestEmptyWaves: a wave without sites waits for an approval, and a condition names what has no effect.
 func TestEmptyWaves(t *testing.T) {
 	f, grid := halfway(t)
 	f.update(grid, func() {
@@ -105,33 +105,33 @@ func TestEmptyWaves(t *testing.T) {
 			named("rest"),
 		}
 		grid.Spec.Overrides = []v1.Override{{
-			Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
+			Name: "big", Sites: v1.SiteSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
 		}}
 	})
 	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's units select none")
-	f.expect(grid, "SpecWarning=True NoEffect", "spec.rollout.waves[canary] has no unit",
-		"spec.overrides[big] selects no unit",
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's sites select none")
+	f.expect(grid, "SpecWarning=True NoEffect", "spec.rollout.waves[canary] has no site",
+		"spec.overrides[big] selects no site",
 		"more than one of spec.rollout.waves names east; the first one counts")
 	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
 }
 
-// TestOverrideOfOneUnit: what is wrong with one unit's override stops no other unit.
-func TestOverrideOfOneUnit(t *testing.T) {
+// TestOverrideOfOneSite: what is wrong with one site's override stops no other site.
+func TestOverrideOfOneSite(t *testing.T) {
 	f, grid := halfway(t)
 	f.update(grid, func() {
 		grid.Spec.Rollout.MaxFailures = ptr.To(intstr.FromInt32(1))
 		grid.Spec.Overrides = []v1.Override{{
-			Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}},
+			Name: "odd", Sites: v1.SiteSelector{Names: []string{"east"}},
 			Images: map[string]string{"none": "x"},
 		}}
 	})
 	for range 3 {
-		f.ready("demo", threeUnits...)
+		f.ready("demo", threeSites...)
 		f.passes(grid)
 	}
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "two"})
-	if state := f.expectUnit(grid, "east", v1.UnitFailed); state.Reason != v1.ReasonInvalidTemplate {
+	if state := f.expectSite(grid, "east", v1.SiteFailed); state.Reason != v1.ReasonInvalidTemplate {
 		f.Errorf("got %+v", state)
 	}
 }
@@ -149,26 +149,26 @@ func TestDeletedGridInARollout(t *testing.T) {
 	f.expectTook("delete demo")
 }
 
-// TestShortOutage: an outage fails no unit, and the rollout goes on after it.
+// TestShortOutage: an outage fails no site, and the rollout goes on after it.
 func TestShortOutage(t *testing.T) {
 	f, grid := halfway(t)
-	f.lose(threeUnits...)
+	f.lose(threeSites...)
 	f.pass(grid)
-	f.expectPhase(grid, v1.RolloutOutage, "3 of the 3 units")
-	f.nodesIn(threeUnits...)
+	f.expectPhase(grid, v1.RolloutOutage, "3 of the 3 sites")
+	f.nodesIn(threeSites...)
 	f.passes(grid)
 	f.expectImages("demo", onlyLab)
 }
 
 // TestOrphansGoInWaves: those of a deleted grid of the same name are taken over wave by wave.
 func TestOrphansGoInWaves(t *testing.T) {
-	units := in("lab east west")
+	sites := in("lab east west")
 	waves := rollingIn(named("canary", "lab"), named("rest"))
-	f, grid := demo(t, units, waves)
-	f.completes(grid, units...)
+	f, grid := demo(t, sites, waves)
+	f.completes(grid, sites...)
 	// kubectl delete dg demo --cascade=orphan
-	for _, unit := range units {
-		f.edit("demo-"+unit, func(d *appsv1.Deployment) { d.OwnerReferences = nil })
+	for _, site := range sites {
+		f.edit("demo-"+site, func(d *appsv1.Deployment) { d.OwnerReferences = nil })
 	}
 	list := &appsv1.ControllerRevisionList{}
 	if err := f.client.List(f.Context(), list); err != nil {
@@ -194,20 +194,20 @@ func TestOrphansGoInWaves(t *testing.T) {
 
 // TestOneRefusalIsOne: what was not tried has not failed.
 func TestOneRefusalIsOne(t *testing.T) {
-	units := numbered(20)
-	f, grid := demo(t, units, func(grid *v1.DeploymentGrid) {
+	sites := numbered(20)
+	f, grid := demo(t, sites, func(grid *v1.DeploymentGrid) {
 		grid.Spec.Rollout = &v1.Rollout{
 			MaxFailures: ptr.To(intstr.FromInt32(2)),
 			Waves:       []v1.Wave{{Name: "all", MaxUnavailable: ptr.To(intstr.FromInt32(10))}},
 		}
 	})
-	f.completes(grid, units...)
+	f.completes(grid, sites...)
 	f.failOn("apply demo-u000", invalid("spec.selector")) // or an admission policy of this one site
 	f.template(grid, other)
 	f.expectPhase(grid, v1.RolloutProgressing, "")
 }
 
-// TestResumeAcceptsAConflict: a unit whose name is taken can be accepted, and the others go on.
+// TestResumeAcceptsAConflict: a site whose name is taken can be accepted, and the others go on.
 func TestResumeAcceptsAConflict(t *testing.T) {
 	f, grid := demo(t, in("a b c"), rollingIn(named("all")))
 	theirs := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-a", UID: "theirs"}}
@@ -222,24 +222,24 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 	f.expectImages("demo", map[string]string{"b": "two", "c": "two"})
 }
 
-// TestOverrideLosesItsNodes: labels of nodes do not scale more units than may vanish.
+// TestOverrideLosesItsNodes: labels of nodes do not scale more sites than may vanish.
 func TestOverrideLosesItsNodes(t *testing.T) {
-	units := in("a b c d")
+	sites := in("a b c d")
 	f, grid := demo(t, nil, rollingIn(named("canary", "lab"), named("rest")), func(grid *v1.DeploymentGrid) {
 		grid.Spec.Template = raw(with(`"replicas":1`))
-		grid.Spec.Overrides = []v1.Override{{Name: "big", Units: v1.UnitSelector{
+		grid.Spec.Overrides = []v1.Override{{Name: "big", Sites: v1.SiteSelector{
 			NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
 		}, Replicas: ptr.To[int32](5), Images: map[string]string{"c": "gpu"}}}
 	})
-	for _, unit := range units {
-		f.note("node-"+unit, &nodeState{labels: map[string]string{"zone1": unit, "size": "big"}})
+	for _, site := range sites {
+		f.note("node-"+site, &nodeState{labels: map[string]string{"zone1": site, "size": "big"}})
 	}
 	f.passes(grid)
-	f.nodesIn(units...) // kubectl label nodes --all size-
+	f.nodesIn(sites...) // kubectl label nodes --all size-
 	f.passes(grid)
-	for _, unit := range units {
-		if d := f.deployment("demo-" + unit); *d.Spec.Replicas != 5 {
-			t.Errorf("%s: scaled to %d, image %s within a second, in spite of waves", unit, *d.Spec.Replicas,
+	for _, site := range sites {
+		if d := f.deployment("demo-" + site); *d.Spec.Replicas != 5 {
+			t.Errorf("%s: scaled to %d, image %s within a second, in spite of waves", site, *d.Spec.Replicas,
 				d.Spec.Template.Spec.Containers[0].Image)
 		}
 	}
@@ -255,8 +255,8 @@ func TestOnDeleteWaits(t *testing.T) {
 	f.nodesIn("lab", "east")
 	passes := func() {
 		f.passes(grid)
-		for _, unit := range in("lab east") {
-			s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db-" + unit}}
+		for _, site := range in("lab east") {
+			s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db-" + site}}
 			f.get(s)
 			s.Status = appsv1.StatefulSetStatus{
 				ObservedGeneration: s.Generation,
@@ -301,13 +301,13 @@ func TestCrashLoopIsNoProof(t *testing.T) {
 func TestAtOnceOutlivesARewrite(t *testing.T) {
 	canary := named("canary", "lab")
 	canary.Approval = v1.ApprovalManual
-	units := in("lab east west")
-	f, grid := demo(t, units, rollingIn(canary, named("rest")), func(grid *v1.DeploymentGrid) {
+	sites := in("lab east west")
+	f, grid := demo(t, sites, rollingIn(canary, named("rest")), func(grid *v1.DeploymentGrid) {
 		grid.Spec.AutoDeleteUnusedTemplate = true
 		grid.Spec.TemplatePool = map[string]v1.Template{"a": raw(plain)}
 		grid.Spec.DefaultTemplateName = "a"
 	})
-	f.rolls(grid, units...)
+	f.rolls(grid, sites...)
 	first := grid.Status.CurrentRevision
 	f.update(grid, func() {
 		grid.Spec.TemplatePool = map[string]v1.Template{"b": raw(other)}
@@ -315,7 +315,7 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 	})
 	f.rolls(grid, "lab")
 	f.annotate(grid, v1.AnnotationApproved, grid.Status.Rollout.Awaits)
-	f.completes(grid, units...)
+	f.completes(grid, sites...)
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
 	// kubectl grid rollout undo --at-once: Restore keeps templates of the pool that the revision does not have
 	f.update(grid, func() {
@@ -325,6 +325,6 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 	})
 	f.reconcile(grid)
 	f.update(grid, func() {}) // the API server counts a generation, as the pool has changed
-	f.completes(grid, units...)
+	f.completes(grid, sites...)
 	f.expectImages("demo", map[string]string{"lab": "i", "east": "i", "west": "i"})
 }

@@ -27,11 +27,11 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
-	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey))
+	sites := len(r.nodes.sitesOf(grid.Spec.GridUniqKey))
 	changed := grid.DeepCopy()
 	status := &changed.Status
 	//nolint:gosec // no more than there are nodes
-	status.ObservedGeneration, status.Units = grid.Generation, int32(units)
+	status.ObservedGeneration, status.Sites = grid.Generation, int32(sites)
 	c := conditions{&status.Conditions, grid.Generation}
 	told, making := gridchild.Error{}, ""
 	switch {
@@ -40,13 +40,13 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		c.stop(outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
 		making = "the Service is being made"
-		c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsProgressing, making)
+		c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonSitesProgressing, making)
 	default:
 		c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
 			"Service "+outcome.child.name+" is as the grid says")
 	}
 	if outcome.err == nil {
-		c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, making)
+		c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
 		c.problem(v1.ConditionDegraded, "")
 	}
 	if outcome.applied {

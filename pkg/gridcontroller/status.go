@@ -24,83 +24,83 @@ import (
 )
 
 const (
-	// namedUnits is the most units that a condition or an event names; it counts the others.
-	namedUnits = 5
-	// toldFailures is the most units whose states have a message. It limits the object's size.
+	// namedSites is the most sites that a condition or an event names; it counts the others.
+	namedSites = 5
+	// toldFailures is the most sites whose states have a message. It limits the object's size.
 	toldFailures = 500
-	// listedUnits is the most units of which a status lists all; of more units it leaves out the ready ones.
-	listedUnits = 500
+	// listedSites is the most sites of which a status lists all; of more sites it leaves out the ready ones.
+	listedSites = 500
 	// largestStates is the most bytes of the states in a status. Every change of a state is sent to everyone who
 	// watches grids, and etcd refuses objects of more than 1.5 MB.
 	largestStates = 512 << 10
 )
 
-func unitState(template string, r result) v1.UnitState {
-	state := v1.UnitState{Phase: v1.UnitProgressing}
+func siteState(template string, r result) v1.SiteState {
+	state := v1.SiteState{Phase: v1.SiteProgressing}
 	if live := r.child; live != nil {
-		state = liveState(live, v1.UnitProgressing)
+		state = liveState(live, v1.SiteProgressing)
 		if live.progress.complete && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
-			state.Phase = v1.UnitReady
+			state.Phase = v1.SiteReady
 		}
 		if live.held {
 			state = heldState(live)
 		}
 	}
-	if state.Template = template; r.err != nil && state.Phase != v1.UnitHeld {
+	if state.Template = template; r.err != nil && state.Phase != v1.SiteHeld {
 		told := gridchild.Tellable(r.err)
-		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.Reason, told.Message
+		state.Phase, state.Reason, state.Message = v1.SiteFailed, told.Reason, told.Message
 	}
 	return state
 }
 
-// heldState returns the state of a unit whose workload an annotation keeps as it is.
-func heldState(live *child) v1.UnitState {
-	state := liveState(live, v1.UnitHeld)
+// heldState returns the state of a site whose workload an annotation keeps as it is.
+func heldState(live *child) v1.SiteState {
+	state := liveState(live, v1.SiteHeld)
 	state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
 	return state
 }
 
-// liveState returns the state of a unit that has a workload.
-func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
-	return v1.UnitState{
+// liveState returns the state of a site that has a workload.
+func liveState(live *child, phase v1.SitePhase) v1.SiteState {
+	return v1.SiteState{
 		Phase:    phase,
 		Replicas: live.progress.replicas, UpdatedReplicas: live.progress.updated,
 		ReadyReplicas: live.progress.ready, AvailableReplicas: live.progress.available,
 	}
 }
 
-// summary is what a status says of all units together.
+// summary is what a status says of all sites together.
 type summary struct {
 	conditions
 
 	p       *pass
-	byPhase map[v1.UnitPhase][]string
-	// units is how many there are, without those that are removed or retained; reachable is how many of them can be
+	byPhase map[v1.SitePhase][]string
+	// sites is how many there are, without those that are removed or retained; reachable is how many of them can be
 	// reached and are not held.
-	units, reachable int
+	sites, reachable int
 }
 
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
-	byPhase, told := map[v1.UnitPhase][]string{}, 0
-	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
-		state := p.states[unit]
-		byPhase[state.Phase] = append(byPhase[state.Phase], unit)
+	byPhase, told := map[v1.SitePhase][]string{}, 0
+	for _, site := range slices.Sorted(maps.Keys(p.states)) {
+		state := p.states[site]
+		byPhase[state.Phase] = append(byPhase[state.Phase], site)
 		if state.Message != "" {
 			if told++; told > toldFailures {
 				state.Message = ""
-				p.states[unit] = state
+				p.states[site] = state
 			}
 		}
 	}
-	unreachable := len(byPhase[v1.UnitUnreachable])
-	failed := len(byPhase[v1.UnitFailed]) + len(byPhase[v1.UnitStalled])
-	units := len(p.states) - len(byPhase[v1.UnitRemoving]) - len(byPhase[v1.UnitRetained])
+	unreachable := len(byPhase[v1.SiteUnreachable])
+	failed := len(byPhase[v1.SiteFailed]) + len(byPhase[v1.SiteStalled])
+	sites := len(p.states) - len(byPhase[v1.SiteRemoving]) - len(byPhase[v1.SiteRetained])
 	status.ObservedGeneration = p.grid.GetGeneration()
 	//nolint:gosec // no more than there are nodes
-	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
+	status.Sites, status.ReadySites = int32(sites), int32(len(byPhase[v1.SiteReady]))
 	//nolint:gosec // no more than there are nodes
-	status.UnreachableUnits, status.FailedUnits = int32(unreachable), int32(failed)
-	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
+	status.UnreachableSites, status.FailedSites = int32(unreachable), int32(failed)
+	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
 	if len(p.states) == 0 {
 		status.States = nil
 	}
@@ -111,7 +111,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	}
 	s := summary{
 		conditions: conditions{&status.Conditions, status.ObservedGeneration}, p: p, byPhase: byPhase,
-		units: units, reachable: units - unreachable - len(byPhase[v1.UnitHeld]),
+		sites: sites, reachable: sites - unreachable - len(byPhase[v1.SiteHeld]),
 	}
 	s.tellReadiness()
 	s.tellProgress()
@@ -119,37 +119,37 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	s.tellRollout()
 }
 
-// tellReadiness sets the conditions that say what the units have.
+// tellReadiness sets the conditions that say what the sites have.
 func (s *summary) tellReadiness() {
-	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.UnitFailed], s.byPhase[v1.UnitStalled],
-		s.byPhase[v1.UnitProgressing])))
+	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.SiteFailed], s.byPhase[v1.SiteStalled],
+		s.byPhase[v1.SiteProgressing])))
 	offline := ""
-	if unreachable := s.byPhase[v1.UnitUnreachable]; len(unreachable) > 0 {
+	if unreachable := s.byPhase[v1.SiteUnreachable]; len(unreachable) > 0 {
 		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
 	}
-	if held := s.byPhase[v1.UnitHeld]; len(held) > 0 {
+	if held := s.byPhase[v1.SiteHeld]; len(held) > 0 {
 		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
-	// lacks says of a condition that some of the units lack what it is about, or that all have it.
+	// lacks says of a condition that some of the sites lack what it is about, or that all have it.
 	lacks := func(kind string, some []string, problem, fine string) {
 		switch {
-		case s.units == 0:
-			s.set(kind, metav1.ConditionFalse, v1.ReasonNoUnits,
-				fmt.Sprintf("no node has the label %s, so there are no units", s.p.spec.GridUniqKey))
+		case s.sites == 0:
+			s.set(kind, metav1.ConditionFalse, v1.ReasonNoSites,
+				fmt.Sprintf("no node has the label %s, so there are no sites", s.p.spec.GridUniqKey))
 		case s.reachable == 0:
-			s.set(kind, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
-				fmt.Sprintf("none of %d units can be reached", s.units))
+			s.set(kind, metav1.ConditionUnknown, v1.ReasonSitesUnreachable,
+				fmt.Sprintf("none of %d sites can be reached", s.sites))
 		case len(some) > 0:
-			s.set(kind, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
-				fmt.Sprintf("%d of %d units %s: %s%s", len(some), s.reachable, problem, nameSome(some), offline))
+			s.set(kind, metav1.ConditionFalse, v1.ReasonSitesNotReady,
+				fmt.Sprintf("%d of %d sites %s: %s%s", len(some), s.reachable, problem, nameSome(some), offline))
 		default:
 			s.set(kind, metav1.ConditionTrue, v1.ReasonReady,
-				fmt.Sprintf("all %d units %s%s", s.reachable, fine, offline))
+				fmt.Sprintf("all %d sites %s%s", s.reachable, fine, offline))
 		}
 	}
 	lacks(v1.ConditionReady, notReady, "are not ready", "are ready")
-	silent := slices.DeleteFunc(notReady, func(unit string) bool {
-		live := s.p.results[unit].child
+	silent := slices.DeleteFunc(notReady, func(site string) bool {
+		live := s.p.results[site].child
 		return live != nil && live.progress.serves
 	})
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
@@ -158,11 +158,11 @@ func (s *summary) tellReadiness() {
 // tellProgress says what goes on.
 func (s *summary) tellProgress() {
 	var doing []string
-	if units := s.byPhase[v1.UnitProgressing]; len(units) > 0 {
-		doing = append(doing, "in progress: "+nameSome(units))
+	if sites := s.byPhase[v1.SiteProgressing]; len(sites) > 0 {
+		doing = append(doing, "in progress: "+nameSome(sites))
 	}
-	due := slices.DeleteFunc(slices.Clone(s.byPhase[v1.UnitRemoving]), func(unit string) bool {
-		return s.p.states[unit].Reason == v1.ReasonMassRemoval
+	due := slices.DeleteFunc(slices.Clone(s.byPhase[v1.SiteRemoving]), func(site string) bool {
+		return s.p.states[site].Reason == v1.ReasonMassRemoval
 	})
 	if len(due) > 0 {
 		earliest := slices.MinFunc(due, func(a, b string) int {
@@ -171,17 +171,17 @@ func (s *summary) tellProgress() {
 		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
 			nameSome(due), s.p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
-	s.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
+	s.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
 }
 
 // tellProblems says what does not go on, and what in the spec has no effect.
 func (s *summary) tellProblems() {
-	failing := s.p.describeProblems("failed", s.byPhase[v1.UnitFailed], s.units)
-	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.UnitStalled], s.units)
-	s.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
-	reason, holding := v1.ReasonUnitsStalled, ""
+	failing := s.p.describeProblems("failed", s.byPhase[v1.SiteFailed], s.sites)
+	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.SiteStalled], s.sites)
+	s.problem(v1.ConditionStalled, v1.ReasonSitesStalled, stalling)
+	reason, holding := v1.ReasonSitesStalled, ""
 	if failing != "" {
-		reason = v1.ReasonUnitsFailed
+		reason = v1.ReasonSitesFailed
 	}
 	if s.p.held != nil {
 		told := gridchild.Tellable(s.p.held)
@@ -195,7 +195,7 @@ func (s *summary) tellProblems() {
 	}
 }
 
-// tellRollout says how far a rollout has come, in place of what was said of the units.
+// tellRollout says how far a rollout has come, in place of what was said of the sites.
 func (s *summary) tellRollout() {
 	rollout := s.p.planned.Status
 	if rollout == nil || rollout.Phase == v1.RolloutComplete {
@@ -213,13 +213,13 @@ func (s *summary) tellRollout() {
 // describeNoEffect says what in the spec has no effect, which is probably a typing error.
 func (p *pass) describeNoEffect() string {
 	var all, absent []string
-	for unit := range p.spec.Templates {
-		if _, ok := p.states[unit]; !ok {
-			absent = append(absent, unit)
+	for site := range p.spec.Templates {
+		if _, ok := p.states[site]; !ok {
+			absent = append(absent, site)
 		}
 	}
 	if slices.Sort(absent); len(absent) > 0 {
-		all = append(all, "spec.templates names units that do not exist: "+nameSome(absent))
+		all = append(all, "spec.templates names sites that do not exist: "+nameSome(absent))
 	}
 	if _, ok := p.spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
 		all = append(all, fmt.Sprintf(
@@ -227,46 +227,46 @@ func (p *pass) describeNoEffect() string {
 	}
 	if len(p.keepSelector) > 0 {
 		all = append(all,
-			fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which existed before, "+
+			fmt.Sprintf("spec.siteLabel is not in the selectors of the workloads of %s, which existed before, "+
 				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
 				"with it", nameSome(p.keepSelector)))
 	}
 	return strings.Join(append(all, p.noEffect...), "; ")
 }
 
-// fit makes a status small enough: if there are many units, it leaves out the ready ones, and then the least important
+// fit makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least important
 // of the others.
 func fit(status *v1.WorkloadGridStatus, most int) {
-	if len(status.States) <= listedUnits {
+	if len(status.States) <= listedSites {
 		return
 	}
 	all := slices.SortedFunc(maps.Keys(status.States), func(a, b string) int {
 		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)),
 			cmp.Compare(a, b))
 	})
-	states := map[string]v1.UnitState{}
+	states := map[string]v1.SiteState{}
 	size := 0
-	for _, unit := range all {
-		state := status.States[unit]
-		if state.Phase == v1.UnitReady {
-			status.UnlistedReadyUnits++
+	for _, site := range all {
+		state := status.States[site]
+		if state.Phase == v1.SiteReady {
+			status.UnlistedReadySites++
 			continue
 		}
 		text, err := json.Marshal(state)
-		if size += len(unit) + len(text) + len(`"":,`); err != nil || size > most {
-			status.UnlistedUnits++
+		if size += len(site) + len(text) + len(`"":,`); err != nil || size > most {
+			status.UnlistedSites++
 			continue
 		}
-		states[unit] = state
+		states[site] = state
 	}
 	status.States = states
 }
 
 // importance orders phases; the most important one has the smallest value.
-func importance(phase v1.UnitPhase) int {
-	return max(1, slices.Index([]v1.UnitPhase{ // the first two are the same
-		v1.UnitFailed, v1.UnitStalled, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable,
-		v1.UnitRetained, v1.UnitReady,
+func importance(phase v1.SitePhase) int {
+	return max(1, slices.Index([]v1.SitePhase{ // the first two are the same
+		v1.SiteFailed, v1.SiteStalled, v1.SiteRemoving, v1.SiteProgressing, v1.SiteHeld, v1.SiteUnreachable,
+		v1.SiteRetained, v1.SiteReady,
 	}, phase))
 }
 
@@ -304,7 +304,7 @@ func (s *shared) writeStatus(
 		return after(now, now.Add(statusPause), again), nil
 	case isTooLarge(err) && m.halved < 10:
 		m.halved++
-		klog.FromContext(ctx).Info("The status is too large; leaving out more units", "bytes", m.limit())
+		klog.FromContext(ctx).Info("The status is too large; leaving out more sites", "bytes", m.limit())
 		return after(now, now.Add(statusPause), again), nil
 	}
 	return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
@@ -346,32 +346,32 @@ func (c conditions) problem(kind, reason string, parts ...string) {
 	c.set(kind, metav1.ConditionTrue, reason, strings.Join(parts, "; "))
 }
 
-// nameSome names the first few units, and counts the rest.
-func nameSome(units []string) string { return enumerate.First(units, namedUnits) }
+// nameSome names the first few sites, and counts the rest.
+func nameSome(sites []string) string { return enumerate.First(sites, namedSites) }
 
-// describeProblems names the first few different problems of units, each with the units that have it. they says what
-// the units have in common. Without units there are none.
-func (p *pass) describeProblems(they string, failed []string, units int) string {
+// describeProblems names the first few different problems of sites, each with the sites that have it. they says what
+// the sites have in common. Without sites there are none.
+func (p *pass) describeProblems(they string, failed []string, sites int) string {
 	if len(failed) == 0 {
 		return ""
 	}
 	var order []string
 	with := map[string][]string{}
-	for _, unit := range failed {
-		problem := strings.TrimSuffix(p.states[unit].Reason+": "+p.states[unit].Message, ": ")
+	for _, site := range failed {
+		problem := strings.TrimSuffix(p.states[site].Reason+": "+p.states[site].Message, ": ")
 		if _, ok := with[problem]; !ok {
 			order = append(order, problem)
 		}
-		with[problem] = append(with[problem], unit)
+		with[problem] = append(with[problem], site)
 	}
 	var parts []string
 	rest := len(failed)
-	for _, problem := range order[:min(namedUnits, len(order))] {
+	for _, problem := range order[:min(namedSites, len(order))] {
 		parts = append(parts, fmt.Sprintf("%s: %s", nameSome(with[problem]), problem))
 		rest -= len(with[problem])
 	}
 	if rest > 0 {
-		parts = append(parts, fmt.Sprintf("and %d more units", rest))
+		parts = append(parts, fmt.Sprintf("and %d more sites", rest))
 	}
-	return fmt.Sprintf("%d of %d units %s: %s", len(failed), units, they, strings.Join(parts, "; "))
+	return fmt.Sprintf("%d of %d sites %s: %s", len(failed), sites, they, strings.Join(parts, "; "))
 }

@@ -74,7 +74,7 @@ func (d *desired) hasReplicas() bool {
 }
 
 // handOver gives the current spec.replicas to a field manager of its own, and returns the replicas. Without that, when
-// the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all units at
+// the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
 // once.
 func (a attempt) handOver(ctx context.Context, live *child) (string, error) {
 	u := childObject(a.k)

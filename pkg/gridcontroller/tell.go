@@ -34,57 +34,57 @@ func (p *pass) tell() {
 	}
 	kind, grace := p.Child.Kind, p.removal().grace
 	for _, t := range []struct {
-		units                        []string
+		sites                        []string
 		kind, reason, action, format string
 	}{
 		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
-			"Applied the %ss of %d units: %%s", kind, len(p.applied))},
-		{p.vanished, corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", fmt.Sprintf(
+			"Applied the %ss of %d sites: %%s", kind, len(p.applied))},
+		{p.vanished, corev1.EventTypeWarning, v1.ReasonSiteVanished, "Wait", fmt.Sprintf(
 			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
-		{p.returned, corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the " + kind +
+		{p.returned, corev1.EventTypeNormal, v1.ReasonSiteReturned, "Keep", "Nodes are back in %s; the " + kind +
 			"s stay"},
 		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
-			"s of vanished units: %s"},
+			"s of vanished sites: %s"},
 		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
-			"The template does not set replicas any more; units keep theirs until someone changes them: %s"},
+			"The template does not set replicas any more; sites keep theirs until someone changes them: %s"},
 	} {
-		if len(t.units) > 0 {
-			event(t.kind, t.reason, t.action, t.format, nameSome(t.units))
+		if len(t.sites) > 0 {
+			event(t.kind, t.reason, t.action, t.format, nameSome(t.sites))
 		}
 	}
 	switch {
 	case p.held != nil:
 		p.tellGrid(p.held)
 	case len(p.states) == 0:
-		p.tellGrid(gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss",
+		p.tellGrid(gridchild.Errorf(v1.ReasonNoSites, "No node has the label %s, so there are no sites and no %ss",
 			p.spec.GridUniqKey, p.Child.Kind))
 	default:
 		m.told = gridchild.Error{}
 	}
-	// New or changed failures get an event; units with the same failure share one.
+	// New or changed failures get an event; sites with the same failure share one.
 	fresh := map[gridchild.Error][]string{}
-	for unit, state := range p.states {
-		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
-			p.of(unit).told = gridchild.Error{}
+	for site, state := range p.states {
+		if state.Phase != v1.SiteFailed && state.Phase != v1.SiteStalled {
+			p.of(site).told = gridchild.Error{}
 			continue
 		}
 		prefix := p.owner.Name + "-"
 		failure := gridchild.Error{
 			Reason:  state.Reason,
-			Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>"),
+			Message: strings.ReplaceAll(state.Message, prefix+site, prefix+"<site>"),
 		}
-		if told := &p.of(unit).told; *told != failure {
+		if told := &p.of(site).told; *told != failure {
 			*told = failure
-			fresh[failure] = append(fresh[failure], unit)
+			fresh[failure] = append(fresh[failure], site)
 		}
 	}
-	for failure, units := range fresh {
-		slices.Sort(units)
+	for failure, sites := range fresh {
+		slices.Sort(sites)
 		message := failure.Message
-		if len(units) == 1 {
-			message = p.states[units[0]].Message
+		if len(sites) == 1 {
+			message = p.states[sites[0]].Message
 		}
-		event(corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(units), message)
+		event(corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(sites), message)
 	}
 }
 

@@ -70,7 +70,7 @@ func ofChild(gridKind string) handler.EventHandler {
 	return enqueue(owner, owner)
 }
 
-// ofNode keeps nodes up to date, and enqueues the grids whose units are others.
+// ofNode keeps nodes up to date, and enqueues the grids whose sites are others.
 func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 	changed := func(ctx context.Context, name string, state *nodeState) (names []types.NamespacedName) {
 		for _, key := range nodes.note(name, state) {

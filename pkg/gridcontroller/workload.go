@@ -28,7 +28,7 @@ import (
 type shared struct {
 	cluster
 	recorder events.EventRecorder
-	// grace is how long a workload outlives its unit, if its grid does not say.
+	// grace is how long a workload outlives its site, if its grid does not say.
 	grace time.Duration
 	// limits restrict what grids may ask for.
 	limits Limits
@@ -38,22 +38,22 @@ type shared struct {
 
 // Limits restrict what grids may ask for, in clusters that several tenants share.
 type Limits struct {
-	// UnitKeys are the keys of node labels that a grid may use; if there are none, it may use any.
-	UnitKeys []string
-	// UnitsPerGrid is the most units of one grid; 0 for no limit.
-	UnitsPerGrid int
+	// SiteKeys are the keys of node labels that a grid may use; if there are none, it may use any.
+	SiteKeys []string
+	// SitesPerGrid is the most sites of one grid; 0 for no limit.
+	SitesPerGrid int
 }
 
-func (l Limits) check(key string, units int) error {
+func (l Limits) check(key string, sites int) error {
 	switch {
-	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
+	case len(l.SiteKeys) > 0 && !slices.Contains(l.SiteKeys, key):
 		return gridchild.Errorf(v1.ReasonNotAllowed,
-			"spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s",
-			key, strings.Join(l.UnitKeys, ", "))
-	case l.UnitsPerGrid > 0 && units > l.UnitsPerGrid:
+			"spec.gridUniqKey %q is not one of those that the controller's --allowed-site-keys names: %s",
+			key, strings.Join(l.SiteKeys, ", "))
+	case l.SitesPerGrid > 0 && sites > l.SitesPerGrid:
 		return gridchild.Errorf(v1.ReasonNotAllowed,
-			"spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; "+
-				"nothing is changed", key, units, l.UnitsPerGrid)
+			"spec.gridUniqKey %q makes %d sites, and the controller's --max-sites-per-grid allows %d; "+
+				"nothing is changed", key, sites, l.SitesPerGrid)
 	}
 	return nil
 }
@@ -77,11 +77,11 @@ type gridMemory struct {
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory
-	// units has what is remembered of each unit. A ServiceGrid has one, with the name "", for its Service.
-	units map[string]*unitMemory
-	// removals has when the workloads of vanished units are deleted.
+	// sites has what is remembered of each site. A ServiceGrid has one, with the name "", for its Service.
+	sites map[string]*siteMemory
+	// removals has when the workloads of vanished sites are deleted.
 	removals map[string]time.Time
-	// losses are status.losses. approved has the units whose losses someone has approved. key is the gridUniqKey to
+	// losses are status.losses. approved has the sites whose losses someone has approved. key is the gridUniqKey to
 	// which a change was approved.
 	losses   map[string]time.Time
 	approved map[string]bool
@@ -93,27 +93,27 @@ type gridMemory struct {
 	status statusMemory
 }
 
-// unitMemory is what is remembered of a unit between reconciliations.
-type unitMemory struct {
+// siteMemory is what is remembered of a site between reconciliations.
+type siteMemory struct {
 	childMemory
 
-	// desired is the identity of the unit's child, as long as gridMemory.templates is valid.
+	// desired is the identity of the site's child, as long as gridMemory.templates is valid.
 	desired identity
 	// told is the last failure for which there was an event.
 	told gridchild.Error
-	// broken is set if the unit has failed in a rollout, asked is what its pods said. passed is the Job of its check
+	// broken is set if the site has failed in a rollout, asked is what its pods said. passed is the Job of its check
 	// that has succeeded, until the status says so.
-	broken brokenUnit
+	broken brokenSite
 	asked  answer
 	passed *batchv1.Job
 }
 
-// of returns what is remembered of a unit.
-func (m *gridMemory) of(unit string) *unitMemory {
-	if m.units[unit] == nil {
-		m.units[unit] = &unitMemory{}
+// of returns what is remembered of a site.
+func (m *gridMemory) of(site string) *siteMemory {
+	if m.sites[site] == nil {
+		m.sites[site] = &siteMemory{}
 	}
-	return m.units[unit]
+	return m.sites[site]
 }
 
 // memories has what is remembered of the grids of a kind.
@@ -143,7 +143,7 @@ func (m *memories) recall(
 		m.all = map[types.NamespacedName]*gridMemory{}
 	}
 	if of := m.all[name]; of == nil || of.uid != grid.GetUID() { // what is remembered is of a former one of the name
-		m.all[name] = &gridMemory{uid: grid.GetUID(), units: map[string]*unitMemory{}}
+		m.all[name] = &gridMemory{uid: grid.GetUID(), sites: map[string]*siteMemory{}}
 	}
 	return m.all[name], nil
 }
@@ -185,9 +185,9 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
 		m.rollout.written = changed
 		if planned := p.planned.Status; planned != nil &&
-			(status.Rollout == nil || len(status.Rollout.Units) < len(planned.Units)) {
+			(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites)) {
 			return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
-				"no unit gets a change before")
+				"no site gets a change before")
 		}
 	}
 	return result, err

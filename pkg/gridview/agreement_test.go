@@ -60,9 +60,9 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		}
 		view := OfService(service, endpointSlices, nodes)
 		said := map[string]string{}
-		for _, unit := range view.Units {
-			for _, node := range unit.Nodes {
-				said[node] = addresses(unit.Endpoints)
+		for _, site := range view.Sites {
+			for _, node := range site.Nodes {
+				said[node] = addresses(site.Endpoints)
 			}
 		}
 		seen := map[string]bool{}

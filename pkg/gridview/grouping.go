@@ -49,7 +49,7 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 		case !ok:
 		case len(keys) > 1:
 			names = append(names, key+"="+value)
-		case value == "": // a value like any other for the rule, though no unit of a grid
+		case value == "": // a value like any other for the rule, though no site of a grid
 			return strconv.Quote(value)
 		default:
 			return value
@@ -75,7 +75,7 @@ type viewer struct {
 
 	endpoints []Endpoint
 	// all are the positions of all endpoints. on has for every key and value the positions of those on nodes with it:
-	// without that, every group would be compared with every endpoint, and both grow with the number of units.
+	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
 	all []int
 	on  []map[string][]int
 }
@@ -114,9 +114,9 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 }
 
 // see applies the rule for one group of nodes, and notes in seen what they see, unless seen is nil.
-func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
+func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	candidates := v.candidates(group)
-	unit := UnitView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
+	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	best := topology.NoRank
 	for _, i := range candidates {
 		if endpoint := &v.endpoints[i]; endpoint.Ready {
@@ -124,7 +124,7 @@ func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
 		}
 	}
 	decision := v.keys.Decide(group.labels, best)
-	unit.Key = decision.Key()
+	site.Key = decision.Key()
 	for _, i := range candidates {
 		endpoint := &v.endpoints[i]
 		if v.keys.Governed() && !decision.Keep(v.nodes[endpoint.Node]) {
@@ -133,10 +133,10 @@ func (v *viewer) see(group *nodeGroup, seen []bool) UnitView {
 		if seen != nil {
 			seen[i] = true
 		}
-		unit.Endpoints = append(unit.Endpoints, *endpoint)
+		site.Endpoints = append(site.Endpoints, *endpoint)
 		if endpoint.Ready {
-			unit.Ready++
+			site.Ready++
 		}
 	}
-	return unit
+	return site
 }

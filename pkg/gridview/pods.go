@@ -8,23 +8,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// why says what is the matter with the first of a unit's pods that is not ready, to follow upon a sentence; nothing
-// if that is not known. A unit's pods are told by the node selector that its workload gave them: the labels are the
-// same in all units.
-func (s Surroundings) why(key, unit string) string {
-	if problem := FirstPodProblem(s.Pods, key, unit); problem != "" {
+// why says what is the matter with the first of a site's pods that is not ready, to follow upon a sentence; nothing
+// if that is not known. A site's pods are told by the node selector that its workload gave them: the labels are the
+// same in all sites.
+func (s Surroundings) why(key, site string) string {
+	if problem := FirstPodProblem(s.Pods, key, site); problem != "" {
 		return "; " + problem
 	}
 	return ""
 }
 
-// FirstPodProblem says what is the matter with the first of the pods of a unit, by name, that is not ready; nothing if
-// all are. Without a key the pods are of no unit.
-func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
+// FirstPodProblem says what is the matter with the first of the pods of a site, by name, that is not ready; nothing if
+// all are. Without a key the pods are of no site.
+func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	var first *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if key != "" && pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || IsReady(pod) {
+		if key != "" && pod.Spec.NodeSelector[key] != site || pod.DeletionTimestamp != nil || IsReady(pod) {
 			continue
 		}
 		if first == nil || pod.Name < first.Name {

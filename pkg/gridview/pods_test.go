@@ -9,11 +9,11 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// TestWhyNotReady: the first pod of the unit that is not ready, and what its status says.
+// TestWhyNotReady: the first pod of the site that is not ready, and what its status says.
 func TestWhyNotReady(t *testing.T) {
-	pod := func(name, unit string, status corev1.PodStatus) corev1.Pod {
+	pod := func(name, site string, status corev1.PodStatus) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": unit}}, Status: status}
+			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": site}}, Status: status}
 	}
 	condition := func(of corev1.PodConditionType, status corev1.ConditionStatus, reason,
 		message string) []corev1.PodCondition {
@@ -51,14 +51,14 @@ func TestWhyNotReady(t *testing.T) {
 	} {
 		g := grid(1)
 		g.Status = v1.WorkloadGridStatus{
-			ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonUnitsNotReady, ""),
-			States: map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1}},
+			ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonSitesNotReady, ""),
+			States: map[string]v1.SiteState{"east": {Phase: v1.SiteProgressing, Replicas: 2, ReadyReplicas: 1}},
 		}
 		s := Surroundings{Now: now,
 			Pods: []corev1.Pod{pod("p2", "east", corev1.PodStatus{}), pod("p1", "east", test.status),
 				pod("p", "west", corev1.PodStatus{}), pod("a", "east", ready), deleted}}
 		answer := Workloads(v1.DeploymentGridKind, g, s)
-		if got, want := answer.Units[0].Problem, "1 of 2 pods not ready; pod p1: "+test.want; got != want {
+		if got, want := answer.Sites[0].Problem, "1 of 2 pods not ready; pod p1: "+test.want; got != want {
 			t.Errorf("%s: got %q, want %q", test.name, got, want)
 		}
 	}

@@ -19,16 +19,16 @@ import (
 // Preview is what closing the Services of a cluster over the values of a label key would change.
 type Preview struct {
 	Key   string        `json:"key"`
-	Units []PreviewUnit `json:"units"`
-	// NodesWithoutUnit is how many nodes do not have the label.
-	NodesWithoutUnit int              `json:"nodesWithoutUnit"`
+	Sites []PreviewSite `json:"sites"`
+	// NodesWithoutSite is how many nodes do not have the label.
+	NodesWithoutSite int              `json:"nodesWithoutSite"`
 	Services         []PreviewService `json:"services"`
 	// Findings are what kubectl grid check finds that concerns site-local Services with the key.
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// PreviewUnit is a value of the key.
-type PreviewUnit struct {
+// PreviewSite is a value of the key.
+type PreviewSite struct {
 	Name  string `json:"name"`
 	Nodes int    `json:"nodes"`
 }
@@ -37,16 +37,16 @@ type PreviewUnit struct {
 type PreviewService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is how many ready endpoints there are, ReadyIn how many of them each unit has; units without any are left
-	// out. Those on nodes without the label, or on no node, are in no unit.
+	// Ready is how many ready endpoints there are, ReadyIn how many of them each site has; sites without any are left
+	// out. Those on nodes without the label, or on no node, are in no site.
 	Ready   int            `json:"ready"`
 	ReadyIn map[string]int `json:"readyIn"`
-	// Foreign is the share, 0 to 1, of the endpoints that a node of a unit is sent to today which is in another unit or
-	// in none; the average of all nodes in units. It is missing where topologyKeys decide already, and where there is
+	// Foreign is the share, 0 to 1, of the endpoints that a node of a site is sent to today which is in another site or
+	// in none; the average of all nodes in sites. It is missing where topologyKeys decide already, and where there is
 	// no ready endpoint.
 	Foreign *float64 `json:"foreign,omitempty"`
-	// Dark are the units that would have no ready endpoint if the Service were closed. A Service that has none anywhere
-	// has no such units.
+	// Dark are the sites that would have no ready endpoint if the Service were closed. A Service that has none anywhere
+	// has no such sites.
 	Dark []string `json:"dark"`
 	// TopologyKeys are those that govern the Service today.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
@@ -60,13 +60,13 @@ type PreviewService struct {
 type Previewer struct {
 	key      string
 	nodes    map[string]previewNode
-	units    map[string]int
+	sites    map[string]int
 	groups   map[previewNode]int
 	services map[types.NamespacedName]*tally
 }
 
-// previewNode is what matters of a node. unit is empty if it has no value of the key.
-type previewNode struct{ unit, zone string }
+// previewNode is what matters of a node. site is empty if it has no value of the key.
+type previewNode struct{ site, zone string }
 
 // tally counts the ready endpoints of a Service.
 type tally struct {
@@ -79,12 +79,12 @@ type tally struct {
 
 // counts are what the slices of a Service add up to.
 type counts struct {
-	// ready is how many endpoints are ready, readyIn how many of them each unit has.
+	// ready is how many endpoints are ready, readyIn how many of them each site has.
 	ready   int
 	readyIn map[string]int
 	// unhinted is how many ready endpoints have no hints; as long as there are any, kube-proxy heeds none.
 	unhinted int
-	// hinted counts the ready endpoints by the zone that they are for, and their unit.
+	// hinted counts the ready endpoints by the zone that they are for, and their site.
 	hinted map[string]map[string]int
 }
 
@@ -93,23 +93,23 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 	p := &Previewer{
 		key:      key,
 		nodes:    make(map[string]previewNode, len(nodes)),
-		units:    map[string]int{},
+		sites:    map[string]int{},
 		groups:   map[previewNode]int{},
 		services: map[types.NamespacedName]*tally{},
 	}
 	for name, labels := range nodes {
-		n := previewNode{unit: labels[key], zone: labels[corev1.LabelTopologyZone]}
+		n := previewNode{site: labels[key], zone: labels[corev1.LabelTopologyZone]}
 		p.nodes[name] = n
-		if n.unit != "" {
-			p.units[n.unit]++
+		if n.site != "" {
+			p.sites[n.site]++
 			p.groups[n]++
 		}
 	}
 	return p
 }
 
-// Units is how many units there are.
-func (p *Previewer) Units() int { return len(p.units) }
+// Sites is how many sites there are.
+func (p *Previewer) Sites() int { return len(p.sites) }
 
 // AddService counts a Service in, before its slices. Services without endpoints of the cluster are left out, and so is
 // default/kubernetes, whose endpoint every node replaces by its own.
@@ -162,9 +162,9 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 			continue
 		}
 		t.ready++
-		unit := p.nodes[ptr.Deref(e.NodeName, "")].unit
-		if unit != "" {
-			t.readyIn[unit]++
+		site := p.nodes[ptr.Deref(e.NodeName, "")].site
+		if site != "" {
+			t.readyIn[site]++
 		}
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
 			t.unhinted++
@@ -174,7 +174,7 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 			if t.hinted[zone.Name] == nil {
 				t.hinted[zone.Name] = map[string]int{}
 			}
-			t.hinted[zone.Name][unit]++
+			t.hinted[zone.Name][site]++
 		}
 	}
 }
@@ -183,13 +183,13 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 func (p *Previewer) Preview() *Preview {
 	preview := &Preview{
 		Key:              p.key,
-		Units:            []PreviewUnit{},
+		Sites:            []PreviewSite{},
 		Services:         []PreviewService{},
-		NodesWithoutUnit: len(p.nodes),
+		NodesWithoutSite: len(p.nodes),
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.units)) {
-		preview.Units = append(preview.Units, PreviewUnit{name, p.units[name]})
-		preview.NodesWithoutUnit -= p.units[name]
+	for _, name := range slices.Sorted(maps.Keys(p.sites)) {
+		preview.Sites = append(preview.Sites, PreviewSite{name, p.sites[name]})
+		preview.NodesWithoutSite -= p.sites[name]
 	}
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
@@ -214,13 +214,13 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 		return s
 	}
-	for unit := range p.units {
-		if s.ReadyIn[unit] == 0 {
-			s.Dark = append(s.Dark, unit)
+	for site := range p.sites {
+		if s.ReadyIn[site] == 0 {
+			s.Dark = append(s.Dark, site)
 		}
 	}
 	slices.Sort(s.Dark)
-	if len(s.TopologyKeys) == 0 && len(p.units) > 0 {
+	if len(s.TopologyKeys) == 0 && len(p.sites) > 0 {
 		s.Foreign = new(p.foreign(t))
 		if s.Message == "" && t.heedsHints() {
 			s.Message = "hints keep part of the traffic in its zone"
@@ -232,17 +232,17 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 // heedsHints reports whether kube-proxy goes by the hints of the endpoints: all of them must have some.
 func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 }
 
-// foreign is the share of the endpoints that a node is sent to today which is not in its unit, on the average of nodes.
+// foreign is the share of the endpoints that a node is sent to today which is not in its site, on the average of nodes.
 func (p *Previewer) foreign(t *tally) float64 {
 	if t.local {
 		return 0
 	}
 	sum, nodes := 0.0, 0
 	for node, count := range p.groups {
-		all, own := t.ready, t.readyIn[node.unit]
+		all, own := t.ready, t.readyIn[node.site]
 		// Where no endpoint is meant for the node's zone kube-proxy takes all of them.
 		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
-			all, own = 0, near[node.unit]
+			all, own = 0, near[node.site]
 			for _, n := range near {
 				all += n
 			}
@@ -253,16 +253,16 @@ func (p *Previewer) foreign(t *tally) float64 {
 	return sum / float64(nodes)
 }
 
-// Healthy reports whether no unit would lose its last ready endpoint by closing any of the Services, and nothing is in
+// Healthy reports whether no site would lose its last ready endpoint by closing any of the Services, and nothing is in
 // the way of that.
 func (p *Preview) Healthy() bool {
 	return !Failed(p.Findings) && !slices.ContainsFunc(p.Services,
 		func(s PreviewService) bool { return len(s.Dark) > 0 })
 }
 
-// DivideNodes are the label keys that divide nodes into more than one unit, those with the fewest units first, with the
-// number of units of each. A key that names every node apart is among them, unless its values are the nodes' names.
-func DivideNodes(nodes map[string]topology.Labels) (keys []string, units map[string]int) {
+// DivideNodes are the label keys that divide nodes into more than one site, those with the fewest sites first, with the
+// number of sites of each. A key that names every node apart is among them, unless its values are the nodes' names.
+func DivideNodes(nodes map[string]topology.Labels) (keys []string, sites map[string]int) {
 	values, named := map[string]map[string]bool{}, map[string]bool{}
 	for name, labels := range nodes {
 		for key, value := range labels {
@@ -273,14 +273,14 @@ func DivideNodes(nodes map[string]topology.Labels) (keys []string, units map[str
 			named[key] = named[key] || value == name
 		}
 	}
-	units = map[string]int{}
+	sites = map[string]int{}
 	for key, of := range values {
 		if delete(of, ""); len(of) > 1 && !named[key] && key != corev1.LabelHostname {
-			keys, units[key] = append(keys, key), len(of)
+			keys, sites[key] = append(keys, key), len(of)
 		}
 	}
 	slices.SortFunc(keys, func(a, b string) int {
-		return cmp.Or(units[a]-units[b], strings.Compare(a, b))
+		return cmp.Or(sites[a]-sites[b], strings.Compare(a, b))
 	})
-	return keys, units
+	return keys, sites
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// previewNodes are two nodes in east, one in west, and one in no unit.
+// previewNodes are two nodes in east, one in west, and one in no site.
 var previewNodes = map[string]topology.Labels{
 	"e1": {"site": "east", corev1.LabelTopologyZone: "z1"}, "e2": {"site": "east", corev1.LabelTopologyZone: "z1"},
 	"w1": {"site": "west", corev1.LabelTopologyZone: "z2"}, "cloud": {},
@@ -75,8 +75,8 @@ func TestPreview(t *testing.T) {
 			endpoints: []string{"e1", "e2", "w1", "cloud"}, ready: 4, readyIn: "east=2 west=1",
 			foreign: (0.5 + 0.5 + 0.75) / 3 * 100,
 		},
-		"in one unit only": {endpoints: []string{"e1"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3, dark: "west"},
-		"in no unit":       {endpoints: []string{"cloud", ""}, ready: 2, foreign: 100, dark: "east west"},
+		"in one site only": {endpoints: []string{"e1"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3, dark: "west"},
+		"in no site":       {endpoints: []string{"cloud", ""}, ready: 2, foreign: 100, dark: "east west"},
 		"not ready is none": {endpoints: []string{"e1", "w1!"}, ready: 1, readyIn: "east=1", foreign: 100.0 / 3,
 			dark: "west"},
 		"dark today": {endpoints: []string{"e1!"}, foreign: nothing, message: "no endpoint is ready anywhere"},
@@ -126,15 +126,15 @@ func TestPreview(t *testing.T) {
 
 func expectPreview(t *testing.T, preview *Preview, want previewCase) {
 	t.Helper()
-	if preview.NodesWithoutUnit != 1 || len(preview.Units) != 2 ||
-		preview.Units[0] != (PreviewUnit{"east", 2}) {
-		t.Errorf("units %v, %d nodes in none", preview.Units, preview.NodesWithoutUnit)
+	if preview.NodesWithoutSite != 1 || len(preview.Sites) != 2 ||
+		preview.Sites[0] != (PreviewSite{"east", 2}) {
+		t.Errorf("sites %v, %d nodes in none", preview.Sites, preview.NodesWithoutSite)
 	}
 	got := preview.Services[0]
 	var readyIn []string
-	for _, unit := range []string{"east", "west"} {
-		if n := got.ReadyIn[unit]; n > 0 {
-			readyIn = append(readyIn, fmt.Sprintf("%s=%d", unit, n))
+	for _, site := range []string{"east", "west"} {
+		if n := got.ReadyIn[site]; n > 0 {
+			readyIn = append(readyIn, fmt.Sprintf("%s=%d", site, n))
 		}
 	}
 	if got.Ready != want.ready || strings.Join(readyIn, " ") != want.readyIn ||
@@ -193,7 +193,7 @@ func TestDivideNodes(t *testing.T) {
 		nodes[name]["name"] = name
 	}
 	// Sites may have one node each; a node's own name is none.
-	if keys, units := DivideNodes(nodes); !slices.Equal(keys, []string{"half", "site", "each"}) || units["site"] != 3 {
-		t.Errorf("got %v %v", keys, units)
+	if keys, sites := DivideNodes(nodes); !slices.Equal(keys, []string{"half", "site", "each"}) || sites["site"] != 3 {
+		t.Errorf("got %v %v", keys, sites)
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Phases of a unit besides those in package v1.
+// Phases of a site besides those in package v1.
 const (
-	// Missing says that the unit has no workload, and the controller has not said why.
-	Missing v1.UnitPhase = "Missing"
-	// Unknown says that the controller has not reported the unit.
-	Unknown v1.UnitPhase = "Unknown"
+	// Missing says that the site has no workload, and the controller has not said why.
+	Missing v1.SitePhase = "Missing"
+	// Unknown says that the controller has not reported the site.
+	Unknown v1.SitePhase = "Unknown"
 )
 
 // Grid is the state of one grid.
@@ -31,44 +31,44 @@ type Grid struct {
 	Name      string `json:"name"`
 	// Key is gridUniqKey.
 	Key string `json:"gridUniqKey"`
-	// Healthy: there is nothing to tell of the grid, and every unit is Ready.
+	// Healthy: there is nothing to tell of the grid, and every site is Ready.
 	Healthy bool `json:"healthy"`
 	// Problem is what concerns the grid as a whole, in words; empty if nothing does.
 	Problem string `json:"problem,omitempty"`
-	// RollsOut: all that is to tell of the grid is its rollout, and every unit is Ready.
+	// RollsOut: all that is to tell of the grid is its rollout, and every site is Ready.
 	RollsOut bool `json:"-"`
-	// Service is that of a ServiceGrid, UnitCount the number of units that it is closed over.
+	// Service is that of a ServiceGrid, SiteCount the number of sites that it is closed over.
 	Service   string `json:"service,omitempty"`
-	UnitCount int32  `json:"unitCount"`
-	// Units are those of a grid of workloads, by name.
-	Units []Unit `json:"units,omitempty"`
-	// UnlistedReady and Unlisted are how many units, ready and others, the status of a large grid only counts.
+	SiteCount int32  `json:"siteCount"`
+	// Sites are those of a grid of workloads, by name.
+	Sites []Site `json:"sites,omitempty"`
+	// UnlistedReady and Unlisted are how many sites, ready and others, the status of a large grid only counts.
 	UnlistedReady int32 `json:"unlistedReady,omitempty"`
 	Unlisted      int32 `json:"unlisted,omitempty"`
 }
 
-// Unit is the state of one unit of a grid. The counts are of pods.
-type Unit struct {
+// Site is the state of one site of a grid. The counts are of pods.
+type Site struct {
 	Name  string       `json:"name"`
-	Phase v1.UnitPhase `json:"phase"`
-	// Child is the name of the unit's workload.
+	Phase v1.SitePhase `json:"phase"`
+	// Child is the name of the site's workload.
 	Child     string `json:"child"`
 	Desired   int64  `json:"desired"`
 	Ready     int64  `json:"ready"`
 	Updated   int64  `json:"updated"`
 	Available int64  `json:"available"`
-	// Nodes is how many nodes are in the unit; nil if nodes could not be read.
+	// Nodes is how many nodes are in the site; nil if nodes could not be read.
 	Nodes *int `json:"nodes,omitempty"`
 	// Template is the template in use, if it is not spec.template.
 	Template string `json:"template,omitempty"`
 	// Others says which fields of the workload's spec others own, and the grid does not.
 	Others string `json:"othersOwn,omitempty"`
-	// Problem is why the unit is not Ready, in words.
+	// Problem is why the site is not Ready, in words.
 	Problem string `json:"problem,omitempty"`
 }
 
-// State is the unit's phase, and in words why it is not Ready.
-func (u *Unit) State() string {
+// State is the site's phase, and in words why it is not Ready.
+func (u *Site) State() string {
 	if u.Problem == "" {
 		return string(u.Phase)
 	}
@@ -83,7 +83,7 @@ type Surroundings struct {
 	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
 	// namespace, by name.
 	Children map[string]*metav1.PartialObjectMetadata
-	// Pods are those of the grid's units, or more.
+	// Pods are those of the grid's sites, or more.
 	Pods []corev1.Pod
 	// Now is the time that others are relative to. If it is zero, they are absolute, and a state changes only with what
 	// it is about.
@@ -103,18 +103,18 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)
 	child := kind.Child.Kind
 	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey,
-		UnitCount: status.Units}
+		SiteCount: status.Sites}
 	nodes := s.nodesIn(spec.GridUniqKey)
 	names := maps.Clone(nodes)
 	if names == nil {
 		names = map[string]int{}
 	}
-	for unit := range status.States {
-		names[unit] += 0
+	for site := range status.States {
+		names[site] += 0
 	}
 	children := s.childrenOf(grid)
-	listed := func(unit string) bool { _, ok := status.States[unit]; return ok }
-	g.UnlistedReady, g.Unlisted = status.UnlistedReadyUnits, status.UnlistedUnits
+	listed := func(site string) bool { _, ok := status.States[site]; return ok }
+	g.UnlistedReady, g.Unlisted = status.UnlistedReadySites, status.UnlistedSites
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		state := status.States[name]
 		if g.UnlistedReady+g.Unlisted > 0 && !listed(name) && (s.Children == nil || children[name] != nil) {
@@ -124,31 +124,31 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		if !told && nodes != nil && nodes[name] == 0 {
 			continue
 		}
-		unit := Unit{
+		site := Site{
 			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
 			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
 			Available: state.AvailableReplicas,
 		}
 		live := children[name]
 		if live != nil {
-			unit.Child, unit.Others = live.Name, v1.ForeignFields(live.ManagedFields)
+			site.Child, site.Others = live.Name, v1.ForeignFields(live.ManagedFields)
 		}
 		if nodes != nil {
 			count := nodes[name]
-			unit.Nodes = &count
+			site.Nodes = &count
 		}
-		unit.Problem = describe(&unit, state, child, spec.GridUniqKey, s)
+		site.Problem = describe(&site, state, child, spec.GridUniqKey, s)
 		if !told {
-			unit.Phase = Unknown
-			unit.Problem = "the controller has not told of this unit yet"
+			site.Phase = Unknown
+			site.Problem = "the controller has not told of this site yet"
 		}
-		s.lookFor(&unit, child, live)
-		g.Units = append(g.Units, unit)
+		s.lookFor(&site, child, live)
+		g.Sites = append(g.Sites, site)
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 	g.Problem = unanswered(grid, status.ObservedGeneration, ready)
-	if g.Problem == "" && (len(g.Units) == 0 || ready.Reason == v1.ReasonInvalidKey) {
-		g.Problem = notReady(ready) // otherwise the units say what concerns them
+	if g.Problem == "" && (len(g.Sites) == 0 || ready.Reason == v1.ReasonInvalidKey) {
+		g.Problem = notReady(ready) // otherwise the sites say what concerns them
 	}
 	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
 		g.Problem, g.RollsOut = ready.Message, true
@@ -157,13 +157,13 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		degraded.Reason == v1.ReasonMassRemoval {
 		g.Problem, g.RollsOut = cmp.Or(g.Problem, degraded.Reason+": "+degraded.Message), false
 	}
-	allReady := g.Unlisted == 0 && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+	allReady := g.Unlisted == 0 && !slices.ContainsFunc(g.Sites, func(u Site) bool { return u.Phase != v1.SiteReady })
 	g.Healthy, g.RollsOut = g.Problem == "" && allReady, g.RollsOut && allReady
 	return g
 }
 
-// childrenOf are the workloads of a grid by unit. If there are two of one, that with the name that follows from the
-// unit counts.
+// childrenOf are the workloads of a grid by site. If there are two of one, that with the name that follows from the
+// site counts.
 func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialObjectMetadata {
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
@@ -171,9 +171,9 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialO
 		if !metav1.IsControlledBy(live, grid) {
 			continue
 		}
-		unit := v1.UnitOf(live, grid.GetName())
-		if children[unit] == nil || name == grid.GetName()+"-"+unit {
-			children[unit] = live
+		site := v1.SiteOf(live, grid.GetName())
+		if children[site] == nil || name == grid.GetName()+"-"+site {
+			children[site] = live
 		}
 	}
 	return children
@@ -183,7 +183,7 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialO
 func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	g := Grid{
 		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
-		Service: grid.Name + v1.ServiceSuffix, UnitCount: grid.Status.Units,
+		Service: grid.Name + v1.ServiceSuffix, SiteCount: grid.Status.Sites,
 	}
 	ready := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionReady)
 	g.Problem = cmp.Or(unanswered(grid, grid.Status.ObservedGeneration, ready), notReady(ready))
@@ -199,45 +199,45 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	return g
 }
 
-// nodesIn counts the nodes of every unit; nil if nodes are not known.
+// nodesIn counts the nodes of every site; nil if nodes are not known.
 func (s Surroundings) nodesIn(key string) map[string]int {
 	if s.Nodes == nil {
 		return nil
 	}
-	units := map[string]int{}
+	sites := map[string]int{}
 	for _, labels := range s.Nodes {
-		if unit := labels[key]; unit != "" {
-			units[unit]++
+		if site := labels[key]; site != "" {
+			sites[site]++
 		}
 	}
-	return units
+	return sites
 }
 
-// describe says in words why a unit is not Ready.
-func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings) string {
+// describe says in words why a site is not Ready.
+func describe(site *Site, state v1.SiteState, child, key string, s Surroundings) string {
 	switch state.Phase {
-	case v1.UnitReady:
+	case v1.SiteReady:
 		return ""
-	case v1.UnitFailed:
+	case v1.SiteFailed:
 		return phrase(state.Reason, state.Message)
-	case v1.UnitStalled:
+	case v1.SiteStalled:
 		problem := phrase(state.Reason, state.Message)
-		if why := s.why(key, unit.Name); !strings.Contains(problem, "pod ") {
+		if why := s.why(key, site.Name); !strings.Contains(problem, "pod ") {
 			problem += why
 		}
 		return problem
-	case v1.UnitHeld:
+	case v1.SiteHeld:
 		return "held by the annotation " + v1.AnnotationHold + ": " + state.Message
-	case v1.UnitUnreachable:
-		return "the control plane has lost contact with all nodes of this unit"
-	case v1.UnitRetained:
-		return "no node is in this unit any more; " + child + " " + unit.Child + " stays, as spec.removal.policy says"
-	case v1.UnitRemoving:
+	case v1.SiteUnreachable:
+		return "the control plane has lost contact with all nodes of this site"
+	case v1.SiteRetained:
+		return "no node is in this site any more; " + child + " " + site.Child + " stays, as spec.removal.policy says"
+	case v1.SiteRemoving:
 		if state.Reason == v1.ReasonMassRemoval {
-			return "no node is in this unit any more; " + child + " " + unit.Child +
-				" stays until the removal of so many units is approved"
+			return "no node is in this site any more; " + child + " " + site.Child +
+				" stays until the removal of so many sites is approved"
 		}
-		text := "no node is in this unit any more; " + child + " " + unit.Child + " is removed "
+		text := "no node is in this site any more; " + child + " " + site.Child + " is removed "
 		switch {
 		case state.RemovalTime == nil:
 			text += "soon"
@@ -257,24 +257,24 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 	for _, lack := range []struct {
 		pods int64
 		what string
-	}{{unit.Ready, "ready"}, {unit.Updated, "updated yet"}, {unit.Available, "available yet"}} {
-		if missing := unit.Desired - lack.pods; missing > 0 {
-			return fmt.Sprintf("%d of %d pods not %s%s", missing, unit.Desired, lack.what, s.why(key, unit.Name))
+	}{{site.Ready, "ready"}, {site.Updated, "updated yet"}, {site.Available, "available yet"}} {
+		if missing := site.Desired - lack.pods; missing > 0 {
+			return fmt.Sprintf("%d of %d pods not %s%s", missing, site.Desired, lack.what, s.why(key, site.Name))
 		}
 	}
-	return child + " " + unit.Child + " is being created or changed" + s.why(key, unit.Name)
+	return child + " " + site.Child + " is being created or changed" + s.why(key, site.Name)
 }
 
-// lookFor compares what the controller has told of a unit's workload with what there is: the controller may be away.
-func (s Surroundings) lookFor(unit *Unit, child string, live *metav1.PartialObjectMetadata) {
-	if s.Children == nil || live != nil || unit.Phase == v1.UnitFailed || unit.Phase == v1.UnitRemoving {
+// lookFor compares what the controller has told of a site's workload with what there is: the controller may be away.
+func (s Surroundings) lookFor(site *Site, child string, live *metav1.PartialObjectMetadata) {
+	if s.Children == nil || live != nil || site.Phase == v1.SiteFailed || site.Phase == v1.SiteRemoving {
 		return
 	}
-	if other := s.Children[unit.Child]; other != nil {
-		unit.Phase, unit.Problem = v1.UnitFailed, foreign(child, other)
+	if other := s.Children[site.Child]; other != nil {
+		site.Phase, site.Problem = v1.SiteFailed, foreign(child, other)
 		return
 	}
-	unit.Phase, unit.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, unit.Child)
+	site.Phase, site.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, site.Child)
 }
 
 // foreign says whose an object is that has the name of a child.

@@ -40,10 +40,10 @@ func childrenOf(uids map[string]string) map[string]*metav1.PartialObjectMetadata
 	return children
 }
 
-// inWords is "unit phase ready/desired nodes: problem" of each unit.
-func inWords(units []Unit) string {
+// inWords is "site phase ready/desired nodes: problem" of each site.
+func inWords(sites []Site) string {
 	var words []string
-	for _, u := range units {
+	for _, u := range sites {
 		nodes := "-"
 		if u.Nodes != nil {
 			nodes = fmt.Sprint(*u.Nodes)
@@ -53,54 +53,54 @@ func inWords(units []Unit) string {
 	return strings.Join(words, "; ")
 }
 
-// TestUnits: every state that a unit can be in, in words.
-func TestUnits(t *testing.T) {
+// TestSiteStates: every state that a site can be in, in words.
+func TestSiteStates(t *testing.T) {
 	nodes := map[string]topology.Labels{"n1": {"zone1": "east"}, "n2": {"zone1": "east"}, "n3": {"zone1": ""}, "n4": {}}
-	ready := v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
-	progressing := func(replicas, ready, updated, available int64) map[string]v1.UnitState {
-		return map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: replicas, ReadyReplicas: ready,
+	ready := v1.SiteState{Phase: v1.SiteReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
+	progressing := func(replicas, ready, updated, available int64) map[string]v1.SiteState {
+		return map[string]v1.SiteState{"east": {Phase: v1.SiteProgressing, Replicas: replicas, ReadyReplicas: ready,
 			UpdatedReplicas: updated, AvailableReplicas: available}}
 	}
 	for _, test := range []struct {
 		name     string
-		states   map[string]v1.UnitState
+		states   map[string]v1.SiteState
 		nodes    map[string]topology.Labels
 		children map[string]string // name: UID of the controller; nil if they could not be read
 		want     string            // see inWords
 	}{
-		{"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
+		{"ready", map[string]v1.SiteState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
 			"east Ready 2/2 2: "},
-		{"nothing but the status can be read", map[string]v1.UnitState{"east": ready}, nil, nil, "east Ready 2/2 -: "},
+		{"nothing but the status can be read", map[string]v1.SiteState{"east": ready}, nil, nil, "east Ready 2/2 -: "},
 		{"a pod is missing", progressing(3, 1, 3, 0), nodes, nil, "east Progressing 1/3 2: 2 of 3 pods not ready"},
 		{"a rollout", progressing(3, 3, 1, 0), nodes, nil, "east Progressing 3/3 2: 2 of 3 pods not updated yet"},
 		{"pods have to prove themselves", progressing(1, 1, 1, 0), nodes, nil,
 			"east Progressing 1/1 2: 1 of 1 pods not available yet"},
 		{"old pods are left", progressing(1, 1, 1, 1), nodes, nil,
 			"east Progressing 1/1 2: Deployment echo-east is being created or changed"},
-		{"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected,
+		{"refused", map[string]v1.SiteState{"east": {Phase: v1.SiteFailed, Reason: v1.ReasonRejected,
 			Message: "field is immutable"}}, nodes, map[string]string{},
 			"east Failed 0/0 2: Rejected: field is immutable"},
-		{"one failure of very many", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected}},
+		{"one failure of very many", map[string]v1.SiteState{"east": {Phase: v1.SiteFailed, Reason: v1.ReasonRejected}},
 			nodes, nil, "east Failed 0/0 2: Rejected"},
-		{"vanished", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1,
+		{"vanished", map[string]v1.SiteState{"east": ready, "west": {Phase: v1.SiteRemoving, Replicas: 1,
 			ReadyReplicas: 1, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
 			nodes, map[string]string{"echo-east": "u"},
-			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is " +
+			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this site any more; Deployment echo-west is " +
 				"removed in 1m30s unless one comes back"},
-		{"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving,
+		{"vanished for long", map[string]v1.SiteState{"east": ready, "west": {Phase: v1.SiteRemoving,
 			RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
-			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is " +
+			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this site any more; Deployment echo-west is " +
 				"removed now: denied"},
 		{"SuperEdge's status",
-			map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
-			map[string]string{"echo-east": "u"}, "east Unknown 2/2 2: the controller has not told of this unit yet"},
-		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
-			"this unit yet"},
-		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{},
+			map[string]v1.SiteState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
+			map[string]string{"echo-east": "u"}, "east Unknown 2/2 2: the controller has not told of this site yet"},
+		{"the controller is away: a new site", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
+			"this site yet"},
+		{"the controller is away: a new site, and children", nil, nodes, map[string]string{},
 			"east Missing 0/0 2: there is no Deployment echo-east of this grid"},
-		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{},
+		{"the controller is away: deleted", map[string]v1.SiteState{"east": ready}, nodes, map[string]string{},
 			"east Missing 2/2 2: there is no Deployment echo-east of this grid"},
-		{"the name is taken", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
+		{"the name is taken", map[string]v1.SiteState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
 			"east Failed 2/2 2: NameConflict: Deployment echo-east exists already and belongs to DeploymentGrid " +
 				"grid-v"},
 	} {
@@ -113,10 +113,10 @@ func TestUnits(t *testing.T) {
 			g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: test.states,
 				Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
 			answer := Workloads(v1.DeploymentGridKind, g, s)
-			if got := inWords(answer.Units); got != test.want {
+			if got := inWords(answer.Sites); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
-			unready := slices.ContainsFunc(answer.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+			unready := slices.ContainsFunc(answer.Sites, func(u Site) bool { return u.Phase != v1.SiteReady })
 			if answer.Healthy == unready || answer.Problem != "" {
 				t.Errorf("got %+v", answer)
 			}
@@ -140,9 +140,9 @@ func TestGridProblems(t *testing.T) {
 		{"none", 1, false, ok(1), ""},
 		{"no controller", 1, false, v1.WorkloadGridStatus{}, "is application-grid-controller running?"},
 		{"no controller any more", 3, false, ok(2), "generation 2 of 3"},
-		{"no units", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1,
-			Conditions: conditions(metav1.ConditionFalse, v1.ReasonNoUnits, "no node has the label zone1")},
-			"NoUnits: no node has the label zone1"},
+		{"no sites", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1,
+			Conditions: conditions(metav1.ConditionFalse, v1.ReasonNoSites, "no node has the label zone1")},
+			"NoSites: no node has the label zone1"},
 		{"no key", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse,
 			v1.ReasonInvalidKey, "empty")}, "InvalidKey: empty"},
 		{"deleted", 1, true, ok(1), "being deleted"},
@@ -161,7 +161,7 @@ func TestGridProblems(t *testing.T) {
 }
 
 func TestServiceGrids(t *testing.T) {
-	ready := v1.ServiceGridStatus{ObservedGeneration: 1, Units: 2, Conditions: conditions(metav1.ConditionTrue,
+	ready := v1.ServiceGridStatus{ObservedGeneration: 1, Sites: 2, Conditions: conditions(metav1.ConditionTrue,
 		v1.ReasonReady, "")}
 	rejected := v1.ServiceGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse,
 		v1.ReasonRejected, "the port is taken")}
@@ -197,12 +197,12 @@ func TestServiceGrids(t *testing.T) {
 // TestAbsoluteTimes: without a clock a state does not change as time goes by.
 func TestAbsoluteTimes(t *testing.T) {
 	g := grid(1)
-	g.Status.States = map[string]v1.UnitState{
-		"west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))},
+	g.Status.States = map[string]v1.SiteState{
+		"west": {Phase: v1.SiteRemoving, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))},
 	}
-	want := "no node is in this unit any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one " +
+	want := "no node is in this site any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one " +
 		"comes back"
-	if units := Workloads(v1.DeploymentGridKind, g, Surroundings{}).Units; len(units) != 1 || units[0].Problem != want {
-		t.Errorf("got %+v", units)
+	if sites := Workloads(v1.DeploymentGridKind, g, Surroundings{}).Sites; len(sites) != 1 || sites[0].Problem != want {
+		t.Errorf("got %+v", sites)
 	}
 }

@@ -14,7 +14,7 @@ type ServiceState string
 const (
 	// ServiceInvalid says that the annotation of the Service does not parse, so that no node sees any endpoint.
 	ServiceInvalid ServiceState = "Invalid"
-	// ServiceLacking says that the Service is governed, and that some units have no ready endpoint.
+	// ServiceLacking says that the Service is governed, and that some sites have no ready endpoint.
 	ServiceLacking ServiceState = "Lacking"
 	// ServiceFailing says that the Service is governed, and that something does not keep it to its sites on some nodes.
 	ServiceFailing ServiceState = "Failing"
@@ -22,7 +22,7 @@ const (
 	ServiceHidden ServiceState = "Hidden"
 	// ServiceEmpty says that the Service is not governed and has no ready endpoint.
 	ServiceEmpty ServiceState = "Empty"
-	// ServiceClosed says that the Service is governed, and that every unit has a ready endpoint.
+	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint.
 	ServiceClosed ServiceState = "Closed"
 	// ServiceOpen says that the Service is not governed, and that all nodes see all endpoints.
 	ServiceOpen ServiceState = "Open"
@@ -40,12 +40,12 @@ type ServiceSummary struct {
 	State        ServiceState  `json:"state"`
 	// Healthy is what View.Healthy reports.
 	Healthy bool `json:"healthy"`
-	// Units is how many units the Service is closed over, Without how many of them have no ready endpoint. Nodes in no
-	// unit are not counted.
-	Units   int `json:"units"`
+	// Sites is how many sites the Service is closed over, Without how many of them have no ready endpoint. Nodes in no
+	// site are not counted.
+	Sites   int `json:"sites"`
 	Without int `json:"without"`
 
-	// lacking are the labels that make the units without a ready endpoint.
+	// lacking are the labels that make the sites without a ready endpoint.
 	lacking []topology.Labels
 }
 
@@ -55,18 +55,18 @@ func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(),
 	}
 	governed := v.TopologyKeys.Governed()
-	for _, unit := range v.Units {
-		if unit.Name == "" || !governed {
+	for _, site := range v.Sites {
+		if site.Name == "" || !governed {
 			continue
 		}
-		s.Units++
-		if unit.Ready > 0 {
+		s.Sites++
+		if site.Ready > 0 {
 			continue
 		}
 		s.Without++
 		labels := topology.Labels{}
 		for _, key := range v.TopologyKeys {
-			if value, ok := nodes[unit.Nodes[0]][key]; ok {
+			if value, ok := nodes[site.Nodes[0]][key]; ok {
 				labels[key] = value
 			}
 		}

@@ -26,21 +26,21 @@ type View struct {
 	TopologyKeys topology.Keys `json:"topologyKeys"`
 	// Error says what is wrong with the annotation. It hides all endpoints, on every node.
 	Error string `json:"error,omitempty"`
-	// Closed: the Service is governed, and every unit has a ready endpoint. Without are the units that have none.
+	// Closed: the Service is governed, and every site has a ready endpoint. Without are the sites that have none.
 	Closed  bool     `json:"closed"`
 	Without []string `json:"without,omitempty"`
-	// Units are the nodes that see the same, by name. Of a Service that is not governed there is one, of all nodes.
-	Units []UnitView `json:"units"`
+	// Sites are the nodes that see the same, by name. Of a Service that is not governed there is one, of all nodes.
+	Sites []SiteView `json:"sites"`
 	// Hidden are the endpoints that no node sees.
 	Hidden []HiddenEndpoint `json:"hidden,omitempty"`
 	// Findings are what kubectl grid check finds that concerns the Service.
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// UnitView is what the nodes with the same values of the topology keys see.
-type UnitView struct {
+// SiteView is what the nodes with the same values of the topology keys see.
+type SiteView struct {
 	// Name is the value of the topology key, or key=value of every key if there are several; empty for nodes that
-	// are in no unit: they have none of the labels.
+	// are in no site: they have none of the labels.
 	Name  string   `json:"name"`
 	Nodes []string `json:"nodes"`
 	// Key is the topology key that decided; empty if none did, or the Service is not governed.
@@ -91,7 +91,7 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 		Namespace:    service.Namespace,
 		Service:      service.Name,
 		TopologyKeys: topology.Keys{},
-		Units:        []UnitView{},
+		Sites:        []SiteView{},
 	}
 	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
 		view.ServiceGrid = by.Name
@@ -110,35 +110,35 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	seen := make([]bool, len(endpoints))
 	viewer := g.viewer(endpoints)
 	for i := range g.groups {
-		view.Units = append(view.Units, viewer.see(&g.groups[i], seen))
+		view.Sites = append(view.Sites, viewer.see(&g.groups[i], seen))
 	}
 	for i, endpoint := range endpoints {
 		if !seen[i] {
 			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.nodes)})
 		}
 	}
-	for _, unit := range view.Units {
-		if unit.Ready == 0 && (unit.Name != "" || !view.TopologyKeys.Governed()) {
-			view.Without = append(view.Without, unit.Name)
+	for _, site := range view.Sites {
+		if site.Ready == 0 && (site.Name != "" || !view.TopologyKeys.Governed()) {
+			view.Without = append(view.Without, site.Name)
 		}
 	}
 	view.Closed = view.TopologyKeys.Governed() && len(view.Without) == 0
 	return view
 }
 
-// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the units of its
-// View say it, without the other nodes and units. It is empty if the Service's annotation does not parse.
+// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the sites of its
+// View say it, without the other nodes and sites. It is empty if the Service's annotation does not parse.
 func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
-	endpointSlices []discoveryv1.EndpointSlice) []UnitView {
+	endpointSlices []discoveryv1.EndpointSlice) []SiteView {
 	if _, _, err := topology.KeysOf(service.Annotations); err != nil {
 		return nil
 	}
 	viewer := g.viewer(endpointsOf(endpointSlices))
-	var units []UnitView
+	var sites []SiteView
 	for _, group := range g.of(viewers) {
-		units = append(units, viewer.see(&group, nil))
+		sites = append(sites, viewer.see(&group, nil))
 	}
-	return units
+	return sites
 }
 
 // Judge adds what was found of the cluster that concerns the Service. A Service that is not governed, and one that no
@@ -150,7 +150,7 @@ func (v *View) Judge(d *Diagnosis) {
 	}
 }
 
-// Healthy reports whether there is nothing to mend: no unit is without a ready endpoint, no ready endpoint is without a
+// Healthy reports whether there is nothing to mend: no site is without a ready endpoint, no ready endpoint is without a
 // node that sees it, and no node fails to keep the Service to its site.
 func (v *View) Healthy() bool {
 	return v.Error == "" && len(v.Without) == 0 && !Failed(v.Findings) && !slices.ContainsFunc(v.Hidden,

@@ -37,7 +37,7 @@ func slice(endpoints string) discoveryv1.EndpointSlice {
 	return s
 }
 
-// tell is a view in one line per unit: "unit(nodes) key: pods".
+// tell is a view in one line per site: "site(nodes) key: pods".
 func tell(v *View) string {
 	var lines []string
 	pods := func(endpoints []Endpoint) string {
@@ -51,7 +51,7 @@ func tell(v *View) string {
 		}
 		return strings.Join(names, " ")
 	}
-	for _, u := range v.Units {
+	for _, u := range v.Sites {
 		lines = append(lines, fmt.Sprintf(
 			"%s(%s) %s: %s", u.Name, strings.Join(u.Nodes, " "), u.Key, pods(u.Endpoints)))
 	}
@@ -82,9 +82,9 @@ func TestViews(t *testing.T) {
 		closed, healthy  bool
 		without          string
 	}{
-		{"every unit has its own", `["zone"]`, []string{"p@a1 q@a2", "r@b1 s@c1"},
+		{"every site has its own", `["zone"]`, []string{"p@a1 q@a2", "r@b1 s@c1"},
 			[]string{"(bare) zone: ", "a(a1 a2) zone: p q", "b(b1) zone: r", "c(c1) zone: s"}, true, true, ""},
-		{"a unit is without", `["zone"]`, []string{"p@a1 r!@b1"},
+		{"a site is without", `["zone"]`, []string{"p@a1 r!@b1"},
 			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r!", "c(c1) zone: "}, false, false, "b c"},
 		{"endpoints that nobody sees", `["zone"]`, []string{"p@a1 r@b1 s@c1 x@bare y@gone z"},
 			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",

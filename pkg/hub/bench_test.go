@@ -139,7 +139,7 @@ func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (d discard) Flush() {}
 
-// BenchmarkEvent is one change of one endpoint, until each of 200 nodes of its unit was sent its event through the
+// BenchmarkEvent is one change of one endpoint, until each of 200 nodes of its site was sent its event through the
 // whole chain of filters. The metric cpu-ns/event is the processor time of this process for an event, with a 200th of
 // the change. Through "handler" nothing is sent; "http2" sends over the loopback to another process, a hundred streams
 // a connection, and "tls" encrypts that. With "tls-alone" each stream has a connection, so that each event is a TLS
@@ -184,13 +184,13 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// fillForBench makes nodes of two units, and a Service with a slice on both.
+// fillForBench makes nodes of two sites, and a Service with a slice on both.
 func fillForBench(s *shares) {
 	f := s.source
 	var nodes []*wire.Object
 	for i := range benchWatchers {
-		for _, unit := range []string{"a", "b"} {
-			nodes = append(nodes, wiretest.Node(unit+strconv.Itoa(i), unit))
+		for _, site := range []string{"a", "b"} {
+			nodes = append(nodes, wiretest.Node(site+strconv.Itoa(i), site))
 		}
 	}
 	f.Input(facts.InputNodes).Replace(nodes)
@@ -198,17 +198,17 @@ func fillForBench(s *shares) {
 	f.Input(facts.InputEndpointSlices).Replace([]*wire.Object{benchSlice(0)})
 }
 
-// benchSlice has 50 endpoints, two of them in unit a, of which one changes with every version.
+// benchSlice has 50 endpoints, two of them in site a, of which one changes with every version.
 func benchSlice(version int) *wire.Object {
 	slice := wiretest.SliceOf("strict-1", "strict")
 	for i := range 50 {
-		unit := "b"
+		site := "b"
 		if i < 2 {
-			unit = "a"
+			site = "a"
 		}
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{fmt.Sprintf("10.0.1.%d", i+1)},
-			NodeName:   ptr.To(unit + strconv.Itoa(i)),
+			NodeName:   ptr.To(site + strconv.Itoa(i)),
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(i > 0 || version%2 == 0)},
 			TargetRef: &corev1.ObjectReference{
 				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("strict-%d", i), UID: types.UID(strconv.Itoa(i)),

@@ -53,14 +53,14 @@ func largeFleetSlice(i, endpoints int, node func() int) *discoveryv1.EndpointSli
 	return s
 }
 
-// BenchmarkLargeFleet is a change of one endpoint, until it is encoded for all streams of its unit, in a fleet of
-// 10,000 nodes in 1,000 units with 20,000 governed Services of 50 endpoints each. All nodes have a stream; nothing is
+// BenchmarkLargeFleet is a change of one endpoint, until it is encoded for all streams of its site, in a fleet of
+// 10,000 nodes in 1,000 sites with 20,000 governed Services of 50 endpoints each. All nodes have a stream; nothing is
 // sent. It logs the heap; docs/hub.md quotes it.
 func BenchmarkLargeFleet(b *testing.B) {
-	const nodes, units, services, endpoints = 10_000, 1_000, 20_000, 50
+	const nodes, sites, services, endpoints = 10_000, 1_000, 20_000, 50
 	random := rand.New(rand.NewPCG(1, 2))
 	begin := liveHeap()
-	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % units }), nil)
+	w := newBoundsWorld(boundsNodes(nodes, func(i int) int { return i % sites }), nil)
 	all := make([]*wire.Object, services)
 	for i := range all {
 		all[i] = wiretest.Object(largeFleetService(i))

@@ -13,9 +13,9 @@ import (
 // chain puts the filters in order. A request passes them from the top down. If none of them answers it, it goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	viewing := filters.Viewing{Own: p.view, Units: p.units, OwnOnly: p.ownOnly}
+	viewing := filters.Viewing{Own: p.view, Sites: p.sites, OwnOnly: p.ownOnly}
 	chain := []filters.Filter{
-		filters.WithUnit(),
+		filters.WithSite(),
 		filters.WithRequestLog(p.metrics.requestDone),
 		filters.WithRecover(),
 		p.onlyPrograms(),

@@ -39,7 +39,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	if hub {
 		explanation.Notes = append(explanation.Notes,
-			"the hub gives this node only the endpoints that one of the Service's keys matches; those of other units "+
+			"the hub gives this node only the endpoints that one of the Service's keys matches; those of other sites "+
 				"are not known here")
 	}
 	body, err := json.Marshal(explanation)

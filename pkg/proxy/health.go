@@ -39,7 +39,7 @@ func (p *Proxy) report() health.Report {
 	}
 	switch {
 	case p.config.NodeName == "":
-		report.Fail("hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys " +
+		report.Fail("hostname: --hostname is empty, so this node belongs to no site and Services with topologyKeys " +
 			"have no endpoints here; set it to the node's name")
 	case labelsSynced && !p.facts.NodeExists(p.config.NodeName):
 		report.Fail("%s", p.unknownNode())
@@ -159,7 +159,7 @@ const registerPatience = time.Minute
 func (p *Proxy) unknownNode() string {
 	name := p.config.NodeName
 	said := fmt.Sprintf(
-		"hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have "+
+		"hostname: there is no node %q in the cluster, so it belongs to no site and Services with topologyKeys have "+
 			"no endpoints here; check --hostname, or wait for the node to register",
 		name,
 	)

@@ -18,7 +18,7 @@ func (p *Proxy) usesHub() bool {
 }
 
 // errOwnShare says what a hub does not give.
-var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another unit's endpoints " +
+var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another site's endpoints " +
 	"are not known here; ask one with --hub=off")
 
 // ownOnly is a filters.Viewing's OwnOnly.
@@ -29,11 +29,11 @@ func (p *Proxy) ownOnly() error {
 	return nil
 }
 
-// changeWay is called before another way is followed. What units were shown of the whole cluster is not to vanish from
+// changeWay is called before another way is followed. What sites were shown of the whole cluster is not to vanish from
 // their view little by little.
 func (p *Proxy) changeWay(next upstream.Way) {
 	if next.Hub {
-		p.units.EndAll()
+		p.sites.EndAll()
 	}
 }
 

@@ -170,8 +170,8 @@ var (
 	descPastBytes = desc("log_bytes",
 		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
 		"resource")
-	descUnits = desc("unit_views",
-		"Views of units that are kept because clients request them under /superedge-ingress/.")
+	descSites = desc("site_views",
+		"Views of sites that are kept because clients request them under /superedge-ingress/.")
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
 	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
@@ -233,7 +233,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descRevision, float64(h.Revision()))
 	gauge(descNodes, float64(c.p.facts.NodeCount()))
-	gauge(descUnits, float64(c.p.units.Len()))
+	gauge(descSites, float64(c.p.sites.Len()))
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}

@@ -39,7 +39,7 @@ type Config struct {
 	Connection *apiclient.Connection
 	// Hub says whether Services, slices and nodes are taken from a hub.
 	Hub HubConfig
-	// NodeName is this node's name. It may be empty; then the node belongs to no unit.
+	// NodeName is this node's name. It may be empty; then the node belongs to no site.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
@@ -117,7 +117,7 @@ type Proxy struct {
 	facts     *facts.Facts
 	broken    *brokenSteps
 	view      *view.View
-	units     *view.Units
+	sites     *view.Sites
 	upstream  *upstream.Upstream
 	demand    *demands
 	metrics   *metrics
@@ -370,7 +370,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	logger := klog.FromContext(ctx)
 	if p.config.NodeName == "" {
-		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no " +
+		logger.Info("No --hostname: this node belongs to no site, Services with topologyKeys will have no " +
 			"endpoints here")
 	}
 	// This process has the port, so no other one uses the state directory.

@@ -776,19 +776,19 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestViewFromAUnit is what /superedge-ingress/<unit>/ serves: lists and watches alike.
-func TestViewFromAUnit(t *testing.T) {
+// TestViewFromASite is what /superedge-ingress/<site>/ serves: lists and watches alike.
+func TestViewFromASite(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	w := startReady(t, api, nil)
 	const endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
-	for unit, want := range map[string][]bool{
+	for site, want := range map[string][]bool{
 		"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false},
 	} {
-		code, body := w.get("/superedge-ingress/" + unit + endpointSlices)
+		code, body := w.get("/superedge-ingress/" + site + endpointSlices)
 		if code != http.StatusOK || strings.Contains(body, "10.0.0.1") != want[0] ||
 			strings.Contains(body, "10.0.0.2") != want[1] {
-			t.Errorf("unit %q: %d %s", unit, code, body)
+			t.Errorf("site %q: %d %s", site, code, body)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -799,29 +799,29 @@ func TestViewFromAUnit(t *testing.T) {
 	if n, err := watch.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.") {
 		t.Fatalf("%s, %v", read[:n], err)
 	}
-	// The unit's first node ends what its clients were shown as Nobody's; they list again, and follow the unit from
+	// The site's first node ends what its clients were shown as Nobody's; they list again, and follow the site from
 	// there.
 	api.Put(wiretest.NodeOf("node1", "c"))
 	if end, err := io.ReadAll(watch.Body); err != nil || !strings.Contains(string(end), `"type":"ERROR"`) ||
 		!strings.Contains(string(end), `"code":410`) {
-		t.Errorf("a node moved into the unit: %s, %v", end, err)
+		t.Errorf("a node moved into the site: %s, %v", end, err)
 	}
 	again := w.open(ctx, http.MethodGet, "/superedge-ingress/c"+endpointSlices+"?watch=true", "")
 	defer again.Body.Close()
 	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") ||
 		strings.Contains(string(read[:n]), "10.0.0.1") {
-		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
+		t.Errorf("a node moved into the site: %s, %v", read[:n], err)
 	}
 	api.Put(wiretest.NodeOf("node0", "c"))
 	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.1") {
-		t.Errorf("another node moved into the unit: %s, %v", read[:n], err)
+		t.Errorf("another node moved into the site: %s, %v", read[:n], err)
 	}
 	api.Put(wiretest.NodeOf("node0", "a"))
 	if n, err := again.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("it moved back: %s, %v", read[:n], err)
 	}
 	// Those of a, b and c. Nobody's has ended, and was not asked for again.
-	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_unit_views 3")
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_site_views 3")
 	// All else is as without the prefix.
 	w.expect(http.StatusOK, "/superedge-ingress/a/readyz")
 	w.expect(http.StatusOK, "/superedge-ingress/a/api/v1/nodes/node0")

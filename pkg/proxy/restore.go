@@ -79,7 +79,7 @@ func (p *Proxy) openViews(logger klog.Logger) {
 		Logger: logger.WithName("view"),
 	}
 	p.view = view.New(options)
-	p.units = view.NewUnits(options)
+	p.sites = view.NewSites(options)
 	if snapshots := p.snapshots.Load(); snapshots != nil {
 		snapshots.Source = p.view
 	}

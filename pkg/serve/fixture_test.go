@@ -39,7 +39,7 @@ var soon = await.Patience{Within: patience, Between: 5 * time.Millisecond}
 const (
 	// patience is how long a test waits for what must happen.
 	patience = 10 * time.Second
-	// thisNode is in unit "a" of the label key "zone".
+	// thisNode is in site "a" of the label key "zone".
 	thisNode = "node0"
 
 	servicesPath = "/api/v1/services"
@@ -81,7 +81,7 @@ func newCluster(t *testing.T, configure func(*storagetest.Options, *Server)) *cl
 	return c
 }
 
-// newSyncedCluster has two nodes in unit "a", one in unit "b", and the given objects.
+// newSyncedCluster has two nodes in site "a", one in site "b", and the given objects.
 func newSyncedCluster(t *testing.T, objects ...served.Typed) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)

@@ -61,7 +61,7 @@ func newFixture(t *testing.T) *fixture {
 	f.namespace = suite.Namespace(t, shared, "cilium-")
 	suite.Must(t, workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "echo"))
 	f.service, err = workload.In(f.client, f.namespace).CreateService(f.ctx, "echo",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	suite.Must(t, err)
 	suite.Must(t, workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "open"))
 	f.open, err = workload.In(f.client, f.namespace).CreateService(f.ctx, "open", workload.ServiceOptions{})
@@ -140,9 +140,9 @@ func (f *fixture) reached(want string) {
 	})
 }
 
-func (f *fixture) relabel(node, unit string) {
+func (f *fixture) relabel(node, site string) {
 	f.Helper()
-	suite.Must(f.T, shared.RelabelNode(f.ctx, node, unitLabel, unit))
+	suite.Must(f.T, shared.RelabelNode(f.ctx, node, siteLabel, site))
 }
 
 // startProxy starts kube-proxy without any rules, and waits until the node reaches exactly these nodes.
@@ -176,9 +176,9 @@ func TestCilium(t *testing.T) {
 	f.plugin("through the wrapper", "Closed", "ok")
 	f.probes()
 
-	f.relabel("b1", unitA)
+	f.relabel("b1", siteA)
 	f.both("a node joins the site", "a1 a2 b1")
-	f.relabel("b1", unitB)
+	f.relabel("b1", siteB)
 	f.both("it leaves", "a1 a2")
 
 	f.restarts()
@@ -242,7 +242,7 @@ func (f *fixture) plugin(way, verdict, severity string) {
 func (f *fixture) probes() {
 	f.Helper()
 	silent, err := workload.In(f.client, f.namespace).CreateService(f.ctx, "silent",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	suite.Must(f.T, err)
 	f.slice("silent", 0)
 	f.maps("a Service whose endpoint is silent", silent, 1, time.Now())
@@ -286,13 +286,13 @@ func (f *fixture) restarts() {
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
 			suite.Must(f.T, away.end(node.Wrapper))
 		}
-		f.relabel("b1", unitA)
+		f.relabel("b1", siteA)
 		time.Sleep(away.Duration)
 		for _, node := range []*cluster.Node{f.cilium, f.proxy} {
 			suite.Must(f.T, node.Wrapper.Start(f.ctx))
 		}
 		f.both(fmt.Sprintf("after the wrappers were %s for %s", away.ended, away), "a1 a2 b1")
-		f.relabel("b1", unitB)
+		f.relabel("b1", siteB)
 		f.both("and a change afterwards", "a1 a2")
 	}
 }
@@ -323,7 +323,7 @@ func (f *fixture) cut() {
 	suite.Must(f.T, f.cilium.CutLink(f.ctx))
 	suite.Must(f.T, f.cilium.Wrapper.Stop())
 	suite.Must(f.T, f.cilium.Wrapper.Launch())
-	f.relabel("b1", unitA)
+	f.relabel("b1", siteA)
 	time.Sleep(20 * time.Second)
 	f.reached("a1 a2")
 	f.agent.stop()
@@ -339,7 +339,7 @@ func (f *fixture) cut() {
 	f.Logf("connections are answered %.1f s after it started", time.Since(begin).Seconds())
 	suite.Must(f.T, f.cilium.RestoreLink(f.ctx))
 	f.both("after the link was cut, and the agent started again", "a1 a2 b1")
-	f.relabel("b1", unitB)
+	f.relabel("b1", siteB)
 	f.both("and a change afterwards", "a1 a2")
 }
 
@@ -348,9 +348,9 @@ func (f *fixture) hub() {
 	suite.Must(f.T, f.cilium.Wrapper.Stop())
 	f.cilium.Wrapper.SetArgs(append(f.cilium.Wrapper.Args(), "--hub=require"))
 	suite.Must(f.T, f.cilium.Wrapper.Start(f.ctx))
-	f.relabel("b1", unitA)
+	f.relabel("b1", siteA)
 	f.both("through a hub: a node joins the site", "a1 a2 b1")
-	f.relabel("b1", unitB)
+	f.relabel("b1", siteB)
 	f.both("it leaves", "a1 a2")
 }
 
@@ -365,7 +365,7 @@ func TestManyServices(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Sprintf("many-%d", i)
 		_, err := workload.In(f.client, f.namespace).CreateService(f.ctx, names[i],
-			workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+			workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 		suite.Must(t, err)
 		f.slice(names[i], 0)
 	}

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 )
 
 // agentName is the name of the agent's program as its module has it; in Cilium's image it is cilium-agent.
@@ -68,15 +68,15 @@ func missing() string {
 }
 
 func clusterOptions() cluster.Options {
-	unit := func(name string) map[string]string {
-		return map[string]string{unitLabel: name, v1.LabelEdgeNode: "static"}
+	site := func(name string) map[string]string {
+		return map[string]string{siteLabel: name, v1.LabelEdgeNode: "static"}
 	}
 	return cluster.Options{
 		WrapperTLS: true, WrapperArgs: []string{"--keep-answers-for=" + agentName + ",cilium-dbg"},
 		Dir: os.Getenv("CILIUM_DIR"), // to keep the logs
 		Nodes: []cluster.NodeSpec{
-			{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
-			{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
+			{Name: "a1", Labels: site(siteA)}, {Name: "a2", Labels: site(siteA)},
+			{Name: "b1", Labels: site(siteB)}, {Name: "b2", Labels: site(siteB)},
 		},
 	}
 }

@@ -100,7 +100,7 @@ type Options struct {
 type NodeSpec struct {
 	// Name is the name of the Node object.
 	Name string
-	// Labels are its labels, for example its unit.
+	// Labels are its labels, for example its site.
 	Labels map[string]string
 	// ProxyMode and Protocol, if set, take the place of the cluster's.
 	ProxyMode ProxyMode

@@ -28,19 +28,19 @@ type informerNode struct {
 // userAgent is the name by which the wrapper's log tells the informer from others.
 func (n *informerNode) userAgent() string { return "informer-" + n.row.protocol + "-" + n.row.mode }
 
-// startInformers starts an informer for every protocol and encoding, at a node of either unit.
+// startInformers starts an informer for every protocol and encoding, at a node of either site.
 func (f *fixture) startInformers() {
 	f.Helper()
 	for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
 		// A reflector reads the gate when it begins.
 		featuretesting.SetFeatureDuringTest(f.T, features.WatchListClient, protocol == cluster.WatchList)
-		for _, encoding := range []struct{ name, contentType, unit string }{
-			{"JSON", "application/json", unitA}, {"protobuf", "application/vnd.kubernetes.protobuf", unitB},
+		for _, encoding := range []struct{ name, contentType, site string }{
+			{"JSON", "application/json", siteA}, {"protobuf", "application/vnd.kubernetes.protobuf", siteB},
 		} {
 			n := &informerNode{
 				subject: subject{row: row{component: "client-go informer", version: under.clientGo,
 					protocol: string(protocol), mode: encoding.name}},
-				at: f.oneOf(encoding.unit),
+				at: f.oneOf(encoding.site),
 			}
 			config := n.at.node.WrapperConfig(cluster.RoleKubeProxy)
 			config.ContentType, config.AcceptContentTypes = encoding.contentType, encoding.contentType

@@ -25,7 +25,7 @@ import (
 const (
 	namespace = "default"
 	echo      = "echo"
-	// tries is how many requests make out whom a Service reaches. Of the eight endpoints or so of a unit all are
+	// tries is how many requests make out whom a Service reaches. Of the eight endpoints or so of a site all are
 	// seen with a probability of 99.7 %; if not, they are asked again.
 	tries = 60
 	// supportedSkew is how many minor releases a kube-proxy may be older than kube-apiserver:
@@ -38,7 +38,7 @@ const (
 var restartedCodes = []int{http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable, http.StatusGone}
 
 // fixture is a cluster with every kube-proxy in every protocol and mode on a node of its own, spread over two
-// units, and informers at two of these nodes.
+// sites, and informers at two of these nodes.
 type fixture struct {
 	suite.Test
 	ctx       context.Context
@@ -64,7 +64,7 @@ type proxyNode struct {
 	subject
 
 	spec cluster.NodeSpec
-	unit string
+	site string
 	node *cluster.Node // nil if it did not start
 }
 
@@ -72,7 +72,7 @@ type proxyNode struct {
 // What fails somewhere is told for all in the end.
 func TestKubeProxyAndInformers(t *testing.T) {
 	f := start(t, nil)
-	f.setKeys(unitLabel)
+	f.setKeys(siteLabel)
 	f.addNodes(everyCombination())
 	f.startInformers()
 
@@ -86,10 +86,10 @@ func TestKubeProxyAndInformers(t *testing.T) {
 	f.expect("topologyKeys changed")
 	f.setKeys()
 	f.expect("topologyKeys removed")
-	f.setKeys(unitLabel)
+	f.setKeys(siteLabel)
 	f.expect("topologyKeys set again")
 
-	one, other := f.oneOf(unitA), f.oneOf(unitB)
+	one, other := f.oneOf(siteA), f.oneOf(siteB)
 	f.setReady(one, corev1.ConditionFalse)
 	f.expect("an endpoint not ready")
 	f.setReady(one, corev1.ConditionTrue)
@@ -138,7 +138,7 @@ func start(t *testing.T, change func(*cluster.Options)) *fixture {
 	return f
 }
 
-// everyCombination is a node for every kube-proxy, protocol and mode. In each unit there is, of each release, one
+// everyCombination is a node for every kube-proxy, protocol and mode. In each site there is, of each release, one
 // of either protocol and one of either mode.
 func everyCombination() []*proxyNode {
 	modes := map[cluster.ProxyMode]string{cluster.NFTables: "nft", cluster.IPTables: "ipt"}
@@ -155,11 +155,11 @@ func everyCombination() []*proxyNode {
 	return nodes
 }
 
-// newProxyNode describes a node with this kube-proxy; even ones come into the first unit, odd ones into the other.
+// newProxyNode describes a node with this kube-proxy; even ones come into the first site, odd ones into the other.
 // mode is what the table says about how it is run.
 func newProxyNode(proxy kubeProxy, number int, mode string, spec cluster.NodeSpec) *proxyNode {
-	unit := []string{unitA, unitB}[number%2]
-	spec.Labels = map[string]string{unitLabel: unit}
+	site := []string{siteA, siteB}[number%2]
+	spec.Labels = map[string]string{siteLabel: site}
 	spec.KubeProxyBinary = proxy.path
 	version := proxy.version
 	if newest := under.kubeProxies[len(under.kubeProxies)-1]; newest.minor()-proxy.minor() > supportedSkew {
@@ -168,7 +168,7 @@ func newProxyNode(proxy kubeProxy, number int, mode string, spec cluster.NodeSpe
 	return &proxyNode{
 		subject: subject{row: row{component: "kube-proxy", version: version, protocol: string(spec.Protocol),
 			mode: mode}},
-		unit: unit,
+		site: site,
 		spec: spec,
 	}
 }
@@ -250,7 +250,7 @@ func (f *fixture) eachNode(what string, act func(*proxyNode) error) {
 func (f *fixture) expected(from *proxyNode) string {
 	var reached []string
 	for _, n := range f.proxies {
-		same := len(f.keys) == 0 || f.keys[0] == unitLabel && n.unit == from.unit ||
+		same := len(f.keys) == 0 || f.keys[0] == siteLabel && n.site == from.site ||
 			f.keys[0] == corev1.LabelHostname && n == from
 		if n.node != nil && same && !f.unready[n.spec.Name] {
 			reached = append(reached, n.spec.Name)
@@ -279,19 +279,19 @@ func (f *fixture) expectReach(step string) {
 	f.Logf("%-52s %s", step, time.Since(begin).Round(time.Millisecond))
 }
 
-// move moves the nodes with one of these protocols to the other unit.
+// move moves the nodes with one of these protocols to the other site.
 func (f *fixture) move(protocols ...cluster.Protocol) {
 	f.Helper()
 	for _, n := range f.proxies {
 		if n.node == nil || !slices.Contains(protocols, n.spec.Protocol) {
 			continue
 		}
-		if n.unit == unitA {
-			n.unit = unitB
+		if n.site == siteA {
+			n.site = siteB
 		} else {
-			n.unit = unitA
+			n.site = siteA
 		}
-		f.Must(f.Cluster.RelabelNode(f.ctx, n.spec.Name, unitLabel, n.unit))
+		f.Must(f.Cluster.RelabelNode(f.ctx, n.spec.Name, siteLabel, n.site))
 	}
 }
 
@@ -302,15 +302,15 @@ func (f *fixture) setKeys(keys ...string) {
 	f.Must(workload.In(f.client, namespace).SetTopologyKeys(f.ctx, echo, keys...))
 }
 
-// oneOf is a node of the unit.
-func (f *fixture) oneOf(unit string) *proxyNode {
+// oneOf is a node of the site.
+func (f *fixture) oneOf(site string) *proxyNode {
 	f.Helper()
 	for _, n := range f.proxies {
-		if n.unit == unit && n.node != nil {
+		if n.site == site && n.node != nil {
 			return n
 		}
 	}
-	f.Fatalf("no node of %s runs", unit)
+	f.Fatalf("no node of %s runs", site)
 	return nil
 }
 

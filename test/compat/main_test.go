@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 
 	// deadline is how long a change may take to get where it should, on a busy machine that has many nodes.
 	deadline = 90 * time.Second

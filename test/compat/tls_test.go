@@ -28,10 +28,10 @@ func TestClientsOverTLS(t *testing.T) {
 		o.WrapperTLS = true
 		o.DNSDaemon = under.dnsDaemon
 	})
-	f.setKeys(unitLabel)
+	f.setKeys(siteLabel)
 	f.Must(workload.In(f.client, namespace).CreateDaemonSet(f.ctx, headless))
 	_, err := workload.In(f.client, namespace).CreateService(f.ctx, headless,
-		workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{Headless: true, TopologyKeys: []string{siteLabel}})
 	f.Must(err)
 	var nodes []*proxyNode
 	for i, proxy := range under.kubeProxies {
@@ -49,16 +49,16 @@ func TestClientsOverTLS(t *testing.T) {
 	f.expectReach("closed loop")
 	f.expectNames(coreDNS, "closed loop")
 	f.kubectl(kubectl)
-	moved := f.oneOf(unitB)
-	moved.unit = unitA
-	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitA))
+	moved := f.oneOf(siteB)
+	moved.site = siteA
+	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, siteLabel, siteA))
 	f.expectReach("node relabelled")
 	f.expectNames(coreDNS, "node relabelled")
 	f.checkCodes("before the restart", http.StatusOK, http.StatusCreated)
 
 	f.eachNode("stopping the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Stop() })
-	moved.unit = unitB
-	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, unitLabel, unitB))
+	moved.site = siteB
+	f.Must(f.Cluster.RelabelNode(f.ctx, moved.spec.Name, siteLabel, siteB))
 	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
 	f.expectReach("wrapper restarted")
 	f.expectNames(coreDNS, "wrapper restarted")
@@ -103,13 +103,13 @@ func (f *fixture) standIn(coreDNS *subject) {
 	f.keys = nil // kube-apiserver shows everything
 	f.expectReach("moved to kube-apiserver")
 	f.expectNames(coreDNS, "moved to kube-apiserver")
-	one := f.oneOf(unitA)
+	one := f.oneOf(siteA)
 	f.setReady(one, corev1.ConditionFalse)
 	f.expectReach("moved to kube-apiserver: followed a change")
 	for relay := range relays {
 		relay.Close()
 	}
-	f.keys = []string{unitLabel}
+	f.keys = []string{siteLabel}
 	f.eachNode("starting the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Start(f.ctx) })
 	f.expectReach("moved back to the wrapper")
 	f.setReady(one, corev1.ConditionTrue)
@@ -169,7 +169,7 @@ func (f *fixture) names() error {
 // kubectl runs what operators do with kubectl, through the wrapper of a node, as an administrator.
 func (f *fixture) kubectl(s *subject) {
 	f.Helper()
-	at := f.oneOf(unitA)
+	at := f.oneOf(siteA)
 	run := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(f.ctx, deadline)
 		defer cancel()

@@ -109,12 +109,12 @@ type reader struct {
 // start starts the cluster and applies the demonstration's grids.
 func start(t *testing.T) *reader {
 	t.Helper()
-	unit := func(name string) map[string]string {
+	site := func(name string) map[string]string {
 		return map[string]string{"zone1": name, "superedge.io/application-grid": "static"}
 	}
 	c := suite.Start(t, cluster.Options{Nodes: []cluster.NodeSpec{
-		{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")},
-		{Name: "node2", Labels: unit("nodeunit2")},
+		{Name: "node0", Labels: site("nodeunit1")}, {Name: "node1", Labels: site("nodeunit2")},
+		{Name: "node2", Labels: site("nodeunit2")},
 	}}, "application-grid-wrapper", "statefulset-grid-daemon")
 	controller, err := c.NewController(t.Context(), "docs", suite.Binary(t, "application-grid-controller"))
 	suite.Must(t, err)
@@ -124,7 +124,7 @@ func start(t *testing.T) *reader {
 	grids, err := os.ReadFile(filepath.Join(root, "test", "cmd", "edge-cluster", "grids.yaml"))
 	suite.Must(t, err)
 	file := filepath.Join(t.TempDir(), "grids.yaml")
-	suite.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "UNIT-LABEL", "zone1")), 0o600))
+	suite.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "SITE-LABEL", "zone1")), 0o600))
 	r.grids = file
 	return r
 }

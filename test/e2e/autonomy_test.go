@@ -80,9 +80,9 @@ func TestDeadNeighbours(t *testing.T) {
 	a1 := f.Node("a1")
 	a2 := f.Node("a2")
 	b1 := f.Node("b1")
-	governed := f.daemonSet("governed", unitLabel)
+	governed := f.daemonSet("governed", siteLabel)
 	open := f.daemonSet("open")
-	preferring := f.daemonSet("preferring", unitLabel, "*")
+	preferring := f.daemonSet("preferring", siteLabel, "*")
 	expect := func(what string, a1Governed, a1Open, a1Preferring string) {
 		t.Helper()
 		f.ExpectReach(what+": governed", governed, closedLoop.with(reach{"a1": a1Governed}))

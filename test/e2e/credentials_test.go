@@ -55,8 +55,8 @@ func (f *fixture) revoke(name string) {
 func TestInlineTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	node := f.AddNode(cluster.NodeSpec{Name: "renewed", Labels: map[string]string{unitLabel: unitA}})
-	service := f.daemonSet("echo", unitLabel)
+	node := f.AddNode(cluster.NodeSpec{Name: "renewed", Labels: map[string]string{siteLabel: siteA}})
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, reach{"renewed": "a1 a2 renewed"})
 	pid := node.Wrapper.PID()
 	lists := func() string {

@@ -11,21 +11,21 @@ import (
 
 func TestClosedLoop(t *testing.T) {
 	f := newFixture(t)
-	governed := f.daemonSet("governed", unitLabel)
+	governed := f.daemonSet("governed", siteLabel)
 	open := f.daemonSet("open")
-	f.ExpectReach("a governed Service reaches the own unit", governed, closedLoop)
+	f.ExpectReach("a governed Service reaches the own site", governed, closedLoop)
 	f.ExpectReach("another Service reaches all", open, everywhere)
 }
 
 func TestEndpointReadiness(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("all ready", service, closedLoop)
 
 	f.setReady("echo", "a1", corev1.ConditionFalse)
 	f.ExpectReach("a1's pod is unready", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
 	f.setReady("echo", "a2", corev1.ConditionFalse)
-	f.ExpectReach("unit-a has none, and gets none of unit-b", service, closedLoop.with(reach{"a1": "", "a2": ""}))
+	f.ExpectReach("site-a has none, and gets none of site-b", service, closedLoop.with(reach{"a1": "", "a2": ""}))
 	f.setReady("echo", "a1", corev1.ConditionTrue)
 	f.ExpectReach("a1's pod is ready again", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
 	f.setReady("echo", "a2", corev1.ConditionTrue)
@@ -34,14 +34,14 @@ func TestEndpointReadiness(t *testing.T) {
 
 func TestScale(t *testing.T) {
 	f := newFixture(t)
-	f.Must(workload.In(f.client, f.namespace).CreateDeployment(f.ctx, "echo", 1, map[string]string{unitLabel: unitA}))
-	service := f.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	f.Must(workload.In(f.client, f.namespace).CreateDeployment(f.ctx, "echo", 1, map[string]string{siteLabel: siteA}))
+	service := f.service("echo", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	onlyA := nowhere.with(reach{"a1": "a1 a2", "a2": "a1 a2"})
 
-	f.expectPods("one pod, in unit-a", service, 1)
+	f.expectPods("one pod, in site-a", service, 1)
 	f.Must(workload.In(f.client, f.namespace).Scale(f.ctx, "echo", 6))
 	f.expectPods("scaled up", service, 6)
-	f.ExpectReach("scaled up, on both nodes of unit-a only", service, onlyA)
+	f.ExpectReach("scaled up, on both nodes of site-a only", service, onlyA)
 	f.Must(workload.In(f.client, f.namespace).Scale(f.ctx, "echo", 2))
 	f.expectPods("scaled down", service, 2)
 	f.Must(workload.In(f.client, f.namespace).Scale(f.ctx, "echo", 0))
@@ -50,13 +50,13 @@ func TestScale(t *testing.T) {
 	f.expectPods("and up from none", service, 4)
 }
 
-// expectPods waits until this many pods answer the nodes of unit-a, and none those of unit-b.
+// expectPods waits until this many pods answer the nodes of site-a, and none those of site-b.
 func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 	f.Helper()
 	f.Eventually(what, func() error {
 		for _, node := range shared.Nodes() {
 			expected := pods
-			if node.Spec.Labels[unitLabel] != unitA {
+			if node.Spec.Labels[siteLabel] != siteA {
 				expected = 0
 			}
 			if answered := workload.ReachPods(f.ctx, node, service, workload.Tries*2); len(answered) != expected {
@@ -69,18 +69,18 @@ func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 
 func TestNodeRelabelled(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
-	f.ExpectReach("two units of two nodes", service, closedLoop)
+	service := f.daemonSet("echo", siteLabel)
+	f.ExpectReach("two sites of two nodes", service, closedLoop)
 
-	f.relabel("a2", unitB)
-	f.ExpectReach("a2 moved to unit-b", service,
+	f.relabel("a2", siteB)
+	f.ExpectReach("a2 moved to site-b", service,
 		reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
-	f.relabel("b1", unitA)
-	f.ExpectReach("b1 moved to unit-a", service, reach{"a1": "a1 b1", "a2": "a2 b2", "b1": "a1 b1", "b2": "a2 b2"})
+	f.relabel("b1", siteA)
+	f.ExpectReach("b1 moved to site-a", service, reach{"a1": "a1 b1", "a2": "a2 b2", "b1": "a1 b1", "b2": "a2 b2"})
 	f.relabel("a2", "")
-	f.ExpectReach("a2 is in no unit", service, reach{"a1": "a1 b1", "a2": "", "b1": "a1 b1", "b2": "b2"})
-	f.relabel("a2", unitA)
-	f.relabel("b1", unitB)
+	f.ExpectReach("a2 is in no site", service, reach{"a1": "a1 b1", "a2": "", "b1": "a1 b1", "b2": "b2"})
+	f.relabel("a2", siteA)
+	f.relabel("b1", siteB)
 	f.ExpectReach("both are back", service, closedLoop)
 }
 
@@ -88,7 +88,7 @@ func TestAnnotationComesAndGoes(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo")
 	f.ExpectReach("without the annotation", service, everywhere)
-	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", unitLabel))
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel))
 	f.ExpectReach("annotated", service, closedLoop)
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", corev1.LabelHostname))
 	f.ExpectReach("annotated with another key", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
@@ -98,10 +98,10 @@ func TestAnnotationComesAndGoes(t *testing.T) {
 
 func TestKeysInOrder(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", corev1.LabelHostname, unitLabel, "*")
+	service := f.daemonSet("echo", corev1.LabelHostname, siteLabel, "*")
 	f.ExpectReach("the own node first", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.ExpectReach("then the own unit", service, reach{"a1": "a2", "a2": "a2", "b1": "b1", "b2": "b2"})
+	f.ExpectReach("then the own site", service, reach{"a1": "a2", "a2": "a2", "b1": "b1", "b2": "b2"})
 	f.setReady("echo", "a2", corev1.ConditionFalse)
 	f.ExpectReach("then anyone", service, reach{"a1": "b1 b2", "a2": "b1 b2", "b1": "b1", "b2": "b2"})
 }

@@ -66,16 +66,16 @@ func (f *fixture) setReady(name, node string, status corev1.ConditionStatus) {
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, name, node, status))
 }
 
-// relabel moves a node to another unit, or out of all if unit is empty. The cleanup moves it back.
-func (f *fixture) relabel(name, unit string) {
+// relabel moves a node to another site, or out of all if site is empty. The cleanup moves it back.
+func (f *fixture) relabel(name, site string) {
 	f.Helper()
 	node := f.Node(name)
 	f.Cleanup(func() {
-		if err := shared.RelabelNode(context.Background(), name, unitLabel, node.Spec.Labels[unitLabel]); err != nil {
+		if err := shared.RelabelNode(context.Background(), name, siteLabel, node.Spec.Labels[siteLabel]); err != nil {
 			f.Errorf("moving %s back: %v", name, err)
 		}
 	})
-	f.Must(shared.RelabelNode(f.ctx, name, unitLabel, unit))
+	f.Must(shared.RelabelNode(f.ctx, name, siteLabel, site))
 }
 
 // reach is whom the nodes should reach: for every node the nodes that answer it, separated by spaces; empty

@@ -83,7 +83,7 @@ func TestInformersConverge(t *testing.T) {
 		t.Run(string(protocol), func(t *testing.T) {
 			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
 			f := newFixture(t)
-			f.daemonSet("before", unitLabel)
+			f.daemonSet("before", siteLabel)
 
 			var clients []*informerClient
 			for i, node := range shared.Nodes() {
@@ -95,22 +95,22 @@ func TestInformersConverge(t *testing.T) {
 			}
 			f.expectViews("what existed", clients)
 
-			f.daemonSet("ordered", corev1.LabelHostname, unitLabel)
+			f.daemonSet("ordered", corev1.LabelHostname, siteLabel)
 			f.daemonSet("open")
 			f.Must(workload.In(f.client, f.namespace).CreateDeployment(f.ctx, "scaled", 5, nil))
-			f.service("scaled", workload.ServiceOptions{TopologyKeys: []string{unitLabel}, Headless: true})
+			f.service("scaled", workload.ServiceOptions{TopologyKeys: []string{siteLabel}, Headless: true})
 			f.expectViews("new workloads", clients)
 
-			f.relabel("a2", unitB)
+			f.relabel("a2", siteB)
 			f.relabel("b1", "")
 			f.setReady("ordered", "a1", corev1.ConditionFalse)
 			f.Must(workload.In(f.client, f.namespace).Scale(f.ctx, "scaled", 2))
-			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "open", unitLabel))
+			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "open", siteLabel))
 			f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "before"))
 			f.expectViews("relabelled, scaled, unready, annotated", clients)
 
-			f.relabel("b1", unitB)
-			f.relabel("a2", unitA)
+			f.relabel("b1", siteB)
+			f.relabel("a2", siteA)
 			f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "ordered", metav1.DeleteOptions{}))
 			f.expectViews("moved back, a Service deleted", clients)
 
@@ -236,7 +236,7 @@ func (c *informerClient) compare(services []corev1.Service, view map[string]*dis
 func TestDNSClient(t *testing.T) {
 	f := newFixture(t)
 	f.Must(workload.In(f.client, f.namespace).CreateDaemonSet(f.ctx, "headless"))
-	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
+	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{siteLabel}})
 
 	for _, node := range shared.Nodes() {
 		client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleCoreDNS))
@@ -256,7 +256,7 @@ func TestDNSClient(t *testing.T) {
 			return err
 		})
 		expected := closedLoop[node.Spec.Name]
-		f.Eventually("a headless Service has the pods of the own unit", func() error {
+		f.Eventually("a headless Service has the pods of the own site", func() error {
 			found, err := slices.EndpointSlices(f.namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "headless"}))
 			if err != nil {
 				return err

@@ -131,7 +131,7 @@ func TestKubectlReadsAsUsual(t *testing.T) {
 		t.Errorf("the table is\n%s", text)
 	}
 
-	f.daemonSet("governed", unitLabel)
+	f.daemonSet("governed", siteLabel)
 	f.Eventually("kubectl shows two of the four endpoints of a governed Service", func() error {
 		text, err := wrapped.run("get", "endpointslices", "--namespace="+f.namespace,
 			"--selector=kubernetes.io/service-name=governed", "--output=jsonpath={.items[*].endpoints[*].addresses}")

@@ -29,8 +29,8 @@ const (
 // succession the last hop shows this wait.
 func TestKubelet(t *testing.T) {
 	f := newFixture(t)
-	node := f.AddNode(cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA}, Kubelet: true})
-	f.service("gated", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	node := f.AddNode(cluster.NodeSpec{Name: "k1", Labels: map[string]string{siteLabel: siteA}, Kubelet: true})
+	f.service("gated", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "gated", Namespace: f.namespace, Labels: workload.Labels("gated")},
 		Spec:       workload.PodSpec(),
@@ -63,7 +63,7 @@ func TestKubelet(t *testing.T) {
 	for round := 1; round <= 2; round++ {
 		f.followHops(fmt.Sprintf("gate opened (%d)", round), node, true, setGate(corev1.ConditionTrue))
 		if f.hasRule("b1", kubeletPodIP) {
-			t.Errorf("b1, of another unit, has a rule for the pod")
+			t.Errorf("b1, of another site, has a rule for the pod")
 		}
 		f.followHops(fmt.Sprintf("gate closed (%d)", round), node, false, setGate(corev1.ConditionFalse))
 	}

@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 )
 
 // shared is the cluster of all tests.
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
+	site := func(name string) map[string]string { return map[string]string{siteLabel: name} }
 	suite.Suite{
 		Name: "e2e", Parallel: 4, Cluster: &shared, Programs: []string{"application-grid-wrapper"},
 		Options: cluster.Options{Nodes: []cluster.NodeSpec{
-			{Name: "a1", Labels: unit(unitA), ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
-			{Name: "a2", Labels: unit(unitA), ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch,
+			{Name: "a1", Labels: site(siteA), ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+			{Name: "a2", Labels: site(siteA), ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch,
 				Configured: true},
-			{Name: "b1", Labels: unit(unitB), ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
-			{Name: "b2", Labels: unit(unitB), ProxyMode: cluster.IPTables, Protocol: cluster.WatchList,
+			{Name: "b1", Labels: site(siteB), ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
+			{Name: "b2", Labels: site(siteB), ProxyMode: cluster.IPTables, Protocol: cluster.WatchList,
 				Configured: true},
 		}},
 	}.Main(m)

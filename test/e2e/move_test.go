@@ -66,7 +66,7 @@ func TestClientMovesToTheAPIServerAndBack(t *testing.T) {
 		t.Run(string(protocol), func(t *testing.T) {
 			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
 			f := newFixture(t)
-			f.daemonSet("echo", unitLabel)
+			f.daemonSet("echo", siteLabel)
 			node := f.Node("a1")
 			b := &balancer{}
 			b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

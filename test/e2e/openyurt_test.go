@@ -32,7 +32,7 @@ func TestOpenYurt(t *testing.T) {
 	f.ExpectReach("openyurt.io/nodepool", service, pools)
 	explained := f.explain("a1", "echo")
 	for _, part := range []string{`"annotation":"openyurt.io/topologyKeys"`,
-		`"topologyKeys":["apps.openyurt.io/nodepool"]`, `"unit":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
+		`"topologyKeys":["apps.openyurt.io/nodepool"]`, `"site":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
 		if !strings.Contains(explained, part) {
 			t.Errorf("explain has no %s: %s", part, explained)
 		}
@@ -56,7 +56,7 @@ func TestOpenYurt(t *testing.T) {
 	f.Must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
 	f.ExpectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 
-	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", unitLabel))
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel))
 	f.ExpectReach("topologyKeys beside it", service, closedLoop)
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo"))
 	f.ExpectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})

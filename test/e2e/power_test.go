@@ -36,7 +36,7 @@ type powered struct {
 func newPowered(t *testing.T, spec cluster.NodeSpec) *powered {
 	t.Helper()
 	p := &powered{fixture: newFixture(t), pods: []string{"echo-1", "echo-2"}}
-	spec.Labels = map[string]string{unitLabel: "unit-" + spec.Name}
+	spec.Labels = map[string]string{siteLabel: "site-" + spec.Name}
 	spec.Runtime = true
 	spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String())
 	p.node = p.AddNode(spec)
@@ -44,7 +44,7 @@ func newPowered(t *testing.T, spec cluster.NodeSpec) *powered {
 		p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, pod, "echo", spec.Name))
 	}
 	p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "echo-far", "echo", "b1"))
-	p.service = p.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	p.service = p.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	p.Eventually("the node reaches both of its pods", func() error {
 		if got := workload.ReachPods(p.ctx, p.node, p.service, workload.Tries); len(got) != 2 || got["echo-far"] > 0 {
 			return fmt.Errorf("it reaches %v", got)
@@ -97,7 +97,7 @@ func TestPowerCut(t *testing.T) {
 			t.Parallel()
 			p := newPowered(t, spec)
 			p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "old", "old", spec.Name))
-			old := p.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+			old := p.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 			p.Must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, workload.Tries))
 			p.Kept(stateWriteDelay, p.node)
 			p.powerCut()
@@ -113,7 +113,7 @@ func TestPowerCut(t *testing.T) {
 			}
 			p.Must(p.client.CoreV1().Services(p.namespace).Delete(p.ctx, "old", metav1.DeleteOptions{}))
 			p.Must(workload.In(p.client, p.namespace).CreatePod(p.ctx, "late", "late", spec.Name))
-			late := p.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+			late := p.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 
 			traffic := workload.StartTraffic(p.ctx, workload.URL(p.service), pause)
 			defer traffic.End()

@@ -19,22 +19,22 @@ import (
 )
 
 // TestChangesElsewhereWakeNoKubeProxy: a real kube-proxy writes its rules for every difference that it is sent. 200
-// changes of another unit's endpoints must be none.
+// changes of another site's endpoints must be none.
 func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 	const changes = 200
 	f := newFixture(t)
 	// Without a selector the endpoints are the test's own.
 	service, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "busy",
-			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`}},
+			Annotations: map[string]string{"topologyKeys": `["` + siteLabel + `"]`}},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	f.Must(err)
 	slices := f.client.DiscoveryV1().EndpointSlices(f.namespace)
 	slice, err := slices.Create(f.ctx, busySlice(0), metav1.CreateOptions{})
 	f.Must(err)
-	// Everything that comes before has reached every kube-proxy once the nodes of unit-a reach this.
-	marker := f.daemonSet("marker", unitLabel)
+	// Everything that comes before has reached every kube-proxy once the nodes of site-a reach this.
+	marker := f.daemonSet("marker", siteLabel)
 	f.ExpectReach("the cluster is at rest", marker, closedLoop)
 	f.awaitRest()
 
@@ -51,9 +51,9 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 		slice, err = slices.Update(f.ctx, changed, metav1.UpdateOptions{})
 		f.Must(err)
 	}
-	// A change of the own unit does come, behind all of these.
+	// A change of the own site does come, behind all of these.
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "marker", "a1", corev1.ConditionFalse))
-	f.ExpectReach("a change of the own unit comes", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("a change of the own site comes", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
 	for _, node := range shared.Nodes() {
 		name := node.Spec.Name
 		syncs := f.syncs(node) - before[name]
@@ -61,17 +61,17 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 		switch {
 		// The change of the marker, which may come in two steps (the pod's condition, then the slice's), is a sync or
 		// two.
-		case node.Spec.Labels[unitLabel] == unitA && syncs > 2:
+		case node.Spec.Labels[siteLabel] == siteA && syncs > 2:
 			t.Errorf("%s: kube-proxy wrote its rules %d times for %d changes elsewhere and one here", name, syncs,
 				changes)
-		case node.Spec.Labels[unitLabel] != unitA && syncs < 3:
-			t.Errorf("%s: %d syncs in the unit whose endpoints change; the counter does not count", name, syncs)
+		case node.Spec.Labels[siteLabel] != siteA && syncs < 3:
+			t.Errorf("%s: %d syncs in the site whose endpoints change; the counter does not count", name, syncs)
 		}
 	}
 	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service.Name, metav1.DeleteOptions{}))
 }
 
-// busySlice has one endpoint in unit-a, which stays, and one in unit-b, which is another one each time.
+// busySlice has one endpoint in site-a, which stays, and one in site-b, which is another one each time.
 func busySlice(n int) *discoveryv1.EndpointSlice {
 	endpoint := func(node, address string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node),
@@ -146,7 +146,7 @@ func (f *fixture) awaitRest() {
 // it had, so kube-proxy, which lists everything again, finds nothing to write.
 func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 	f := newFixture(t)
-	marker := f.daemonSet("marker", unitLabel)
+	marker := f.daemonSet("marker", siteLabel)
 	f.ExpectReach("the cluster is at rest", marker, closedLoop)
 	f.awaitRest()
 	before := map[string]int{}
@@ -181,7 +181,7 @@ func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 	for _, node := range shared.Nodes() {
 		syncs := f.syncs(node) - before[node.Spec.Name]
 		t.Logf("%s (%s): %d syncs of kube-proxy's rules", node.Spec.Name, node.Spec.ProxyMode, syncs)
-		if node.Spec.Labels[unitLabel] != unitA && syncs > 0 {
+		if node.Spec.Labels[siteLabel] != siteA && syncs > 0 {
 			t.Errorf("%s: kube-proxy wrote its rules %d times, and nothing has changed there", node.Spec.Name, syncs)
 		}
 	}

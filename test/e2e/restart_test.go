@@ -21,7 +21,7 @@ const stopLimit = 3 * time.Second
 // in between.
 func TestWrapperKilledUnderTraffic(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.atLeast(stream, 50)
@@ -31,7 +31,7 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 		return nil
 	})
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", unitLabel, corev1.LabelHostname))
+	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel, corev1.LabelHostname))
 	f.atLeast(stream, 200)
 
 	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
@@ -45,7 +45,7 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 // left them, and begin again only after two quiet minutes.
 func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.atLeast(stream, 50)
@@ -73,7 +73,7 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 // the nodes, and nothing breaks in between.
 func TestAPIServerRestarted(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 
@@ -87,14 +87,14 @@ func TestAPIServerRestarted(t *testing.T) {
 	f.ExpectReach("and another one", service, closedLoop)
 	f.expectFlawless(stream)
 
-	f.relabel("b2", unitA)
+	f.relabel("b2", siteA)
 	f.ExpectReach("and a node that moved", service,
 		reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
 }
 
 func TestKubeProxyRestarted(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, closedLoop)
 	stream := f.startTraffic(service, closedLoop)
 	f.eachNode(func(node *cluster.Node) error {
@@ -118,14 +118,14 @@ func TestRestartIsNotSeen(t *testing.T) {
 	var nodes []*cluster.Node
 	for i := range aways {
 		for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
-			// A unit of its own each, so that a node reaches its own pod or none.
+			// A site of its own each, so that a node reaches its own pod or none.
 			name := fmt.Sprintf("away%d-%s", i, strings.ToLower(string(protocol[0])))
 			nodes = append(nodes, f.AddNode(cluster.NodeSpec{
-				Name: name, Labels: map[string]string{unitLabel: name}, ProxyMode: cluster.NFTables, Protocol: protocol,
+				Name: name, Labels: map[string]string{siteLabel: name}, ProxyMode: cluster.NFTables, Protocol: protocol,
 			}))
 		}
 	}
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	for _, node := range nodes {
 		f.Must(workload.AwaitReach(f.ctx, node, service, node.Name(), workload.Tries))
 	}

@@ -117,7 +117,7 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 // TestEndpointsForOldClients: the legacy Endpoints that the real controllers make are pruned like slices.
 func TestEndpointsForOldClients(t *testing.T) {
 	f := newFixture(t)
-	f.daemonSet("echo", unitLabel)
+	f.daemonSet("echo", siteLabel)
 	for node, want := range map[string]string{"a1": "a1 a2", "b2": "b1 b2"} {
 		client := f.through(node, cluster.RoleKubeProxy)
 		f.Eventually("Endpoints seen from "+node, func() error {
@@ -143,7 +143,7 @@ func TestEndpointsForOldClients(t *testing.T) {
 // Service that is not governed keeps them.
 func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
 	f := newFixture(t)
-	f.service("governed", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	f.service("governed", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	f.service("open", workload.ServiceOptions{})
 	for _, service := range []string{"governed", "open"} {
 		for family, address := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.9.9.%d",

@@ -22,7 +22,7 @@ const suspicion = 30 * time.Second
 // shown after 10 s.
 const startedAgain = 12 * time.Second
 
-// site is a unit of nodes with container runtimes that exchange facts, with a pod of a Service of the closed loop on
+// site is a site of nodes with container runtimes that exchange facts, with a pod of a Service of the closed loop on
 // each.
 type site struct {
 	*fixture
@@ -31,20 +31,20 @@ type site struct {
 	service *corev1.Service
 }
 
-func newSite(t *testing.T, unit string, specs ...cluster.NodeSpec) *site {
+func newSite(t *testing.T, site string, specs ...cluster.NodeSpec) *site {
 	t.Helper()
 	s := &site{fixture: newFixture(t)}
 	keys, err := cluster.WriteSiteKey(s.TempDir())
 	s.Must(err)
 	for _, spec := range specs {
-		spec.Labels = map[string]string{unitLabel: unit}
+		spec.Labels = map[string]string{siteLabel: site}
 		spec.Runtime = true
 		spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String(),
 			"--site-exchange=on", "--site-exchange-key-file="+keys)
 		s.nodes, s.names = append(s.nodes, s.AddNode(spec)), append(s.names, spec.Name)
 		s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "echo-"+spec.Name, "echo", spec.Name))
 	}
-	s.service = s.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	s.service = s.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	for _, node := range s.nodes {
 		s.Must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), workload.Tries))
 		s.Says(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part",
@@ -72,13 +72,13 @@ func (s *site) each(act func(*cluster.Node) error) {
 // back no connection fails.
 func TestSitePowerCut(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "unit-site",
+	s := newSite(t, "site-site",
 		cluster.NodeSpec{Name: "s1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "s2", ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
 		cluster.NodeSpec{Name: "s3", ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
 	)
 	s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "old", "old", "s2"))
-	old := s.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	old := s.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	for _, node := range s.nodes {
 		s.Must(workload.AwaitReach(s.ctx, node, old, "s2", workload.Tries))
 	}
@@ -103,7 +103,7 @@ func TestSitePowerCut(t *testing.T) {
 	}
 	s.Must(s.client.CoreV1().Services(s.namespace).Delete(s.ctx, "old", metav1.DeleteOptions{}))
 	s.Must(workload.In(s.client, s.namespace).CreatePod(s.ctx, "late", "late", "s3"))
-	late := s.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	late := s.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 
 	traffic := workload.StartTraffic(s.ctx, workload.URL(s.service), pause)
 	defer traffic.End()
@@ -157,7 +157,7 @@ func (s *site) answersAgain() {
 // its neighbours restart without it, and is again when it is back.
 func TestSilentNeighbour(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "unit-silent",
+	s := newSite(t, "site-silent",
 		cluster.NodeSpec{Name: "q1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "q2", ProxyMode: cluster.IPTables, Protocol: cluster.WatchList},
 		cluster.NodeSpec{Name: "q3", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},

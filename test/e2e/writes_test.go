@@ -239,10 +239,10 @@ func (f *fixture) deleteOld(services typedcorev1.ServiceInterface, old *corev1.S
 	}
 }
 
-// TestWritesOfAlteredObjects: what is read here pruned cannot be written back, so other units keep their endpoints.
+// TestWritesOfAlteredObjects: what is read here pruned cannot be written back, so other sites keep their endpoints.
 func TestWritesOfAlteredObjects(t *testing.T) {
 	f := newFixture(t)
-	f.daemonSet("echo", unitLabel)
+	f.daemonSet("echo", siteLabel)
 	client := f.writer("application/vnd.kubernetes.protobuf")
 	slices := client.DiscoveryV1().EndpointSlices(f.namespace)
 	var pruned *discoveryv1.EndpointSlice
@@ -306,7 +306,7 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 // follow what changes.
 func TestMetadataInformers(t *testing.T) {
 	f := newFixture(t)
-	f.daemonSet("echo", unitLabel)
+	f.daemonSet("echo", siteLabel)
 	f.daemonSet("plain")
 	node := f.Node("b1")
 	client, err := metadata.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))

@@ -6,8 +6,8 @@
 // Each fault has a node of its own, with an application-grid-wrapper and a kube-proxy that nothing has happened to
 // yet: their pauses between attempts grow with every failure and shrink only after two quiet minutes, so that faults
 // one after the other on one node would measure each other. Most run at the same time. From the node a stream of new
-// connections goes through kube-proxy's rules to a Service with endpoints on two healthy nodes of its unit, and one
-// on a node of another unit, which must never answer; none may fail. While the fault lasts something changes in the
+// connections goes through kube-proxy's rules to a Service with endpoints on two healthy nodes of its site, and one
+// on a node of another site, which must never answer; none may fail. While the fault lasts something changes in the
 // cloud; the time to converge is from the end of the fault until the node's data plane shows it. A client watches
 // through the wrapper meanwhile: it must hear of every difference, and of nothing else.
 //

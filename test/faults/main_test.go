@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 
-	// near1, near2 and far are the nodes with the endpoints: two in the unit of all nodes that faults befall, one in
+	// near1, near2 and far are the nodes with the endpoints: two in the site of all nodes that faults befall, one in
 	// another. Their kube-proxies have no wrapper.
 	near1 = "near1"
 	near2 = "near2"
@@ -45,15 +45,15 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	node := func(name, unit string) cluster.NodeSpec {
-		return cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: unit}, Direct: true}
+	node := func(name, site string) cluster.NodeSpec {
+		return cluster.NodeSpec{Name: name, Labels: map[string]string{siteLabel: site}, Direct: true}
 	}
 	suite.Suite{
 		Name: "faults", Parallel: atOnce, Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
 		Programs: []string{"application-grid-wrapper", "application-grid-hub"},
 		Options: cluster.Options{
 			HubReplicas: 2, HubInterposed: true, WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
-			Nodes: []cluster.NodeSpec{node(near1, unitA), node(near2, unitA), node(far, unitB)},
+			Nodes: []cluster.NodeSpec{node(near1, siteA), node(near2, siteA), node(far, siteB)},
 		},
 	}.Main(m)
 }
@@ -87,7 +87,7 @@ func createService(ctx context.Context, name string) (*corev1.Service, error) {
 		}
 	}
 	service, err := workload.In(shared.Client(), namespace).CreateService(ctx, name,
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	if err != nil {
 		return nil, err
 	}

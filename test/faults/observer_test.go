@@ -252,7 +252,7 @@ func content(object *unstructured.Unstructured) map[string]any {
 	return object.Object
 }
 
-// pruned takes from the cloud's slices the endpoints of the other unit. Every Service of this package is governed.
+// pruned takes from the cloud's slices the endpoints of the other site. Every Service of this package is governed.
 func pruned(all objects) objects {
 	for _, object := range all {
 		endpoints, found, err := unstructured.NestedSlice(object, "endpoints")

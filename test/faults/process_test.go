@@ -32,7 +32,7 @@ func (s *site) reboot() {
 	s.endStream()
 	begin := time.Now()
 	s.Must(s.node.Reboot(s.ctx))
-	s.within(s.fault.bound, "the node reaches its unit again", func() error {
+	s.within(s.fault.bound, "the node reaches its site again", func() error {
 		_, err := workload.Ask(s.ctx, s.node, workload.URL(echo))
 		return err
 	})

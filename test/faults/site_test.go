@@ -59,7 +59,7 @@ func newSite(t *testing.T, f fault) *site {
 	number := sites.Add(1)
 	spec := f.node
 	spec.Name = fmt.Sprintf("site%d", number)
-	spec.Labels = map[string]string{unitLabel: unitA}
+	spec.Labels = map[string]string{siteLabel: siteA}
 	// All four combinations in turn.
 	if spec.ProxyMode = cluster.NFTables; number%2 == 0 {
 		spec.ProxyMode = cluster.IPTables

@@ -219,7 +219,7 @@ func (s *site) fatten() {
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: s.canary.Name + "-" + strconv.Itoa(i),
-				Annotations: map[string]string{workload.TopologyKeys: `["` + unitLabel + `"]`,
+				Annotations: map[string]string{workload.TopologyKeys: `["` + siteLabel + `"]`,
 					"random": base64.StdEncoding.EncodeToString(random)},
 			},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: workload.Port}}},

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 	// account is that of the controller, and listen where it listens on its node.
 	account = "traefik"
 	listen  = "127.0.0.1:8000"
@@ -37,12 +37,12 @@ const (
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	unit := func(name string) map[string]string { return map[string]string{unitLabel: name} }
+	site := func(name string) map[string]string { return map[string]string{siteLabel: name} }
 	suite.Suite{
 		Name: "ingress", Cluster: &shared, Programs: []string{"application-grid-wrapper"},
 		Options: cluster.Options{WrapperTLS: true, Nodes: []cluster.NodeSpec{
-			{Name: "a1", Labels: unit(unitA)}, {Name: "a2", Labels: unit(unitA)},
-			{Name: "b1", Labels: unit(unitB)}, {Name: "b2", Labels: unit(unitB)},
+			{Name: "a1", Labels: site(siteA)}, {Name: "a2", Labels: site(siteA)},
+			{Name: "b1", Labels: site(siteB)}, {Name: "b2", Labels: site(siteB)},
 		}},
 	}.Main(m)
 }
@@ -73,7 +73,7 @@ func newFixture(t *testing.T) *fixture {
 
 	namespace := suite.Namespace(t, shared, "ingress-")
 	var paths []networkingv1.HTTPIngressPath
-	for name, keys := range map[string][]string{"site": {unitLabel}, "open": nil} {
+	for name, keys := range map[string][]string{"site": {siteLabel}, "open": nil} {
 		suite.Must(t, workload.In(client, namespace).CreateDaemonSet(t.Context(), name))
 		_, err := workload.In(client, namespace).CreateService(t.Context(), name,
 			workload.ServiceOptions{TopologyKeys: keys})
@@ -137,9 +137,9 @@ func (f *fixture) reaches(what, path, want string) {
 	f.Logf("%-60s %6d ms", what, time.Since(begin).Milliseconds())
 }
 
-func (f *fixture) relabel(unit string) {
+func (f *fixture) relabel(site string) {
 	f.Helper()
-	suite.Must(f.T, shared.RelabelNode(f.Context(), "b1", unitLabel, unit))
+	suite.Must(f.T, shared.RelabelNode(f.Context(), "b1", siteLabel, site))
 }
 
 // TestIngress: what comes in at a site through the controller stays there, and follows a node that is relabelled.
@@ -152,17 +152,17 @@ func TestIngress(t *testing.T) {
 	f.start(f.node.WrapperURL())
 	f.reaches("at the wrapper: the own site", "/site", "a1 a2")
 	f.reaches("a Service that is not site-local", "/open", "a1 a2 b1 b2")
-	f.relabel(unitA)
+	f.relabel(siteA)
 	f.reaches("a node joins the site", "/site", "a1 a2 b1")
-	f.relabel(unitB)
+	f.relabel(siteB)
 	f.reaches("it leaves", "/site", "a1 a2")
 
 	suite.Must(t, f.node.Wrapper.Restart(t.Context()))
-	f.relabel(unitA)
+	f.relabel(siteA)
 	f.reaches("a node joins after the wrapper was restarted", "/site", "a1 a2 b1")
 
 	suite.Must(t, f.node.CutLink(t.Context()))
-	f.relabel(unitB)
+	f.relabel(siteB)
 	f.reaches("while the link is cut: the site of before", "/site", "a1 a2 b1")
 	suite.Must(t, f.node.RestoreLink(t.Context()))
 	f.reaches("the link is back", "/site", "a1 a2")

@@ -61,7 +61,7 @@ func (s *sites) ordinarySite(nodes ...*kubeadm.Node) (end func()) {
 	ends := make([]func(), 0, len(nodes))
 	for _, node := range nodes {
 		ends = append(ends, s.useLite(node))
-		s.Shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel + "=site")
+		s.Shell("kubectl label node " + node.Name() + " --overwrite " + siteLabel + "=site")
 	}
 	s.Shell("kubectl apply -k site\nfor i in application-grid-wrapper coredns-edge\n" +
 		"do kubectl -n kube-system rollout status daemonset $i --timeout=2m\ndone")

@@ -11,12 +11,12 @@ import (
 	"github.com/application-grid/application-grid/test/kubeadm"
 )
 
-// statefulGrid is a pod with a stateful name in every unit.
+// statefulGrid is a pod with a stateful name in every site.
 const statefulGrid = `apiVersion: superedge.io/v1
 kind: StatefulSetGrid
 metadata: {name: db, namespace: default}
 spec:
-  gridUniqKey: ` + unitLabel + `
+  gridUniqKey: ` + siteLabel + `
   template:
     serviceName: db-svc
     replicas: 1
@@ -29,17 +29,17 @@ apiVersion: superedge.io/v1
 kind: ServiceGrid
 metadata: {name: db, namespace: default}
 spec:
-  gridUniqKey: ` + unitLabel + `
+  gridUniqKey: ` + siteLabel + `
   template: {selector: {app: db}, ports: [{port: 8080}]}
 `
 
 // expectName waits until the cluster's DNS, asked from the node as its pods ask, answers statefulGrid's name with the
-// pod of this unit, and then asks it so often that every CoreDNS would be met.
-func (o *operator) expectName(node, unit string) {
+// pod of this site, and then asks it so often that every CoreDNS would be met.
+func (o *operator) expectName(node, site string) {
 	o.Helper()
 	resolver := resolver(shared.Node(node), o.dnsAddress())
 	ask := func() error {
-		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+unit+"-0",
+		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+site+"-0",
 			metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -51,7 +51,7 @@ func (o *operator) expectName(node, unit string) {
 		return err
 	}
 	// One right answer may be chance: until kube-proxy's rules follow the annotation, any CoreDNS may be asked.
-	o.Eventually("db-0 is, from "+node+", the pod of "+unit, func() error {
+	o.Eventually("db-0 is, from "+node+", the pod of "+site, func() error {
 		for range 10 {
 			if err := ask(); err != nil {
 				return err
@@ -81,20 +81,20 @@ func resolver(node *kubeadm.Node, dns string) *net.Resolver {
 	}}
 }
 
-// checkUnitCommands runs kubectl grid logs and exec, by the real kubectl and the node's container runtime, on the pod
-// of statefulGrid in this unit.
-func (o *operator) checkUnitCommands(unit string) {
+// checkSiteCommands runs kubectl grid logs and exec, by the real kubectl and the node's container runtime, on the pod
+// of statefulGrid in this site.
+func (o *operator) checkSiteCommands(site string) {
 	o.Helper()
-	pod := "db-" + unit + "-0"
-	if got := o.Shell("kubectl grid logs ssg/db --unit " + unit + " -- --tail=1"); got != "serving in "+pod+"\n" {
-		o.Errorf("logs of %s: %q", unit, got)
+	pod := "db-" + site + "-0"
+	if got := o.Shell("kubectl grid logs ssg/db --site " + site + " -- --tail=1"); got != "serving in "+pod+"\n" {
+		o.Errorf("logs of %s: %q", site, got)
 	}
-	inside := "kubectl grid exec ssg/db --unit " + unit + " -- /usr/local/bin/echo "
+	inside := "kubectl grid exec ssg/db --site " + site + " -- /usr/local/bin/echo "
 	if got := o.Shell(inside + "hostname"); got != pod+"\n" {
-		o.Errorf("exec in %s: %q", unit, got)
+		o.Errorf("exec in %s: %q", site, got)
 	}
 	// The exit code is that of the command in the pod.
 	if got := o.Shell(inside + "x 2>errors || echo $?"); got != "2\n" {
-		o.Errorf("exec of a command that fails in %s ended with %q", unit, got)
+		o.Errorf("exec of a command that fails in %s ended with %q", site, got)
 	}
 }

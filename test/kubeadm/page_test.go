@@ -33,21 +33,21 @@ var (
 	// open and closed are who may answer whom.
 	open   = map[string][]string{"cloud0": everybody, "node0": everybody, "node1": everybody}
 	closed = map[string][]string{"cloud0": everybody, "node0": {"node0"}, "node1": {"node1"}}
-	// unitOf is the unit of each node of a site.
-	unitOf = map[string]string{"node0": "east", "node1": "west"}
+	// siteOf is the site of each node of a site.
+	siteOf = map[string]string{"node0": "east", "node1": "west"}
 )
 
 // TestPages follows the part of docs/install.md for kubeadm, those for new versions, systemd, CoreDNS in each site and
-// for removing, with the commands of the page as they are there. node0 and node1 are two units; the control plane's
+// for removing, with the commands of the page as they are there. node0 and node1 are two sites; the control plane's
 // node is none, and never an edge node. All three ask a closed Service all the time. A request that is lost, or
-// answered by a foreign unit where that is closed off, fails the step; so do two kube-proxies that run on one node at
+// answered by a foreign site where that is closed off, fails the step; so do two kube-proxies that run on one node at
 // once.
 func TestPages(t *testing.T) {
 	o := newOperator(t)
 	p := &pages{sites: &sites{
 		operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{},
 	}}
-	o.Shell("kubectl label node node0 " + unitLabel + "=east\nkubectl label node node1 " + unitLabel + "=west")
+	o.Shell("kubectl label node node0 " + siteLabel + "=east\nkubectl label node node1 " + siteLabel + "=west")
 	for _, node := range everybody {
 		p.expect(node, everybody...)
 	}
@@ -70,7 +70,7 @@ func TestPages(t *testing.T) {
 		{"power cut with a link", (*pages).powerCutWithLink},
 		{"power cut without a link", (*pages).powerCutWithoutLink},
 		{"a site that comes back alone", (*pages).siteComesBack},
-		{"names in every unit", (*pages).namesInUnits},
+		{"names in every site", (*pages).namesInSites},
 		{"a site of ordinary pods that comes back alone", (*pages).ordinarySiteComesBack},
 		{"remove", (*pages).remove},
 	} {
@@ -90,18 +90,18 @@ func (p *pages) widenBoth(by ...string) {
 	p.widen("node1", by...)
 }
 
-// joinUnits makes node0 and node1 one unit, partUnits makes them two again.
-func (p *pages) joinUnits() {
+// joinSites makes node0 and node1 one site, partSites makes them two again.
+func (p *pages) joinSites() {
 	p.Helper()
 	p.widenBoth("node0", "node1")
-	p.Shell("kubectl label node node1 --overwrite " + unitLabel + "=east")
+	p.Shell("kubectl label node node1 --overwrite " + siteLabel + "=east")
 	p.expect("node0", "node0", "node1")
 	p.expect("node1", "node0", "node1")
 }
 
-func (p *pages) partUnits() {
+func (p *pages) partSites() {
 	p.Helper()
-	p.Shell("kubectl label node node1 --overwrite " + unitLabel + "=west")
+	p.Shell("kubectl label node node1 --overwrite " + siteLabel + "=west")
 	p.expect("node0", "node0")
 	p.expect("node1", "node1")
 	p.check(closed)
@@ -161,15 +161,15 @@ func (p *pages) checkAndProve() {
 }
 
 func (p *pages) moveANode() {
-	p.joinUnits()
+	p.joinSites()
 	p.fromPods("node1", "node0", "node1")
-	p.partUnits()
+	p.partSites()
 }
 
-// readiness changes what the probe of node0's pod finds. Both nodes are one unit meanwhile, so that somebody answers
+// readiness changes what the probe of node0's pod finds. Both nodes are one site meanwhile, so that somebody answers
 // while the pod does not.
 func (p *pages) readiness() {
-	p.joinUnits()
+	p.joinSites()
 	for _, from := range []string{"node0", "node1"} {
 		p.widenBoth("node0", "node1")
 		p.followReadiness(false, from)
@@ -180,7 +180,7 @@ func (p *pages) readiness() {
 		p.expect("node0", "node0", "node1")
 		p.expect("node1", "node0", "node1")
 	}
-	p.partUnits()
+	p.partSites()
 }
 
 // upgrade is one from the version before to this one, as far as kube-proxy is concerned.
@@ -269,7 +269,7 @@ func (p *pages) underSystemd() {
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0")
 	p.expect("node1", "node1")
-	// The token is renewed, and the unit restarted.
+	// The token is renewed, and the site restarted.
 	manual.Follow("## systemd", "kubectl grid kubeconfig")
 	p.stopUnit(node)
 	p.installUnit(node)
@@ -290,13 +290,13 @@ func (p *pages) powerCutWithLink() {
 	p.powerOn(node)
 }
 
-// powerOn gives node1 power and link. It reaches its own unit, and the cloud reaches everybody.
+// powerOn gives node1 power and link. It reaches its own site, and the cloud reaches everybody.
 func (p *pages) powerOn(node *kubeadm.Node) {
 	p.Helper()
 	begin := time.Now()
 	p.Must(node.PowerOn())
 	p.expect("node1", "node1")
-	p.Logf("node1 reaches its own unit %.1f s after power and link came back", time.Since(begin).Seconds())
+	p.Logf("node1 reaches its own site %.1f s after power and link came back", time.Since(begin).Seconds())
 	p.expect("cloud0", everybody...)
 	p.check(closed)
 }
@@ -325,8 +325,8 @@ func (p *pages) powerCutWithoutLink() {
 
 func (p *pages) siteComesBack() {
 	p.comesBackAlone(shared.Node("node0"), shared.Node("node1"))
-	for node, unit := range unitOf {
-		p.Shell("kubectl label node " + node + " --overwrite " + unitLabel + "=" + unit +
+	for node, site := range siteOf {
+		p.Shell("kubectl label node " + node + " --overwrite " + siteLabel + "=" + site +
 			" superedge.io/application-grid=true")
 	}
 	p.expectOn(ourProxies, "node0", "node1")
@@ -337,25 +337,25 @@ func (p *pages) siteComesBack() {
 	p.check(closed)
 }
 
-func (p *pages) namesInUnits() {
+func (p *pages) namesInSites() {
 	manual := p.Reading("install.md")
 	p.Shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
 	p.Shell("printf '\ncomponents: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
 	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
 	p.Shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
 	p.expectOn("app=coredns-edge", "node0", "node1")
-	for node, unit := range unitOf {
-		p.expectName(node, unit)
-		p.checkUnitCommands(unit)
+	for node, site := range siteOf {
+		p.expectName(node, site)
+		p.checkSiteCommands(site)
 	}
 	p.addonPhase("upgrade", "node", "phase", "addon", "coredns")
 	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns") // as the page says
 	p.expectOn("app=coredns-edge", "node0", "node1")
-	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, unitLabel) {
+	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, siteLabel) {
 		p.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
 	}
-	for node, unit := range unitOf {
-		p.expectName(node, unit)
+	for node, site := range siteOf {
+		p.expectName(node, site)
 	}
 	p.check(closed)
 }

@@ -36,7 +36,7 @@ func (o *operator) expectPlugin(code int, args ...string) string {
 	return stdout
 }
 
-// checkDashboard starts kubectl grid dashboard, asks it as a script would until it knows both units and the Service,
+// checkDashboard starts kubectl grid dashboard, asks it as a script would until it knows both sites and the Service,
 // and interrupts it.
 func (o *operator) checkDashboard() {
 	o.Helper()
@@ -52,9 +52,9 @@ func (o *operator) checkDashboard() {
 		o.Fatalf("it prints %q", line)
 	}
 	for path, want := range map[string]string{
-		"api/units/east?key=" + unitLabel: `"state":"Ready"`,
-		"api/units/west?key=" + unitLabel: `"state":"Ready"`,
-		"api/services/default/echo":       `"topologyKeys":["` + unitLabel + `"]`,
+		"api/sites/east?key=" + siteLabel: `"state":"Ready"`,
+		"api/sites/west?key=" + siteLabel: `"state":"Ready"`,
+		"api/services/default/echo":       `"topologyKeys":["` + siteLabel + `"]`,
 	} {
 		o.Eventually("the dashboard answers "+path, func() error {
 			request, err := http.NewRequestWithContext(o.Context(), http.MethodGet, base+path, nil)
@@ -89,7 +89,7 @@ func (o *operator) checkBefore() {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
 	}
 	// The nodes of the sites are no edge nodes yet.
-	if preview := o.expectPlugin(3, "preview", "--key="+unitLabel, "--namespace=default"); !strings.Contains(preview,
+	if preview := o.expectPlugin(3, "preview", "--key="+siteLabel, "--namespace=default"); !strings.Contains(preview,
 		"echo   3       -         -               closed\n") {
 		o.Errorf("it prints\n%s", preview)
 	}
@@ -112,15 +112,15 @@ func (o *operator) checkAfter() {
 		return nil
 	})
 	o.checkDashboard()
-	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
+	// A site without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
 	o.Eventually("kubectl grid preview says what closing kube-dns would change", func() error {
 		on, want, without := o.uids("k8s-app=kube-dns"), 0, ""
-		for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
-			if on[unit.node] == "" {
-				want, without = 3, without+".*"+unit.name
+		for _, site := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
+			if on[site.node] == "" {
+				want, without = 3, without+".*"+site.name
 			}
 		}
-		stdout, code := o.plugin("preview", "--key="+unitLabel, "--namespace="+metav1.NamespaceSystem)
+		stdout, code := o.plugin("preview", "--key="+siteLabel, "--namespace="+metav1.NamespaceSystem)
 		if code != want || !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +`+without).MatchString(stdout) {
 			return fmt.Errorf("exit code %d: %s", code, stdout)
 		}

@@ -24,7 +24,7 @@ import (
 const manifestsDir = "/etc/kubernetes/manifests/"
 
 // staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods, and
-// the snapshot that the unit's wrapper has left, and switches the node on. They start, and kube-proxy writes the rules
+// the snapshot that the site's wrapper has left, and switches the node on. They start, and kube-proxy writes the rules
 // of the snapshot. Once more, with --cri, the wrapper learns from containerd that the node runs none of the Service's
 // pods, and kube-proxy refuses connections. Then they are taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
@@ -78,7 +78,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 		names[i], running[i] = node.Name(), s.startStatic(node, string(keys))
 	}
 	service, err := workload.In(s.client, metav1.NamespaceDefault).CreateService(s.Context(), "site",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	s.Must(err)
 	site := &sites{operator: s.operator, streaming: s.streaming, service: service, streams: map[string]*stream{}}
 	for _, node := range nodes {
@@ -121,7 +121,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 	}
 }
 
-// startStatic makes a node one of the unit "alone", of which everything is a static pod: the wrapper, with the keys of
+// startStatic makes a node one of the site "alone", of which everything is a static pod: the wrapper, with the keys of
 // the exchange, kube-proxy, and a pod of the site's Service. It returns the pods.
 func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
 	s.Helper()
@@ -136,7 +136,7 @@ func (s *sites) startStatic(node *kubeadm.Node, keys string) []*corev1.Pod {
 	mount(wrapper, "keys", siteKeys)
 	echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
 	echo.Name, echo.Labels = "site", workload.Labels("site")
-	s.Shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
+	s.Shell("kubectl label node " + node.Name() + " --overwrite " + siteLabel +
 		"=alone superedge.io/application-grid=static")
 	s.Eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
 		for _, pod := range s.podsOn(node.Name()) {
@@ -300,7 +300,7 @@ func (o *operator) end(node *kubeadm.Node, pods ...*corev1.Pod) {
 	}
 }
 
-// staticWrapper is the DaemonSet's wrapper with files of the node: the kubeconfig and the state directory of the unit.
+// staticWrapper is the DaemonSet's wrapper with files of the node: the kubeconfig and the state directory of the site.
 func (o *operator) staticWrapper(node *kubeadm.Node) *corev1.Pod {
 	o.Helper()
 	wrapper := o.podOfDaemonSet(metav1.NamespaceSystem, "application-grid-wrapper", node)

@@ -22,8 +22,8 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// unitLabel is the label that makes units, as in the pages.
-const unitLabel = "zone1"
+// siteLabel is the label that makes sites, as in the pages.
+const siteLabel = "zone1"
 
 // startEcho runs an echo pod on every node, real containers with addresses of the CNI, and makes their Service closed.
 func (o *operator) startEcho() *corev1.Service {
@@ -55,7 +55,7 @@ func (o *operator) startEcho() *corev1.Service {
 	_, err := o.client.AppsV1().DaemonSets(set.Namespace).Create(o.Context(), set, metav1.CreateOptions{})
 	o.Must(err)
 	service, err := workload.In(o.client, set.Namespace).CreateService(o.Context(), "echo",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	o.Must(err)
 	return service
 }
@@ -124,7 +124,7 @@ func (s *sites) pause(node string) {
 	}
 	delete(s.streams, node)
 	tried, failed := stream.traffic.End()
-	s.Logf("%s: %d requests in %.1f s, %d lost or answered by a foreign unit", node, tried,
+	s.Logf("%s: %d requests in %.1f s, %d lost or answered by a foreign site", node, tried,
 		time.Since(stream.since).Seconds(), len(failed))
 	if len(failed) > 0 {
 		s.Errorf("%s, of %d requests:\n%s", node, tried, strings.Join(failed[:min(len(failed), 20)], "\n"))

@@ -177,20 +177,20 @@ var alertCases = map[string]alertCase{
 		notOf: `leader_election_master_status{name="application-grid-controller",pod="a"} 0x10
 			leader_election_master_status{name="application-grid-controller",pod="b"} 1x10`,
 	},
-	"UnitsFailed": {
-		of:    `application_grid_controller_units_failed{kind="DeploymentGrid"} 2x20`,
+	"SitesFailed": {
+		of:    `application_grid_controller_sites_failed{kind="DeploymentGrid"} 2x20`,
 		fires: `{kind="DeploymentGrid"}`, after: 16 * time.Minute,
-		notOf: `application_grid_controller_units_failed{kind="DeploymentGrid"} 0x20`,
+		notOf: `application_grid_controller_sites_failed{kind="DeploymentGrid"} 0x20`,
 	},
 	"ChildConflicts": {
 		of:    `application_grid_controller_conflicts{kind="ServiceGrid"} 1x10`,
 		fires: `{kind="ServiceGrid"}`, after: 6 * time.Minute,
 		notOf: `application_grid_controller_conflicts{kind="ServiceGrid"} 0x10`,
 	},
-	"UnitsStalled": {
-		of:    `application_grid_controller_units_stalled{kind="DeploymentGrid"} 1x20`,
+	"SitesStalled": {
+		of:    `application_grid_controller_sites_stalled{kind="DeploymentGrid"} 1x20`,
 		fires: `{kind="DeploymentGrid"}`, after: 11 * time.Minute,
-		notOf: `application_grid_controller_units_stalled{kind="DeploymentGrid"} 0x20`,
+		notOf: `application_grid_controller_sites_stalled{kind="DeploymentGrid"} 0x20`,
 	},
 	"RemovalHeld": {
 		of:    `application_grid_controller_removals_held{kind="DeploymentGrid"} 3x5`,
@@ -207,12 +207,12 @@ var alertCases = map[string]alertCase{
 		fires: `{kind="DeploymentGrid"}`, after: 61 * time.Minute,
 		notOf: `application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 0x70`,
 	},
-	"UnitsNotReady": {
-		of: `application_grid_controller_units{kind="DeploymentGrid"} 50x70
-			application_grid_controller_units_ready{kind="DeploymentGrid"} 49x70`,
+	"SitesNotReady": {
+		of: `application_grid_controller_sites{kind="DeploymentGrid"} 50x70
+			application_grid_controller_sites_ready{kind="DeploymentGrid"} 49x70`,
 		fires: `{kind="DeploymentGrid"}`, after: 61 * time.Minute,
-		notOf: `application_grid_controller_units{kind="DeploymentGrid"} 50x70
-			application_grid_controller_units_ready{kind="DeploymentGrid"} 50x70`,
+		notOf: `application_grid_controller_sites{kind="DeploymentGrid"} 50x70
+			application_grid_controller_sites_ready{kind="DeploymentGrid"} 50x70`,
 	},
 	"HostsFileOutOfSync": {
 		of:    `statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 0x20`,

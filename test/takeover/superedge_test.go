@@ -32,7 +32,7 @@ const (
 	daemonReady  = "http://127.0.0.1:51007/readyz"
 )
 
-// edges are the nodes with a wrapper, each a unit of its own.
+// edges are the nodes with a wrapper, each a site of its own.
 var edges = map[string]string{"node0": "east", "node1": "west"}
 
 // site is a cluster that SuperEdge's installation made.
@@ -44,7 +44,7 @@ type site struct {
 }
 
 // TestFromSuperEdge follows docs/migrate.md: there, back, and there again, and removes what is left. All the time
-// every node asks a ServiceGrid's Service; a request that is lost or answered by a foreign unit fails the test, and so
+// every node asks a ServiceGrid's Service; a request that is lost or answered by a foreign site fails the test, and so
 // does a pod that is replaced.
 func TestFromSuperEdge(t *testing.T) {
 	s := newSite(t)
@@ -134,7 +134,7 @@ func newSite(t *testing.T) *site {
 	})
 	s.Shell("kubectl wait --for=condition=Established crd/deploymentgrids.superedge.io crd/statefulsetgrids.superedge.io crd/servicegrids.superedge.io\n" +
 		"kubectl create namespace " + shop + "\nkubectl apply -f " + filepath.Join(directory, "grids.yaml"))
-	s.Eventually("the units' pods run", func() error { return s.running(8) })
+	s.Eventually("the sites' pods run", func() error { return s.running(8) })
 	for node := range edges {
 		s.expectHosts(node)
 	}
@@ -185,7 +185,7 @@ func (s *site) imagesAlone() {
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")
 }
 
-// startTraffic has every edge node ask the Service, closed in its unit.
+// startTraffic has every edge node ask the Service, closed in its site.
 func (s *site) startTraffic() {
 	s.Helper()
 	service, err := s.client.CoreV1().Services(shop).Get(s.ctx, "echo-svc", metav1.GetOptions{})
@@ -193,7 +193,7 @@ func (s *site) startTraffic() {
 	s.traffic = workload.StartTraffic(s.ctx, workload.URL(service), 5*time.Millisecond)
 	s.Cleanup(func() { s.traffic.End() })
 	for name := range edges {
-		s.ExpectReach(name+" reaches its own unit", service, map[string]string{name: name})
+		s.ExpectReach(name+" reaches its own site", service, map[string]string{name: name})
 		s.traffic.From(s.Node(name), []string{name})
 	}
 }
@@ -437,7 +437,7 @@ func (s *site) appendHosts(node, line string) {
 	s.Must(file.Close())
 }
 
-// expectHosts waits until a node's hosts file has the names of its unit, with its pods' addresses, and no others.
+// expectHosts waits until a node's hosts file has the names of its site, with its pods' addresses, and no others.
 func (s *site) expectHosts(node string) {
 	s.Helper()
 	s.Eventually("the hosts file of "+node, func() error {

@@ -10,53 +10,53 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Names has the names of the children of a grid's units, whether the children exist or not.
+// Names has the names of the children of a grid's sites, whether the children exist or not.
 type Names struct {
-	// ByUnit has the names by unit, Units the units by name.
-	ByUnit, Units map[string]string
-	// Clashes has an error for each unit that gets no name, because its name is that of another unit's child.
+	// BySite has the names by site, Sites the sites by name.
+	BySite, Sites map[string]string
+	// Clashes has an error for each site that gets no name, because its name is that of another site's child.
 	Clashes map[string]error
 }
 
-// Known says which objects exist. The names of children depend on it, and on grid and unit.
+// Known says which objects exist. The names of children depend on it, and on grid and site.
 type Known struct {
 	// Exists reports whether the grid has a child of this name.
 	Exists func(name string) bool
-	// Taken reports whether the natural name for a unit's child ({grid}-{unit}) is known to belong to another grid.
-	Taken func(unit string) bool
+	// Taken reports whether the natural name for a site's child ({grid}-{site}) is known to belong to another grid.
+	Taken func(site string) bool
 }
 
-// Assign gives every unit the name of its child: {grid}-{unit}, or an alternative where that is not valid or taken. It
+// Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or taken. It
 // depends on the names that exist and not on the children's labels, because everyone who may change a child can change
 // its labels.
-func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
+func Assign(k v1.GridKind, grid string, sites []string, known Known) *Names {
 	n := &Names{
-		ByUnit:  make(map[string]string, len(units)),
-		Units:   make(map[string]string, len(units)),
+		BySite:  make(map[string]string, len(sites)),
+		Sites:   make(map[string]string, len(sites)),
 		Clashes: map[string]error{},
 	}
 	var others []string
-	for _, unit := range units {
-		natural := grid + "-" + unit
+	for _, site := range sites {
+		natural := grid + "-" + site
 		if k.CheckName(natural) != "" {
-			others = append(others, unit)
+			others = append(others, site)
 			continue
 		}
-		if !known.Exists(natural) && (known.Taken(unit) || known.Exists(k.AlternativeChildName(grid, unit))) {
-			others = append(others, unit)
+		if !known.Exists(natural) && (known.Taken(site) || known.Exists(k.AlternativeChildName(grid, site))) {
+			others = append(others, site)
 			continue
 		}
-		n.ByUnit[unit], n.Units[natural] = natural, unit
+		n.BySite[site], n.Sites[natural] = natural, site
 	}
-	for _, unit := range others {
-		name := k.AlternativeChildName(grid, unit)
-		if other, ok := n.Units[name]; ok {
-			n.Clashes[unit] = Errorf(v1.ReasonNameConflict,
-				"the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
+	for _, site := range others {
+		name := k.AlternativeChildName(grid, site)
+		if other, ok := n.Sites[name]; ok {
+			n.Clashes[site] = Errorf(v1.ReasonNameConflict,
+				"the name %s for the %s of this site is that of site %s; give one of the two sites another name",
 				name, k.Child.Kind, other)
 			continue
 		}
-		n.ByUnit[unit], n.Units[name] = name, unit
+		n.BySite[site], n.Sites[name] = name, site
 	}
 	return n
 }

@@ -15,21 +15,21 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// NodesOf gives the labels of the nodes of a unit.
-type NodesOf func(unit string) []map[string]string
+// NodesOf gives the labels of the nodes of a site.
+type NodesOf func(site string) []map[string]string
 
 // Merge applies a strategic merge patch to the spec of a workload, both decoded, and returns the result. It may change
 // the spec.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
-// Context is what a unit's template follows from besides the grid. Either may be nil: then no nodeSelector matches, and
+// Context is what a site's template follows from besides the grid. Either may be nil: then no nodeSelector matches, and
 // a patch is an error.
 type Context struct {
 	Nodes NodesOf
 	Merge Merge
 }
 
-// matcher matches units against a UnitSelector.
+// matcher matches sites against a SiteSelector.
 type matcher struct {
 	names    map[string]bool
 	patterns []string
@@ -37,7 +37,7 @@ type matcher struct {
 	nodes labels.Selector
 }
 
-func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
+func newMatcher(selector *v1.SiteSelector) (*matcher, error) {
 	m := &matcher{names: map[string]bool{}}
 	for _, name := range selector.Names {
 		if !strings.ContainsAny(name, `*?[\`) {
@@ -57,25 +57,25 @@ func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
 	return m, err
 }
 
-// matches reports whether the selector selects a unit.
-func (m *matcher) matches(unit string, nodes NodesOf) bool {
-	if m.names[unit] {
+// matches reports whether the selector selects a site.
+func (m *matcher) matches(site string, nodes NodesOf) bool {
+	if m.names[site] {
 		return true
 	}
 	for _, pattern := range m.patterns {
-		if ok, _ := path.Match(pattern, unit); ok { // newMatcher has checked the pattern
+		if ok, _ := path.Match(pattern, site); ok { // newMatcher has checked the pattern
 			return true
 		}
 	}
 	if m.nodes == nil || nodes == nil {
 		return false
 	}
-	return slices.ContainsFunc(nodes(unit), func(of map[string]string) bool { return m.nodes.Matches(labels.Set(of)) })
+	return slices.ContainsFunc(nodes(site), func(of map[string]string) bool { return m.nodes.Matches(labels.Set(of)) })
 }
 
-// Waves knows the wave of every unit.
+// Waves knows the wave of every site.
 type Waves struct {
-	matchers []*matcher // nil for the wave that has all other units
+	matchers []*matcher // nil for the wave that has all other sites
 	nodes    NodesOf
 }
 
@@ -84,10 +84,10 @@ func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
 	w := &Waves{nodes: nodes}
 	for i := range rollout.Waves {
 		var m *matcher
-		if units := rollout.Waves[i].Units; units != nil {
+		if sites := rollout.Waves[i].Sites; sites != nil {
 			var err error
-			if m, err = newMatcher(units); err != nil {
-				return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].units: %v", rollout.Waves[i].Name,
+			if m, err = newMatcher(sites); err != nil {
+				return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].sites: %v", rollout.Waves[i].Name,
 					err)
 			}
 		}
@@ -96,21 +96,21 @@ func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
 	return w, nil
 }
 
-// Of returns the index of a unit's wave; the number of waves for a unit that is in none.
-func (w *Waves) Of(unit string) int {
+// Of returns the index of a site's wave; the number of waves for a site that is in none.
+func (w *Waves) Of(site string) int {
 	rest := len(w.matchers)
 	for i, m := range w.matchers {
 		switch {
 		case m == nil:
 			rest = i
-		case m.matches(unit, w.nodes):
+		case m.matches(site, w.nodes):
 			return i
 		}
 	}
 	return rest
 }
 
-// NamedTwice returns the names of units that several waves list, sorted. Patterns do not count.
+// NamedTwice returns the names of sites that several waves list, sorted. Patterns do not count.
 func (w *Waves) NamedTwice() []string {
 	waves := map[string]int{}
 	for _, m := range w.matchers {
@@ -124,48 +124,48 @@ func (w *Waves) NamedTwice() []string {
 	return slices.Sorted(maps.Keys(waves))
 }
 
-// Idle returns the names of the overrides that select none of the units.
-func (t *Templates) Idle(units []string) []string {
+// Idle returns the names of the overrides that select none of the sites.
+func (t *Templates) Idle(sites []string) []string {
 	var idle []string
 	for i, m := range t.matchers {
-		if !slices.ContainsFunc(units, func(unit string) bool { return m.matches(unit, t.context.Nodes) }) {
+		if !slices.ContainsFunc(sites, func(site string) bool { return m.matches(site, t.context.Nodes) }) {
 			idle = append(idle, t.spec.Overrides[i].Name)
 		}
 	}
 	return idle
 }
 
-// match reads which units the overrides select.
+// match reads which sites the overrides select.
 func (t *Templates) match() error {
 	for i := range t.spec.Overrides {
-		m, err := newMatcher(&t.spec.Overrides[i].Units)
+		m, err := newMatcher(&t.spec.Overrides[i].Sites)
 		if err != nil {
-			t.matchers = nil // the units tell of it
-			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].units: %v", t.spec.Overrides[i].Name, err)
+			t.matchers = nil // the sites tell of it
+			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v", t.spec.Overrides[i].Name, err)
 		}
 		t.matchers = append(t.matchers, m)
 	}
 	return nil
 }
 
-func (t *Templates) overridesOf(unit string) (all []*v1.Override) {
+func (t *Templates) overridesOf(site string) (all []*v1.Override) {
 	for i, m := range t.matchers {
-		if m.matches(unit, t.context.Nodes) {
+		if m.matches(site, t.context.Nodes) {
 			all = append(all, &t.spec.Overrides[i])
 		}
 	}
 	return all
 }
 
-// Variant names what a unit's template is made of: the units with the same variant have the same template. It is the
+// Variant names what a site's template is made of: the sites with the same variant have the same template. It is the
 // names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
-func (t *Templates) Variant(unit string) string {
-	overrides := t.overridesOf(unit)
+func (t *Templates) Variant(site string) string {
+	overrides := t.overridesOf(site)
 	names := make([]string, len(overrides))
 	for i, o := range overrides {
 		names[i] = o.Name
 	}
-	return strings.Join(names, ",") + "/" + TemplateName(t.spec, unit)
+	return strings.Join(names, ",") + "/" + TemplateName(t.spec, site)
 }
 
 // Parts returns the name of the template of a variant, and those of the overrides that change it.

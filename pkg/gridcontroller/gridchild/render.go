@@ -35,7 +35,7 @@ type Child struct {
 func CheckKey(key string) error {
 	if key == "" {
 		return Errorf(v1.ReasonInvalidKey,
-			"spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
+			"spec.gridUniqKey is empty; set it to the key of the node label whose values are the sites")
 	}
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s",
@@ -44,9 +44,9 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// TemplateName returns the name of the template that a unit gets; empty for spec.template.
-func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
-	name, ok := spec.Templates[unit]
+// TemplateName returns the name of the template that a site gets; empty for spec.template.
+func TemplateName(spec *v1.WorkloadGridSpec, site string) string {
+	name, ok := spec.Templates[site]
 	if !ok {
 		name = spec.DefaultTemplateName
 	}
@@ -56,7 +56,7 @@ func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
 	return string(name)
 }
 
-// UnusedTemplates returns the names of the templates in the pool that no unit can get, sorted.
+// UnusedTemplates returns the names of the templates in the pool that no site can get, sorted.
 func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 	used := map[string]bool{string(spec.DefaultTemplateName): true}
 	for _, name := range spec.Templates {
@@ -65,7 +65,7 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(spec.TemplatePool)), func(name string) bool { return used[name] })
 }
 
-// Templates are a grid's templates, decoded once for all units.
+// Templates are a grid's templates, decoded once for all sites.
 type Templates struct {
 	spec    *v1.WorkloadGridSpec
 	context Context
@@ -83,25 +83,25 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	return t
 }
 
-// Of returns a copy of the template that a unit gets, with its overrides and the tolerations of
+// Of returns a copy of the template that a site gets, with its overrides and the tolerations of
 // spec.tolerateUnreachable, for the caller to change.
-func (t *Templates) Of(unit string) (map[string]any, error) {
-	variant := t.Variant(unit)
+func (t *Templates) Of(site string) (map[string]any, error) {
+	variant := t.Variant(site)
 	if spec, ok := t.decoded[variant]; ok {
 		return runtime.DeepCopyJSON(spec), nil
 	}
 	if t.invalid != nil {
 		return nil, t.invalid
 	}
-	name := TemplateName(t.spec, unit)
+	name := TemplateName(t.spec, site)
 	template, where := t.spec.Template, "spec.template"
 	if name != "" {
 		var ok bool
 		where = "spec.templatePool." + name
 		if template, ok = t.spec.TemplatePool[name]; !ok {
 			by := "spec.defaultTemplateName names it"
-			if _, ok := t.spec.Templates[unit]; ok {
-				by = "spec.templates." + unit + " names it"
+			if _, ok := t.spec.Templates[site]; ok {
+				by = "spec.templates." + site + " names it"
 			}
 			return nil, Errorf(v1.ReasonTemplateNotFound,
 				"there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
@@ -111,7 +111,7 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	if p != nil {
 		return nil, p
 	}
-	for _, o := range t.overridesOf(unit) {
+	for _, o := range t.overridesOf(site) {
 		var err error
 		if spec, err = t.override(spec, o); err != nil {
 			return nil, err
@@ -126,11 +126,11 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	return runtime.DeepCopyJSON(spec), nil
 }
 
-// Replicas returns the replicas that a unit gets. set is false if its template leaves them to others.
-func (t *Templates) Replicas(unit string) (replicas int64, set bool, err error) {
-	variant := t.Variant(unit)
+// Replicas returns the replicas that a site gets. set is false if its template leaves them to others.
+func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) {
+	variant := t.Variant(site)
 	if t.decoded[variant] == nil {
-		if _, err := t.Of(unit); err != nil {
+		if _, err := t.Of(site); err != nil {
 			return 0, false, err
 		}
 	}
@@ -138,11 +138,11 @@ func (t *Templates) Replicas(unit string) (replicas int64, set bool, err error) 
 	return replicas, set, nil
 }
 
-// Mark returns the value of AnnotationVariant of a unit's child that has a revision; empty if labels of nodes do not
-// decide which overrides units get.
-func (t *Templates) Mark(unit, revision string) string {
-	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil }) {
-		return revision + "@" + t.Variant(unit)
+// Mark returns the value of AnnotationVariant of a site's child that has a revision; empty if labels of nodes do not
+// decide which overrides sites get.
+func (t *Templates) Mark(site, revision string) string {
+	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
+		return revision + "@" + t.Variant(site)
 	}
 	return ""
 }
@@ -168,9 +168,9 @@ type Owner struct {
 	Key string
 	// Fallback has the fallbackKeys of a ServiceGrid.
 	Fallback []string
-	// UnitInPods is set if the pods have the unit as a label, UnitInSelector if the workload's selector has it too.
-	UnitInPods, UnitInSelector bool
-	// Revision is the revision that the child's template is of; empty without a rollout. Variant names the unit's
+	// SiteInPods is set if the pods have the site as a label, SiteInSelector if the workload's selector has it too.
+	SiteInPods, SiteInSelector bool
+	// Revision is the revision that the child's template is of; empty without a rollout. Variant names the site's
 	// template and overrides, if labels of nodes decide on them.
 	Revision, Variant   string
 	Labels, Annotations map[string]string
@@ -187,22 +187,22 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 		return o
 	}
 	spec, _ := v1.Workload(grid)
-	o.Key, o.UnitInPods, o.UnitInSelector = spec.GridUniqKey, spec.UnitLabel, spec.UnitLabel
+	o.Key, o.SiteInPods, o.SiteInSelector = spec.GridUniqKey, spec.SiteLabel, spec.SiteLabel
 	return o
 }
 
 // OfChild returns the Owner for one child, of a revision and a variant. selects says whether its selector names the
-// unit: a selector cannot be changed, so a workload that is adopted keeps its own.
+// site: a selector cannot be changed, so a workload that is adopted keeps its own.
 func (o *Owner) OfChild(selects bool, revision, variant string) *Owner {
 	of := *o
-	of.UnitInSelector, of.UnitInPods = selects, o.UnitInPods || selects
+	of.SiteInSelector, of.SiteInPods = selects, o.SiteInPods || selects
 	of.Revision, of.Variant = revision, variant
 	return &of
 }
 
-// SelectsUnit reports whether the selector of a live workload names the unit.
-func SelectsUnit(live *unstructured.Unstructured) bool {
-	_, found, err := unstructured.NestedString(live.Object, "spec", "selector", "matchLabels", v1.LabelGridUnit)
+// SelectsSite reports whether the selector of a live workload names the site.
+func SelectsSite(live *unstructured.Unstructured) bool {
+	_, found, err := unstructured.NestedString(live.Object, "spec", "selector", "matchLabels", v1.LabelGridSite)
 	return found && err == nil
 }
 
@@ -227,9 +227,9 @@ func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 	}
 }
 
-// OfUnit renders the child of one unit. It changes template, which becomes part of the result.
-func OfUnit(o *Owner, unit, name string, template map[string]any) (*Child, error) {
-	if err := checkName(o, name, unit); err != nil {
+// OfSite renders the child of one site. It changes template, which becomes part of the result.
+func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
+	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}
 	for _, place := range []struct {
@@ -238,8 +238,8 @@ func OfUnit(o *Owner, unit, name string, template map[string]any) (*Child, error
 		path []string
 	}{
 		{true, o.Key, []string{"template", "spec", "nodeSelector"}},
-		{o.UnitInSelector, v1.LabelGridUnit, []string{"selector", "matchLabels"}},
-		{o.UnitInPods, v1.LabelGridUnit, []string{"template", "metadata", "labels"}},
+		{o.SiteInSelector, v1.LabelGridSite, []string{"selector", "matchLabels"}},
+		{o.SiteInPods, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
 	} {
 		if !place.here {
 			continue
@@ -248,7 +248,7 @@ func OfUnit(o *Owner, unit, name string, template map[string]any) (*Child, error
 		if err != nil {
 			return nil, err
 		}
-		labels[place.key] = unit
+		labels[place.key] = site
 	}
 	annotations := map[string]string{}
 	if o.Revision != "" {
@@ -257,7 +257,7 @@ func OfUnit(o *Owner, unit, name string, template map[string]any) (*Child, error
 	if o.Variant != "" {
 		annotations[v1.AnnotationVariant] = o.Variant
 	}
-	return newChild(o, name, unit, annotations, template)
+	return newChild(o, name, site, annotations, template)
 }
 
 // object returns the object at a path of a template, and adds it if it is missing.
@@ -274,7 +274,7 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 		object, ok := value.(map[string]any)
 		if !ok {
 			return nil, Errorf(v1.ReasonInvalidTemplate,
-				"%s is not an object but %v; the unit cannot be written into it", at, value)
+				"%s is not an object but %v; the site cannot be written into it", at, value)
 		}
 		inner = object
 	}
@@ -312,7 +312,7 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 	return newChild(o, name, "", annotations, spec)
 }
 
-func checkName(o *Owner, name, unit string) error {
+func checkName(o *Owner, name, site string) error {
 	// The name of the grid is the value of a label of its children.
 	if problems := validation.IsValidLabelValue(o.Name); len(problems) > 0 {
 		return Errorf(v1.ReasonInvalidName,
@@ -322,25 +322,25 @@ func checkName(o *Owner, name, unit string) error {
 	if why == "" {
 		return nil
 	}
-	if unit == "" {
+	if site == "" {
 		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name",
 			name, o.Child.Kind, why)
 	}
 	return Errorf(v1.ReasonInvalidName,
-		"%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
-		name, o.Child.Kind, why, o.Key, unit)
+		"%q cannot be the name of a %s: %s; give the grid, or the site (label %s=%s on its nodes), another name",
+		name, o.Child.Kind, why, o.Key, site)
 }
 
 // newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
 // annotations.
-func newChild(o *Owner, name, unit string, annotations map[string]string, spec map[string]any) (*Child, error) {
+func newChild(o *Owner, name, site string, annotations map[string]string, spec map[string]any) (*Child, error) {
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
 	labels[v1.LabelGridSelector] = o.Name
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
-	delete(labels, v1.LabelGridUnit)
-	if unit != "" {
-		labels[v1.LabelGridUnit] = unit // valid, because it is the value of a node's label
+	delete(labels, v1.LabelGridSite)
+	if site != "" {
+		labels[v1.LabelGridSite] = site // valid, because it is the value of a node's label
 	}
 	if labels[v1.LabelGridUniqKey] != o.Key {
 		annotations[v1.AnnotationGridUniqKey] = o.Key

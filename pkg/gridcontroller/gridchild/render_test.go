@@ -26,13 +26,13 @@ func demoOwner() *Owner {
 	}
 }
 
-func desire(t *testing.T, o *Owner, template, unit string) *Child {
+func desire(t *testing.T, o *Owner, template, site string) *Child {
 	t.Helper()
 	decoded, p := decodeTemplate(raw(template), "spec.template")
 	if p != nil {
 		t.Fatal(p)
 	}
-	d, p := OfUnit(o, unit, o.Name+"-"+unit, decoded)
+	d, p := OfSite(o, site, o.Name+"-"+site, decoded)
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -46,7 +46,7 @@ func TestWorkloadChild(t *testing.T) {
 	want := `{"apiVersion":"apps/v1","kind":"Deployment",
 		"metadata":{"name":"demo-east","namespace":"shop",
 			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1",
-				"superedge.io/grid-unit":"east"},
+				"superedge.io/grid-site":"east"},
 			"annotations":{"superedge.io/applied-digest":"` + d.Digest + `"},
 			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1",
 				"controller":true,"blockOwnerDeletion":true}]},
@@ -61,30 +61,30 @@ func TestWorkloadChild(t *testing.T) {
 	}
 }
 
-// TestNothingIsSharedBetweenUnits: with a nodeSelector of the user's, SuperEdge's controller put all units' pods
-// into the last unit, and wrote the children's labels into the grid's.
-func TestNothingIsSharedBetweenUnits(t *testing.T) {
+// TestNothingIsSharedBetweenSites: with a nodeSelector of the user's, SuperEdge's controller put all sites' pods
+// into the last site, and wrote the children's labels into the grid's.
+func TestNothingIsSharedBetweenSites(t *testing.T) {
 	const template = `{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}}`
 	o := demoOwner()
 	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
 	templates := NewTemplates(spec, Context{})
 	children := map[string]*Child{}
-	for _, unit := range []string{"east", "west", "north"} {
-		decoded, p := templates.Of(unit)
+	for _, site := range []string{"east", "west", "north"} {
+		decoded, p := templates.Of(site)
 		if p != nil {
 			t.Fatal(p)
 		}
-		if children[unit], p = OfUnit(o, unit, o.Name+"-"+unit, decoded); p != nil {
+		if children[site], p = OfSite(o, site, o.Name+"-"+site, decoded); p != nil {
 			t.Fatal(p)
 		}
 	}
-	for unit, d := range children {
+	for site, d := range children {
 		got, _, err := unstructured.NestedStringMap(d.Object.Object, "spec", "template", "spec", "nodeSelector")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := map[string]string{"disk": "ssd", "zone1": unit}; !maps.Equal(got, want) {
-			t.Errorf("unit %s: got the nodeSelector %v", unit, got)
+		if want := map[string]string{"disk": "ssd", "zone1": site}; !maps.Equal(got, want) {
+			t.Errorf("site %s: got the nodeSelector %v", site, got)
 		}
 	}
 	if string(spec.Template.Raw) != template || !maps.Equal(o.Labels, demoOwner().Labels) ||
@@ -158,16 +158,16 @@ func TestTemplates(t *testing.T) {
 			"east": "big", "west": "default", "south": "", "north": "absent", "up": "broken",
 		},
 	}
-	for unit, want := range map[string]string{
+	for site, want := range map[string]string{
 		"east": "big", "west": "template", "south": "template", "other": "small",
 		"north": v1.ReasonTemplateNotFound, "up": v1.ReasonInvalidTemplate,
 	} {
-		got, p := NewTemplates(spec, Context{}).Of(unit)
+		got, p := NewTemplates(spec, Context{}).Of(site)
 		switch {
 		case p != nil && Tellable(p).Reason != want:
-			t.Errorf("%s: got %+v, want %s", unit, p, want)
+			t.Errorf("%s: got %+v, want %s", site, p, want)
 		case p == nil && got["a"] != want:
-			t.Errorf("%s: got %v, want %s", unit, got, want)
+			t.Errorf("%s: got %v, want %s", site, got, want)
 		}
 	}
 	spec.DefaultTemplateName = "gone"
@@ -185,19 +185,19 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestNames: where grid and unit make no name another one is found; where the grid's own cannot be the value of a label
+// TestNames: where grid and site make no name another one is found; where the grid's own cannot be the value of a label
 // none is.
 func TestNames(t *testing.T) {
 	for _, k := range []v1.GridKind{v1.DeploymentGridKind, v1.StatefulSetGridKind, v1.DaemonSetGridKind} {
 		grid, o := k.Kind, demoOwner()
 		o.GridKind = k
-		for _, unit := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
-			if _, err := OfUnit(o, unit, k.ChildName("demo", unit), map[string]any{}); err != nil {
-				t.Errorf("%s, unit %s: %v", grid, unit, err)
+		for _, site := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
+			if _, err := OfSite(o, site, k.ChildName("demo", site), map[string]any{}); err != nil {
+				t.Errorf("%s, site %s: %v", grid, site, err)
 			}
 		}
 		o.Name = strings.Repeat("g", 64)
-		_, err := OfUnit(o, "east", k.ChildName(o.Name, "east"), map[string]any{})
+		_, err := OfSite(o, "east", k.ChildName(o.Name, "east"), map[string]any{})
 		if told := Tellable(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
 			t.Errorf("%s: got %v", grid, err)
 		}
@@ -219,7 +219,7 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = OfUnit(demoOwner(), "east", "demo-east", decoded); p == nil ||
+		if _, p = OfSite(demoOwner(), "east", "demo-east", decoded); p == nil ||
 			Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}

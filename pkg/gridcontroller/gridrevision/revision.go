@@ -33,7 +33,7 @@ type content struct {
 	TolerateUnreachable bool                       `json:"tolerateUnreachable,omitempty"`
 }
 
-// Revision is what a grid's units are made of, under a name.
+// Revision is what a grid's sites are made of, under a name.
 type Revision struct {
 	// Name is that of the ControllerRevision.
 	Name string
@@ -43,7 +43,7 @@ type Revision struct {
 }
 
 // Of is the revision of a grid's spec. Replicas are left out, because scaling is no change that has to be proven, and
-// so are templates of the pool that no unit can get: it does not change when autoDeleteUnusedTemplate removes them.
+// so are templates of the pool that no site can get: it does not change when autoDeleteUnusedTemplate removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
 		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
@@ -161,7 +161,7 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 		}
 		i := slices.IndexFunc(out.Overrides, func(of v1.Override) bool { return of.Name == o.Name })
 		if i < 0 {
-			i, out.Overrides = len(out.Overrides), append(out.Overrides, v1.Override{Name: o.Name, Units: o.Units})
+			i, out.Overrides = len(out.Overrides), append(out.Overrides, v1.Override{Name: o.Name, Sites: o.Sites})
 		}
 		out.Overrides[i].Replicas = o.Replicas
 		switch patch := out.Overrides[i].Patch; {
@@ -231,7 +231,7 @@ func (r Revision) scaleless() []byte {
 	return data
 }
 
-// AtOnce returns the value of the annotation that gives a revision to all units without waves. It is good for one
+// AtOnce returns the value of the annotation that gives a revision to all sites without waves. It is good for one
 // generation of the grid: whoever goes to the same revision again later does so in waves.
 func AtOnce(revision string, generation int64) string {
 	return fmt.Sprintf("%s/%d", revision, generation)

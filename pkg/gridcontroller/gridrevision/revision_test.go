@@ -23,7 +23,7 @@ func of(t *testing.T, kind, grid string, spec *v1.WorkloadGridSpec) Revision {
 	return r
 }
 
-// TestOf: a revision follows from what units are made of, however that is written, and from nothing else.
+// TestOf: a revision follows from what sites are made of, however that is written, and from nothing else.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	spec := func(change func(*v1.WorkloadGridSpec)) *v1.WorkloadGridSpec {
@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 		"the order of keys": {func(s *v1.WorkloadGridSpec) {
 			s.Template = raw(`{ "a": {"y":2, "x":1}, "b": 9007199254740993, "replicas": 4 }`)
 		}, true},
-		"a template that no unit gets": {func(s *v1.WorkloadGridSpec) { delete(s.TemplatePool, "unused") }, true},
+		"a template that no site gets": {func(s *v1.WorkloadGridSpec) { delete(s.TemplatePool, "unused") }, true},
 		"the rollout": {func(s *v1.WorkloadGridSpec) {
 			s.Rollout, s.RevisionHistoryLimit = &v1.Rollout{Paused: true}, ptr.To[int32](3)
 		}, true},

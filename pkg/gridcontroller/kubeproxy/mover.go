@@ -30,7 +30,7 @@ const (
 
 // mover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
 // that label: a node that is labelled before there is an image of the wrapper keeps a kube-proxy that works. A wrapper
-// that is not ready later changes nothing, because kube-proxy keeps its rules then. Where the wrapper is a unit of
+// that is not ready later changes nothing, because kube-proxy keeps its rules then. Where the wrapper is a site of
 // systemd kube-proxy has moved already, and the label keeps it there when the wrapper becomes a pod.
 type mover struct {
 	// cache has the nodes, live is the API server.

@@ -15,19 +15,19 @@ func fleet(sites int) *world {
 	w := emptyWorld(1)
 	w.now = w.now.Add(8 * time.Hour)
 	soak := &metav1.Duration{Duration: 30 * time.Minute}
-	some := &v1.UnitSelector{Names: []string{"x"}}
+	some := &v1.SiteSelector{Names: []string{"x"}}
 	w.in = Input{Deadline: deadline, Rollout: &v1.Rollout{Waves: []v1.Wave{
-		{Name: "canary", Units: some, Soak: soak}, {Name: "tenth", Units: some, Soak: soak}, {Name: "rest", Soak: soak},
+		{Name: "canary", Sites: some, Soak: soak}, {Name: "tenth", Sites: some, Soak: soak}, {Name: "rest", Soak: soak},
 	}}}
 	for i := range sites {
-		unit := Unit{Name: fmt.Sprintf("unit%03d", i), Wave: 2}
+		planned := Site{Name: fmt.Sprintf("site%03d", i), Wave: 2}
 		if i < sites/10 {
-			unit.Wave = 1
+			planned.Wave = 1
 		}
 		if i < 3 {
-			unit.Wave = 0
+			planned.Wave = 0
 		}
-		w.sites = append(w.sites, &site{unit: unit, proven: map[string]bool{}, readyDelay: time.Minute})
+		w.sites = append(w.sites, &site{site: planned, proven: map[string]bool{}, readyDelay: time.Minute})
 	}
 	return w
 }
@@ -104,7 +104,7 @@ func TestCutOffByTheChange(t *testing.T) {
 	w.edit("r2", "a change")
 	w.fault["r2"] = map[string]fault{}
 	for _, s := range w.sites {
-		w.fault["r2"][s.unit.Name] = cutsOff
+		w.fault["r2"][s.site.Name] = cutsOff
 	}
 	w.minutes(3*24*60, func() {})
 	cut := 0

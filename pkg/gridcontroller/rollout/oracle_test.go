@@ -47,14 +47,14 @@ const (
 	faults
 )
 
-// site is a unit of the world, with what is so there.
+// site is a site of the world, with what is so there.
 type site struct {
-	unit Unit
+	site Site
 	// silentAt is since when nobody hears the site; zero if it is heard. returnedAt is when it was last heard again.
 	silentAt, returnedAt time.Time
 	// reportAt is when its kubelet reports after that.
 	reportAt time.Time
-	// undone is set if it has gone back from the spec's revision, because units failed.
+	// undone is set if it has gone back from the spec's revision, because sites failed.
 	undone bool
 	// seen is the revision of the workload that the site knows. learnAt is when it learns of another one.
 	seen    string
@@ -82,10 +82,10 @@ type world struct {
 	now   time.Time
 	sites []*site
 	in    Input
-	// fault is what a revision does to a site: fault[revision][unit].
+	// fault is what a revision does to a site: fault[revision][site].
 	fault map[string]map[string]fault
 	made  int
-	// accepted are units that a person accepts in this attempt; approved the waves that a person lets pass; skip is set
+	// accepted are sites that a person accepts in this attempt; approved the waves that a person lets pass; skip is set
 	// if a person has put the revision everywhere at once.
 	accepted, approved map[string]bool
 	skip               bool
@@ -122,7 +122,7 @@ func newWorld(seed uint64) *world {
 		spec.MaxFailures = ptr.To(intstr.FromInt32(n))
 	}
 	for i := range 1 + w.rand.IntN(3) {
-		wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Units: &v1.UnitSelector{Names: []string{"x"}}}
+		wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Sites: &v1.SiteSelector{Names: []string{"x"}}}
 		if w.rand.IntN(2) == 0 {
 			wave.MaxUnavailable = ptr.To(intstr.FromInt32(1 + w.rand.Int32N(3)))
 		}
@@ -149,9 +149,9 @@ func newWorld(seed uint64) *world {
 }
 
 func (w *world) join(i int) {
-	unit := Unit{Name: fmt.Sprintf("unit%02d", i), Wave: min(i/2, w.rand.IntN(len(w.in.Rollout.Waves)+1))}
+	planned := Site{Name: fmt.Sprintf("site%02d", i), Wave: min(i/2, w.rand.IntN(len(w.in.Rollout.Waves)+1))}
 	w.sites = append(w.sites, &site{
-		unit: unit, proven: map[string]bool{}, readyDelay: time.Duration(5+w.rand.IntN(50)) * time.Second,
+		site: planned, proven: map[string]bool{}, readyDelay: time.Duration(5+w.rand.IntN(50)) * time.Second,
 	})
 }
 
@@ -164,7 +164,7 @@ func (w *world) revise() {
 		share := 1 + w.rand.IntN(4)
 		for _, s := range w.sites {
 			if w.rand.IntN(share) == 0 && (kind != cutsUp && kind != breaks || w.soak(s) > 0) {
-				truth[s.unit.Name] = kind
+				truth[s.site.Name] = kind
 			}
 		}
 	}
@@ -173,14 +173,14 @@ func (w *world) revise() {
 }
 
 func (w *world) soak(s *site) time.Duration {
-	if s.unit.Wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[s.unit.Wave].Soak != nil {
-		return w.in.Rollout.Waves[s.unit.Wave].Soak.Duration
+	if s.site.Wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[s.site.Wave].Soak != nil {
+		return w.in.Rollout.Waves[s.site.Wave].Soak.Duration
 	}
 	return 0
 }
 
 func (w *world) checks(s *site) bool {
-	return s.unit.Wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[s.unit.Wave].Check != nil
+	return s.site.Wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[s.site.Wave].Check != nil
 }
 
 func (w *world) note(format string, args ...any) {
@@ -196,7 +196,7 @@ func (w *world) heard(s *site) bool { return s.silentAt.IsZero() }
 func (w *world) goSilent(s *site) {
 	if w.heard(s) {
 		s.silentAt = w.now
-		w.note("%s falls silent", s.unit.Name)
+		w.note("%s falls silent", s.site.Name)
 	}
 }
 
@@ -209,21 +209,21 @@ func (w *world) hear(s *site) {
 	}
 	s.silentAt, s.returnedAt = time.Time{}, w.now
 	s.reportAt = w.now.Add(time.Duration(w.rand.IntN(10)) * time.Second)
-	w.note("%s is heard again", s.unit.Name)
+	w.note("%s is heard again", s.site.Name)
 }
 
 // live lets a site live for a second: it learns of its workload, starts pods, and these do what the revision does.
 func (w *world) live(s *site) {
-	if s.unit.Exists && w.heard(s) && s.seen != s.unit.Revision {
+	if s.site.Exists && w.heard(s) && s.seen != s.site.Revision {
 		switch {
 		case s.learnAt.IsZero():
 			s.learnAt = w.now.Add(time.Duration(1+w.rand.IntN(5)) * time.Second)
 		case !w.now.Before(s.learnAt):
-			s.seen, s.podAt, s.readyAt, s.learnAt = s.unit.Revision, w.now, time.Time{}, time.Time{}
+			s.seen, s.podAt, s.readyAt, s.learnAt = s.site.Revision, w.now, time.Time{}, time.Time{}
 			s.was = false
 			s.api = corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Name: s.unit.Name, CreationTimestamp: metav1.NewTime(w.now)},
-				Spec:       corev1.PodSpec{NodeName: s.unit.Name},
+				ObjectMeta: metav1.ObjectMeta{Name: s.site.Name, CreationTimestamp: metav1.NewTime(w.now)},
+				Spec:       corev1.PodSpec{NodeName: s.site.Name},
 			}
 			w.report(s)
 		}
@@ -235,7 +235,7 @@ func (w *world) live(s *site) {
 		s.reportAt = time.Time{}
 		w.report(s)
 	}
-	age, kind := w.now.Sub(s.podAt)-s.readyDelay, w.fault[s.seen][s.unit.Name]
+	age, kind := w.now.Sub(s.podAt)-s.readyDelay, w.fault[s.seen][s.site.Name]
 	ready := age >= 0
 	switch kind {
 	case dead:
@@ -285,7 +285,7 @@ func (w *world) report(s *site) {
 			since = s.returnedAt
 		}
 		started := s.podAt
-		if kind := w.fault[s.seen][s.unit.Name]; kind == flaps || kind == crashes {
+		if kind := w.fault[s.seen][s.site.Name]; kind == flaps || kind == crashes {
 			started = s.readyAt
 		}
 		s.api.Status.Conditions = append(s.api.Status.Conditions, corev1.PodCondition{
@@ -298,8 +298,8 @@ func (w *world) report(s *site) {
 }
 
 // look is what the controller sees of a site.
-func (w *world) look(s *site) Unit {
-	u := s.unit
+func (w *world) look(s *site) Site {
+	u := s.site
 	if w.now.Before(s.until) {
 		u.Revision = s.before
 	}
@@ -307,7 +307,7 @@ func (w *world) look(s *site) Unit {
 		u.Silent, u.SilentSince = true, at
 	}
 	_, sound := unbrokenSince(&s.api, Node{})
-	u.Ready = u.Exists && !u.Silent && s.seen == s.unit.Revision && u.Revision == s.unit.Revision && (sound || u.Idle)
+	u.Ready = u.Exists && !u.Silent && s.seen == s.site.Revision && u.Revision == s.site.Revision && (sound || u.Idle)
 	if sound && !s.was {
 		s.was, s.best = true, w.now
 	}
@@ -315,7 +315,7 @@ func (w *world) look(s *site) Unit {
 	switch {
 	case u.Silent:
 	case u.Revision != w.in.Revision && w.fault[w.in.Revision][u.Name] == refused &&
-		(w.in.Revision == w.in.Current || slices.Contains(w.in.listedUnits(), u.Name)):
+		(w.in.Revision == w.in.Current || slices.Contains(w.in.listedSites(), u.Name)):
 		u.Broken, u.Tried = "the API server refuses it", w.in.Revision
 	case u.Ready:
 	case u.Exists && w.now.Sub(s.best) >= deadline && w.now.Sub(s.returnedAt) >= deadline:
@@ -324,10 +324,10 @@ func (w *world) look(s *site) Unit {
 	return u
 }
 
-func (in Input) listedUnits() []string {
+func (in Input) listedSites() []string {
 	var all []string
 	if in.Status != nil && in.Update == in.Revision {
-		for _, u := range in.Status.Units {
+		for _, u := range in.Status.Sites {
 			all = append(all, u.Name)
 		}
 	}
@@ -343,29 +343,29 @@ func (w *world) edit(revision, why string) {
 	}
 	w.in.Revision, w.back = revision, revision == w.in.Current
 	for _, s := range w.sites {
-		s.had, s.undone = s.unit.Exists && s.unit.Revision == revision, false
+		s.had, s.undone = s.site.Exists && s.site.Revision == revision, false
 	}
 	w.outageAccepted, w.began, w.over = time.Time{}, map[int]bool{}, map[int]bool{}
 }
 
 // pass is one reconciliation. Its writes are lost if the controller is stopped in it.
 func (w *world) pass(stopped int) Plan {
-	w.in.Now, w.in.Units = w.now, nil
+	w.in.Now, w.in.Sites = w.now, nil
 	for _, s := range w.sites {
-		w.in.Units = append(w.in.Units, w.look(s))
+		w.in.Sites = append(w.in.Sites, w.look(s))
 	}
 	plan := New(w.in)
 	if len(plan.Ask) > 0 || len(plan.Checks) > 0 {
 		for i, s := range w.sites {
-			if slices.Contains(plan.Checks, s.unit.Name) && w.rand.IntN(4) == 0 {
-				bad := w.fault[s.seen][s.unit.Name] == unchecked
-				w.in.Units[i].Check = &CheckResult{Passed: !bad, Failed: bad, Message: "BackoffLimitExceeded"}
+			if slices.Contains(plan.Checks, s.site.Name) && w.rand.IntN(4) == 0 {
+				bad := w.fault[s.seen][s.site.Name] == unchecked
+				w.in.Sites[i].Check = &CheckResult{Passed: !bad, Failed: bad, Message: "BackoffLimitExceeded"}
 			}
-			asked := slices.IndexFunc(plan.Ask, func(of v1.RolloutUnit) bool { return of.Name == s.unit.Name })
+			asked := slices.IndexFunc(plan.Ask, func(of v1.RolloutSite) bool { return of.Name == s.site.Name })
 			if asked >= 0 {
-				of, u := plan.Ask[asked], &w.in.Units[i]
+				of, u := plan.Ask[asked], &w.in.Sites[i]
 				node := Node{Silent: u.Silent, ReadyAt: s.returnedAt}
-				pods := Ask([]corev1.Pod{s.api}, map[string]Node{s.unit.Name: node}, of.Since.Time,
+				pods := Ask([]corev1.Pod{s.api}, map[string]Node{s.site.Name: node}, of.Since.Time,
 					ptr.Deref(of.ReadyTime, metav1.Time{}).Time)
 				u.Pods = &pods
 			}
@@ -376,26 +376,26 @@ func (w *world) pass(stopped int) Plan {
 		if stopped == i {
 			return plan
 		}
-		to, ok := plan.Revisions[s.unit.Name]
-		if !ok || s.unit.Held || to == s.unit.Revision && s.unit.Exists {
+		to, ok := plan.Revisions[s.site.Name]
+		if !ok || s.site.Held || to == s.site.Revision && s.site.Exists {
 			continue
 		}
-		if w.fault[to][s.unit.Name] == refused && to != "r1" {
+		if w.fault[to][s.site.Name] == refused && to != "r1" {
 			continue
 		}
-		s.before, s.until = s.unit.Revision, time.Time{}
-		if w.rand.IntN(4) == 0 && s.unit.Exists {
+		s.before, s.until = s.site.Revision, time.Time{}
+		if w.rand.IntN(4) == 0 && s.site.Exists {
 			s.until = w.now.Add(time.Duration(w.rand.IntN(3)) * time.Second)
 		}
 		if !plan.Status.AtOnce {
 			w.judgeStart(s, to)
 		}
-		if rolling := plan.Status.Phase == v1.RolloutRollingBack; rolling && s.unit.Revision == w.in.Revision {
+		if rolling := plan.Status.Phase == v1.RolloutRollingBack; rolling && s.site.Revision == w.in.Revision {
 			s.undone = true
 		}
-		s.had = s.had && to == s.unit.Revision
-		s.unit.Exists, s.unit.Revision, s.best = true, to, w.now
-		w.note("%s gets %s", s.unit.Name, to)
+		s.had = s.had && to == s.site.Revision
+		s.site.Exists, s.site.Revision, s.best = true, to, w.now
+		w.note("%s gets %s", s.site.Name, to)
 	}
 	if stopped >= 0 {
 		return plan
@@ -406,7 +406,7 @@ func (w *world) pass(stopped int) Plan {
 	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
 	if w.attempt == nil || !w.attempt.Equal(plan.Status.StartTime) {
 		w.approved, w.skip = map[string]bool{}, plan.Status.AtOnce
-		if w.of != w.in.Revision { // who resumes a rollout that has gone back has accepted units in the new attempt
+		if w.of != w.in.Revision { // who resumes a rollout that has gone back has accepted sites in the new attempt
 			w.accepted = map[string]bool{}
 		}
 		w.attempt, w.of, w.audible = plan.Status.StartTime, w.in.Revision, 0
@@ -426,51 +426,51 @@ func (w *world) blame(format string, args ...any) {
 	panic(violation(fmt.Sprintf(format, args...)))
 }
 
-// judgeStart judges that a site gets a revision: a later wave begins only after a unit of each earlier one has proven
+// judgeStart judges that a site gets a revision: a later wave begins only after a site of each earlier one has proven
 // it.
 func (w *world) judgeStart(s *site, to string) {
-	if to != w.in.Revision || to == w.in.Current || w.skip || w.in.Current == "" || !s.unit.Exists {
+	if to != w.in.Revision || to == w.in.Current || w.skip || w.in.Current == "" || !s.site.Exists {
 		return
 	}
 	if s.undone {
-		w.blame("%s gets %s again, from which it went back, and nobody has resumed that", s.unit.Name, to)
+		w.blame("%s gets %s again, from which it went back, and nobody has resumed that", s.site.Name, to)
 	}
 	w.judgeOutage(s)
-	first := !w.began[s.unit.Wave]
-	w.began[s.unit.Wave] = true
+	first := !w.began[s.site.Wave]
+	w.began[s.site.Wave] = true
 	failed := 0
-	for _, u := range w.in.Status.Units {
-		of := w.site(u.Name).unit
-		if u.State == v1.RolloutUnitFailed && !w.accepted[u.Name] && !of.Held && !of.Idle {
+	for _, u := range w.in.Status.Sites {
+		of := w.site(u.Name).site
+		if u.State == v1.RolloutSiteFailed && !w.accepted[u.Name] && !of.Held && !of.Idle {
 			failed++
 		}
 	}
-	for _, u := range w.in.Units { // those that had proven it, and are broken now
-		listed := slices.Contains(w.in.listedUnits(), u.Name)
+	for _, u := range w.in.Sites { // those that had proven it, and are broken now
+		listed := slices.Contains(w.in.listedSites(), u.Name)
 		if u.Broken != "" && u.Tried == to && !listed && !u.Silent && !u.Held && !u.Idle && !w.accepted[u.Name] {
 			failed++
 		}
 	}
 	if most := Share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); failed > most && w.in.Update == to {
-		w.blame("%s gets %s, and %d have failed with it; %d may", s.unit.Name, to, failed, most)
+		w.blame("%s gets %s, and %d have failed with it; %d may", s.site.Name, to, failed, most)
 	}
-	for wave := range s.unit.Wave {
+	for wave := range s.site.Wave {
 		if first && !w.over[wave] { // who gets the change later takes a place of the wave
 			w.judgeSuspects(wave, to)
 			w.over[wave] = true
 		}
 		some, proven := false, false
 		for _, other := range w.sites {
-			if other.unit.Wave == wave { // one that was scaled to 0 later has proven it all the same
-				some = some || !other.unit.Idle
+			if other.site.Wave == wave { // one that was scaled to 0 later has proven it all the same
+				some = some || !other.site.Idle
 				proven = proven || other.proven[to]
 			}
 		}
 		if some && !proven && !w.approved[fmt.Sprint(wave)] {
-			w.blame("%s of wave %d gets %s, and no unit of wave %d has proven it", s.unit.Name, s.unit.Wave, to, wave)
+			w.blame("%s of wave %d gets %s, and no site of wave %d has proven it", s.site.Name, s.site.Wave, to, wave)
 		}
 		if of := w.in.Rollout.Waves[wave]; of.Approval == v1.ApprovalManual && !w.approved[fmt.Sprint(wave)] {
-			w.blame("%s gets %s, and nobody approved of wave %d in this attempt", s.unit.Name, to, wave)
+			w.blame("%s gets %s, and nobody approved of wave %d in this attempt", s.site.Name, to, wave)
 		}
 	}
 }
@@ -492,31 +492,31 @@ func (w *world) judgeOutage(s *site) {
 			silent++
 		}
 	}
-	if 2*silent > w.audible && s.unit.Revision != w.in.Revision {
-		w.blame("%s gets %s, and %d of %d have fallen silent", s.unit.Name, w.in.Revision, silent, w.audible)
+	if 2*silent > w.audible && s.site.Revision != w.in.Revision {
+		w.blame("%s gets %s, and %d of %d have fallen silent", s.site.Name, w.in.Revision, silent, w.audible)
 	}
 }
 
-// judgeSuspects judges how many units of a wave have fallen silent with the change when a later one begins.
+// judgeSuspects judges how many sites of a wave have fallen silent with the change when a later one begins.
 func (w *world) judgeSuspects(wave int, to string) {
 	suspects := 0
-	p := &planner{Input: w.in, waves: make([][]*Unit, len(w.in.Rollout.Waves)+1)}
+	p := &planner{Input: w.in, waves: make([][]*Site, len(w.in.Rollout.Waves)+1)}
 	for _, s := range w.sites {
-		if s.unit.Wave != wave {
+		if s.site.Wave != wave {
 			continue
 		}
-		p.waves[wave] = append(p.waves[wave], &s.unit)
+		p.waves[wave] = append(p.waves[wave], &s.site)
 		_, silent := w.silence(s)
-		has := s.unit.Revision == to && s.seen == to
-		failed := slices.ContainsFunc(w.in.Status.Units, func(u v1.RolloutUnit) bool { // it counts as that
-			return u.Name == s.unit.Name && u.State == v1.RolloutUnitFailed
+		has := s.site.Revision == to && s.seen == to
+		failed := slices.ContainsFunc(w.in.Status.Sites, func(u v1.RolloutSite) bool { // it counts as that
+			return u.Name == s.site.Name && u.State == v1.RolloutSiteFailed
 		})
-		if silent && has && !s.proven[to] && !failed && !w.accepted[s.unit.Name] && !s.unit.Held && !s.unit.Idle {
+		if silent && has && !s.proven[to] && !failed && !w.accepted[s.site.Name] && !s.site.Held && !s.site.Idle {
 			suspects++
 		}
 	}
 	if most := p.silent(wave); suspects > most {
-		w.blame("%d units of wave %d have fallen silent with %s, and the next begins; %d may", suspects, wave, to, most)
+		w.blame("%d sites of wave %d have fallen silent with %s, and the next begins; %d may", suspects, wave, to, most)
 	}
 }
 
@@ -527,44 +527,44 @@ func (w *world) judge() {
 		return
 	}
 	failures := Share(w.in.Rollout.MaxFailures, "0%", len(w.sites))
-	p := &planner{Input: w.in, waves: make([][]*Unit, len(w.in.Rollout.Waves)+1)}
+	p := &planner{Input: w.in, waves: make([][]*Site, len(w.in.Rollout.Waves)+1)}
 	for _, s := range w.sites {
-		p.waves[s.unit.Wave] = append(p.waves[s.unit.Wave], &s.unit)
+		p.waves[s.site.Wave] = append(p.waves[s.site.Wave], &s.site)
 	}
 	for wave := range p.waves {
 		var bad []string
 		for _, s := range w.sites {
-			if s.unit.Wave != wave || rev == w.in.Current || w.skip || w.accepted[s.unit.Name] ||
-				!s.unit.Exists || s.unit.Idle {
+			if s.site.Wave != wave || rev == w.in.Current || w.skip || w.accepted[s.site.Name] ||
+				!s.site.Exists || s.site.Idle {
 				continue
 			}
-			if s.unit.Revision == rev && !s.proven[rev] && !s.had {
-				bad = append(bad, s.unit.Name)
+			if s.site.Revision == rev && !s.proven[rev] && !s.had {
+				bad = append(bad, s.site.Name)
 			}
 		}
 		if most := p.limit(wave) + p.silent(wave) + failures; len(bad) > most {
 			w.blame("wave %d has %v with %s, unproven; %d may be", wave, bad, rev, most)
 		}
 	}
-	for _, u := range w.in.Status.Units {
+	for _, u := range w.in.Status.Sites {
 		s := w.site(u.Name)
-		if u.State == v1.RolloutUnitFailed && w.fault[rev][u.Name] == works && s.readyDelay < deadline {
+		if u.State == v1.RolloutSiteFailed && w.fault[rev][u.Name] == works && s.readyDelay < deadline {
 			w.blame("%s is called failed (%s), and all is well there", u.Name, u.Message)
 		}
 	}
 	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip && !w.back {
 		for _, s := range w.sites {
-			never := s.unit.Exists && !s.unit.Idle && s.unit.Revision == rev && w.fault[rev][s.unit.Name] == dead
-			if never && !w.accepted[s.unit.Name] &&
-				len(w.in.Status.Units) == 0 && failures == 0 {
-				w.blame("complete, and %s never ran it", s.unit.Name)
+			never := s.site.Exists && !s.site.Idle && s.site.Revision == rev && w.fault[rev][s.site.Name] == dead
+			if never && !w.accepted[s.site.Name] &&
+				len(w.in.Status.Sites) == 0 && failures == 0 {
+				w.blame("complete, and %s never ran it", s.site.Name)
 			}
 		}
 	}
 }
 
 func (w *world) site(name string) *site {
-	i := slices.IndexFunc(w.sites, func(s *site) bool { return s.unit.Name == name })
+	i := slices.IndexFunc(w.sites, func(s *site) bool { return s.site.Name == name })
 	return w.sites[i]
 }
 
@@ -578,7 +578,7 @@ func (w *world) happen() {
 	case n < 8:
 		w.goSilent(w.pick())
 	case n < 40:
-		if s := w.pick(); w.fault[s.seen][s.unit.Name] != cutsOff && w.fault[s.seen][s.unit.Name] != cutsUp {
+		if s := w.pick(); w.fault[s.seen][s.site.Name] != cutsOff && w.fault[s.seen][s.site.Name] != cutsUp {
 			w.hear(s)
 		}
 	case n < 42: // a site that the change has cut off is repaired by hand
@@ -591,7 +591,7 @@ func (w *world) happen() {
 		}
 	case n < 47: // and back
 		for _, s := range w.sites {
-			if w.fault[s.seen][s.unit.Name] != cutsOff && w.fault[s.seen][s.unit.Name] != cutsUp {
+			if w.fault[s.seen][s.site.Name] != cutsOff && w.fault[s.seen][s.site.Name] != cutsUp {
 				w.hear(s)
 			}
 		}
@@ -612,15 +612,15 @@ func (w *world) happen() {
 		w.note("paused: %t", w.in.Rollout.Paused)
 	case n < 63 && w.hostile:
 		s := w.pick()
-		s.unit.Held = !s.unit.Held
-		w.note("%s held: %t", s.unit.Name, s.unit.Held)
+		s.site.Held = !s.site.Held
+		w.note("%s held: %t", s.site.Name, s.site.Held)
 	case n < 64 && w.hostile: // somebody scales it to 0, or up again
 		s := w.pick()
-		s.unit.Idle = !s.unit.Idle
-		w.accepted[s.unit.Name] = true
-		w.note("%s idle: %t", s.unit.Name, s.unit.Idle)
+		s.site.Idle = !s.site.Idle
+		w.accepted[s.site.Name] = true
+		w.note("%s idle: %t", s.site.Name, s.site.Idle)
 	case n < 65 && w.hostile && status != nil && status.Phase != v1.RolloutComplete: // somebody edits the status
-		status.Units = nil
+		status.Sites = nil
 		w.note("the list is lost")
 	case n < 67 && w.hostile && len(w.sites) < 20:
 		w.join(len(w.sites))
@@ -644,7 +644,7 @@ func (w *world) person(careful bool) {
 		wave := slices.IndexFunc(w.in.Rollout.Waves, func(of v1.Wave) bool { return of.Name == status.Wave })
 		kind := strings.TrimPrefix(status.Awaits, Approval(w.in.Revision, status.Wave, status.StartTime, ""))
 		if strings.HasPrefix(kind, "/silent") {
-			w.acceptAll(v1.RolloutUnitSuspect)
+			w.acceptAll(v1.RolloutSiteSuspect)
 		} else {
 			w.approved[fmt.Sprint(wave)] = true
 		}
@@ -655,7 +655,7 @@ func (w *world) person(careful bool) {
 			w.outageAccepted = w.now
 			break
 		}
-		w.acceptAll(v1.RolloutUnitFailed)
+		w.acceptAll(v1.RolloutSiteFailed)
 		for _, s := range w.sites {
 			s.undone = false
 		}
@@ -663,8 +663,8 @@ func (w *world) person(careful bool) {
 	}
 }
 
-func (w *world) acceptAll(state v1.RolloutUnitState) {
-	for _, u := range w.in.Status.Units {
+func (w *world) acceptAll(state v1.RolloutSiteState) {
+	for _, u := range w.in.Status.Sites {
 		if u.State == state {
 			w.accepted[u.Name] = true
 		}
@@ -700,7 +700,7 @@ func (w *world) settle() {
 	w.in.Rollout.Paused, w.hostile = false, false
 	for _, s := range w.sites {
 		w.hear(s)
-		s.unit.Held, s.unit.Idle = false, false
+		s.site.Held, s.site.Idle = false, false
 	}
 	for range 4000 {
 		w.last(5)
@@ -725,7 +725,7 @@ func (w *world) returns() {
 		w.last(5)
 		w.pass(-1)
 		if !slices.ContainsFunc(w.sites, func(s *site) bool {
-			return s.unit.Revision != w.in.Current && !s.unit.Held && w.fault[w.in.Current][s.unit.Name] != refused
+			return s.site.Revision != w.in.Current && !s.site.Held && w.fault[w.in.Current][s.site.Name] != refused
 		}) {
 			return
 		}
@@ -749,7 +749,7 @@ func play(seed uint64, steps int) (wrong string, log []string) {
 	return "", nil
 }
 
-// TestOracle plays random histories of fleets whose truth it knows: in no wave are more units unproven than the spec
+// TestOracle plays random histories of fleets whose truth it knows: in no wave are more sites unproven than the spec
 // allows, no wave begins without proof in the earlier ones, an approval is good once, silence alone fails nobody, what
 // ran everywhere reaches everyone, and what works completes.
 func TestOracle(t *testing.T) {

@@ -20,21 +20,21 @@ const (
 	// defaultMaxUnavailable is spec.rollout.waves[].maxUnavailable, defaultMaxSilent is maxSilent.
 	defaultMaxUnavailable = "25%"
 	defaultMaxSilent      = "10%"
-	// mostListed is the most units that a status lists.
+	// mostListed is the most sites that a status lists.
 	mostListed = 500
-	// namedUnits is how many units a message names.
-	namedUnits = 3
-	// outageWindow is the time within which outageLeast units, and more than one of outageShare that were heard when
+	// namedSites is how many sites a message names.
+	namedSites = 3
+	// outageWindow is the time within which outageLeast sites, and more than one of outageShare that were heard when
 	// the attempt began, have to fall silent to make an outage.
 	outageWindow = time.Minute
 	outageLeast  = 5
 	outageShare  = 10
 )
 
-// Unit is what is known of a unit.
-type Unit struct {
+// Site is what is known of a site.
+type Site struct {
 	Name string
-	// Wave is the index of its wave: len(Rollout.Waves) for a unit that no wave names.
+	// Wave is the index of its wave: len(Rollout.Waves) for a site that no wave names.
 	Wave int
 	// Exists: it has a workload, which nobody is to change if it is Held. Revision is that of the workload; empty if it
 	// is not known.
@@ -51,7 +51,7 @@ type Unit struct {
 	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince.
 	Silent      bool
 	SilentSince time.Time
-	// Pods is what the pods tell, see Plan.Ask. Check is what has come of the unit's check, see Plan.Checks. They are
+	// Pods is what the pods tell, see Plan.Ask. Check is what has come of the site's check, see Plan.Checks. They are
 	// nil if that is not known.
 	Pods  *Pods
 	Check *CheckResult
@@ -66,33 +66,33 @@ type CheckResult struct {
 // Input is what a plan follows from.
 type Input struct {
 	Rollout *v1.Rollout
-	// Revision is that of the grid's spec, Deadline its progressDeadlineSeconds. Units are in the order of their names.
+	// Revision is that of the grid's spec, Deadline its progressDeadlineSeconds. Sites are in the order of their names.
 	Revision string
 	Deadline time.Duration
-	Units    []Unit
+	Sites    []Site
 	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were last written.
 	// Gone: nothing is left of Current but its name.
 	Current, Update string
 	Gone            bool
 	Status          *v1.RolloutStatus
-	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all units get
+	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all sites get
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
 	Now                       time.Time
 }
 
-// Plan is what is to be done, and told. Units get a new revision only after the status was written that lists them: a
+// Plan is what is to be done, and told. Sites get a new revision only after the status was written that lists them: a
 // controller that restarts would otherwise take them for proven.
 type Plan struct {
-	// Revisions are those that the units should have. A unit that is not in it is to be left as it is. Current is the
+	// Revisions are those that the sites should have. A site that is not in it is to be left as it is. Current is the
 	// grid's new currentRevision.
 	Revisions map[string]string
 	Current   string
 	Status    *v1.RolloutStatus
-	// Ask are the units whose pods decide what comes next, as the status lists them. They are to be asked, and the plan
+	// Ask are the sites whose pods decide what comes next, as the status lists them. They are to be asked, and the plan
 	// to be made again.
-	Ask []v1.RolloutUnit
-	// Checks are the units whose check is to run.
+	Ask []v1.RolloutSite
+	// Checks are the sites whose check is to run.
 	Checks []string
 	// Again is when to look again if nothing happens; zero for never.
 	Again time.Time
@@ -104,17 +104,17 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
-	// waves are the units, by wave; the last one are those that no wave names. states are the states of the waves.
-	waves  [][]*Unit
+	// waves are the sites, by wave; the last one are those that no wave names. states are the states of the waves.
+	waves  [][]*Site
 	states []v1.WaveStatus
-	// listed are the units of status.units, written their states in the written status of this attempt.
-	listed  map[string]*v1.RolloutUnit
-	written map[string]v1.RolloutUnitState
+	// listed are the sites of status.sites, written their states in the written status of this attempt.
+	listed  map[string]*v1.RolloutSite
+	written map[string]v1.RolloutSiteState
 	// before is the phase of the written status for this revision.
 	before v1.RolloutPhase
-	// soaks is when the last of the units that soak has done so; zero if none do.
+	// soaks is when the last of the sites that soak has done so; zero if none do.
 	soaks time.Time
-	// still: no unit gets the change now, because of an outage or of failures after the rollout was complete.
+	// still: no site gets the change now, because of an outage or of failures after the rollout was complete.
 	still, outage bool
 }
 
@@ -122,13 +122,13 @@ type planner struct {
 func New(in Input) Plan {
 	p := &planner{
 		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
-		listed: map[string]*v1.RolloutUnit{}, written: map[string]v1.RolloutUnitState{},
+		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{},
 	}
 	p.begin()
 	p.findOutage()
 	p.list()
-	for i := range p.Units {
-		p.follow(&p.Units[i])
+	for i := range p.Sites {
+		p.follow(&p.Sites[i])
 	}
 	p.keep()
 	p.judge()
@@ -153,14 +153,14 @@ func New(in Input) Plan {
 // begin takes up the attempt where it was, or begins a new one.
 func (p *planner) begin() {
 	told := map[string]v1.WaveState{}
-	changes := slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Exists && u.Revision != p.Revision })
+	changes := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
 	case p.Status != nil && p.Update == p.Revision:
 		p.status, p.before = p.Status.DeepCopy(), p.Status.Phase
-		for _, unit := range p.status.Units {
-			p.listed[unit.Name], p.written[unit.Name] = &unit, unit.State
+		for _, site := range p.status.Sites {
+			p.listed[site.Name], p.written[site.Name] = &site, site.State
 		}
-		if int(p.status.Listed) != len(p.status.Units) { // some were lost, so that nobody is known to be proven
+		if int(p.status.Listed) != len(p.status.Sites) { // some were lost, so that nobody is known to be proven
 			clear(p.listed)
 			p.status.Proven, p.status.Unlisted = 0, 0
 		}
@@ -190,10 +190,10 @@ func (p *planner) begin() {
 	if p.status.AtOnce && p.status.Phase != v1.RolloutComplete {
 		p.joinWaves()
 	}
-	p.waves = make([][]*Unit, len(p.Rollout.Waves)+1)
-	for i := range p.Units {
-		unit := &p.Units[i]
-		p.waves[unit.Wave] = append(p.waves[unit.Wave], unit)
+	p.waves = make([][]*Site, len(p.Rollout.Waves)+1)
+	for i := range p.Sites {
+		site := &p.Sites[i]
+		p.waves[site.Wave] = append(p.waves[site.Wave], site)
 	}
 	p.states = make([]v1.WaveStatus, len(p.waves))
 	for i := range p.waves {
@@ -204,14 +204,14 @@ func (p *planner) begin() {
 	}
 }
 
-// joinWaves makes one wave of all units, which have nothing to prove but that they are ready.
+// joinWaves makes one wave of all sites, which have nothing to prove but that they are ready.
 func (p *planner) joinWaves() {
 	all := intstr.FromString("100%")
 	p.Rollout = p.Rollout.DeepCopy()
 	p.Rollout.Waves = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}}
-	p.Units = slices.Clone(p.Units)
-	for i := range p.Units {
-		p.Units[i].Wave = 0
+	p.Sites = slices.Clone(p.Sites)
+	for i := range p.Sites {
+		p.Sites[i].Wave = 0
 	}
 }
 
@@ -221,15 +221,15 @@ func (p *planner) attempt() {
 	p.stampStart()
 }
 
-// stampStart notes when the attempt began, and how many units were heard then.
+// stampStart notes when the attempt began, and how many sites were heard then.
 func (p *planner) stampStart() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
 		start = last.StartTime.Add(time.Second) // another attempt has another name
 	}
 	p.status.StartTime = &metav1.Time{Time: start}
-	for _, unit := range p.Units {
-		if !unit.Silent {
+	for _, site := range p.Sites {
+		if !site.Silent {
 			p.status.Heard++
 		}
 	}
@@ -250,17 +250,17 @@ func (p *planner) spec(wave int) v1.Wave {
 	return v1.Wave{}
 }
 
-// Share is a number of units, or a part of so many of them, rounded down. Without a value it is missing.
+// Share is a number of sites, or a part of so many of them, rounded down. Without a value it is missing.
 func Share(value *intstr.IntOrString, missing string, of int) int {
 	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
-	units, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
+	sites, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
 	if err != nil { // a CRD that checks nothing let it pass
 		return 0
 	}
-	return units
+	return sites
 }
 
-// limit is how many units of a wave may have the change and not be proven, silent how many of them may be suspects when
+// limit is how many sites of a wave may have the change and not be proven, silent how many of them may be suspects when
 // the wave is done.
 func (p *planner) limit(wave int) int {
 	return max(Share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
@@ -274,56 +274,56 @@ func (p *planner) silent(wave int) int {
 	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
-func (p *planner) has(u *Unit) bool { return u.Exists && u.Revision == p.Revision }
+func (p *planner) has(u *Site) bool { return u.Exists && u.Revision == p.Revision }
 
-func (p *planner) proven(u *Unit) bool { return p.has(u) && !u.Idle && p.listed[u.Name] == nil }
+func (p *planner) proven(u *Site) bool { return p.has(u) && !u.Idle && p.listed[u.Name] == nil }
 
-// state is the state of a unit that is listed; empty for others.
-func (p *planner) state(u *Unit) v1.RolloutUnitState {
+// state is the state of a site that is listed; empty for others.
+func (p *planner) state(u *Site) v1.RolloutSiteState {
 	if of := p.listed[u.Name]; of != nil {
 		return of.State
 	}
 	return ""
 }
 
-// room reports whether the status can list one more unit.
+// room reports whether the status can list one more site.
 func (p *planner) room() bool { return len(p.listed) < mostListed }
 
-// enlist lists a unit. from is the revision that it had before.
-func (p *planner) enlist(u *Unit, state v1.RolloutUnitState, from string) *v1.RolloutUnit {
-	of := &v1.RolloutUnit{Name: u.Name, State: state, From: from, Since: p.second()}
+// enlist lists a site. from is the revision that it had before.
+func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.RolloutSite {
+	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, Since: p.second()}
 	p.listed[u.Name] = of
 	return of
 }
 
-// absent reports whether a wave does not wait for a unit.
-func (p *planner) absent(u *Unit) bool {
+// absent reports whether a wave does not wait for a site.
+func (p *planner) absent(u *Site) bool {
 	return u.Held || u.Idle || (u.Silent && p.Rollout.Unreachable != v1.UnreachableWait)
 }
 
-// keep gives every unit the revision that it has, and one that there is not the current one.
+// keep gives every site the revision that it has, and one that there is not the current one.
 func (p *planner) keep() {
-	for i := range p.Units {
-		unit := &p.Units[i]
+	for i := range p.Sites {
+		site := &p.Sites[i]
 		switch {
-		case unit.Held:
-		case !unit.Exists && p.plan.Current != "" && !p.Gone:
-			p.plan.Revisions[unit.Name] = p.plan.Current
-		case p.state(unit) == v1.RolloutUnitReturning && p.listed[unit.Name].From != "":
-			p.plan.Revisions[unit.Name] = p.listed[unit.Name].From
-		case unit.Revision != "":
-			p.plan.Revisions[unit.Name] = unit.Revision
+		case site.Held:
+		case !site.Exists && p.plan.Current != "" && !p.Gone:
+			p.plan.Revisions[site.Name] = p.plan.Current
+		case p.state(site) == v1.RolloutSiteReturning && p.listed[site.Name].From != "":
+			p.plan.Revisions[site.Name] = p.listed[site.Name].From
+		case site.Revision != "":
+			p.plan.Revisions[site.Name] = site.Revision
 		}
 	}
 }
 
-// findOutage sees whether so many units fell silent that this tells nothing of the change.
+// findOutage sees whether so many sites fell silent that this tells nothing of the change.
 func (p *planner) findOutage() {
 	var times []time.Time
-	for _, unit := range p.Units {
-		accepted := p.status.OutageAccepted != nil && !unit.SilentSince.After(p.status.OutageAccepted.Time)
-		if unit.Silent && !accepted && !unit.SilentSince.Before(p.status.StartTime.Time) {
-			times = append(times, unit.SilentSince)
+	for _, site := range p.Sites {
+		accepted := p.status.OutageAccepted != nil && !site.SilentSince.After(p.status.OutageAccepted.Time)
+		if site.Silent && !accepted && !site.SilentSince.Before(p.status.StartTime.Time) {
+			times = append(times, site.SilentSince)
 		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
@@ -356,7 +356,7 @@ func (p *planner) findOutage() {
 			p.status.HaltTime = p.stamp()
 		}
 		p.status.Phase = v1.RolloutOutage
-		p.status.Message = fmt.Sprintf("%d of the %d units that were heard when it began are silent; nothing begins "+
+		p.status.Message = fmt.Sprintf("%d of the %d sites that were heard when it began are silent; nothing begins "+
 			"until fewer are, or somebody resumes it", len(times), heard)
 	}
 }
@@ -376,17 +376,17 @@ func (p *planner) stamp() *metav1.Time {
 	return &metav1.Time{Time: at}
 }
 
-// failing returns the units that have failed with the revision, and that nobody has accepted: those that are listed as
+// failing returns the sites that have failed with the revision, and that nobody has accepted: those that are listed as
 // failed, and proven ones that are broken now.
-func (p *planner) failing() []*Unit {
-	var all []*Unit
-	for i := range p.Units {
-		unit := &p.Units[i]
-		broken := unit.Broken != "" && unit.Tried == p.Revision && !unit.Silent && !p.outage
+func (p *planner) failing() []*Site {
+	var all []*Site
+	for i := range p.Sites {
+		site := &p.Sites[i]
+		broken := site.Broken != "" && site.Tried == p.Revision && !site.Silent && !p.outage
 		switch {
-		case unit.Held, unit.Idle:
-		case p.state(unit) == v1.RolloutUnitFailed, p.listed[unit.Name] == nil && broken:
-			all = append(all, unit)
+		case site.Held, site.Idle:
+		case p.state(site) == v1.RolloutSiteFailed, p.listed[site.Name] == nil && broken:
+			all = append(all, site)
 		}
 	}
 	return all
@@ -403,13 +403,13 @@ func (p *planner) judge() {
 	if p.resumed() && p.status.Phase != v1.RolloutOutage {
 		failing = p.resume(failing)
 	}
-	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Units))
+	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Sites))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
 	switch p.status.Phase {
 	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
 		p.status.Wave = p.Status.Wave
 		p.status.Message, _, _ = strings.Cut(p.Status.Message, goingBack)
-		fresh := slices.ContainsFunc(failing, func(u *Unit) bool { return p.written[u.Name] != v1.RolloutUnitFailed })
+		fresh := slices.ContainsFunc(failing, func(u *Site) bool { return p.written[u.Name] != v1.RolloutSiteFailed })
 		if fresh { // whoever resumes it has to know of these
 			p.status.HaltTime, p.status.Message = p.stamp(), text
 		}
@@ -422,7 +422,7 @@ func (p *planner) judge() {
 		if p.status.HaltTime == nil {
 			p.status.HaltTime = p.stamp()
 		}
-		p.status.Message = "complete; units that were deferred do not get the change now: " + text
+		p.status.Message = "complete; sites that were deferred do not get the change now: " + text
 	default:
 		if len(failing) > allowed {
 			p.halt(text)
@@ -431,41 +431,41 @@ func (p *planner) judge() {
 	p.note(failing)
 }
 
-// note lists proven units that are broken now as failed, once the rollout has halted: resuming it accepts them by name.
-func (p *planner) note(failing []*Unit) {
-	for _, unit := range failing {
-		if p.listed[unit.Name] == nil && p.status.HaltTime != nil && p.room() {
-			p.enlist(unit, v1.RolloutUnitFailed, "").Message = unit.Broken
+// note lists proven sites that are broken now as failed, once the rollout has halted: resuming it accepts them by name.
+func (p *planner) note(failing []*Site) {
+	for _, site := range failing {
+		if p.listed[site.Name] == nil && p.status.HaltTime != nil && p.room() {
+			p.enlist(site, v1.RolloutSiteFailed, "").Message = site.Broken
 			p.status.Proven = max(p.status.Proven-1, 0) // so that it is counted once when it has proven it again
 		}
 	}
 }
 
-// resume accepts the units that the written status calls failed, and lets the rollout go on. It returns those that have
+// resume accepts the sites that the written status calls failed, and lets the rollout go on. It returns those that have
 // failed since, which nobody has seen. After a rollback it is a new attempt.
-func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
+func (p *planner) resume(failing []*Site) (unseen []*Site) {
 	if p.rolling() {
 		p.attempt()
 		for i := range p.states {
 			p.states[i].State = v1.WavePending
 		}
 		p.before = v1.RolloutProgressing
-		for name, unit := range p.listed {
-			if unit.State != v1.RolloutUnitFailed && unit.State != v1.RolloutUnitAccepted {
+		for name, site := range p.listed {
+			if site.State != v1.RolloutSiteFailed && site.State != v1.RolloutSiteAccepted {
 				delete(p.listed, name)
 			}
 		}
 		p.list()
 	}
-	for _, unit := range failing {
-		of := p.listed[unit.Name]
+	for _, site := range failing {
+		of := p.listed[site.Name]
 		switch {
-		case p.written[unit.Name] != v1.RolloutUnitFailed && len(p.Status.Units) < mostListed:
-			unseen = append(unseen, unit)
+		case p.written[site.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < mostListed:
+			unseen = append(unseen, site)
 		case of == nil:
-			p.enlist(unit, v1.RolloutUnitAccepted, "").Message = unit.Broken
+			p.enlist(site, v1.RolloutSiteAccepted, "").Message = site.Broken
 		default:
-			of.State = v1.RolloutUnitAccepted
+			of.State = v1.RolloutSiteAccepted
 		}
 	}
 	p.status.HaltTime = nil
@@ -504,11 +504,11 @@ func (p *planner) current() int {
 	return wave
 }
 
-// advance starts units of the waves that have begun, and begins the next wave where one is done.
+// advance starts sites of the waves that have begun, and begins the next wave where one is done.
 func (p *planner) advance() {
 	if p.status.Unlisted > 0 {
 		p.wait(v1.RolloutProgressing, p.current(), fmt.Sprintf(
-			"%d units have the revision and are not known to be proven; nothing begins before they are",
+			"%d sites have the revision and are not known to be proven; nothing begins before they are",
 			p.status.Unlisted))
 		return
 	}
@@ -537,42 +537,42 @@ func (p *planner) complete() {
 	}
 }
 
-// start gives the revision to as many units of a wave as may be unproven, in the order of their names.
+// start gives the revision to as many sites of a wave as may be unproven, in the order of their names.
 func (p *planner) start(wave int) {
 	places, done := p.limit(wave), p.states[wave].State == v1.WaveDone
 	silent := p.silent(wave)
-	for _, unit := range p.waves[wave] {
-		switch state := p.state(unit); {
-		case state == "", state == v1.RolloutUnitAccepted, state == v1.RolloutUnitFailed && (done || !p.has(unit)):
-		case done && state == v1.RolloutUnitSuspect && silent > 0: // it must not keep those waiting that return
+	for _, site := range p.waves[wave] {
+		switch state := p.state(site); {
+		case state == "", state == v1.RolloutSiteAccepted, state == v1.RolloutSiteFailed && (done || !p.has(site)):
+		case done && state == v1.RolloutSiteSuspect && silent > 0: // it must not keep those waiting that return
 			silent--
 		default:
 			places--
 		}
 	}
-	for _, unit := range p.waves[wave] {
-		state := p.state(unit)
+	for _, site := range p.waves[wave] {
+		state := p.state(site)
 		switch {
-		case p.has(unit), unit.Held, unit.Silent, p.still:
-		case !unit.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
-		case unit.Idle:
-			p.plan.Revisions[unit.Name] = p.Revision
+		case p.has(site), site.Held, site.Silent, p.still:
+		case !site.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
+		case site.Idle:
+			p.plan.Revisions[site.Name] = p.Revision
 		case state != "":
-			if _, written := p.written[unit.Name]; written && state != v1.RolloutUnitReturning {
-				p.plan.Revisions[unit.Name] = p.Revision
+			if _, written := p.written[site.Name]; written && state != v1.RolloutSiteReturning {
+				p.plan.Revisions[site.Name] = p.Revision
 			}
 		case places > 0 && p.room():
 			places--
-			p.enlist(unit, v1.RolloutUnitPending, unit.Revision)
+			p.enlist(site, v1.RolloutSitePending, site.Revision)
 			p.again(p.Now)
 		}
 	}
 }
 
-// muster is what became of the units of a wave.
+// muster is what became of the sites of a wave.
 type muster struct {
 	// holding are those for which the wave waits.
-	holding, failed, suspects []*Unit
+	holding, failed, suspects []*Site
 	proven                    int
 	// moving is set if some of holding get there, or fail, by themselves, and soaking if all of them only soak.
 	moving, soaking bool
@@ -580,27 +580,27 @@ type muster struct {
 
 func (p *planner) muster(wave int) muster {
 	m := muster{soaking: true}
-	for _, unit := range p.waves[wave] {
-		state := p.state(unit)
+	for _, site := range p.waves[wave] {
+		state := p.state(site)
 		switch {
-		case unit.Idle && !unit.Held && !unit.Silent && !p.has(unit):
-			m.holding, m.moving = append(m.holding, unit), true
-		case p.proven(unit):
+		case site.Idle && !site.Held && !site.Silent && !p.has(site):
+			m.holding, m.moving = append(m.holding, site), true
+		case p.proven(site):
 			m.proven++
-		case state == v1.RolloutUnitSuspect:
-			m.suspects = append(m.suspects, unit)
-		case state == v1.RolloutUnitAccepted:
-		case state == v1.RolloutUnitFailed:
-			m.failed = append(m.failed, unit)
-		case !p.absent(unit):
-			m.holding, m.moving = append(m.holding, unit), m.moving || state != ""
-			m.soaking = m.soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
+		case state == v1.RolloutSiteSuspect:
+			m.suspects = append(m.suspects, site)
+		case state == v1.RolloutSiteAccepted:
+		case state == v1.RolloutSiteFailed:
+			m.failed = append(m.failed, site)
+		case !p.absent(site):
+			m.holding, m.moving = append(m.holding, site), m.moving || state != ""
+			m.soaking = m.soaking && (state == v1.RolloutSiteSoaking || state == v1.RolloutSiteChecking)
 		}
 	}
 	return m
 }
 
-// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
+// finish reports whether a wave is done: a site has proven the revision, and no site that counts has not.
 func (p *planner) finish(wave int) bool {
 	m := p.muster(wave)
 	stuck := len(m.holding) > 0 && !m.moving
@@ -627,13 +627,13 @@ func (p *planner) finish(wave int) bool {
 		return p.approved(wave, m.suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
 	}
 	if p.needsProof(wave) && m.proven == 0 {
-		why := "no unit of the wave has proven the change"
+		why := "no site of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
-			if p.spec(wave).Units == nil {
-				return true // the units that no other wave has: there are none
+			if p.spec(wave).Sites == nil {
+				return true // the sites that no other wave has: there are none
 			}
-			// A wave that should have units and has none may be a typing error.
-			why = "the wave's units select none"
+			// A wave that should have sites and has none may be a typing error.
+			why = "the wave's sites select none"
 		}
 		return p.awaited(wave, "unproven", why)
 	}
@@ -643,13 +643,13 @@ func (p *planner) finish(wave int) bool {
 	return true
 }
 
-// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision, or has been silent
+// needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has been silent
 // since it got it.
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
-		for _, unit := range p.waves[wave] {
-			away := p.state(unit) == v1.RolloutUnitReturning || p.state(unit) == v1.RolloutUnitSuspect
-			if !unit.Idle && (away || !p.has(unit)) {
+		for _, site := range p.waves[wave] {
+			away := p.state(site) == v1.RolloutSiteReturning || p.state(site) == v1.RolloutSiteSuspect
+			if !site.Idle && (away || !p.has(site)) {
 				return true
 			}
 		}
@@ -658,11 +658,11 @@ func (p *planner) needsProof(wave int) bool {
 }
 
 // approved has a person approve of suspects, which are accepted then. The wave is done when no more are left.
-func (p *planner) approved(wave int, suspects []*Unit, but string) bool {
-	if p.awaited(wave, "silent-"+digest(suspects), fmt.Sprintf("%d units fell silent with the change, %s: %s",
+func (p *planner) approved(wave int, suspects []*Site, but string) bool {
+	if p.awaited(wave, "silent-"+digest(suspects), fmt.Sprintf("%d sites fell silent with the change, %s: %s",
 		len(suspects), but, names(suspects))) {
-		for _, unit := range suspects {
-			p.listed[unit.Name].State = v1.RolloutUnitAccepted
+		for _, site := range suspects {
+			p.listed[site.Name].State = v1.RolloutSiteAccepted
 		}
 		p.again(p.Now)
 	}
@@ -684,7 +684,7 @@ func (p *planner) awaited(wave int, kind, why string) bool {
 	return false
 }
 
-// restWave stands in approvals for the units that no wave names.
+// restWave stands in approvals for the sites that no wave names.
 const restWave = "_"
 
 // Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
@@ -704,16 +704,16 @@ func Approves(value, approval string) bool {
 	})
 }
 
-// digest names units in an approval.
-func digest(units []*Unit) string {
+// digest names sites in an approval.
+func digest(sites []*Site) string {
 	sum := sha256.New()
-	for _, unit := range units {
-		sum.Write([]byte(unit.Name + "\n"))
+	for _, site := range sites {
+		sum.Write([]byte(site.Name + "\n"))
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:4])
 }
 
-// rolling reports whether units go back after a failure.
+// rolling reports whether sites go back after a failure.
 func (p *planner) rolling() bool {
 	return p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack
 }
@@ -721,7 +721,7 @@ func (p *planner) rolling() bool {
 // goingBack is between why a rollout has halted, and what it waits for.
 const goingBack = "; going back: "
 
-// rollBack gives the units that have the revision the one that ran everywhere before. That they go back was written
+// rollBack gives the sites that have the revision the one that ran everywhere before. That they go back was written
 // first: otherwise a controller that restarts, and does not see a failure any more, would give them the change
 // again.
 func (p *planner) rollBack() {
@@ -737,7 +737,7 @@ func (p *planner) rollBack() {
 	}
 }
 
-// returnAll gives all units what ran everywhere before.
+// returnAll gives all sites what ran everywhere before.
 func (p *planner) returnAll() {
 	if waiting := p.goBack(); len(waiting) > 0 {
 		p.wait(v1.RolloutProgressing, p.current(), "going back: waits for "+p.describe(waiting))
@@ -746,39 +746,39 @@ func (p *planner) returnAll() {
 	p.complete()
 }
 
-// goBack gives units the current revision, the last one of each wave first: after a failure those that have the change,
-// and else all. It returns those of them that do not run it yet. Units that are not ready, or silent, get it at once:
+// goBack gives sites the current revision, the last one of each wave first: after a failure those that have the change,
+// and else all. It returns those of them that do not run it yet. Sites that are not ready, or silent, get it at once:
 // they lose nothing.
-func (p *planner) goBack() (waiting []*Unit) {
-	goes := func(u *Unit) bool { return u.Revision != p.plan.Current && (p.has(u) || !p.rolling()) }
+func (p *planner) goBack() (waiting []*Site) {
+	goes := func(u *Site) bool { return u.Revision != p.plan.Current && (p.has(u) || !p.rolling()) }
 	for wave := range p.waves {
 		places := p.limit(wave)
-		for _, unit := range p.waves[wave] {
+		for _, site := range p.waves[wave] {
 			switch {
-			case !unit.Exists, unit.Held, unit.Silent, unit.Idle && !goes(unit):
-			case goes(unit):
-				waiting = append(waiting, unit)
-			case !unit.Ready && (!p.rolling() || p.listed[unit.Name] != nil): // it has gone back
-				waiting = append(waiting, unit)
-				if unit.Broken == "" { // it must not keep the others
+			case !site.Exists, site.Held, site.Silent, site.Idle && !goes(site):
+			case goes(site):
+				waiting = append(waiting, site)
+			case !site.Ready && (!p.rolling() || p.listed[site.Name] != nil): // it has gone back
+				waiting = append(waiting, site)
+				if site.Broken == "" { // it must not keep the others
 					places--
 				}
 			}
 		}
-		for _, unit := range slices.Backward(p.waves[wave]) {
-			if !unit.Exists || unit.Held || !goes(unit) {
+		for _, site := range slices.Backward(p.waves[wave]) {
+			if !site.Exists || site.Held || !goes(site) {
 				continue
 			}
-			refused := unit.Broken != "" && unit.Tried == p.plan.Current // it stays as it is
-			if unit.Ready && !unit.Silent && !unit.Idle && !refused {
+			refused := site.Broken != "" && site.Tried == p.plan.Current // it stays as it is
+			if site.Ready && !site.Silent && !site.Idle && !refused {
 				if places <= 0 {
 					continue
 				}
 				places--
 			}
-			p.plan.Revisions[unit.Name] = p.plan.Current
-			if p.rolling() && p.listed[unit.Name] == nil && p.room() {
-				p.enlist(unit, v1.RolloutUnitReturning, p.plan.Current)
+			p.plan.Revisions[site.Name] = p.plan.Current
+			if p.rolling() && p.listed[site.Name] == nil && p.room() {
+				p.enlist(site, v1.RolloutSiteReturning, p.plan.Current)
 			}
 		}
 	}
@@ -795,31 +795,31 @@ func (p *planner) again(at time.Time) {
 // second is the time as a status has it.
 func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
 
-// count fills in the counts, and lists the units.
+// count fills in the counts, and lists the sites.
 func (p *planner) count() {
 	s := p.status
-	s.Updated, s.Ready, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Units = 0, 0, 0, 0, 0, nil, nil
+	s.Updated, s.Ready, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, nil, nil
 	for i := range p.states {
 		state := p.states[i]
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
-			continue // no unit is without a wave
+			continue // no site is without a wave
 		}
-		for _, unit := range p.waves[i] {
-			state.Units++
-			if p.has(unit) {
+		for _, site := range p.waves[i] {
+			state.Sites++
+			if p.has(site) {
 				state.Updated++
-				if unit.Ready {
+				if site.Ready {
 					state.Ready++
 				}
 			}
-			switch of := p.state(unit); {
-			case of == v1.RolloutUnitFailed:
+			switch of := p.state(site); {
+			case of == v1.RolloutSiteFailed:
 				state.Failed++
-			case of == v1.RolloutUnitSuspect:
+			case of == v1.RolloutSiteSuspect:
 				state.Suspects++
-			case p.proven(unit):
+			case p.proven(site):
 				state.Proven++
-			case !p.has(unit) && of == "" && (unit.Held || unit.Silent):
+			case !p.has(site) && of == "" && (site.Held || site.Silent):
 				state.Deferred++
 			}
 		}
@@ -827,35 +827,35 @@ func (p *planner) count() {
 		s.Suspects, s.Deferred = s.Suspects+state.Suspects, s.Deferred+state.Deferred
 		s.Waves = append(s.Waves, state)
 	}
-	for _, unit := range p.Units { // in order
-		if of := p.listed[unit.Name]; of != nil {
-			s.Units = append(s.Units, *of)
+	for _, site := range p.Sites { // in order
+		if of := p.listed[site.Name]; of != nil {
+			s.Sites = append(s.Sites, *of)
 		}
 	}
-	s.Listed = int32(len(s.Units)) //nolint:gosec // at most mostListed
+	s.Listed = int32(len(s.Sites)) //nolint:gosec // at most mostListed
 }
 
-// describe names some units, each with what is wrong with it.
-func (p *planner) describe(units []*Unit) string {
-	parts := make([]string, 0, namedUnits+1)
-	for i, unit := range units {
-		if i == namedUnits {
-			parts = append(parts, fmt.Sprintf("and %d more", len(units)-i))
+// describe names some sites, each with what is wrong with it.
+func (p *planner) describe(sites []*Site) string {
+	parts := make([]string, 0, namedSites+1)
+	for i, site := range sites {
+		if i == namedSites {
+			parts = append(parts, fmt.Sprintf("and %d more", len(sites)-i))
 			break
 		}
-		why := unit.Broken
-		if of := p.listed[unit.Name]; of != nil {
+		why := site.Broken
+		if of := p.listed[site.Name]; of != nil {
 			why = cmp.Or(of.Message, why)
 		}
-		parts = append(parts, strings.TrimSuffix(unit.Name+": "+why, ": "))
+		parts = append(parts, strings.TrimSuffix(site.Name+": "+why, ": "))
 	}
 	return strings.Join(parts, "; ")
 }
 
-func names(units []*Unit) string {
-	all := make([]string, len(units))
-	for i, unit := range units {
-		all[i] = unit.Name
+func names(sites []*Site) string {
+	all := make([]string, len(sites))
+	for i, site := range sites {
+		all[i] = site.Name
 	}
-	return enumerate.First(all, namedUnits)
+	return enumerate.First(all, namedSites)
 }

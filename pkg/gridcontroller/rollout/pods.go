@@ -10,7 +10,7 @@ import (
 // skew is how far apart times may be that two clocks, or two reports of one kubelet, give to one moment.
 const skew = time.Minute
 
-// Pods is what the pods of a unit tell. ReadySince is since when they have been ready without a break; zero if one is
+// Pods is what the pods of a site tell. ReadySince is since when they have been ready without a break; zero if one is
 // not ready, or if there are none. Acknowledged: a kubelet has seen one that came with the change.
 type Pods struct {
 	Acknowledged bool
@@ -24,7 +24,7 @@ type Node struct {
 	ReadyAt time.Time
 }
 
-// Ask reads what the pods of a unit tell. They are all pods of its workload on its nodes; since is when the unit got
+// Ask reads what the pods of a site tell. They are all pods of its workload on its nodes; since is when the site got
 // the change, and ready when it was first ready with it, zero if it never was. Pods that came later are no break,
 // unless no other is left. What silent nodes had is not known.
 func Ask(pods []corev1.Pod, nodes map[string]Node, since, ready time.Time) Pods {

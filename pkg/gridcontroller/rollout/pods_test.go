@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAsk: since when the pods of a unit have been ready without a break, by what they tell themselves.
+// TestAsk: since when the pods of a site have been ready without a break, by what they tell themselves.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	base := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)

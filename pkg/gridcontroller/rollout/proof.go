@@ -18,17 +18,17 @@ const (
 	podsAgain = 10 * time.Second
 )
 
-// list lists the units that have the revision and are not known to have proven it. status.proven says how many units
+// list lists the sites that have the revision and are not known to have proven it. status.proven says how many sites
 // that are not listed may have it. If there are more, something of the status was lost, and nobody is known to be
 // proven.
 func (p *planner) list() {
 	exist := map[string]bool{}
-	var unlisted []*Unit
-	for i := range p.Units {
-		unit := &p.Units[i]
-		exist[unit.Name] = true
-		if p.proven(unit) {
-			unlisted = append(unlisted, unit)
+	var unlisted []*Site
+	for i := range p.Sites {
+		site := &p.Sites[i]
+		exist[site.Name] = true
+		if p.proven(site) {
+			unlisted = append(unlisted, site)
 		}
 	}
 	for name := range p.listed {
@@ -44,18 +44,18 @@ func (p *planner) list() {
 		p.status.Proven, p.status.Unlisted = 0, int32(len(unlisted)) //nolint:gosec // no more than there are nodes
 	}
 	p.status.Unlisted = min(p.status.Unlisted, int32(len(unlisted))) //nolint:gosec // no more than there are nodes
-	for _, unit := range unlisted[len(unlisted)-int(p.status.Unlisted):] {
+	for _, site := range unlisted[len(unlisted)-int(p.status.Unlisted):] {
 		if !p.room() {
 			break
 		}
-		p.enlist(unit, v1.RolloutUnitProgressing, "")
+		p.enlist(site, v1.RolloutSiteProgressing, "")
 		p.status.Unlisted--
 	}
 }
 
-// follow follows a listed unit until it has proven the revision. Its clocks stand still while it is silent or held, and
+// follow follows a listed site until it has proven the revision. Its clocks stand still while it is silent or held, and
 // during an outage.
-func (p *planner) follow(u *Unit) {
+func (p *planner) follow(u *Site) {
 	of := p.listed[u.Name]
 	if of == nil {
 		return
@@ -64,11 +64,11 @@ func (p *planner) follow(u *Unit) {
 	switch {
 	case p.rolling():
 		switch {
-		case p.has(u), of.State == v1.RolloutUnitFailed, of.State == v1.RolloutUnitAccepted:
+		case p.has(u), of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteAccepted:
 		case u.Ready || u.Idle || u.Silent:
 			delete(p.listed, u.Name)
 		default:
-			of.State, of.From = v1.RolloutUnitReturning, p.plan.Current
+			of.State, of.From = v1.RolloutSiteReturning, p.plan.Current
 		}
 	case !p.has(u):
 		p.followOutside(u, of)
@@ -82,8 +82,8 @@ func (p *planner) follow(u *Unit) {
 	}
 }
 
-// stopClocks stops the clocks of a unit, or lets them go on.
-func (p *planner) stopClocks(of *v1.RolloutUnit, stopped bool) {
+// stopClocks stops the clocks of a site, or lets them go on.
+func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
 		of.SilentTime = p.second()
@@ -98,60 +98,60 @@ func (p *planner) stopClocks(of *v1.RolloutUnit, stopped bool) {
 	}
 }
 
-// followOutside follows a unit that is listed and does not have the revision: it is about to get it, or cannot.
-func (p *planner) followOutside(u *Unit, of *v1.RolloutUnit) {
+// followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
+func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	refused := u.Broken != "" && u.Tried == p.Revision
 	switch {
-	case of.State == v1.RolloutUnitReturning: // it is back
+	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)
-	case of.State == v1.RolloutUnitAccepted, of.State == v1.RolloutUnitFailed:
+	case of.State == v1.RolloutSiteAccepted, of.State == v1.RolloutSiteFailed:
 	case u.Held:
 		delete(p.listed, u.Name)
 	case u.Silent:
 		// It may have got the revision a moment ago, so that it is put back.
-		of.State = v1.RolloutUnitReturning
+		of.State = v1.RolloutSiteReturning
 		p.again(p.Now)
 	case refused && !p.outage:
-		of.State, of.Message = v1.RolloutUnitFailed, u.Broken
-	case of.State != v1.RolloutUnitPending:
-		of.State, of.Since, of.ReadyTime, of.Message = v1.RolloutUnitPending, p.second(), nil, ""
+		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
+	case of.State != v1.RolloutSitePending:
+		of.State, of.Since, of.ReadyTime, of.Message = v1.RolloutSitePending, p.second(), nil, ""
 	}
 }
 
-// suspect judges a unit that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
+// suspect judges a site that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
 // has another reason, and the workload is put back.
-func (p *planner) suspect(u *Unit, of *v1.RolloutUnit) {
+func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	switch of.State {
-	case v1.RolloutUnitFailed, v1.RolloutUnitAccepted, v1.RolloutUnitSuspect, v1.RolloutUnitReturning:
+	case v1.RolloutSiteFailed, v1.RolloutSiteAccepted, v1.RolloutSiteSuspect, v1.RolloutSiteReturning:
 		return
 	default:
 	}
 	switch {
 	case u.Pods == nil:
 		p.plan.Ask = append(p.plan.Ask, *of)
-		of.State = v1.RolloutUnitSuspect
+		of.State = v1.RolloutSiteSuspect
 		p.again(p.Now.Add(podsAgain))
 	case u.Pods.Acknowledged || of.From == "":
-		of.State, of.Message = v1.RolloutUnitSuspect, "it fell silent with the change"
+		of.State, of.Message = v1.RolloutSiteSuspect, "it fell silent with the change"
 	default:
-		of.State, of.Message = v1.RolloutUnitReturning, "it fell silent before it had seen the change"
+		of.State, of.Message = v1.RolloutSiteReturning, "it fell silent before it had seen the change"
 		p.again(p.Now)
 	}
 }
 
-// prove judges a unit that is heard and has the revision.
-func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
+// prove judges a site that is heard and has the revision.
+func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	wave := p.spec(u.Wave)
 	soak := ptr.Deref(wave.Soak, metav1.Duration{}).Duration
-	sticky := of.State == v1.RolloutUnitFailed || of.State == v1.RolloutUnitAccepted
-	state, message := v1.RolloutUnitProgressing, ""
-	if of.State == v1.RolloutUnitPending {
+	sticky := of.State == v1.RolloutSiteFailed || of.State == v1.RolloutSiteAccepted
+	state, message := v1.RolloutSiteProgressing, ""
+	if of.State == v1.RolloutSitePending {
 		of.Since = p.second()
 	}
 	sound := false
 	switch {
 	case !u.Ready && u.Waits != "":
-		state, message = v1.RolloutUnitWaiting, u.Waits
+		state, message = v1.RolloutSiteWaiting, u.Waits
 	case !u.Ready:
 		if of.ReadyTime == nil && u.Progress.After(of.Since.Time) {
 			of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
@@ -163,7 +163,7 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 				of.ReadyTime = p.second()
 			}
 		}
-		state = v1.RolloutUnitSoaking
+		state = v1.RolloutSiteSoaking
 		sound = p.soaked(u, of, soak)
 	}
 	if failed := p.check(u, of, wave.Check); failed != "" {
@@ -176,7 +176,7 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 		return
 	}
 	if sound {
-		state = v1.RolloutUnitChecking
+		state = v1.RolloutSiteChecking
 		if u.Check != nil {
 			message = u.Check.Message
 		}
@@ -189,14 +189,14 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 	switch {
 	case u.Broken != "" && u.Tried == p.Revision:
 		p.fail(of, u.Broken)
-	case state != v1.RolloutUnitWaiting && state != v1.RolloutUnitChecking && !p.Now.Before(until):
+	case state != v1.RolloutSiteWaiting && state != v1.RolloutSiteChecking && !p.Now.Before(until):
 		why := "it was not ready"
 		if soak > 0 {
 			why += fmt.Sprintf(" for %s without a break", soak)
 		}
 		p.fail(of, fmt.Sprintf("%s within %s", why, limit))
 	default:
-		if state != v1.RolloutUnitWaiting {
+		if state != v1.RolloutSiteWaiting {
 			p.again(until)
 		}
 		if !sticky {
@@ -205,16 +205,16 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 	}
 }
 
-// fail notes that a unit has failed, unless somebody has accepted that.
-func (p *planner) fail(of *v1.RolloutUnit, why string) {
-	if of.State != v1.RolloutUnitAccepted {
-		of.State, of.Message = v1.RolloutUnitFailed, why
+// fail notes that a site has failed, unless somebody has accepted that.
+func (p *planner) fail(of *v1.RolloutSite, why string) {
+	if of.State != v1.RolloutSiteAccepted {
+		of.State, of.Message = v1.RolloutSiteFailed, why
 	}
 }
 
-// soaked reports whether the pods of a unit have been ready without a break for the soak time. Their word is asked when
+// soaked reports whether the pods of a site have been ready without a break for the soak time. Their word is asked when
 // the time is over: a break begins it again.
-func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
+func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	if soak == 0 {
 		return true
 	}
@@ -246,9 +246,9 @@ func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
 	return false
 }
 
-// check has a unit's check run once its pods are ready, and returns why it has failed; empty if it has not.
-func (p *planner) check(u *Unit, of *v1.RolloutUnit, check *v1.Check) string {
-	if check == nil || of.Checked || of.ReadyTime == nil || of.State == v1.RolloutUnitFailed {
+// check has a site's check run once its pods are ready, and returns why it has failed; empty if it has not.
+func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
+	if check == nil || of.Checked || of.ReadyTime == nil || of.State == v1.RolloutSiteFailed {
 		return ""
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)

@@ -13,10 +13,10 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// small is a world of two or three units in two waves, small enough to visit every state that it can reach. Its step is
+// small is a world of two or three sites in two waves, small enough to visit every state that it can reach. Its step is
 // a minute. All of it is in the state, so that it can be copied.
 type small struct {
-	Units     []smallUnit
+	Sites     []smallSite
 	Status    *v1.RolloutStatus
 	OnFailure v1.OnFailure
 	// Approved and Resumed are what a person was asked for, and has answered.
@@ -24,11 +24,11 @@ type small struct {
 	now               time.Time
 }
 
-type smallUnit struct {
+type smallSite struct {
 	// Has: its workload has the change; Runs: so have its pods, since Age minutes, of which they were ready for Ready.
 	Has, Runs  bool
 	Age, Ready int
-	// Silent is for how many minutes it has been silent; 0 for a unit that is heard. Proven is the truth.
+	// Silent is for how many minutes it has been silent; 0 for a site that is heard. Proven is the truth.
 	Silent int
 	Proven bool
 }
@@ -41,7 +41,7 @@ const (
 // smallKey names a state: worlds with the same key have the same future. Times are in it as what plans compare, up to
 // the age from which on they compare alike.
 type smallKey struct {
-	units     [3]smallUnitKey
+	sites     [3]smallSiteKey
 	onFailure v1.OnFailure
 	phase     v1.RolloutPhase
 	// done are the waves that are done. Other states of waves follow from the rest.
@@ -53,12 +53,12 @@ type smallKey struct {
 	awaits, approved string
 }
 
-type smallUnitKey struct {
+type smallSiteKey struct {
 	has, runs, late, proven bool
 	ready                   int
 	// silent: it is silent; counts: that makes part of an outage, which is newer than the last halt.
 	silent, counts, newer bool
-	state                 v1.RolloutUnitState
+	state                 v1.RolloutSiteState
 	from                  string
 	stopped               bool
 	since, readyTime      int
@@ -68,21 +68,21 @@ type smallUnitKey struct {
 func (s *small) key() smallKey {
 	k := smallKey{onFailure: s.OnFailure}
 	st := s.Status
-	listed := map[string]*v1.RolloutUnit{}
+	listed := map[string]*v1.RolloutSite{}
 	if st != nil {
 		switch k.phase = st.Phase; k.phase {
 		case v1.RolloutSoaking, v1.RolloutAwaitingApproval, v1.RolloutPaused: // the next plan finds out itself
 			k.phase = v1.RolloutProgressing
 		default:
 		}
-		for i := range st.Units {
-			listed[st.Units[i].Name] = &st.Units[i]
+		for i := range st.Sites {
+			listed[st.Sites[i].Name] = &st.Sites[i]
 		}
 		for i, wave := range st.Waves {
 			k.done[i] = wave.State == v1.WaveDone
 		}
-		k.heard, k.proven, k.unlisted = st.Heard, min(int(st.Proven), len(s.Units)), st.Unlisted
-		k.lost = int(st.Listed) != len(st.Units)
+		k.heard, k.proven, k.unlisted = st.Heard, min(int(st.Proven), len(s.Sites)), st.Unlisted
+		k.lost = int(st.Listed) != len(st.Sites)
 		k.halted = st.HaltTime != nil
 		k.resumed = k.halted && s.Resumed == st.HaltTime.UTC().Format(time.RFC3339)
 		// An approval of another attempt is good for nothing.
@@ -93,8 +93,8 @@ func (s *small) key() smallKey {
 			k.approved = strings.ReplaceAll(s.Approved, attempt, "")
 		}
 	}
-	for i, u := range s.Units {
-		of := smallUnitKey{
+	for i, u := range s.Sites {
+		of := smallSiteKey{
 			has: u.Has, runs: u.Runs, late: u.Ready == 0 && time.Duration(u.Age)*time.Minute >= smallDeadline,
 			proven: u.Proven, ready: min(u.Ready, s.soak(i)+1), silent: u.Silent > 0,
 		}
@@ -116,9 +116,9 @@ func (s *small) key() smallKey {
 			}
 			soak := s.soak(i)
 			switch l.State {
-			case v1.RolloutUnitAccepted, v1.RolloutUnitFailed: // they have no deadline, and are not put back
+			case v1.RolloutSiteAccepted, v1.RolloutSiteFailed: // they have no deadline, and are not put back
 				of.from, of.stopped = "", of.stopped && soak > 0 && l.ReadyTime != nil
-			case v1.RolloutUnitPending: // its deadline begins later
+			case v1.RolloutSitePending: // its deadline begins later
 				of.stopped = false
 			default:
 				of.since = age(l.Since, 2*soak+int(smallDeadline/time.Minute))
@@ -130,28 +130,28 @@ func (s *small) key() smallKey {
 				}
 			}
 		}
-		k.units[i] = of
+		k.sites[i] = of
 	}
 	return k
 }
 
-// soak is for how many minutes a unit has to be ready.
-func (s *small) soak(unit int) int {
-	if unit == 0 {
+// soak is for how many minutes a site has to be ready.
+func (s *small) soak(site int) int {
+	if site == 0 {
 		return int(smallSoak / time.Minute)
 	}
 	return 0
 }
 
-func (s *small) silentSince(unit int) time.Time {
-	return s.now.Add(-time.Duration(s.Units[unit].Silent-1) * time.Minute)
+func (s *small) silentSince(site int) time.Time {
+	return s.now.Add(-time.Duration(s.Sites[site].Silent-1) * time.Minute)
 }
 
-func smallName(unit int) string { return fmt.Sprint("u", unit) }
+func smallName(site int) string { return fmt.Sprint("u", site) }
 
 func (s *small) clone() *small {
 	of := *s
-	of.Units, of.Status = slices.Clone(s.Units), s.Status.DeepCopy()
+	of.Sites, of.Status = slices.Clone(s.Sites), s.Status.DeepCopy()
 	return &of
 }
 
@@ -159,87 +159,87 @@ func (s *small) clone() *small {
 func (s *small) input() Input {
 	in := Input{
 		Rollout: &v1.Rollout{OnFailure: s.OnFailure, Waves: []v1.Wave{
-			{Name: "first", Units: &v1.UnitSelector{}, Soak: &metav1.Duration{Duration: smallSoak}}, {Name: "rest"},
+			{Name: "first", Sites: &v1.SiteSelector{}, Soak: &metav1.Duration{Duration: smallSoak}}, {Name: "rest"},
 		}},
 		Revision: "new", Update: "new", Current: "old", Deadline: smallDeadline, Status: s.Status,
 		Approved: s.Approved, Resumed: s.Resumed, Now: s.now,
 	}
-	for i, u := range s.Units {
-		unit := Unit{Name: smallName(i), Wave: min(i, 1), Exists: true, Revision: "old", Ready: true}
+	for i, u := range s.Sites {
+		site := Site{Name: smallName(i), Wave: min(i, 1), Exists: true, Revision: "old", Ready: true}
 		if u.Has {
-			unit.Revision, unit.Ready = "new", u.Runs && u.Ready > 0
-			if !unit.Ready && u.Age >= int(smallDeadline/time.Minute) {
-				unit.Broken, unit.Tried = "no progress", "new"
+			site.Revision, site.Ready = "new", u.Runs && u.Ready > 0
+			if !site.Ready && u.Age >= int(smallDeadline/time.Minute) {
+				site.Broken, site.Tried = "no progress", "new"
 			}
 		}
 		if u.Silent > 0 {
-			unit.Silent, unit.SilentSince = true, s.silentSince(i)
-			unit.Ready, unit.Broken = false, ""
+			site.Silent, site.SilentSince = true, s.silentSince(i)
+			site.Ready, site.Broken = false, ""
 		}
-		in.Units = append(in.Units, unit)
+		in.Sites = append(in.Sites, site)
 	}
 	return in
 }
 
-// pass is a reconciliation of which stop units are changed; with more than there are, the status is written.
+// pass is a reconciliation of which stop sites are changed; with more than there are, the status is written.
 func (s *small) pass(stop int) error {
 	in := s.input()
-	for i := range in.Units {
-		u := s.Units[i]
-		in.Units[i].Pods = &Pods{Acknowledged: u.Runs}
+	for i := range in.Sites {
+		u := s.Sites[i]
+		in.Sites[i].Pods = &Pods{Acknowledged: u.Runs}
 		if u.Ready > 0 {
-			in.Units[i].Pods.ReadySince = s.now.Add(-time.Duration(u.Ready-1) * time.Minute)
+			in.Sites[i].Pods.ReadySince = s.now.Add(-time.Duration(u.Ready-1) * time.Minute)
 		}
 	}
 	plan := New(in)
-	for i := range s.Units {
-		u := &s.Units[i]
+	for i := range s.Sites {
+		u := &s.Sites[i]
 		if i == stop {
 			return nil
 		}
 		switch to := plan.Revisions[smallName(i)]; {
 		case to == "new" && !u.Has:
 			passed := Approves(s.Approved, s.Status.Awaits) || s.Status.Waves[0].State == v1.WaveDone
-			if i > 0 && !s.Units[0].Proven && !passed {
+			if i > 0 && !s.Sites[0].Proven && !passed {
 				return fmt.Errorf("u%d gets the change, and u0 has not proven it", i)
 			}
 			u.Has, u.Age = true, 0
 		case to == "old" && u.Has:
-			*u = smallUnit{Silent: u.Silent, Proven: u.Proven}
+			*u = smallSite{Silent: u.Silent, Proven: u.Proven}
 		}
 	}
-	if stop < len(s.Units) {
+	if stop < len(s.Sites) {
 		return nil
 	}
-	// Where no unit is left that could get the change, and none that is silent with it, there is nothing to prove.
-	left := slices.ContainsFunc(s.Units, func(u smallUnit) bool { return !u.Has }) ||
-		slices.ContainsFunc(plan.Status.Units, func(u v1.RolloutUnit) bool { return u.State == v1.RolloutUnitSuspect })
+	// Where no site is left that could get the change, and none that is silent with it, there is nothing to prove.
+	left := slices.ContainsFunc(s.Sites, func(u smallSite) bool { return !u.Has }) ||
+		slices.ContainsFunc(plan.Status.Sites, func(u v1.RolloutSite) bool { return u.State == v1.RolloutSiteSuspect })
 	was := s.Status != nil && s.Status.Waves[0].State == v1.WaveDone
-	if plan.Status.Waves[0].State == v1.WaveDone && !was && left && !s.Units[0].Proven &&
+	if plan.Status.Waves[0].State == v1.WaveDone && !was && left && !s.Sites[0].Proven &&
 		!Approves(s.Approved, Approval("new", "first", plan.Status.StartTime, "unproven")) {
 		return fmt.Errorf("the first wave is done, and u0 has not proven the change")
 	}
 	unproven := 0
-	for i := 1; i < len(s.Units); i++ {
-		if s.Units[i].Has && !s.Units[i].Proven && plan.Status.Phase != v1.RolloutComplete {
+	for i := 1; i < len(s.Sites); i++ {
+		if s.Sites[i].Has && !s.Sites[i].Proven && plan.Status.Phase != v1.RolloutComplete {
 			unproven++
 		}
 	}
 	if unproven > 2 { // a place, and a suspect
-		return fmt.Errorf("%d units of the second wave are unproven", unproven)
+		return fmt.Errorf("%d sites of the second wave are unproven", unproven)
 	}
 	s.Status = plan.Status.DeepCopy()
 	return nil
 }
 
-// next returns what may become of the state in a minute: the pods of one unit start, get ready or break, it falls
+// next returns what may become of the state in a minute: the pods of one site start, get ready or break, it falls
 // silent or is heard, a person answers, the controller stops in the middle.
 func (s *small) next() (all []*small, wrong error) {
-	for event := range 5*len(s.Units) + 6 {
+	for event := range 5*len(s.Sites) + 6 {
 		n := s.clone()
 		n.now = n.now.Add(time.Minute)
-		for i := range n.Units {
-			u := &n.Units[i]
+		for i := range n.Sites {
+			u := &n.Sites[i]
 			if u.Has {
 				u.Age++
 			}
@@ -250,9 +250,9 @@ func (s *small) next() (all []*small, wrong error) {
 				u.Silent++
 			}
 		}
-		stop := len(n.Units)
-		if event < 5*len(n.Units) {
-			u := &n.Units[event/5]
+		stop := len(n.Sites)
+		if event < 5*len(n.Sites) {
+			u := &n.Sites[event/5]
 			switch event % 5 {
 			case 0:
 				if u.Has && u.Silent == 0 {
@@ -270,7 +270,7 @@ func (s *small) next() (all []*small, wrong error) {
 				u.Silent = 0
 			}
 		} else {
-			switch event - 5*len(n.Units) {
+			switch event - 5*len(n.Sites) {
 			case 1:
 				if n.Status != nil && n.Status.Awaits != "" {
 					n.Approved = n.Status.Awaits
@@ -280,11 +280,11 @@ func (s *small) next() (all []*small, wrong error) {
 					n.Resumed = n.Status.HaltTime.UTC().Format(time.RFC3339)
 				}
 			case 3, 4, 5:
-				stop = event - 5*len(n.Units) - 3
+				stop = event - 5*len(n.Sites) - 3
 			}
 		}
-		for i := range n.Units {
-			u := &n.Units[i]
+		for i := range n.Sites {
+			u := &n.Sites[i]
 			u.Proven = u.Proven || (u.Runs && u.Ready > n.soak(i))
 		}
 		if err := n.pass(stop); err != nil {
@@ -295,27 +295,27 @@ func (s *small) next() (all []*small, wrong error) {
 	return all, nil
 }
 
-var every = flag.Bool("rollout.every", false, "TestEveryState visits the worlds of three units, for minutes")
+var every = flag.Bool("rollout.every", false, "TestEveryState visits the worlds of three sites, for minutes")
 
 // mostStates is more than a small world has.
 const mostStates = 3000000
 
-// TestEveryState visits every state that small worlds can reach, each once, the nearest first: those of two units, and
+// TestEveryState visits every state that small worlds can reach, each once, the nearest first: those of two sites, and
 // with -rollout.every of three. Once a rollout is complete there is nothing left to judge.
 func TestEveryState(t *testing.T) {
 	t.Parallel()
-	units := 2
+	sites := 2
 	if *every {
-		units = 3
+		sites = 3
 	}
 	for _, onFailure := range []v1.OnFailure{v1.OnFailureHalt, v1.OnFailureRollback} {
 		t.Run(string(onFailure), func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
 			start := &small{
-				Units: make([]smallUnit, units), OnFailure: onFailure, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+				Sites: make([]smallSite, sites), OnFailure: onFailure, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 			}
-			if err := start.pass(units); err != nil {
+			if err := start.pass(sites); err != nil {
 				t.Fatal(err)
 			}
 			seen := map[smallKey]bool{start.key(): true}
@@ -335,7 +335,7 @@ func TestEveryState(t *testing.T) {
 					seen[key] = true
 				}
 			}
-			t.Logf("%d units: %d states, all of them followed, in %s", units, len(seen),
+			t.Logf("%d sites: %d states, all of them followed, in %s", sites, len(seen),
 				time.Since(began).Round(time.Second))
 		})
 	}

@@ -102,7 +102,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSchemaIsAway: an API server that does not answer is not asked again for each of a thousand units.
+// TestSchemaIsAway: an API server that does not answer is not asked again for each of a thousand sites.
 func TestSchemaIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, schemaIsAway)

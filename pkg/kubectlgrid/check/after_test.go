@@ -380,11 +380,11 @@ var gridDefects = map[string]defect{
 					Message: "x is taken"})
 			meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
 				metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue,
-					Reason:  v1.ReasonUnitsStalled,
-					Message: "unit east"})
+					Reason:  v1.ReasonSitesStalled,
+					Message: "site east"})
 		},
 		[]string{
-			"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded (NameConflict): x " +
+			"failure Grids DeploymentGrid shop/echo: Stalled (SitesStalled): site east; Degraded (NameConflict): x " +
 				"is taken"}},
 	"a grid that nobody answers": {altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
 		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not told of it"}},

@@ -109,7 +109,7 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
 			"there is no kube-proxy in this cluster that the API server knows of",
-			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of "+
+			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a site of "+
 				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
 	}
 }

@@ -125,9 +125,9 @@ func (e *edgeCheck) wrapper(n *node) {
 		row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(), "the node starts the wrapper itself, and the API server " +
 			"does not show it: neither whether it runs nor whether it is ready",
 			"on the node: curl localhost:51006/readyz"},
-		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a unit "+
+		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a site "+
 			"of systemd: both want port %d", n.name, p.port),
-			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
+			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the site, or keep this pod off the node",
 				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
 		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
 			"nothing: neither whether it runs nor whether it is ready",

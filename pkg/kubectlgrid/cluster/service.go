@@ -95,7 +95,7 @@ func View(ctx context.Context, api client.Reader, namespace string, wanted Servi
 	}
 	nodes, err := Nodes(ctx, api)
 	if err != nil {
-		return nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
+		return nil, fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}
 	endpointSlices, err := EndpointSlices(ctx, api, service)
 	if err != nil {

@@ -177,7 +177,7 @@ func (d *Dashboard) diagnose(ctx context.Context) {
 	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 
-// notReady are the grids of which pods may say why a unit is not ready.
+// notReady are the grids of which pods may say why a site is not ready.
 func (d *Dashboard) notReady() map[status.GridName]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	slicePath   = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
-// newAPI has a Service with an endpoint in each of two units, and no grids.
+// newAPI has a Service with an endpoint in each of two sites, and no grids.
 func newAPI(t *testing.T) *clustertest.API {
 	t.Helper()
 	a := clustertest.New(t, `
@@ -121,7 +121,7 @@ func TestRunWithFewRights(t *testing.T) {
 	a := newAPI(t)
 	a.Refused[nodePath], a.Refused["watch "+slicePath] = http.StatusForbidden, http.StatusForbidden
 	ask, _ := run(t, a)
-	await(t, ask, "/api/overview", `"resource":"nodes","state":"Forbidden"`, `"resource":"endpointslices","state":"Forbidden"`, `"units":[]`, `"services":[]`)
+	await(t, ask, "/api/overview", `"resource":"nodes","state":"Forbidden"`, `"resource":"endpointslices","state":"Forbidden"`, `"sites":[]`, `"services":[]`)
 	if code, body := ask("/api/services/shop/db"); code != http.StatusNotFound || !strings.Contains(body, "cannot be read") {
 		t.Errorf("got %d %s", code, body)
 	}

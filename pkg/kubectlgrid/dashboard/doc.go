@@ -1,4 +1,4 @@
-// Package dashboard is kubectl grid dashboard: a page on the loopback that shows the units of a cluster, what of its
+// Package dashboard is kubectl grid dashboard: a page on the loopback that shows the sites of a cluster, what of its
 // grids and Services is not well, and whom a Service reaches, as it changes. It has the user's own rights, and writes
 // nothing to the cluster.
 //

@@ -48,7 +48,7 @@ type serviceFacts struct {
 // kindIn is the grids of a kind in a namespace.
 type kindIn struct{ kind, namespace string }
 
-// gridFacts is a grid with the pods of its units that are not ready.
+// gridFacts is a grid with the pods of its sites that are not ready.
 type gridFacts struct {
 	kind   v1.GridKind
 	object v1.Object
@@ -177,7 +177,7 @@ func (f *facts) removeSlice(name types.NamespacedName) {
 func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
 	name := status.GridName{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName()}
 	var pods []corev1.Pod
-	// Those of an earlier time, when units were not ready, say nothing of this one.
+	// Those of an earlier time, when sites were not ready, say nothing of this one.
 	if old := f.grids[name]; old != nil && status.AskForPods(*f.gridState(old)) {
 		pods = old.pods
 	}
@@ -301,7 +301,7 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	return true
 }
 
-// setPods takes the pods of a grid's units that are not ready, and reports whether another state follows from them.
+// setPods takes the pods of a grid's sites that are not ready, and reports whether another state follows from them.
 func (f *facts) setPods(name status.GridName, pods []corev1.Pod) bool {
 	g := f.grids[name]
 	if g == nil {

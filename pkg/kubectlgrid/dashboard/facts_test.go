@@ -20,9 +20,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-func node(name, unit string) *metav1.PartialObjectMetadata {
+func node(name, site string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: name, ResourceVersion: "1", Labels: map[string]string{"zone": unit},
+		Name: name, ResourceVersion: "1", Labels: map[string]string{"zone": site},
 		Annotations: map[string]string{"much": strings.Repeat("x", 100)},
 	}}
 }
@@ -51,17 +51,17 @@ func slice(service, name string, on ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// echo is a grid of a unit in this phase, with a rollout.
-func echo(phase v1.UnitPhase) *v1.DeploymentGrid {
+// echo is a grid of a site in this phase, with a rollout.
+func echo(phase v1.SitePhase) *v1.DeploymentGrid {
 	return &v1.DeploymentGrid{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u", Generation: 1},
 		Spec:       v1.WorkloadGridSpec{GridUniqKey: "zone", Rollout: &v1.Rollout{}},
 		Status: v1.WorkloadGridStatus{
-			ObservedGeneration: 1, Units: 1, UpdateRevision: "echo-2",
-			States:     map[string]v1.UnitState{"east": {Phase: phase, Replicas: 2, ReadyReplicas: 1}},
+			ObservedGeneration: 1, Sites: 1, UpdateRevision: "echo-2",
+			States:     map[string]v1.SiteState{"east": {Phase: phase, Replicas: 2, ReadyReplicas: 1}},
 			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}},
 			Rollout: &v1.RolloutStatus{Phase: v1.RolloutSoaking, Wave: "lab", Updated: 1, Ready: 1, Waves: []v1.WaveStatus{
-				{Name: "lab", State: v1.WaveSoaking, Units: 1, Updated: 1, Ready: 1}, {State: v1.WavePending, Units: 3},
+				{Name: "lab", State: v1.WaveSoaking, Sites: 1, Updated: 1, Ready: 1}, {State: v1.WavePending, Sites: 3},
 			}},
 		},
 	}
@@ -143,7 +143,7 @@ func TestOnlyChangesCount(t *testing.T) {
 	if f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary != web {
 		t.Error("another Service was summed up again")
 	}
-	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Map.Units) != 2 || f.overview("zone").Map.Units[1].Name != "north" {
+	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Map.Sites) != 2 || f.overview("zone").Map.Sites[1].Name != "north" {
 		t.Errorf("after a relabel: %+v", f.overview("zone").Map)
 	}
 	// A slice that goes to another Service, and objects that are gone.
@@ -154,7 +154,7 @@ func TestOnlyChangesCount(t *testing.T) {
 	f.removeSlice(types.NamespacedName{Namespace: "shop", Name: "db-1"})
 	f.removeService(types.NamespacedName{Namespace: "shop", Name: "db"})
 	f.removeNode(types.NamespacedName{Name: "n2"})
-	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Map.Units) != 1 {
+	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Map.Sites) != 1 {
 		t.Errorf("%d Services, %+v", len(f.services), f.overview("zone").Map)
 	}
 }
@@ -169,7 +169,7 @@ func TestChildren(t *testing.T) {
 		}
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "echo-east", ResourceVersion: fmt.Sprint(at),
-			Labels: map[string]string{v1.LabelGridUnit: "east", v1.LabelGridSelector: "echo"},
+			Labels: map[string]string{v1.LabelGridSite: "east", v1.LabelGridSelector: "echo"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
 				entry("kube-controller-manager", "status", `{"f:status":{}}`), entry("someone", "", fields),
 			},
@@ -186,26 +186,26 @@ func TestChildren(t *testing.T) {
 		t.Error("a change of the status is a change, or another is not")
 	}
 	kept := f.children[kindIn{"DeploymentGrid", "shop"}]["echo-east"]
-	if v1.UnitOf(kept, "echo") != "east" || len(kept.ManagedFields) != 0 {
+	if v1.SiteOf(kept, "echo") != "east" || len(kept.ManagedFields) != 0 {
 		t.Errorf("got %+v", kept)
 	}
 }
 
 // TestUnknown: of what cannot be read nothing is said that would follow from it.
 func TestUnknown(t *testing.T) {
-	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"), echo(v1.UnitReady))
+	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"), echo(v1.SiteReady))
 	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[gridview.Missing] != 1 {
 		t.Errorf("a grid without its Deployment: %+v", got)
 	}
 	childResource(v1.DeploymentGridKind).set(f, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "echo-east", Labels: map[string]string{v1.LabelGridUnit: "east"},
+		Namespace: "shop", Name: "echo-east", Labels: map[string]string{v1.LabelGridSite: "east"},
 		OwnerReferences: []metav1.OwnerReference{{UID: "u", Controller: ptr.To(true)}},
 	}})
 	if got := f.overview("").Grids; got[0].Phases[gridview.Missing] != 0 {
 		t.Errorf("a grid whose Deployment has come: %+v", got)
 	}
 	f.know("deployments", false)
-	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[v1.UnitReady] != 1 {
+	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[v1.SiteReady] != 1 {
 		t.Errorf("a grid whose Deployments cannot be read: %+v", got)
 	}
 	f.know(nodes, false)
@@ -217,9 +217,9 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestLarge measures 1,000 units and 200 Services with an endpoint in each: what is held, and what an answer takes.
+// TestLarge measures 1,000 sites and 200 Services with an endpoint in each: what is held, and what an answer takes.
 func TestLarge(t *testing.T) {
-	const units, of = 1000, 200
+	const sites, of = 1000, 200
 	heap := func() uint64 {
 		runtime.GC()
 		var stats runtime.MemStats
@@ -229,14 +229,14 @@ func TestLarge(t *testing.T) {
 	before := heap()
 	f := read(t)
 	var names []string
-	for i := range units {
+	for i := range sites {
 		names = append(names, fmt.Sprint("n", i))
 		put(t, f, node(names[i], fmt.Sprintf("u%04d", i)))
 	}
 	for i := range of {
 		name := fmt.Sprint("s", i)
 		put(t, f, closed(name))
-		for j := 0; j < units; j += 100 {
+		for j := 0; j < sites; j += 100 {
 			put(t, f, slice(name, fmt.Sprintf("%s-%d", name, j), names[j:j+100]...))
 		}
 	}
@@ -255,8 +255,8 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d KiB are held, the answer has %d KiB", held>>10, len(data)>>10)
-	if len(o.Map.Units) != units || len(o.Services) != of || o.Map.Units[0].State != gridview.MapReady || held > 128<<20 {
-		t.Errorf("%d units, %d Services, %d bytes held", len(o.Map.Units), len(o.Services), held)
+	if len(o.Map.Sites) != sites || len(o.Services) != of || o.Map.Sites[0].State != gridview.MapReady || held > 128<<20 {
+		t.Errorf("%d sites, %d Services, %d bytes held", len(o.Map.Sites), len(o.Services), held)
 	}
 	// The shortest of several, because something else may have the processor for longer than one takes.
 	one := time.Hour
@@ -264,22 +264,22 @@ func TestLarge(t *testing.T) {
 		put(t, f, slice("s0", "s0-0", names[1:96+i]...))
 		one = min(one, measure("an overview after a change of a slice", func() { o = f.overview("") }))
 	}
-	if o.Map.Units[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
-		t.Errorf("%+v, %+v", o.Map.Units[0], o.Services[0])
+	if o.Map.Sites[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
+		t.Errorf("%+v, %+v", o.Map.Sites[0], o.Services[0])
 	}
 	put(t, f, node("n5", "u0006"))
 	all := measure("an overview after a relabel", func() { o = f.overview("") })
 	// How long the user waits for it is measured, and bounded, in the end-to-end test.
-	if len(o.Map.Units) != units-1 || one > all/4 {
-		t.Errorf("%d units after %s, a change of a slice %s", len(o.Map.Units), all, one)
+	if len(o.Map.Sites) != sites-1 || one > all/4 {
+		t.Errorf("%d sites after %s, a change of a slice %s", len(o.Map.Sites), all, one)
 	}
-	measure("a unit", func() {
-		if d := f.unit("zone", "u0007"); d == nil || len(d.Services) != of || d.Services[0].Ready != 1 {
+	measure("a site", func() {
+		if d := f.site("zone", "u0007"); d == nil || len(d.Services) != of || d.Services[0].Ready != 1 {
 			t.Errorf("got %+v", d)
 		}
 	})
 	measure("a Service", func() {
-		if d := f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "s7"}, "zone"); d == nil || len(d.View.Units) != units-1 {
+		if d := f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "s7"}, "zone"); d == nil || len(d.View.Sites) != sites-1 {
 			t.Errorf("got %+v", d)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 // Kinds of what the API answers, besides those that the other commands print.
 const (
 	KindOverview = "DashboardOverview"
-	KindUnit     = "DashboardUnit"
+	KindSite     = "DashboardSite"
 	KindService  = "DashboardService"
 	KindGrid     = "DashboardGrid"
 )
@@ -37,7 +37,7 @@ type Overview struct {
 	Sources []SourceStatus `json:"sources"`
 	// Keys are the label keys that Map may be asked for.
 	Keys []gridview.KeyUse `json:"keys"`
-	Map  gridview.UnitMap  `json:"map"`
+	Map  gridview.SiteMap  `json:"map"`
 	// Services and Grids are those that are not well first.
 	Services []gridview.ServiceSummary `json:"services"`
 	Grids    []GridSummary             `json:"grids"`
@@ -53,14 +53,14 @@ type GridSummary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Key       string `json:"gridUniqKey"`
-	// Healthy is also a grid whose rollout goes on by itself, while every unit is Ready.
+	// Healthy is also a grid whose rollout goes on by itself, while every site is Ready.
 	Healthy bool `json:"healthy"`
 	// State is Ready, or the worst of what is to tell of the grid; a rollout that goes on or waits is Changing.
 	State   gridview.MapState `json:"state"`
 	Problem string            `json:"problem,omitempty"`
-	Units   int               `json:"units"`
-	// Phases counts the units by their phase.
-	Phases  map[v1.UnitPhase]int `json:"phases,omitempty"`
+	Sites   int               `json:"sites"`
+	// Phases counts the sites by their phase.
+	Phases  map[v1.SitePhase]int `json:"phases,omitempty"`
 	Rollout *Rollout             `json:"rollout,omitempty"`
 }
 
@@ -69,13 +69,13 @@ type Rollout struct {
 	Summary string          `json:"summary"`
 	Phase   v1.RolloutPhase `json:"phase,omitempty"`
 	Updated int             `json:"updated"`
-	Units   int             `json:"units"`
+	Sites   int             `json:"sites"`
 	// Failed is set if the rollout does not go on by itself.
 	Failed bool            `json:"failed"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
 }
 
-// GridDetail is a grid with all its units.
+// GridDetail is a grid with all its sites.
 type GridDetail struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -94,34 +94,34 @@ type ServiceDetail struct {
 	Conclusion string         `json:"conclusion"`
 	View       *gridview.View `json:"view"`
 	// Preview is what closing the Service over the key would change, as kubectl grid preview says it; missing if the
-	// key makes no units.
+	// key makes no sites.
 	Preview *gridview.PreviewService `json:"preview,omitempty"`
 }
 
-// UnitDetail is everything about a unit.
-type UnitDetail struct {
+// SiteDetail is everything about a site.
+type SiteDetail struct {
 	metav1.TypeMeta `json:",inline"`
 
 	Key  string           `json:"key"`
-	Unit gridview.MapUnit `json:"unit"`
-	// Nodes are the names of the unit's nodes.
+	Site gridview.MapSite `json:"site"`
+	// Nodes are the names of the site's nodes.
 	Nodes []string `json:"nodes"`
-	// Workloads are the unit's in all grids of the key, those that are not well first.
-	Workloads []UnitWorkload `json:"workloads"`
+	// Workloads are the site's in all grids of the key, those that are not well first.
+	Workloads []SiteWorkload `json:"workloads"`
 	// Services are the closed Services that have the key among theirs, those without a ready endpoint first.
-	Services []UnitService `json:"services"`
+	Services []SiteService `json:"services"`
 }
 
-// UnitWorkload is a unit of a grid.
-type UnitWorkload struct {
+// SiteWorkload is a site of a grid.
+type SiteWorkload struct {
 	Kind      string        `json:"kind"`
 	Namespace string        `json:"namespace"`
 	Name      string        `json:"name"`
-	Unit      gridview.Unit `json:"unit"`
+	Site      gridview.Site `json:"site"`
 }
 
-// UnitService is what a unit's nodes see of a Service. If they differ, it is what those see that see the least.
-type UnitService struct {
+// SiteService is what a site's nodes see of a Service. If they differ, it is what those see that see the least.
+type SiteService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Key is the topology key that decided.
@@ -147,7 +147,7 @@ func (f *facts) overview(key string) Overview {
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
-	o.Map = gridview.Units(key, f.nodes, grids, o.Services, f.diagnosis)
+	o.Map = gridview.MapSites(key, f.nodes, grids, o.Services, f.diagnosis)
 	o.Findings, o.Diagnosed = f.diagnosis.OfGrid([]string{key}), f.diagnosis != nil
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
@@ -170,8 +170,8 @@ func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
 		return gridview.MapReady
 	}
 	worst := gridview.MapChanging
-	for i := range g.Units {
-		worst = gridview.Worse(worst, g.Units[i].MapState())
+	for i := range g.Sites {
+		worst = gridview.Worse(worst, g.Sites[i].MapState())
 	}
 	rollsOut := r != nil && !r.Failed && r.Phase != v1.RolloutComplete
 	if g.Problem != "" && !rollsOut {
@@ -183,16 +183,16 @@ func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
 func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	s := GridSummary{
 		Kind: g.Kind, Namespace: g.Namespace, Name: g.Name, Key: g.Key, Healthy: g.Healthy, Problem: g.Problem,
-		Units: int(g.UnitCount), Phases: map[v1.UnitPhase]int{},
+		Sites: int(g.SiteCount), Phases: map[v1.SitePhase]int{},
 	}
-	for i := range g.Units {
-		s.Phases[g.Units[i].Phase]++
-		if s.Problem == "" && g.Units[i].Phase != v1.UnitReady {
-			s.Problem = g.Units[i].Name + ": " + g.Units[i].Problem
+	for i := range g.Sites {
+		s.Phases[g.Sites[i].Phase]++
+		if s.Problem == "" && g.Sites[i].Phase != v1.SiteReady {
+			s.Problem = g.Sites[i].Name + ": " + g.Sites[i].Problem
 		}
 	}
 	if g.UnlistedReady > 0 {
-		s.Phases[v1.UnitReady] += int(g.UnlistedReady)
+		s.Phases[v1.SiteReady] += int(g.UnlistedReady)
 	}
 	s.Rollout = rolloutOf(f.grids[status.NameOf(*g)])
 	s.State = stateOf(g, s.Rollout)
@@ -213,7 +213,7 @@ func rolloutOf(g *gridFacts) *Rollout {
 		return nil // only a grid without a rollout has no state
 	}
 	r := &Rollout{
-		Summary: state.Summary, Updated: state.Updated, Units: state.Units, Failed: state.Failed,
+		Summary: state.Summary, Updated: state.Updated, Sites: state.Sites, Failed: state.Failed,
 	}
 	if gridStatus.Rollout != nil && len(state.Rows) > 0 {
 		r.Phase, r.Waves = gridStatus.Rollout.Phase, gridStatus.Rollout.Waves
@@ -259,7 +259,7 @@ func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDet
 	return d
 }
 
-// preview is what closing the Services of a namespace, or of all, would change; nil if the key makes no units, or if it
+// preview is what closing the Services of a namespace, or of all, would change; nil if the key makes no sites, or if it
 // cannot be said.
 func (f *facts) preview(key, namespace string) *preview.Document {
 	f.mu.Lock()
@@ -283,7 +283,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 		return nil
 	}
 	previewer := gridview.NewPreviewer(key, f.nodes)
-	if key == "" || previewer.Units() == 0 {
+	if key == "" || previewer.Sites() == 0 {
 		return nil
 	}
 	for _, name := range names {
@@ -301,19 +301,19 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 	return found
 }
 
-// unit is everything about one unit; nil if there is none.
-func (f *facts) unit(key, name string) *UnitDetail {
+// site is everything about one site; nil if there is none.
+func (f *facts) site(key, name string) *SiteDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	summaries, grids := f.summaries(), f.gridStates()
-	units := gridview.Units(key, f.nodes, grids, summaries, f.diagnosis).Units
-	i := slices.IndexFunc(units, func(u gridview.MapUnit) bool { return u.Name == name })
+	sites := gridview.MapSites(key, f.nodes, grids, summaries, f.diagnosis).Sites
+	i := slices.IndexFunc(sites, func(u gridview.MapSite) bool { return u.Name == name })
 	if i < 0 {
 		return nil
 	}
-	d := &UnitDetail{
-		TypeMeta: output.TypeMeta(KindUnit), Key: key, Unit: units[i],
-		Nodes: []string{}, Workloads: []UnitWorkload{}, Services: []UnitService{},
+	d := &SiteDetail{
+		TypeMeta: output.TypeMeta(KindSite), Key: key, Site: sites[i],
+		Nodes: []string{}, Workloads: []SiteWorkload{}, Services: []SiteService{},
 	}
 	for node, labels := range f.nodes {
 		if labels[key] == name {
@@ -322,38 +322,38 @@ func (f *facts) unit(key, name string) *UnitDetail {
 	}
 	slices.Sort(d.Nodes)
 	for _, g := range grids {
-		for _, u := range g.Units {
+		for _, u := range g.Sites {
 			if g.Key == key && u.Name == name {
-				d.Workloads = append(d.Workloads, UnitWorkload{g.Kind, g.Namespace, g.Name, u})
+				d.Workloads = append(d.Workloads, SiteWorkload{g.Kind, g.Namespace, g.Name, u})
 			}
 		}
 	}
-	slices.SortStableFunc(d.Workloads, func(a, b UnitWorkload) int {
-		return cmp.Compare(readyLast(a.Unit.Phase), readyLast(b.Unit.Phase))
+	slices.SortStableFunc(d.Workloads, func(a, b SiteWorkload) int {
+		return cmp.Compare(readyLast(a.Site.Phase), readyLast(b.Site.Phase))
 	})
 	for _, summary := range summaries {
 		if slices.Contains(summary.TopologyKeys, key) {
 			d.Services = append(d.Services, f.seenFrom(d.Nodes, summary))
 		}
 	}
-	slices.SortFunc(d.Services, func(a, b UnitService) int {
+	slices.SortFunc(d.Services, func(a, b SiteService) int {
 		return cmp.Or(cmp.Compare(min(a.Ready, 1), min(b.Ready, 1)), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
 	})
 	return d
 }
 
-func readyLast(phase v1.UnitPhase) int {
-	if phase == v1.UnitReady {
+func readyLast(phase v1.SitePhase) int {
+	if phase == v1.SiteReady {
 		return 1
 	}
 	return 0
 }
 
 // seenFrom is what those of the nodes see of a Service that see the least.
-func (f *facts) seenFrom(viewers []string, of gridview.ServiceSummary) UnitService {
+func (f *facts) seenFrom(viewers []string, of gridview.ServiceSummary) SiteService {
 	s := f.services[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}]
-	result := UnitService{Namespace: of.Namespace, Name: of.Name}
+	result := SiteService{Namespace: of.Namespace, Name: of.Name}
 	for i, seen := range f.grouping(s.service).SeenBy(viewers, s.service, s.all()) {
 		if i == 0 || seen.Ready < result.Ready {
 			result.Key, result.Ready, result.Endpoints = seen.Key, seen.Ready, len(seen.Endpoints)

@@ -152,13 +152,13 @@ func childResource(kind v1.GridKind) resource {
 	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
 }
 
-// trimChild keeps who owns a child, of which unit it is, and which of its fields are others'.
+// trimChild keeps who owns a child, of which site it is, and which of its fields are others'.
 func trimChild(child *metav1.PartialObjectMetadata) {
 	meta := metav1.ObjectMeta{
 		Namespace: child.Namespace, Name: child.Name, OwnerReferences: child.OwnerReferences,
 	}
-	if value, ok := child.Labels[v1.LabelGridUnit]; ok {
-		meta.Labels = map[string]string{v1.LabelGridUnit: value}
+	if value, ok := child.Labels[v1.LabelGridSite]; ok {
+		meta.Labels = map[string]string{v1.LabelGridSite: value}
 	}
 	if v1.ForeignFields(child.ManagedFields) != "" {
 		for _, entry := range child.ManagedFields {

@@ -64,7 +64,7 @@ func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	api.HandleFunc("/api/grids", s.whenRead(s.grids))
 	api.HandleFunc("/api/grids/{kind}/{namespace}/{name}", s.whenRead(s.grid))
 	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
-	api.HandleFunc("/api/units/{unit}", s.whenRead(s.unit))
+	api.HandleFunc("/api/sites/{site}", s.whenRead(s.site))
 	api.HandleFunc("/api/preview", s.whenRead(s.preview))
 	api.HandleFunc("/api/events", s.events)
 	api.HandleFunc("/", notFound)
@@ -140,13 +140,13 @@ func (s *server) service(w http.ResponseWriter, r *http.Request) {
 		"there is no such Service, or nodes, Services or EndpointSlices cannot be read")
 }
 
-func (s *server) unit(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.unit(s.chosenKey(r), r.PathValue("unit")), "there is no such unit")
+func (s *server) site(w http.ResponseWriter, r *http.Request) {
+	found(w, s.facts.site(s.chosenKey(r), r.PathValue("site")), "there is no such site")
 }
 
 func (s *server) preview(w http.ResponseWriter, r *http.Request) {
 	found(w, s.facts.preview(s.chosenKey(r), r.URL.Query().Get("namespace")),
-		"the key makes no units, or nodes, Services or EndpointSlices cannot be read")
+		"the key makes no sites, or nodes, Services or EndpointSlices cannot be read")
 }
 
 // chosenKey is the key that is asked for, or that of the map.

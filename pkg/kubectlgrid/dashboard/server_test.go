@@ -113,7 +113,7 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/..%2f..%2fetc%2fpasswd", "", 404, ""},
 		{"GET", "/server.go", "", 404, ""},
 		{"GET", "/api/", "", 404, "nothing at this path"},
-		{"GET", "/api/units/nowhere", "", 404, "no such unit"},
+		{"GET", "/api/sites/nowhere", "", 404, "no such site"},
 		{"GET", "/api/services/shop/nothing", "", 404, "no such Service"},
 		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is no kind of grid"},
 		{"GET", "/api/grids/dg/shop/nothing", "", 404, "no such DeploymentGrid"},
@@ -180,7 +180,7 @@ func askJSON(t *testing.T, url, path string, into any) string {
 func answering(t *testing.T) string {
 	t.Helper()
 	_, url := serve(t, read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"),
-		closed("web"), slice("web", "web-1", "n1", "n2"), echo(v1.UnitProgressing)))
+		closed("web"), slice("web", "web-1", "n1", "n2"), echo(v1.SiteProgressing)))
 	return url
 }
 
@@ -194,7 +194,7 @@ func TestOverview(t *testing.T) {
 		Keys          []struct{ Key string }
 		Map           struct {
 			Key   string
-			Units []struct {
+			Sites []struct {
 				Name, State, Problem string
 				Nodes                int
 			}
@@ -232,7 +232,7 @@ func TestAnswers(t *testing.T) {
 		{"/api/grids/dg/shop/echo", &struct {
 			Kind string
 			Grid struct {
-				Units []struct{ Name, Phase, Problem string }
+				Sites []struct{ Name, Phase, Problem string }
 			}
 		}{}, "{DashboardGrid {[{east Missing there is no Deployment echo-east of this grid} {west Missing there is no " +
 			"Deployment echo-west of this grid}]}}"},
@@ -244,8 +244,8 @@ func TestAnswers(t *testing.T) {
 			Kind, Title, Conclusion string
 			View                    struct{ Without []string }
 			Preview                 struct{ Dark []string }
-		}{}, `{DashboardService Service shop/db, topologyKeys ["zone"] The closed loop does not hold: 1 of 2 units without a ready endpoint: west {[west]} {[west]}}`},
-		{"/api/units/west", &struct {
+		}{}, `{DashboardService Service shop/db, topologyKeys ["zone"] The closed loop does not hold: 1 of 2 sites without a ready endpoint: west {[west]} {[west]}}`},
+		{"/api/sites/west", &struct {
 			Kind      string
 			Nodes     []string
 			Workloads []struct{ Name string }
@@ -253,7 +253,7 @@ func TestAnswers(t *testing.T) {
 				Name, Key        string
 				Ready, Endpoints int
 			}
-		}{}, "{DashboardUnit [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}"},
+		}{}, "{DashboardSite [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}"},
 		{"/api/preview?key=zone&namespace=shop", &struct {
 			Kind     string
 			Services []named

@@ -28,7 +28,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Answer says what applying a grid would change in its child, or in the children of several units that are the same now
+// Answer says what applying a grid would change in its child, or in the children of several sites that are the same now
 // and get the same.
 type Answer struct {
 	// Kind, Namespace and Name are the grid's.
@@ -37,8 +37,8 @@ type Answer struct {
 	// Service, or about the grid itself.
 	Template  string
 	Overrides []string
-	// Units has the units that the answer is about. The child of the first one was tried as an example of all of them.
-	Units []string
+	// Sites has the sites that the answer is about. The child of the first one was tried as an example of all of them.
+	Sites []string
 	// Child is the name of the child that was tried.
 	Child string
 	// Live is the child as it is, nil if it does not exist, and Merged as it would be.
@@ -61,8 +61,8 @@ type Source struct {
 	Nodes map[string]topology.Labels
 	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
-	// Unit is the only unit to ask about; empty for all.
-	Unit string
+	// Site is the only site to ask about; empty for all.
+	Site string
 }
 
 // Compare returns what applying a grid would change. The grid must have a namespace.
@@ -98,9 +98,9 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 		err = s.ask(ctx, o, k, child, &answer)
 		return []Answer{answer}, err
 	}
-	answers, err := s.units(ctx, o, k, grid, answer)
+	answers, err := s.sites(ctx, o, k, grid, answer)
 	if err == nil && len(answers) == 0 {
-		notes = append(notes, "no node has the label "+o.Key+", so there are no units")
+		notes = append(notes, "no node has the label "+o.Key+", so there are no sites")
 		answers = []Answer{answer}
 	}
 	if err == nil {
@@ -140,7 +140,7 @@ func (s Source) applyGrid(
 	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before &&
 		manifest.GetKind() != v1.ServiceGridKind.Kind {
 		notes = append(notes, fmt.Sprintf(
-			"gridUniqKey changes from %s to %s: the workloads of the old key's units are removed as spec.removal says",
+			"gridUniqKey changes from %s to %s: the workloads of the old key's sites are removed as spec.removal says",
 			before, after))
 	}
 	return updated, notes, nil
@@ -182,7 +182,7 @@ func refusal(err error) (string, bool) {
 	return status.Status().Message, true
 }
 
-// group identifies units whose children would change in the same way: they have the same now, and get the same.
+// group identifies sites whose children would change in the same way: they have the same now, and get the same.
 type group struct {
 	// variant names the template and the overrides.
 	variant string
@@ -194,8 +194,8 @@ type group struct {
 	problem string
 }
 
-// units groups a grid's units, and makes an Answer for each group by trying one of its units.
-func (s Source) units(
+// sites groups a grid's sites, and makes an Answer for each group by trying one of its sites.
+func (s Source) sites(
 	ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer,
 ) ([]Answer, error) {
 	children, err := s.children(ctx, k, o.Namespace)
@@ -206,9 +206,9 @@ func (s Source) units(
 		child := children[name]
 		return child != nil && metav1.IsControlledBy(child, grid)
 	}
-	units := s.unitsOf(o.Key)
-	names := gridchild.Assign(k, o.Name, units, gridchild.Known{Exists: mine, Taken: func(unit string) bool {
-		other := children[o.Name+"-"+unit]
+	sites := s.sitesOf(o.Key)
+	names := gridchild.Assign(k, o.Name, sites, gridchild.Known{Exists: mine, Taken: func(site string) bool {
+		other := children[o.Name+"-"+site]
 		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
 	}})
 	spec, _ := v1.Workload(grid)
@@ -225,24 +225,24 @@ func (s Source) units(
 	if spec.Rollout != nil {
 		noted = revision
 	}
-	render := func(unit string) (*gridchild.Child, error) {
-		if err := names.Clashes[unit]; err != nil {
+	render := func(site string) (*gridchild.Child, error) {
+		if err := names.Clashes[site]; err != nil {
 			return nil, err
 		}
-		template, err := templates.Of(unit)
+		template, err := templates.Of(site)
 		if err != nil {
 			return nil, err
 		}
-		selects := o.UnitInSelector
-		if child, ok := live[names.ByUnit[unit]]; ok {
-			selects = child.selectsUnit
+		selects := o.SiteInSelector
+		if child, ok := live[names.BySite[site]]; ok {
+			selects = child.selectsSite
 		}
-		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
-		return gridchild.OfUnit(owner, unit, names.ByUnit[unit], template)
+		owner := o.OfChild(selects, noted, templates.Mark(site, revision))
+		return gridchild.OfSite(owner, site, names.BySite[site], template)
 	}
-	order, members := grouped(units, func(unit string) group {
-		g := group{variant: templates.Variant(unit)}
-		child, err := render(unit)
+	order, members := grouped(sites, func(site string) group {
+		g := group{variant: templates.Variant(site)}
+		child, err := render(site)
 		if err == nil && children[child.Object.GetName()] != nil {
 			name := child.Object.GetName()
 			g.now = live[name].likeness
@@ -260,7 +260,7 @@ func (s Source) units(
 	for _, g := range order {
 		one := answer
 		one.Template, one.Overrides = gridchild.Parts(g.variant)
-		one.Units, one.Refused = members[g], g.problem
+		one.Sites, one.Refused = members[g], g.problem
 		if g.problem == "" {
 			child, err := render(members[g][0])
 			if err != nil {
@@ -275,15 +275,15 @@ func (s Source) units(
 	return answers, nil
 }
 
-// grouped groups units. order has the groups in the order of their first units.
-func grouped(units []string, of func(unit string) group) (order []group, members map[group][]string) {
+// grouped groups sites. order has the groups in the order of their first sites.
+func grouped(sites []string, of func(site string) group) (order []group, members map[group][]string) {
 	members = map[group][]string{}
-	for _, unit := range units {
-		g := of(unit)
+	for _, site := range sites {
+		g := of(site)
 		if members[g] == nil {
 			order = append(order, g)
 		}
-		members[g] = append(members[g], unit)
+		members[g] = append(members[g], site)
 	}
 	return order, members
 }
@@ -322,11 +322,11 @@ func (s Source) children(
 	return children, nil
 }
 
-// present is what the live workload of a unit is, as far as units may differ in it.
+// present is what the live workload of a site is, as far as sites may differ in it.
 type present struct {
-	// selectsUnit is set if its selector names the unit.
-	selectsUnit bool
-	// likeness is the same for two workloads that differ in nothing but their unit and replicas.
+	// selectsSite is set if its selector names the site.
+	selectsSite bool
+	// likeness is the same for two workloads that differ in nothing but their site and replicas.
 	likeness string
 	replicas int64
 }
@@ -344,7 +344,7 @@ func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) 
 			unreadable = fmt.Errorf("reading %s %s: %w", k.Child.Kind, item.GetName(), err)
 		}
 		replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
-		all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
+		all[item.GetName()] = present{gridchild.SelectsSite(item), likeness, replicas}
 	}
 	err := pages.Each(ctx, s.API, list, func() { clear(all) }, visit, client.InNamespace(o.Namespace),
 		client.MatchingLabels{v1.LabelGridSelector: o.Name})
@@ -354,17 +354,17 @@ func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) 
 	return all, unreadable
 }
 
-// likenessOf returns a digest of all that applying a child could change in the live one, without the unit and the
+// likenessOf returns a digest of all that applying a child could change in the live one, without the site and the
 // replicas: its labels, the controller's annotations, its owners, its spec, and the fields that the controller owns in
 // it, which are removed when they are not applied again.
 func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, error) {
 	spec, _ := live.DeepCopy().Object["spec"].(map[string]any)
 	for _, path := range [][]string{
-		{"selector", "matchLabels", v1.LabelGridUnit},
-		{"template", "metadata", "labels", v1.LabelGridUnit},
+		{"selector", "matchLabels", v1.LabelGridSite},
+		{"template", "metadata", "labels", v1.LabelGridSite},
 		{"template", "spec", "nodeSelector", o.Key},
 	} {
-		if value, ok, _ := unstructured.NestedString(spec, path...); ok && value == v1.UnitOf(live, o.Name) {
+		if value, ok, _ := unstructured.NestedString(spec, path...); ok && value == v1.SiteOf(live, o.Name) {
 			if err := unstructured.SetNestedField(spec, "", path...); err != nil {
 				return "", err //nolint:wrapcheck // the caller names the object
 			}
@@ -372,7 +372,7 @@ func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, er
 	}
 	delete(spec, "replicas")
 	labels := live.GetLabels()
-	delete(labels, v1.LabelGridUnit)
+	delete(labels, v1.LabelGridSite)
 	annotations := live.GetAnnotations()
 	maps.DeleteFunc(annotations, func(key, _ string) bool {
 		return !strings.HasPrefix(key, v1.GroupName+"/") || key == v1.AnnotationAppliedDigest
@@ -393,10 +393,10 @@ func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, er
 
 // around returns what templates depend on besides the grid.
 func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild.Context {
-	c := gridchild.Context{Nodes: func(unit string) []map[string]string {
+	c := gridchild.Context{Nodes: func(site string) []map[string]string {
 		var of []map[string]string
 		for _, labels := range s.Nodes {
-			if labels[key] == unit {
+			if labels[key] == site {
 				of = append(of, labels)
 			}
 		}
@@ -408,14 +408,14 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 	return c
 }
 
-func (s Source) unitsOf(key string) []string {
-	units := map[string]bool{}
+func (s Source) sitesOf(key string) []string {
+	sites := map[string]bool{}
 	for _, labels := range s.Nodes {
-		if unit := labels[key]; unit != "" && (s.Unit == "" || s.Unit == unit) {
-			units[unit] = true
+		if site := labels[key]; site != "" && (s.Site == "" || s.Site == site) {
+			sites[site] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(units))
+	return slices.Sorted(maps.Keys(sites))
 }
 
 // claim says why a live object must not become a child of the grid.
@@ -490,7 +490,7 @@ func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Chil
 		return nil
 	}
 	return []string{fmt.Sprintf(
-		"the template does not set replicas any more, so each unit keeps the number it has: %d here", replicas)}
+		"the template does not set replicas any more, so each site keeps the number it has: %d here", replicas)}
 }
 
 func setsReplicas(child *gridchild.Child) bool {

@@ -24,7 +24,7 @@ type Printer struct {
 	Program []string
 }
 
-// Print writes what would change, below a line that says for which units.
+// Print writes what would change, below a line that says for which sites.
 func (p Printer) Print(ctx context.Context, a Answer) error {
 	if !a.Differs() && a.Refused == "" && len(a.Notes) == 0 {
 		return nil
@@ -35,12 +35,12 @@ func (p Printer) Print(ctx context.Context, a Answer) error {
 		if len(a.Overrides) > 0 {
 			title += " with " + strings.Join(a.Overrides, ", ")
 		}
-		title += ", unit " + a.Units[0]
+		title += ", site " + a.Sites[0]
 	}
 	fmt.Fprintln(p.Out, title)
-	if len(a.Units) > 1 {
+	if len(a.Sites) > 1 {
 		fmt.Fprintf(p.Out, "# the same for %s: %s\n",
-			output.Count(len(a.Units)-1, "unit"), strings.Join(a.Units[1:], ", "))
+			output.Count(len(a.Sites)-1, "site"), strings.Join(a.Sites[1:], ", "))
 	}
 	for _, note := range a.Notes {
 		fmt.Fprintf(p.Out, "# %s\n", note)

@@ -10,7 +10,7 @@ import (
 const (
 	// None is in a cell for what is not there.
 	None = "<none>"
-	// All is in a cell for every unit.
+	// All is in a cell for every site.
 	All = "<all>"
 	// gap is how many spaces are between two columns.
 	gap = 3
@@ -57,7 +57,7 @@ func (p *Printer) Print(rows ...[]string) error {
 	return nil
 }
 
-// Count is a number with its noun: "1 unit", "2 units".
+// Count is a number with its noun: "1 site", "2 sites".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -170,7 +170,7 @@ func TestReadInPages(t *testing.T) {
 	}
 }
 
-// TestReadIsBounded: what is held follows the units and the Services, not the endpoints: 10,000 slices of 100
+// TestReadIsBounded: what is held follows the sites and the Services, not the endpoints: 10,000 slices of 100
 // endpoints.
 func TestReadIsBounded(t *testing.T) {
 	if testing.Short() {
@@ -215,16 +215,16 @@ func TestReadErrors(t *testing.T) {
 	}{
 		{
 			&largeCluster{}, Query{},
-			"give the label key whose values are the sites: --key. Labels that divide these nodes: site (3 units)",
+			"give the label key whose values are the sites: --key. Labels that divide these nodes: site (3 sites)",
 			true,
 		},
 		{
 			&largeCluster{}, Query{Key: "zone"},
-			"none of 6 nodes has the label zone. Labels that divide these nodes: site (3 units)", true,
+			"none of 6 nodes has the label zone. Labels that divide these nodes: site (3 sites)", true,
 		},
 		{
 			&largeCluster{forbidden: "/api/v1/nodes"}, Query{Key: "site"},
-			"reading the nodes, whose labels would be the units", false,
+			"reading the nodes, whose labels would be the sites", false,
 		},
 		{
 			&largeCluster{forbidden: "/api/v1/services"}, Query{Key: "site"},
@@ -244,7 +244,7 @@ func TestReadErrors(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	preview := &gridview.Preview{
-		Key: "site", Units: []gridview.PreviewUnit{{Name: "a", Nodes: 2}, {Name: "b", Nodes: 1}}, NodesWithoutUnit: 1,
+		Key: "site", Sites: []gridview.PreviewSite{{Name: "a", Nodes: 2}, {Name: "b", Nodes: 1}}, NodesWithoutSite: 1,
 		Services: []gridview.PreviewService{
 			{
 				Namespace: "x", Name: "echo", Ready: 3, ReadyIn: map[string]int{"a": 2, "b": 1}, Foreign: ptr.To(0.004),
@@ -265,16 +265,16 @@ func TestPrint(t *testing.T) {
 	if err := Print(&out, preview, output.Wide, Columns{Namespaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	want := `The values of site are 2 units: a (2 nodes), b (1 node). The label is missing on 1 node.
+	want := `The values of site are 2 sites: a (2 nodes), b (1 node). The label is missing on 1 node.
 
-NAMESPACE   NAME   READY   FOREIGN   UNITS WITHOUT   STATE                                 READY IN UNITS   COMMAND
+NAMESPACE   NAME   READY   FOREIGN   SITES WITHOUT   STATE                                 READY IN SITES   COMMAND
 x           echo   3       <1%       -               open                                  a=2,b=1          CLOSE echo
 x           db     1       33%       1 of 2: b       open                                  a=1              CLOSE db
 y           shut   2       -         -               closed                                a=1,b=1          -
 y           none   0       -         -               open; no endpoint is ready anywhere   <none>           CLOSE none
 
-FOREIGN is the share of the endpoints that a node is sent to today which is not in its own unit.
-1 Service would leave units without a ready endpoint if closed: first run a copy in each of them, as a DeploymentGrid does.
+FOREIGN is the share of the endpoints that a node is sent to today which is not in its own site.
+1 Service would leave sites without a ready endpoint if closed: first run a copy in each of them, as a DeploymentGrid does.
 This closes one, once application-grid is installed (kubectl grid check --pre):
   CLOSE echo
 `

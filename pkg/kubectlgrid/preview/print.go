@@ -29,8 +29,8 @@ type Document struct {
 // DocumentOf is a preview as JSON or YAML.
 func DocumentOf(p *gridview.Preview) Document { return Document{output.TypeMeta(Kind), p} }
 
-// namedUnits is how many units a cell names before it only counts.
-const namedUnits = 3
+// namedSites is how many sites a cell names before it only counts.
+const namedSites = 3
 
 // Columns say which columns a table has.
 type Columns struct {
@@ -44,19 +44,19 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	var rows [][]string
 	if !columns.NoHeader {
-		header := []string{"NAME", "READY", "FOREIGN", "UNITS WITHOUT", "STATE"}
+		header := []string{"NAME", "READY", "FOREIGN", "SITES WITHOUT", "STATE"}
 		if format == output.Wide {
-			header = append(header, "READY IN UNITS", "COMMAND")
+			header = append(header, "READY IN SITES", "COMMAND")
 		}
 		rows = append(rows, columns.row("NAMESPACE", header))
-		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, output.Count(len(p.Units), "unit"),
-			enumerate.First(unitNames(p), namedUnits), without(p.NodesWithoutUnit))
+		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, output.Count(len(p.Sites), "site"),
+			enumerate.First(siteNames(p), namedSites), without(p.NodesWithoutSite))
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
-		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Units)), state(s)}
+		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Sites)), state(s)}
 		if format == output.Wide {
-			row = append(row, perUnit(s.ReadyIn), cmp.Or(s.Command, "-"))
+			row = append(row, perSite(s.ReadyIn), cmp.Or(s.Command, "-"))
 		}
 		rows = append(rows, columns.row(s.Namespace, row))
 	}
@@ -78,15 +78,15 @@ func (c Columns) row(namespace string, cells []string) []string {
 	return cells
 }
 
-func unitNames(p *gridview.Preview) []string {
-	names := make([]string, 0, len(p.Units))
-	for _, u := range p.Units {
+func siteNames(p *gridview.Preview) []string {
+	names := make([]string, 0, len(p.Sites))
+	for _, u := range p.Sites {
 		names = append(names, fmt.Sprintf("%s (%s)", u.Name, output.Count(u.Nodes, "node")))
 	}
 	return names
 }
 
-// without says how many nodes are in no unit.
+// without says how many nodes are in no site.
 func without(nodes int) string {
 	if nodes == 0 {
 		return ""
@@ -110,11 +110,11 @@ func percent(share *float64) string {
 	}
 }
 
-func dark(units []string, of int) string {
-	if len(units) == 0 {
+func dark(sites []string, of int) string {
+	if len(sites) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%d of %d: %s", len(units), of, enumerate.First(units, namedUnits))
+	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(sites, namedSites))
 }
 
 func state(s *gridview.PreviewService) string {
@@ -131,10 +131,10 @@ func state(s *gridview.PreviewService) string {
 	return text
 }
 
-func perUnit(readyIn map[string]int) string {
+func perSite(readyIn map[string]int) string {
 	cells := make([]string, 0, len(readyIn))
-	for _, unit := range slices.Sorted(maps.Keys(readyIn)) {
-		cells = append(cells, fmt.Sprintf("%s=%d", unit, readyIn[unit]))
+	for _, site := range slices.Sorted(maps.Keys(readyIn)) {
+		cells = append(cells, fmt.Sprintf("%s=%d", site, readyIn[site]))
 	}
 	return strings.Join(cells, ",")
 }
@@ -157,10 +157,10 @@ func conclusion(p *gridview.Preview) string {
 	}
 	var b strings.Builder
 	b.WriteString("\nFOREIGN is the share of the endpoints that a node is sent to today which is not in its own " +
-		"unit.\n")
+		"site.\n")
 	if leaving > 0 {
 		fmt.Fprintf(&b,
-			"%s would leave units without a ready endpoint if closed: first run a copy in each of them, as "+
+			"%s would leave sites without a ready endpoint if closed: first run a copy in each of them, as "+
 				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
 	}
 	if example != nil {

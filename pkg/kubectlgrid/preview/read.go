@@ -22,13 +22,13 @@ import (
 
 // Query says what to preview.
 type Query struct {
-	// Key is the label key whose values would be the units.
+	// Key is the label key whose values would be the sites.
 	Key string
 	// Namespace is that of the Services; empty for all.
 	Namespace string
 }
 
-// KeyError is that a key divides the nodes into no units, or that none was given. It says which keys would.
+// KeyError is that a key divides the nodes into no sites, or that none was given. It says which keys would.
 type KeyError struct{ text string }
 
 func (e KeyError) Error() string { return e.text }
@@ -47,10 +47,10 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
 		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
 	if err != nil {
-		return nil, fmt.Errorf("reading the nodes, whose labels would be the units: %w", err)
+		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
 	}
 	previewer := gridview.NewPreviewer(query.Key, nodes)
-	if previewer.Units() == 0 {
+	if previewer.Sites() == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
 	in := []client.ListOption{client.InNamespace(query.Namespace)}
@@ -100,20 +100,20 @@ func readError(what, namespace string, err error) error {
 	return fmt.Errorf("reading the %s: %w", what, err)
 }
 
-// keyError says that a key makes no units, and which keys would.
+// keyError says that a key makes no sites, and which keys would.
 func keyError(key string, nodes map[string]topology.Labels) error {
 	text := "give the label key whose values are the sites: --key"
 	if key != "" {
 		text = fmt.Sprintf("none of %s has the label %s", output.Count(len(nodes), "node"), key)
 	}
-	keys, units := gridview.DivideNodes(nodes)
+	keys, sites := gridview.DivideNodes(nodes)
 	if len(keys) == 0 {
 		return KeyError{text + ". No label has different values on these nodes: give each the label of its site " +
 			"first, kubectl label node NODE site=SITE, and then --key site"}
 	}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
-		names = append(names, fmt.Sprintf("%s (%s)", k, output.Count(units[k], "unit")))
+		names = append(names, fmt.Sprintf("%s (%s)", k, output.Count(sites[k], "site")))
 	}
 	return KeyError{text + ". Labels that divide these nodes: " + strings.TrimSpace(enumerate.First(names, candidates))}
 }

@@ -36,7 +36,7 @@ func NodeOf(n *corev1.Node) Node {
 }
 
 type endpoint struct {
-	pod, node, unit string
+	pod, node, site string
 	address         string
 }
 
@@ -53,15 +53,15 @@ type Plan struct {
 }
 
 type sample struct {
-	unit, node string
-	// without is why the unit is not asked from.
+	site, node string
+	// without is why the site is not asked from.
 	without string
 }
 
-// Nodes says how many nodes of a unit are asked from.
+// Nodes says how many nodes of a site are asked from.
 type Nodes int
 
-// A unit's nodes have the same rules if all is well. OneOfEach asks from one, AllOfEach from all that are ready.
+// A site's nodes have the same rules if all is well. OneOfEach asks from one, AllOfEach from all that are ready.
 const (
 	OneOfEach Nodes = iota
 	AllOfEach
@@ -80,9 +80,9 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	}
 	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view,
 		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
-	for _, unit := range view.Units {
-		// Neither from nodes in no unit, nor from one that only its own name puts into one.
-		if unit.Name == "" || !slices.ContainsFunc(unit.Nodes, func(name string) bool {
+	for _, site := range view.Sites {
+		// Neither from nodes in no site, nor from one that only its own name puts into one.
+		if site.Name == "" || !slices.ContainsFunc(site.Nodes, func(name string) bool {
 			return nodes[name].Edge || slices.ContainsFunc(gridview.SiteKeys(view.TopologyKeys), func(key string) bool {
 				_, in := nodes[name].Labels[key]
 				return in
@@ -90,16 +90,16 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 		}) {
 			continue
 		}
-		chosen := choose(unit.Nodes, nodes, which)
+		chosen := choose(site.Nodes, nodes, which)
 		if len(chosen) == 0 {
-			p.samples = append(p.samples, sample{unit: unit.Name, without: "none of its nodes is ready"})
+			p.samples = append(p.samples, sample{site: site.Name, without: "none of its nodes is ready"})
 		}
 		for _, node := range chosen {
-			p.samples = append(p.samples, sample{unit: unit.Name, node: node})
+			p.samples = append(p.samples, sample{site: site.Name, node: node})
 		}
 	}
 	if len(p.samples) == 0 {
-		return nil, fmt.Errorf("no node has the label %s, so there are no units to ask from",
+		return nil, fmt.Errorf("no node has the label %s, so there are no sites to ask from",
 			strings.Join(view.TopologyKeys, " or "))
 	}
 	return p, nil
@@ -123,7 +123,7 @@ func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes
 	return view, nil
 }
 
-// choose picks nodes of a unit that are ready, those with a wrapper first.
+// choose picks nodes of a site that are ready, those with a wrapper first.
 func choose(names []string, nodes map[string]Node, which Nodes) []string {
 	var ready []string
 	for _, edge := range []bool{true, false} {
@@ -153,7 +153,7 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 	address, err := netip.ParseAddr(service.Spec.ClusterIP)
 	if err != nil {
 		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl "+
-			"grid view says what each unit sees", name)
+			"grid view says what each site sees", name)
 	}
 	var others []string
 	for i := range service.Spec.Ports {
@@ -179,10 +179,10 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 // endpointsOf are the Service's endpoints by address and port.
 func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node,
 	view *gridview.View) map[string]endpoint {
-	units := map[string]string{}
-	for _, unit := range view.Units {
-		for _, node := range unit.Nodes {
-			units[node] = unit.Name
+	sites := map[string]string{}
+	for _, site := range view.Sites {
+		for _, node := range site.Nodes {
+			sites[node] = site.Name
 		}
 	}
 	found := map[string]endpoint{}
@@ -195,7 +195,7 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 			for _, e := range slice.Endpoints {
 				known := endpoint{node: ptr.Deref(e.NodeName, "")}
 				if _, exists := nodes[known.node]; exists {
-					known.unit = units[known.node]
+					known.site = sites[known.node]
 				}
 				if e.TargetRef != nil {
 					known.pod = e.TargetRef.Name
@@ -210,11 +210,11 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	return found
 }
 
-// allowed are the addresses, without ports, that nodes of a unit may reach; ready is that one of them is.
-func allowed(view *gridview.View, unit string) (addresses map[string]bool, ready bool) {
+// allowed are the addresses, without ports, that nodes of a site may reach; ready is that one of them is.
+func allowed(view *gridview.View, site string) (addresses map[string]bool, ready bool) {
 	addresses = map[string]bool{}
-	for _, u := range view.Units {
-		if u.Name != unit {
+	for _, u := range view.Sites {
+		if u.Name != site {
 			continue
 		}
 		for _, e := range u.Endpoints {
@@ -227,10 +227,10 @@ func allowed(view *gridview.View, unit string) (addresses map[string]bool, ready
 	return addresses, false
 }
 
-func (p *Plan) unitNames() []string {
+func (p *Plan) siteNames() []string {
 	names := map[string]bool{}
 	for _, s := range p.samples {
-		names[s.unit] = true
+		names[s.site] = true
 	}
 	return slices.Sorted(maps.Keys(names))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// columnUnits is how many units a table has a column for.
-const columnUnits = 8
+// columnSites is how many sites a table has a column for.
+const columnSites = 8
 
 // Print writes the table of a proof for people.
 func (p *Proof) Print(out io.Writer) {
-	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each unit\n\n", p.Namespace, p.Service,
+	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each site\n\n", p.Namespace, p.Service,
 		output.Quoted(p.TopologyKeys), output.Count(p.Requests, "connection"), p.Address)
-	columns := slices.Clone(p.Units)
+	columns := slices.Clone(p.Sites)
 	for _, row := range p.Rows {
 		for where := range row.Reached {
 			if !slices.Contains(columns, where) {
@@ -27,13 +27,13 @@ func (p *Proof) Print(out io.Writer) {
 		}
 	}
 	reached := func(row Row) map[string]int { return row.Reached }
-	if len(columns) > columnUnits {
-		columns = []string{"own unit", "others"}
+	if len(columns) > columnSites {
+		columns = []string{"own site", "others"}
 		reached = func(row Row) map[string]int {
 			sums := map[string]int{}
-			for unit, n := range row.Reached {
-				if unit == row.Unit {
-					sums["own unit"] += n
+			for site, n := range row.Reached {
+				if site == row.Site {
+					sums["own site"] += n
 				} else {
 					sums["others"] += n
 				}
@@ -44,7 +44,7 @@ func (p *Proof) Print(out io.Writer) {
 	rows := make([][]string, 0, 1+len(p.Rows))
 	rows = append(rows, slices.Concat([]string{"from"}, columns, []string{"nobody", ""}))
 	for _, row := range p.Rows {
-		from := row.Unit
+		from := row.Site
 		if row.Node != "" {
 			from += " (" + row.Node + ")"
 		}
@@ -62,14 +62,14 @@ func (p *Proof) Print(out io.Writer) {
 	switch p.Verdict {
 	case Leak:
 		fmt.Fprintln(out,
-			"\nThe closed loop does not hold: connections left their unit. kubectl grid check looks for the "+
+			"\nThe closed loop does not hold: connections left their site. kubectl grid check looks for the "+
 				"reason.")
 	case Unproved:
-		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its unit.")
+		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its site.")
 	default:
-		conclusion := "The closed loop holds: no connection left its unit."
+		conclusion := "The closed loop holds: no connection left its site."
 		if gridview.Failed(p.Findings) {
-			conclusion = "No connection left its unit. But others can, for the reasons below."
+			conclusion = "No connection left its site. But others can, for the reasons below."
 		}
 		fmt.Fprintln(out, "\n"+conclusion)
 	}

@@ -37,7 +37,7 @@ const (
 // Kind is that of a Proof as JSON and YAML.
 const Kind = "Proof"
 
-// Proof is what asking a Service from every unit has shown.
+// Proof is what asking a Service from every site has shown.
 type Proof struct {
 	APIVersion   string   `json:"apiVersion"`
 	Kind         string   `json:"kind"`
@@ -49,7 +49,7 @@ type Proof struct {
 	// Requests is how many connections were meant from each node.
 	Requests int      `json:"requests"`
 	Verdict  Verdict  `json:"verdict"`
-	Units    []string `json:"units"`
+	Sites    []string `json:"sites"`
 	Rows     []Row    `json:"rows"`
 	// Findings are what kubectl grid check finds that concerns the Service, also on nodes that were not asked from.
 	Findings []gridview.Finding `json:"findings,omitempty"`
@@ -57,9 +57,9 @@ type Proof struct {
 
 // Row is what was reached from one node.
 type Row struct {
-	Unit string `json:"unit"`
+	Site string `json:"site"`
 	Node string `json:"node,omitempty"`
-	// Asked is how many connections were tried, Reached how many went to each unit; endpoints that are in no unit are
+	// Asked is how many connections were tried, Reached how many went to each site; endpoints that are in no site are
 	// under their node's name in parentheses. Nobody is how many nobody answered.
 	Asked   int            `json:"asked"`
 	Reached map[string]int `json:"reached"`
@@ -131,7 +131,7 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	maps.Copy(endpoints, p.endpoints)
 	proof := &Proof{
 		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
-		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Units: p.unitNames(),
+		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Sites: p.siteNames(),
 		Rows: []Row{},
 	}
 	for _, a := range answers {
@@ -146,10 +146,10 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 
 // conclude says what one answer shows.
 func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.View) Row {
-	row := Row{Unit: a.sample.unit, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
+	row := Row{Site: a.sample.site, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
 		Nobody: a.result.Nobody, Verdict: Closed}
-	may, ready := allowed(before, a.sample.unit)
-	mayNow, readyNow := allowed(after, a.sample.unit)
+	may, ready := allowed(before, a.sample.site)
+	mayNow, readyNow := allowed(after, a.sample.site)
 	maps.Copy(may, mayNow)
 	reached, unknown, silent := a.result.Reached, 0, 0
 	var leaks, strangers []string
@@ -206,20 +206,20 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 	case total == 0 && silent > 0:
 		unproved("nobody answered; all connections went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):
-		unproved("nobody answered, though the unit has a ready endpoint")
+		unproved("nobody answered, though the site has a ready endpoint")
 	case total == 0:
-		row.Message = "the unit has no ready endpoint, and nobody answers"
+		row.Message = "the site has no ready endpoint, and nobody answers"
 	case row.Nobody > 0:
 		row.Message = fmt.Sprintf("%d of %d were not answered", row.Nobody, row.Asked)
 	}
 	return row
 }
 
-// where is the unit of an endpoint, or its node if that is in none.
+// where is the site of an endpoint, or its node if that is in none.
 func (e endpoint) where() string {
 	switch {
-	case e.unit != "":
-		return e.unit
+	case e.site != "":
+		return e.site
 	case e.node != "":
 		return "(" + e.node + ")"
 	}

@@ -33,10 +33,10 @@ func echo() *corev1.Service {
 	return s
 }
 
-// threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no unit.
+// threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no site.
 func threeNodes() map[string]Node {
-	node := func(unit string, edge bool) Node {
-		return Node{Labels: topology.Labels{"zone1": unit}, Ready: true, Edge: edge}
+	node := func(site string, edge bool) Node {
+		return Node{Labels: topology.Labels{"zone1": site}, Ready: true, Edge: edge}
 	}
 	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false),
 		"n3": {Labels: topology.Labels{}, Ready: true}}
@@ -102,7 +102,7 @@ func TestPrepare(t *testing.T) {
 	nodes["n0"] = Node{Labels: nodes["n0"].Labels}
 	plan, err := Prepare(echo(), slicesOf("n0"), nodes, "http", OneOfEach)
 	if err != nil || plan.samples[0].without == "" {
-		t.Errorf("a unit without a ready node: %v, %v", plan, err)
+		t.Errorf("a site without a ready node: %v, %v", plan, err)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestConclude(t *testing.T) {
 			"reached pod echo-n2 on node n2, of west, 5 times"},
 		{"a leak that nobody answers", both, probe.Result{Asked: 1, Silent: map[string]int{there: 1}}, nil, nil, Leak,
 			"reached pod echo-n2 on node n2, of west, 1 time"},
-		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil,
+		{"a leak to a node without site", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil,
 			Leak, "of (n3)"},
 		{"a leak, and then an error", both, probe.Result{Asked: 1, Reached: map[string]int{there: 1},
 			Error: "interrupted"}, nil, nil, Leak, "reached"},
@@ -148,9 +148,9 @@ func TestConclude(t *testing.T) {
 		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{here: 2}}, nil, nil,
 			Unproved, "nobody answered; all connections went to endpoints that may be reached"},
 		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved,
-			"though the unit has a ready endpoint"},
+			"though the site has a ready endpoint"},
 		{"nobody, and there is no one", []string{"n2"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Closed,
-			"the unit has no ready endpoint, and nobody answers"},
+			"the site has no ready endpoint, and nobody answers"},
 		{"stale rules", []string{"n0"}, reached(map[string]int{"10.244.9.9:8080": 1}), nil, nil, Unproved,
 			"10.244.9.9:8080, which is no endpoint of the Service"},
 		{"no rules", []string{"n0"}, probe.Result{Asked: 1, Untranslated: 1}, nil, nil, Unproved,
@@ -424,15 +424,15 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestPrintManyUnits: a table has no column for each of many units, but one for all others.
-func TestPrintManyUnits(t *testing.T) {
-	proof := &Proof{Units: strings.Fields("a b c d e f g h i"), Rows: []Row{{
-		Unit: "a", Node: "n", Reached: map[string]int{"a": 7, "b": 2, "(x)": 3}, Nobody: 1,
+// TestPrintManySites: a table has no column for each of many sites, but one for all others.
+func TestPrintManySites(t *testing.T) {
+	proof := &Proof{Sites: strings.Fields("a b c d e f g h i"), Rows: []Row{{
+		Site: "a", Node: "n", Reached: map[string]int{"a": 7, "b": 2, "(x)": 3}, Nobody: 1,
 		Verdict: Leak, Message: "so",
 	}}}
 	var out strings.Builder
 	proof.Print(&out)
-	if want := "from    own unit   others   nobody\na (n)          7        5        1   LEAK: so\n"; !strings.Contains(
+	if want := "from    own site   others   nobody\na (n)          7        5        1   LEAK: so\n"; !strings.Contains(
 		out.String(), want) {
 		t.Errorf("got\n%s", out.String())
 	}

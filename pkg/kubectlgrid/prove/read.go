@@ -27,7 +27,7 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 	restart := func() { clear(nodes) }
 	err = pages.Each(ctx, api, &corev1.NodeList{}, restart, func(node *corev1.Node) { nodes[node.Name] = NodeOf(node) })
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
+		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}
 	return slicesOf, nodes, nil
 }

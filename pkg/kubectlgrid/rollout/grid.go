@@ -24,10 +24,10 @@ import (
 // changeAttempts is how often a change is tried while the controller writes the status.
 const changeAttempts = 5
 
-// namedUnits is how many units the error about an unknown one names.
-const namedUnits = 10
+// namedSites is how many sites the error about an unknown one names.
+const namedSites = 10
 
-var errNoRollout = errors.New("the grid has no spec.rollout: all its units get a change at once")
+var errNoRollout = errors.New("the grid has no spec.rollout: all its sites get a change at once")
 
 // Name is how a user names a grid of workloads.
 type Name struct {
@@ -185,7 +185,7 @@ func (g *Grid) own() []client.ListOption {
 	}
 }
 
-// children returns the workloads of the grid, by unit.
+// children returns the workloads of the grid, by site.
 func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := pages.Metadata(g.Kind.Child)
 	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
@@ -194,24 +194,24 @@ func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMe
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for i := range list.Items {
 		if item := &list.Items[i]; metav1.IsControlledBy(item, g.Object) {
-			children[v1.UnitOf(item, g.Object.GetName())] = item
+			children[v1.SiteOf(item, g.Object.GetName())] = item
 		}
 	}
 	return children, nil
 }
 
-// Child returns the name of the workload of a unit.
-func (g *Grid) Child(ctx context.Context, unit string) (string, error) {
+// Child returns the name of the workload of a site.
+func (g *Grid) Child(ctx context.Context, site string) (string, error) {
 	children, err := g.children(ctx)
 	if err != nil {
 		return "", err
 	}
-	if child, ok := children[unit]; ok {
+	if child, ok := children[site]; ok {
 		return child.Name, nil
 	}
-	units := slices.Sorted(maps.Keys(children))
-	if len(units) > namedUnits {
-		units = append(units[:namedUnits], "…")
+	sites := slices.Sorted(maps.Keys(children))
+	if len(sites) > namedSites {
+		sites = append(sites[:namedSites], "…")
 	}
-	return "", fmt.Errorf("%s has no unit %q; it has %s", g, unit, strings.Join(units, ", "))
+	return "", fmt.Errorf("%s has no site %q; it has %s", g, site, strings.Join(sites, ", "))
 }

@@ -138,12 +138,12 @@ func earlier(entries []Entry, present, current string) int {
 // ErrSkipped is that the grid has this revision already.
 var ErrSkipped = errors.New("the spec has this revision already")
 
-// Pace is how an undo reaches the units.
+// Pace is how an undo reaches the sites.
 type Pace int
 
 const (
 	// InWaves is as any change.
 	InWaves Pace = iota
-	// AtOnce is all units at once.
+	// AtOnce is all sites at once.
 	AtOnce
 )

@@ -21,11 +21,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
-// Pods returns the names of the pods of a unit's workload: those that are ready first, then those that run, then the
+// Pods returns the names of the pods of a site's workload: those that are ready first, then those that run, then the
 // others, each by name. Pods that are being deleted come last. They are found by their owners: the workloads of a grid
-// may have one selector, so that kubectl, asked for one of them, would take a pod of any unit.
-func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
-	child, err := g.Child(ctx, unit)
+// may have one selector, so that kubectl, asked for one of them, would take a pod of any site.
+func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
+	child, err := g.Child(ctx, site)
 	if err != nil {
 		return nil, err
 	}
@@ -69,16 +69,16 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 		names[i] = pods[i].Name
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("the %s %s of unit %q has no pods", g.Kind.Child.Kind, child, unit)
+		return nil, fmt.Errorf("the %s %s of site %q has no pods", g.Kind.Child.Kind, child, site)
 	}
 	return names, nil
 }
 
-// Check returns the name of the Job by which a unit was checked last.
-func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
+// Check returns the name of the Job by which a site was checked last.
+func (g *Grid) Check(ctx context.Context, site string) (string, error) {
 	list := pages.Metadata(batchv1.SchemeGroupVersion.WithKind("Job"))
 	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
-		client.MatchingLabels{v1.LabelCheck: g.Object.GetName(), v1.LabelGridUnit: unit})
+		client.MatchingLabels{v1.LabelCheck: g.Object.GetName(), v1.LabelGridSite: site})
 	if err != nil {
 		return "", fmt.Errorf("asking for the Jobs: %w", err)
 	}
@@ -86,7 +86,7 @@ func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
 		return !metav1.IsControlledBy(&job, g.Object)
 	})
 	if len(jobs) == 0 {
-		return "", fmt.Errorf("there is no check of unit %q; those that have succeeded are removed", unit)
+		return "", fmt.Errorf("there is no check of site %q; those that have succeeded are removed", site)
 	}
 	return slices.MaxFunc(jobs, func(a, b metav1.PartialObjectMetadata) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)

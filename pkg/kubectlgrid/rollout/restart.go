@@ -18,14 +18,14 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// restartPause is the time between two looks at a unit that restarts.
+// restartPause is the time between two looks at a site that restarts.
 const restartPause = time.Second
 
 // Restart makes all pods of the grid again. Of a grid with spec.rollout it changes the templates, so that the
 // controller does it as for any change, and returns true: it has only begun. A grid without has no waves for it:
-// Restart changes the workloads, one unit after the other, and waits until each one is ready. It calls tell with every
-// unit that has restarted, or with why it was left out, and stops at the first one that does not become ready.
-func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(unit, leftOut string)) (begun bool, err error) {
+// Restart changes the workloads, one site after the other, and waits until each one is ready. It calls tell with every
+// site that has restarted, or with why it was left out, and stops at the first one that does not become ready.
+func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(site, leftOut string)) (begun bool, err error) {
 	at := now.Format(time.RFC3339)
 	if g.spec().Rollout != nil {
 		return true, g.restart(ctx, at)
@@ -35,40 +35,40 @@ func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(unit, leftO
 		return false, err
 	}
 	done := 0
-	for _, unit := range slices.Sorted(maps.Keys(children)) {
+	for _, site := range slices.Sorted(maps.Keys(children)) {
 		if err := g.Refresh(ctx); err != nil { // a site may have fallen silent meanwhile
 			return false, err
 		}
-		child := children[unit]
-		if why := g.leftOut(unit, child); why != "" {
-			tell(unit, why)
+		child := children[site]
+		if why := g.leftOut(site, child); why != "" {
+			tell(site, why)
 			continue
 		}
-		if err := g.restartUnit(ctx, child, at); err != nil {
-			return false, fmt.Errorf("%d of %d units have restarted; %s %s of unit %s: %w", done, len(children),
-				g.Kind.Child.Kind, child.GetName(), unit, err)
+		if err := g.restartSite(ctx, child, at); err != nil {
+			return false, fmt.Errorf("%d of %d sites have restarted; %s %s of site %s: %w", done, len(children),
+				g.Kind.Child.Kind, child.GetName(), site, err)
 		}
 		done++
-		tell(unit, "")
+		tell(site, "")
 	}
 	return false, nil
 }
 
-// leftOut is why a unit is not restarted; empty if it is.
-func (g *Grid) leftOut(unit string, child metav1.Object) string {
+// leftOut is why a site is not restarted; empty if it is.
+func (g *Grid) leftOut(site string, child metav1.Object) string {
 	if _, held := child.GetAnnotations()[v1.AnnotationHold]; held {
 		return "it is held"
 	}
-	switch phase := g.status().States[unit].Phase; phase {
-	case v1.UnitUnreachable, v1.UnitRetained, v1.UnitRemoving:
+	switch phase := g.status().States[site].Phase; phase {
+	case v1.SiteUnreachable, v1.SiteRetained, v1.SiteRemoving:
 		return "it is " + string(phase)
 	default:
 		return ""
 	}
 }
 
-// restartUnit changes the pods of a workload, and waits until the new ones are ready.
-func (g *Grid) restartUnit(ctx context.Context, child metav1.Object, at string) error {
+// restartSite changes the pods of a workload, and waits until the new ones are ready.
+func (g *Grid) restartSite(ctx context.Context, child metav1.Object, at string) error {
 	workload := &unstructured.Unstructured{}
 	workload.SetGroupVersionKind(g.Kind.Child)
 	workload.SetNamespace(child.GetNamespace())

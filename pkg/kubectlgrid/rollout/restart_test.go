@@ -22,9 +22,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// withoutWaves is a grid without spec.rollout, with a Deployment in each of the units. A Deployment that is restarted is
-// ready at the third look, unless it is the unit that breaks; what happens is written down.
-func withoutWaves(t *testing.T, breaks string, units ...string) (*Grid, *[]string) {
+// withoutWaves is a grid without spec.rollout, with a Deployment in each of the sites. A Deployment that is restarted is
+// ready at the third look, unless it is the site that breaks; what happens is written down.
+func withoutWaves(t *testing.T, breaks string, sites ...string) (*Grid, *[]string) {
 	t.Helper()
 	g, api := testGrid(t)
 	g.spec().Rollout = nil
@@ -32,11 +32,11 @@ func withoutWaves(t *testing.T, breaks string, units ...string) (*Grid, *[]strin
 	if err := api.Update(t.Context(), g.Object); err != nil {
 		t.Fatal(err)
 	}
-	for _, unit := range units {
+	for _, site := range sites {
 		err := api.Create(t.Context(), &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: "echo-" + unit, Generation: 1,
-				Labels:          map[string]string{v1.LabelGridSelector: "echo", v1.LabelGridUnit: unit},
+				Namespace: "shop", Name: "echo-" + site, Generation: 1,
+				Labels:          map[string]string{v1.LabelGridSelector: "echo", v1.LabelGridSite: site},
 				OwnerReferences: []metav1.OwnerReference{gridchild.Reference("DeploymentGrid", "echo", g.Object.GetUID())},
 			},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
@@ -77,7 +77,7 @@ func withoutWaves(t *testing.T, breaks string, units ...string) (*Grid, *[]strin
 	return g, log
 }
 
-// TestRestartWithoutWaves: a grid without waves restarts one unit after the other, and stops at the first one that does
+// TestRestartWithoutWaves: a grid without waves restarts one site after the other, and stops at the first one that does
 // not become ready.
 func TestRestartWithoutWaves(t *testing.T) {
 	t.Parallel()
@@ -87,8 +87,8 @@ func TestRestartWithoutWaves(t *testing.T) {
 func restartsWithoutWaves(t *testing.T) {
 	run := func(g *Grid) (string, error) {
 		var told []string
-		begun, err := g.Restart(t.Context(), time.Unix(0, 0).UTC(), func(unit, why string) {
-			told = append(told, strings.TrimSpace(unit+" "+why))
+		begun, err := g.Restart(t.Context(), time.Unix(0, 0).UTC(), func(site, why string) {
+			told = append(told, strings.TrimSpace(site+" "+why))
 		})
 		if begun {
 			t.Error("it is said to have only begun")
@@ -102,7 +102,7 @@ func restartsWithoutWaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.becomes(t, func(s *v1.WorkloadGridStatus) {
-		s.States = map[string]v1.UnitState{"b": {Phase: v1.UnitUnreachable}, "d": {Phase: v1.UnitStalled}}
+		s.States = map[string]v1.SiteState{"b": {Phase: v1.SiteUnreachable}, "d": {Phase: v1.SiteStalled}}
 	})
 	*log = nil
 	told, err := run(g)
@@ -121,7 +121,7 @@ func restartsWithoutWaves(t *testing.T) {
 
 	g, log = withoutWaves(t, "b", "a", "b", "c")
 	told, err = run(g)
-	if told != "a" || err == nil || !strings.Contains(err.Error(), "1 of 3 units have restarted; Deployment echo-b of unit b") {
+	if told != "a" || err == nil || !strings.Contains(err.Error(), "1 of 3 sites have restarted; Deployment echo-b of site b") {
 		t.Errorf("got %s, %v", told, err)
 	}
 	if slices.Contains(*log, "patch echo-c") {

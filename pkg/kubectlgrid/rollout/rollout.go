@@ -16,7 +16,7 @@ import (
 // restartedAt is the annotation of a pod template that kubectl rollout restart writes.
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
-// Pause keeps further units from being started.
+// Pause keeps further sites from being started.
 func (g *Grid) Pause(ctx context.Context) error {
 	return g.change(ctx, func(o v1.Object) error {
 		switch spec, _ := v1.Workload(o); {

@@ -40,7 +40,7 @@ func testGrid(t *testing.T) (*Grid, client.Client) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u1"},
 		Spec: v1.WorkloadGridSpec{
 			GridUniqKey: "zone1", Template: v1.Template{Raw: []byte(one)},
-			Rollout: &v1.Rollout{Waves: []v1.Wave{{Name: "lab", Approval: v1.ApprovalManual, Units: &v1.UnitSelector{Names: []string{"lab"}}}, {Name: "rest"}}},
+			Rollout: &v1.Rollout{Waves: []v1.Wave{{Name: "lab", Approval: v1.ApprovalManual, Sites: &v1.SiteSelector{Names: []string{"lab"}}}, {Name: "rest"}}},
 		},
 	}
 	objects := []client.Object{}
@@ -56,8 +56,8 @@ func testGrid(t *testing.T) (*Grid, client.Client) {
 	grid.Status.Rollout = &v1.RolloutStatus{
 		Phase: v1.RolloutAwaitingApproval, Wave: "lab", Message: "waits", Awaits: "echo-2/lab/1000",
 		Waves: []v1.WaveStatus{
-			{Name: "lab", State: v1.WaveAwaitingApproval, Units: 1, Updated: 1, Ready: 1, Proven: 1, Suspects: 2},
-			{Name: "rest", State: v1.WavePending, Units: 3},
+			{Name: "lab", State: v1.WaveAwaitingApproval, Sites: 1, Updated: 1, Ready: 1, Proven: 1, Suspects: 2},
+			{Name: "rest", State: v1.WavePending, Sites: 3},
 		},
 	}
 	api := fake.NewClientBuilder().WithScheme(all).WithObjects(append(objects, grid)...).WithStatusSubresource(grid).
@@ -134,7 +134,7 @@ func TestVerbs(t *testing.T) {
 	g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool {
 		return !o.Spec.Rollout.Paused && o.Annotations[v1.AnnotationApprovedBy] == ""
 	})
-	begun, err := g.Restart(ctx, time.Unix(0, 0).UTC(), func(unit, _ string) { t.Errorf("unit %s restarts past the waves", unit) })
+	begun, err := g.Restart(ctx, time.Unix(0, 0).UTC(), func(site, _ string) { t.Errorf("site %s restarts past the waves", site) })
 	if err != nil || !begun {
 		t.Fatal(begun, err)
 	}
@@ -239,12 +239,12 @@ func TestResumeOfAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.becomes(t, func(s *v1.WorkloadGridStatus) {
-		s.Rollout.Phase, s.Rollout.HaltTime, s.Rollout.Message = v1.RolloutPaused, &at, "3 units have failed"
+		s.Rollout.Phase, s.Rollout.HaltTime, s.Rollout.Message = v1.RolloutPaused, &at, "3 sites have failed"
 	})
 	if state := g.state(t); !errors.Is(state.Err(g), ErrPerson) {
 		t.Errorf("got %+v", state)
 	}
-	if still, err := g.Resume(t.Context()); err != nil || still != "3 units have failed" {
+	if still, err := g.Resume(t.Context()); err != nil || still != "3 sites have failed" {
 		t.Errorf("got %q, %v", still, err)
 	}
 	g.expect(t, "the pause is lifted", func(o *v1.DeploymentGrid) bool {
@@ -311,15 +311,15 @@ func TestState(t *testing.T) {
 	t.Parallel()
 	g, _ := testGrid(t)
 	state, err := g.State()
-	if err != nil || state.Done || state.Failed || state.Units != 4 || state.Updated != 1 {
+	if err != nil || state.Done || state.Failed || state.Sites != 4 || state.Updated != 1 {
 		t.Errorf("got %+v, %v", state, err)
 	}
 	if got := strings.Join(state.Rows[1], " "); got != "lab 1 1 1 1 0 2 0 AwaitingApproval" {
 		t.Errorf("got the row %s", got)
 	}
-	g.spec().Rollout.Waves[0].Units, g.status().Rollout.Waves[0].Units = &v1.UnitSelector{Names: []string{"lba"}}, 0
+	g.spec().Rollout.Waves[0].Sites, g.status().Rollout.Waves[0].Sites = &v1.SiteSelector{Names: []string{"lba"}}, 0
 	if state, err = g.State(); err != nil || len(state.Warnings) != 1 ||
-		!strings.HasPrefix(state.Warnings[0], "Wave lab selects no unit") ||
+		!strings.HasPrefix(state.Warnings[0], "Wave lab selects no site") ||
 		!strings.Contains(state.Warnings[0], "label zone1,") {
 		t.Errorf("got %+v, %v", state, err)
 	}

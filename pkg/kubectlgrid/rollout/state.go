@@ -16,7 +16,7 @@ import (
 // barWidth is how many characters the progress bar has.
 const barWidth = 40
 
-// others is the row of the units that no wave names.
+// others is the row of the sites that no wave names.
 const others = "<others>"
 
 // ErrPerson is that a rollout does not go on until a person does something.
@@ -28,11 +28,11 @@ type State struct {
 	Rows [][]string
 	// Summary is a line that says the rest.
 	Summary string
-	// Warnings are lines about waves that select no unit. A rollout waits there for a person.
+	// Warnings are lines about waves that select no site. A rollout waits there for a person.
 	Warnings []string
-	// Updated and Units are how many units have the change, of how many.
-	Updated, Units int
-	// Done is set if the rollout is complete. Failed is set if units have failed, so that it does not go on by itself.
+	// Updated and Sites are how many sites have the change, of how many.
+	Updated, Sites int
+	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not go on by itself.
 	Done, Failed bool
 	// Waits is set if it waits for a person. Command is what lets it go on; empty if no command does, or none is
 	// needed.
@@ -51,25 +51,25 @@ func (g *Grid) State() (State, error) {
 	}
 	r := status.Rollout
 	state := State{Rows: [][]string{
-		{"WAVE", "UNITS", "UPDATED", "READY", "PROVEN", "FAILED", "SUSPECTS", "DEFERRED", "STATE"},
+		{"WAVE", "SITES", "UPDATED", "READY", "PROVEN", "FAILED", "SUSPECTS", "DEFERRED", "STATE"},
 	}}
 	for _, wave := range r.Waves {
 		row := []string{cmp.Or(wave.Name, others)}
 		for _, n := range []int32{
-			wave.Units, wave.Updated, wave.Ready, wave.Proven, wave.Failed, wave.Suspects, wave.Deferred,
+			wave.Sites, wave.Updated, wave.Ready, wave.Proven, wave.Failed, wave.Suspects, wave.Deferred,
 		} {
 			row = append(row, strconv.Itoa(int(n)))
 		}
 		state.Rows = append(state.Rows, append(row, string(wave.State)))
-		if wave.Units == 0 && slices.ContainsFunc(spec.Rollout.Waves, func(w v1.Wave) bool {
-			return w.Name == wave.Name && w.Units != nil
+		if wave.Sites == 0 && slices.ContainsFunc(spec.Rollout.Waves, func(w v1.Wave) bool {
+			return w.Name == wave.Name && w.Sites != nil
 		}) {
-			state.Warnings = append(state.Warnings, fmt.Sprintf("Wave %s selects no unit, so a rollout waits there "+
+			state.Warnings = append(state.Warnings, fmt.Sprintf("Wave %s selects no site, so a rollout waits there "+
 				"for an approval: its names have to be values of the label %s, or its nodeSelector has to match nodes.",
 				wave.Name, spec.GridUniqKey))
 		}
 		state.Updated += int(wave.Updated)
-		state.Units += int(wave.Units)
+		state.Sites += int(wave.Sites)
 	}
 	state.Summary = fmt.Sprintf("%s: %s", status.UpdateRevision, r.Phase)
 	if r.Wave != "" {
@@ -88,7 +88,7 @@ func (g *Grid) judge(state *State) {
 	halted := r.HaltTime != nil && !isResumed(g.Object)
 	switch r.Phase {
 	case v1.RolloutComplete:
-		// What failed after it was complete keeps the units that were deferred.
+		// What failed after it was complete keeps the sites that were deferred.
 		state.Done, state.Waits, state.Failed = !halted, halted, halted
 	case v1.RolloutHalted, v1.RolloutOutage:
 		state.Waits, state.Failed = halted, halted && r.Phase == v1.RolloutHalted
@@ -163,10 +163,10 @@ func (p *Printer) Print(state State) error {
 
 // bar is the progress in a line.
 func bar(state State) string {
-	if state.Units == 0 {
+	if state.Sites == 0 {
 		return ""
 	}
-	full := barWidth * state.Updated / state.Units
+	full := barWidth * state.Updated / state.Sites
 	return fmt.Sprintf("[%s%s] %d/%d\n", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), state.Updated,
-		state.Units)
+		state.Sites)
 }

@@ -30,7 +30,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	fmt.Fprintln(out, Title(view))
 	if view.Error == "" {
 		fmt.Fprintln(out)
-		if err := output.NewPrinter(out).Print(unitRows(view)...); err != nil {
+		if err := output.NewPrinter(out).Print(siteRows(view)...); err != nil {
 			return err
 		}
 	}
@@ -66,19 +66,19 @@ func Title(view *gridview.View) string {
 	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, output.Quoted(view.TopologyKeys), from(view.Annotation))
 }
 
-// unitRows are the rows of all units, below a header.
-func unitRows(view *gridview.View) [][]string {
-	rows := [][]string{{"UNIT", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
-	for _, unit := range view.Units {
-		first := []string{unit.Name, output.Nodes(unit.Nodes), unit.Key, fmt.Sprintf("%d/%d", unit.Ready,
-			len(unit.Endpoints))}
+// siteRows are the rows of all sites, below a header.
+func siteRows(view *gridview.View) [][]string {
+	rows := [][]string{{"SITE", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
+	for _, site := range view.Sites {
+		first := []string{site.Name, output.Nodes(site.Nodes), site.Key, fmt.Sprintf("%d/%d", site.Ready,
+			len(site.Endpoints))}
 		if !view.TopologyKeys.Governed() {
 			first[0], first[2] = output.All, "-"
 		}
-		if len(unit.Endpoints) == 0 {
+		if len(site.Endpoints) == 0 {
 			rows = append(rows, append(first, output.None, "-", "-", "-"))
 		}
-		for _, e := range unit.Endpoints {
+		for _, e := range site.Endpoints {
 			rows = append(rows, append(slices.Clone(first), strings.Join(e.Addresses, ","), e.Pod, e.Node, ready(e)))
 		}
 	}
@@ -95,10 +95,10 @@ func from(annotation string) string {
 
 // Conclusion is a last line: whether the closed loop holds. It is empty where the title says all.
 func Conclusion(view *gridview.View) string {
-	units := 0
-	for _, unit := range view.Units {
-		if unit.Name != "" {
-			units++
+	sites := 0
+	for _, site := range view.Sites {
+		if site.Name != "" {
+			sites++
 		}
 	}
 	switch {
@@ -109,15 +109,15 @@ func Conclusion(view *gridview.View) string {
 			return "No endpoint is ready."
 		}
 		return ""
-	case units == 0:
-		return fmt.Sprintf("No node has the label %s: there are no units.", strings.Join(view.TopologyKeys, " or "))
+	case sites == 0:
+		return fmt.Sprintf("No node has the label %s: there are no sites.", strings.Join(view.TopologyKeys, " or "))
 	case view.Closed:
-		return fmt.Sprintf("The closed loop holds: every one of %s has a ready endpoint.", output.Count(units, "unit"))
+		return fmt.Sprintf("The closed loop holds: every one of %s has a ready endpoint.", output.Count(sites, "site"))
 	case len(view.Without) == 0:
 		return "The Service does not stay in its sites, for the reasons below."
 	}
 	return fmt.Sprintf("The closed loop does not hold: %d of %s without a ready endpoint: %s",
-		len(view.Without), output.Count(units, "unit"), strings.Join(view.Without, ", "))
+		len(view.Without), output.Count(sites, "site"), strings.Join(view.Without, ", "))
 }
 
 func ready(e gridview.Endpoint) string {

@@ -57,7 +57,7 @@ type Columns struct {
 	NoHeader bool
 }
 
-// others is the name of the units that a large status only counts.
+// others is the name of the sites that a large status only counts.
 const others = "<others>"
 
 // Printer writes the state of grids. If it is called again, it writes what has changed since.
@@ -142,8 +142,8 @@ func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) 
 
 type rowKey struct {
 	grid GridName
-	// unit is the unit's name, or <all>, <none> or one of the rows of <others>.
-	unit string
+	// site is the site's name, or <all>, <none> or one of the rows of <others>.
+	site string
 }
 
 type row struct {
@@ -188,12 +188,12 @@ func (k rowKey) afterwards(gridExists bool) string {
 	switch {
 	case !gridExists:
 		return "Gone: the grid is deleted"
-	case strings.HasPrefix(k.unit, others):
+	case strings.HasPrefix(k.site, others):
 		return ""
-	case k.unit == output.All || k.unit == output.None:
+	case k.site == output.All || k.site == output.None:
 		return "Resolved"
 	default:
-		return "Gone: the unit is not in the grid any more"
+		return "Gone: the site is not in the grid any more"
 	}
 }
 
@@ -217,7 +217,7 @@ func (c Columns) withState(cells []string, state string) []string {
 
 // header is the line of headings.
 func (c Columns) header() []string {
-	return c.chosen("NAMESPACE", "KIND", "GRID", "KEY", "UNIT", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
+	return c.chosen("NAMESPACE", "KIND", "GRID", "KEY", "SITE", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
 		"TEMPLATE", "CHILD", "OTHERS OWN", "STATE")
 }
 
@@ -232,47 +232,47 @@ func (c Columns) chosen(all ...string) []string {
 	return all
 }
 
-// row makes a row: after the unit come the cells from DESIRED on.
-func (c Columns) row(g gridview.Grid, unit string, cells ...string) row {
-	return row{rowKey{NameOf(g), unit}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, unit},
+// row makes a row: after the site come the cells from DESIRED on.
+func (c Columns) row(g gridview.Grid, site string, cells ...string) row {
+	return row{rowKey{NameOf(g), site}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, site},
 		cells...)...)}
 }
 
 // rowOfNone is a row that is about no single workload.
-func (c Columns) rowOfNone(g gridview.Grid, unit, child, state string) row {
-	return c.row(g, unit, "-", "-", "-", "-", "-", "-", child, "-", state)
+func (c Columns) rowOfNone(g gridview.Grid, site, child, state string) row {
+	return c.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state)
 }
 
 func (c Columns) rows(grids []gridview.Grid) []row {
 	var rows []row
 	for _, g := range grids {
 		switch {
-		case g.Problem != "" && len(g.Units) == 0 && g.Service == "":
+		case g.Problem != "" && len(g.Sites) == 0 && g.Service == "":
 			rows = append(rows, c.rowOfNone(g, output.None, "-", g.Problem))
 		case g.Problem != "":
 			rows = append(rows, c.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
 		case g.Service != "":
-			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, output.Count(int(g.UnitCount), "unit"))
+			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, output.Count(int(g.SiteCount), "site"))
 			rows = append(rows, c.rowOfNone(g, output.All, g.Service, state))
 		}
-		for _, u := range g.Units {
+		for _, u := range g.Sites {
 			rows = append(rows, c.rowOf(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := c.rowOfNone(g, others, "-", "Ready: "+output.Count(int(g.UnlistedReady), "unit"))
-			ready.key.unit += " ready"
+			ready := c.rowOfNone(g, others, "-", "Ready: "+output.Count(int(g.UnlistedReady), "site"))
+			ready.key.site += " ready"
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
-			state := fmt.Sprintf("Not ready: %s that the status has no room for", output.Count(int(g.Unlisted), "unit"))
+			state := fmt.Sprintf("Not ready: %s that the status has no room for", output.Count(int(g.Unlisted), "site"))
 			rows = append(rows, c.rowOfNone(g, others, "-", state))
 		}
 	}
 	return rows
 }
 
-// rowOf is the row of a unit with a workload.
-func (c Columns) rowOf(g gridview.Grid, u gridview.Unit) row {
+// rowOf is the row of a site with a workload.
+func (c Columns) rowOf(g gridview.Grid, u gridview.Site) row {
 	nodes := "-"
 	if u.Nodes != nil {
 		nodes = strconv.Itoa(*u.Nodes)

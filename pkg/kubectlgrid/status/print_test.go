@@ -13,22 +13,22 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// unit makes a unit of two pods, of which this many are ready.
-func unit(name string, ready int64) gridview.Unit {
-	u := gridview.Unit{Name: name, Phase: v1.UnitReady, Child: "echo-" + name, Desired: 2, Ready: ready, Updated: 2,
+// site makes a site of two pods, of which this many are ready.
+func site(name string, ready int64) gridview.Site {
+	u := gridview.Site{Name: name, Phase: v1.SiteReady, Child: "echo-" + name, Desired: 2, Ready: ready, Updated: 2,
 		Available: ready, Nodes: ptr.To(1)}
 	if ready < 2 {
-		u.Phase, u.Problem = v1.UnitProgressing, "a pod\nis not ready"
+		u.Phase, u.Problem = v1.SiteProgressing, "a pod\nis not ready"
 	}
 	return u
 }
 
-// grid makes a grid of these units.
-func grid(name string, units ...gridview.Unit) gridview.Grid {
-	g := gridview.Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", UnitCount: int32(len(units)),
-		Units: units, Healthy: true}
-	for _, u := range units {
-		g.Healthy = g.Healthy && u.Phase == v1.UnitReady
+// grid makes a grid of these sites.
+func grid(name string, sites ...gridview.Site) gridview.Grid {
+	g := gridview.Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", SiteCount: int32(len(sites)),
+		Sites: sites, Healthy: true}
+	for _, u := range sites {
+		g.Healthy = g.Healthy && u.Phase == v1.SiteReady
 	}
 	return g
 }
@@ -62,7 +62,7 @@ func expectPrinted(t *testing.T, p Printer, steps []printed) {
 
 // TestPrintChanges: the first answer is printed whole, and of every later one the rows that differ from the one before.
 func TestPrintChanges(t *testing.T) {
-	const header = "KIND             GRID   KEY    UNIT   DESIRED   READY   UPDATED   STATE\n"
+	const header = "KIND             GRID   KEY    SITE   DESIRED   READY   UPDATED   STATE\n"
 	for _, test := range []struct {
 		name    string
 		printer Printer
@@ -70,19 +70,19 @@ func TestPrintChanges(t *testing.T) {
 	}{
 		{"nothing, and then something", Printer{}, []printed{
 			{nil, ""},
-			{[]gridview.Grid{grid("echo", unit("east", 2))}, header +
+			{[]gridview.Grid{grid("echo", site("east", 2))}, header +
 				"DeploymentGrid   echo   zone   east   2         2       2         Ready\n"},
-			{[]gridview.Grid{grid("echo", unit("east", 2))}, ""},
+			{[]gridview.Grid{grid("echo", site("east", 2))}, ""},
 		}},
-		{"units that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []printed{
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
+		{"sites that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []printed{
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))},
 				"DeploymentGrid   echo   zone   east   2   2   2   Ready\nDeploymentGrid   echo   zone   west   2   " +
 					"2   2   Ready\n"},
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 1))},
 				"DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("north", 2))},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("north", 2))},
 				"DeploymentGrid   echo   zone   north   2   2   2   Ready\n" +
-					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the unit is not in the grid any more\n"},
+					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the site is not in the grid any more\n"},
 			{nil,
 				"DeploymentGrid   echo   zone   east    -   -   -   Gone: the grid is deleted\n" +
 					"DeploymentGrid   echo   zone   north   -   -   -   Gone: the grid is deleted\n"},
@@ -90,24 +90,24 @@ func TestPrintChanges(t *testing.T) {
 		}},
 		{"only problems: what is well again is printed once", Printer{Problems: true,
 			Columns: Columns{NoHeader: true, Namespaces: true}}, []printed{
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))}, ""},
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))}, ""},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 1))},
 				"shop   DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))},
 				"shop   DeploymentGrid   echo   zone   west   2   2   2   Ready\n"},
-			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))}, ""},
+			{[]gridview.Grid{grid("echo", site("east", 2), site("west", 2))}, ""},
 			{nil, ""},
 		}},
 		{"what concerns a grid as a whole", Printer{Columns: Columns{NoHeader: true}}, []printed{
 			{[]gridview.Grid{failed(grid("echo"), "no node has the label")},
 				"DeploymentGrid   echo   zone   <none>   -   -   -   no node has the label\n"},
 			{
-				[]gridview.Grid{failed(grid("echo", unit("east", 2)), "the controller is away")},
+				[]gridview.Grid{failed(grid("echo", site("east", 2)), "the controller is away")},
 				"DeploymentGrid   echo   zone   <all>    -   -   -   the controller is away\n" +
 					"DeploymentGrid   echo   zone   east     2   2   2   Ready\n" +
 					"DeploymentGrid   echo   zone   <none>   -   -   -   Resolved\n",
 			},
-			{[]gridview.Grid{grid("echo", unit("east", 2))},
+			{[]gridview.Grid{grid("echo", site("east", 2))},
 				"DeploymentGrid   echo   zone   <all>    -   -   -   Resolved\n"},
 		}},
 	} {
@@ -136,8 +136,8 @@ func TestEncodeChanges(t *testing.T) {
 		}
 		return strings.Join(names, " ")
 	}
-	a, b := grid("a", unit("east", 2)), grid("b", unit("east", 2))
-	sick := grid("b", unit("east", 1))
+	a, b := grid("a", site("east", 2)), grid("b", site("east", 2))
+	sick := grid("b", site("east", 1))
 	for _, problems := range []bool{false, true} {
 		var out bytes.Buffer
 		printer := Printer{Out: &out, Format: output.YAML, Problems: problems}

@@ -124,7 +124,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	if workloads && !r.unread[kindNode] {
 		var err error
 		if nodes, err = cluster.Nodes(ctx, r.API); err != nil {
-			r.Warn("units are those that the controller has reported: %s", output.WhyNot(err))
+			r.Warn("sites are those that the controller has reported: %s", output.WhyNot(err))
 			r.unread[kindNode] = true
 		}
 	}
@@ -175,7 +175,7 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	return children
 }
 
-// Pods reads the pods that the templates of those units select that are not ready; none if all units of the grid are.
+// Pods reads the pods that the templates of those sites select that are not ready; none if all sites of the grid are.
 func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
 	spec, status := v1.Workload(grid)
 	if spec == nil { // a ServiceGrid
@@ -184,7 +184,7 @@ func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod,
 	var pods []corev1.Pod
 	asked := map[string]bool{}
 	for _, state := range status.States {
-		if state.Phase == v1.UnitReady || asked[state.Template] {
+		if state.Phase == v1.SiteReady || asked[state.Template] {
 			continue
 		}
 		asked[state.Template] = true
@@ -196,7 +196,7 @@ func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod,
 			Selector *metav1.LabelSelector `json:"selector"`
 		}
 		if err := json.Unmarshal(template.Raw, &workload); err != nil || workload.Selector == nil {
-			continue // the unit's problem is its template
+			continue // the site's problem is its template
 		}
 		selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
 		if err != nil {
@@ -219,8 +219,8 @@ func OnlyProblems(grids []gridview.Grid) []gridview.Grid {
 		if g.Healthy {
 			continue
 		}
-		g.Units = slices.DeleteFunc(slices.Clone(g.Units), func(u gridview.Unit) bool {
-			return u.Phase == v1.UnitReady
+		g.Sites = slices.DeleteFunc(slices.Clone(g.Sites), func(u gridview.Site) bool {
+			return u.Phase == v1.SiteReady
 		})
 		problems = append(problems, g)
 	}

@@ -112,9 +112,9 @@ func wait(ctx context.Context, changed <-chan struct{}, grids []gridview.Grid) {
 	}
 }
 
-// AskForPods reports whether pods may say why a unit of a grid is not ready.
+// AskForPods reports whether pods may say why a site of a grid is not ready.
 func AskForPods(g gridview.Grid) bool {
-	return slices.ContainsFunc(g.Units, func(u gridview.Unit) bool {
-		return u.Phase == v1.UnitProgressing || u.Phase == v1.UnitStalled
+	return slices.ContainsFunc(g.Sites, func(u gridview.Site) bool {
+		return u.Phase == v1.SiteProgressing || u.Phase == v1.SiteStalled
 	})
 }

@@ -40,18 +40,18 @@ func follow(t *testing.T, a *clustertest.API) (shown <-chan []gridview.Grid, end
 	return answers, result, stop
 }
 
-// echoPath is that of echo, a grid of one unit with this phase.
+// echoPath is that of echo, a grid of one site with this phase.
 const echoPath = "/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"
 
-func echo(phase v1.UnitPhase) string {
+func echo(phase v1.SitePhase) string {
 	return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {namespace: shop, name: echo},
- spec: {gridUniqKey: zone}, status: {units: 1, states: {east: {phase: %s, replicas: 2, readyReplicas: 1}},
+ spec: {gridUniqKey: zone}, status: {sites: 1, states: {east: {phase: %s, replicas: 2, readyReplicas: 1}},
  conditions: [{type: Ready, status: "True", reason: Ready}]}}`, phase)
 }
 
 // TestFollow: the first answer comes at once, and another with every change; the end of ctx is no error.
 func TestFollow(t *testing.T) {
-	a := clustertest.New(t, echo(v1.UnitFailed))
+	a := clustertest.New(t, echo(v1.SiteFailed))
 	shown, ended, stop := follow(t, a)
 	await := func(what string, wanted func([]gridview.Grid) bool) {
 		t.Helper()
@@ -69,14 +69,14 @@ func TestFollow(t *testing.T) {
 			}
 		}
 	}
-	phase := func(want v1.UnitPhase) func([]gridview.Grid) bool {
+	phase := func(want v1.SitePhase) func([]gridview.Grid) bool {
 		return func(grids []gridview.Grid) bool {
-			return len(grids) == 1 && len(grids[0].Units) == 1 && grids[0].Units[0].Phase == want
+			return len(grids) == 1 && len(grids[0].Sites) == 1 && grids[0].Sites[0].Phase == want
 		}
 	}
-	await("the first answer", phase(v1.UnitFailed))
-	a.Change(func() { a.Add(echo(v1.UnitStalled)) })
-	await("a change, and that the unit has no workload", phase(gridview.Missing))
+	await("the first answer", phase(v1.SiteFailed))
+	a.Change(func() { a.Add(echo(v1.SiteStalled)) })
+	await("a change, and that the site has no workload", phase(gridview.Missing))
 	a.Change(func() { delete(a.Objects, echoPath) })
 	await("a deletion", func(grids []gridview.Grid) bool { return len(grids) == 0 })
 	stop()
@@ -87,7 +87,7 @@ func TestFollow(t *testing.T) {
 
 // TestFollowForbidden: who may not watch gets an error, and does not wait.
 func TestFollowForbidden(t *testing.T) {
-	a := clustertest.New(t, echo(v1.UnitReady))
+	a := clustertest.New(t, echo(v1.SiteReady))
 	a.Refused["watch "+filepath.Dir(echoPath)] = http.StatusForbidden
 	shown, ended, stop := follow(t, a)
 	defer stop()

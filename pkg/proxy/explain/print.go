@@ -23,13 +23,13 @@ func Print(to io.Writer, e *view.Explanation) error {
 		fmt.Fprint(w, "topologyKeys:\tnone: every node sees all endpoints\n")
 	default:
 		fmt.Fprintf(w, "topologyKeys:\t%s%s\n", strings.Join(e.TopologyKeys, ", "), from(e.Annotation))
-		var unit []string
+		var site []string
 		for _, key := range e.TopologyKeys {
-			if value, ok := e.Unit[key]; ok {
-				unit = append(unit, key+"="+value)
+			if value, ok := e.Site[key]; ok {
+				site = append(site, key+"="+value)
 			}
 		}
-		fmt.Fprintf(w, "Its unit:\t%s\n", orNone(strings.Join(unit, ", ")))
+		fmt.Fprintf(w, "Its site:\t%s\n", orNone(strings.Join(site, ", ")))
 		fmt.Fprintf(w, "Deciding key:\t%s\n", orNone(e.DecidingKey))
 	}
 	fmt.Fprintf(w, "Endpoints:\t%d kept, %d hidden\n", e.Kept, e.Hidden)

@@ -145,20 +145,20 @@ func (in Reader) NodesWith(key, value string) map[*Node]struct{} {
 }
 
 // Inhabited reports whether any node has this value of any topology key in use.
-func (in Reader) Inhabited(unit string) bool {
+func (in Reader) Inhabited(site string) bool {
 	for _, values := range in.f.nodes.values {
-		if len(values[unit]) > 0 {
+		if len(values[site]) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// HasUnit returns what Inhabited returns. It is for callers that are not Watchers.
-func (f *Facts) HasUnit(unit string) bool {
+// HasSite returns what Inhabited returns. It is for callers that are not Watchers.
+func (f *Facts) HasSite(site string) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.reader().Inhabited(unit)
+	return f.reader().Inhabited(site)
 }
 
 // NodeExists reports whether the node is known.

@@ -80,7 +80,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	for _, section := range restored.Sections {
 		for _, o := range section.Objects {
 			if bytes.Contains(o.Body, []byte("10.1.1.1")) || o.Name == "node1" {
-				t.Errorf("%s %s is of another unit", section.Input, o.Name)
+				t.Errorf("%s %s is of another site", section.Input, o.Name)
 			}
 		}
 	}

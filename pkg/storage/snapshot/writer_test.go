@@ -80,7 +80,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	rollout := sliceOf("s001", "10.9.9.9", "10.1.1.2", 7)
 	s.EndpointSlices().Apply(rollout)
 	a.pass(10 * time.Minute)
-	a.expectWrites("a rollout in another unit", 2)
+	a.expectWrites("a rollout in another site", 2)
 	for i := range 10 {
 		s.OwnNode().Apply(node(t, "node0", "a", fmt.Sprint(i)))
 		a.pass(time.Minute)

@@ -29,14 +29,14 @@ type Options struct {
 	Panics func() bool
 }
 
-// Node is one node's facts, view and units.
+// Node is one node's facts, view and sites.
 type Node struct {
 	*facts.Facts
 
 	Name    string
 	View    *view.View
 	History *history.History
-	Units   *view.Units
+	Sites   *view.Sites
 }
 
 // New makes a Node without any facts.
@@ -70,7 +70,7 @@ func New(options Options) *Node {
 		},
 	}
 	v := view.New(viewOptions)
-	return &Node{Facts: f, Name: options.NodeName, View: v, History: v.History(), Units: view.NewUnits(viewOptions)}
+	return &Node{Facts: f, Name: options.NodeName, View: v, History: v.History(), Sites: view.NewSites(viewOptions)}
 }
 
 // NodeLabels is the input of all nodes' metadata.

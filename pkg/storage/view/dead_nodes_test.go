@@ -101,7 +101,7 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkNodeDies kills a neighbour in this node's unit and revives the one before: about 100 of 2,000 slices
+// BenchmarkNodeDies kills a neighbour in this node's site and revives the one before: about 100 of 2,000 slices
 // have endpoints on each.
 func BenchmarkNodeDies(b *testing.B) {
 	s := fleet(b)

@@ -4,7 +4,7 @@
 // dead nodes, replaces the endpoint of default/kubernetes by the local API server if it is configured to, and publishes
 // the result to a History of its own. Package serve answers clients from that History.
 //
-// This node, a unit and nobody are values of one type, Viewer. What a View shows depends on the facts and the Viewer's
+// This node, a site and nobody are values of one type, Viewer. What a View shows depends on the facts and the Viewer's
 // labels alone, and not on the order of the steps. Each step of the facts becomes at most one step of the History.
 // Everything is decided before anything is published, so no client sees a state that the cluster never had.
 //

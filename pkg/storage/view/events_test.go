@@ -63,7 +63,7 @@ func touched(tb testing.TB, o *wire.Object, n int) *wire.Object {
 }
 
 // TestWhatNoClientHasAUseForIsNoEvent: generation, resourceVersion, managedFields and the time of the last change of
-// any endpoint change with what happens in other units, too. kube-proxy would run a sync for each.
+// any endpoint change with what happens in other sites, too. kube-proxy would run a sync for each.
 func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 	legacy := wiretest.Endpoints("svc", "node-a1", "node-b1")
 	for _, keys := range []string{"", `["zone"]`, `["zone","*"]`} {

@@ -37,8 +37,8 @@ type Explanation struct {
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
 	// Invalid is why the annotation does not parse.
 	Invalid string `json:"invalid,omitempty"`
-	// Unit has the node's values of the keys, without keys that the node lacks.
-	Unit map[string]string `json:"unit,omitempty"`
+	// Site has the node's values of the keys, without keys that the node lacks.
+	Site map[string]string `json:"site,omitempty"`
 	// DecidingKey is the key by which endpoints are kept; "" if none are, or if the Service is not governed.
 	DecidingKey string `json:"decidingKey,omitempty"`
 	// Notes say what else is worth knowing.
@@ -132,12 +132,12 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 		return ErrNoNode
 	default:
 		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
-			"there is no node %q in the cluster, so it belongs to no unit", nodeName))
+			"there is no node %q in the cluster, so it belongs to no site", nodeName))
 	}
 	if restored := v.facts.RestoredState(); restored != nil {
 		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
 			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
-				"other units",
+				"other sites",
 			timeOf(restored.AsOf)))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
@@ -219,10 +219,10 @@ func (q *question) answer() error {
 		return err
 	}
 	if q.keys.Governed() && q.e.Invalid == "" {
-		q.e.TopologyKeys, q.e.Unit = q.keys, map[string]string{}
+		q.e.TopologyKeys, q.e.Site = q.keys, map[string]string{}
 		for _, key := range q.keys {
 			if value, ok := q.here[key]; ok {
-				q.e.Unit[key] = value
+				q.e.Site[key] = value
 			}
 		}
 		q.e.DecidingKey = q.decision.Key()

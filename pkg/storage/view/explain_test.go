@@ -86,7 +86,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("openyurt.io/topologyKeys=%s: got %+v", value, e)
 		}
 	}
-	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Unit["zone"] != "a" || len(e.Unit) != 1 ||
+	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Site["zone"] != "a" || len(e.Site) != 1 ||
 		e.Node != "node-a1" {
 		t.Errorf("got %+v", e)
 	}

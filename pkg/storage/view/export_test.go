@@ -6,16 +6,16 @@ import (
 
 // What tests of other packages of this directory need to know.
 const (
-	MaxUnits = maxUnits
-	UnitIdle = unitIdle
+	MaxSites = maxSites
+	SiteIdle = siteIdle
 )
 
 // Held is how many entries a View keeps besides its History.
 func Held(v *View) int { return len(v.decided) + len(v.counts) }
 
-// History is that of the View of a unit.
-func (u *Units) History(unit string) (*history.History, func(), error) {
-	v, release, err := u.View(unit)
+// History is that of the View of a site.
+func (u *Sites) History(site string) (*history.History, func(), error) {
+	v, release, err := u.View(site)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -66,7 +66,7 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 	case service != nil && service.Upstream == nil:
 		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)
 	case service != nil && service.Keys.Governed():
-		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out",
+		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's site are left out",
 			service.Name)
 	case o != nil && o.Corrected():
 		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"

@@ -259,7 +259,7 @@ func (v *View) Content() uint64 {
 const overCapacityTruncated = "truncated"
 
 // isTruncated reports whether an object is an Endpoints object that lacks some of the Service's endpoints. The
-// endpoints controller keeps at most 1,000 of them, and does not regard units.
+// endpoints controller keeps at most 1,000 of them, and does not regard sites.
 func isTruncated(o *facts.Object) bool {
 	return o.Resource() == served.Endpoints &&
 		o.Upstream.Annotation(corev1.EndpointsOverCapacity) == overCapacityTruncated

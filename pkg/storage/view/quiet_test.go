@@ -34,7 +34,7 @@ func version(n int, service string, endpoints, changing int, nodes ...string) *w
 	return wiretest.Object(s)
 }
 
-// TestChangesElsewhereAreNoEvents: of a governed Service the endpoints of other units come, change and go, and this
+// TestChangesElsewhereAreNoEvents: of a governed Service the endpoints of other sites come, change and go, and this
 // node hears nothing of it; when one of its own changes, it hears.
 func TestChangesElsewhereAreNoEvents(t *testing.T) {
 	for _, keys := range []string{`["zone"]`, `["zone","*"]`, `["missing","zone"]`} {
@@ -51,12 +51,12 @@ func TestChangesElsewhereAreNoEvents(t *testing.T) {
 			n.NodeLabels().Apply(wiretest.Node("node-b1", "c"))
 			n.NodeLabels().Remove("", "node-b1")
 			if events, _, err := cursor.Next(10); err != nil || len(events) > 0 || n.History.Revision() != revision {
-				t.Fatalf("%d events of another unit's endpoints, %v", len(events), err)
+				t.Fatalf("%d events of another site's endpoints, %v", len(events), err)
 			}
 			n.EndpointSlices().Apply(version(200, "svc", 4, 0, nodes...))
 			events, _, err := cursor.Next(10)
 			if err != nil || len(events) != 1 {
-				t.Fatalf("%d events of the own unit's endpoints, %v", len(events), err)
+				t.Fatalf("%d events of the own site's endpoints, %v", len(events), err)
 			}
 			s := decoded[*discoveryv1.EndpointSlice](t, events[0].Object)
 			if s.Generation != 200 || len(s.Endpoints) != 2 {
@@ -73,11 +73,11 @@ func TestMemoryOfChanges(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		keys     string
-		changing int // even ones are on this node's unit
+		changing int // even ones are on this node's site
 		most     int
 	}{
-		{"another unit's", `["zone"]`, 1, 1 << 20},
-		{"the own unit's", `["zone"]`, 0, history.DefaultLogBytes + 1<<20},
+		{"another site's", `["zone"]`, 1, 1 << 20},
+		{"the own site's", `["zone"]`, 0, history.DefaultLogBytes + 1<<20},
 		{"not governed", "", 1, history.DefaultLogBytes + 1<<20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestStepsAreAtomic(t *testing.T) {
 	<-done
 }
 
-// TestTruncatedEndpointsAreCompleted: the endpoints controller keeps 1,000 addresses of whatever units; a governed
+// TestTruncatedEndpointsAreCompleted: the endpoints controller keeps 1,000 addresses of whatever sites; a governed
 // Service's Endpoints are completed from its slices.
 func TestTruncatedEndpointsAreCompleted(t *testing.T) {
 	n := syncedStore(t, storagetest.Options{})

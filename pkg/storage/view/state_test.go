@@ -78,7 +78,7 @@ func restarted(state *facts.State, after uint64) *storagetest.Node {
 		History: history.Options{Revisions: history.NewRevisions(after)},
 	}
 	v := view.New(options)
-	return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History(), Units: view.NewUnits(options)}
+	return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History(), Sites: view.NewSites(options)}
 }
 
 // restartedLate is restarted with a View that is there before the State.
@@ -324,7 +324,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 	smallCloud().fill(before, inputsOf)
 
 	now := smallCloud()
-	// This node moved to the other unit, whose endpoints are not in the snapshot.
+	// This node moved to the other site, whose endpoints are not in the snapshot.
 	now[facts.InputNodes] = []*wire.Object{
 		wiretest.Node("node-a1", "b"), wiretest.Node("node-a2", "a"), wiretest.Node("node-b1", "b"),
 	}
@@ -756,20 +756,20 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	}
 }
 
-// TestUnitsOfASnapshot: it has none of other units' endpoints, and to show none of them would be a lie.
-func TestUnitsOfASnapshot(t *testing.T) {
+// TestSitesOfASnapshot: it has none of other sites' endpoints, and to show none of them would be a lie.
+func TestSitesOfASnapshot(t *testing.T) {
 	before := newStore()
 	smallCloud().fill(before, inputsOf)
 	s := restored(t, before)
-	for _, unit := range []string{"b", "nobodys"} {
-		h := unitHistory(t, s, unit)
+	for _, site := range []string{"b", "nobodys"} {
+		h := siteHistory(t, s, site)
 		if _, err := h.Readable(served.EndpointSlices); !errors.Is(err, served.ErrNotReady) {
-			t.Errorf("unit %s: %v", unit, err)
+			t.Errorf("site %s: %v", site, err)
 		}
 	}
 	smallCloud().fill(s, inputsOf)
-	if got := nodesShown(t, unitHistory(t, s, "b"), "strict-1"); got != "node-b1" {
-		t.Errorf("with the upstream's state unit b sees %s", got)
+	if got := nodesShown(t, siteHistory(t, s, "b"), "strict-1"); got != "node-b1" {
+		t.Errorf("with the upstream's state site b sees %s", got)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // completed returns the body of Endpoints that the endpoints controller truncated. It is built from what the viewer may
 // see of the Service's slices. The controller drops all addresses beyond 1,000, and those that are left may have none
-// of the viewer's unit.
+// of the viewer's site.
 func (v reading) completed(o *facts.Object) (body []byte, count EndpointCount) {
 	subsets, count, err := v.subsets(o)
 	if err == nil {

@@ -307,7 +307,7 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	}
 }
 
-// load are the lists that a wrapper of the end-to-end benchmark gets: 1,000 nodes in 50 units, 2,000 governed Services
+// load are the lists that a wrapper of the end-to-end benchmark gets: 1,000 nodes in 50 sites, 2,000 governed Services
 // of 50 endpoints each.
 type load struct{ nodes, services, endpoints []*wire.Object }
 
@@ -315,7 +315,7 @@ func newLoad() load {
 	r := rand.New(rand.NewPCG(1, 1))
 	var l load
 	for i := range 1000 {
-		l.nodes = append(l.nodes, wiretest.Node(fmt.Sprintf("node-%d", i), fmt.Sprintf("unit-%d", i%50)))
+		l.nodes = append(l.nodes, wiretest.Node(fmt.Sprintf("node-%d", i), fmt.Sprintf("site-%d", i%50)))
 	}
 	for i := range 2000 {
 		name := fmt.Sprintf("svc-%d", i)
@@ -353,10 +353,10 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkRelabelOtherNode moves a neighbour between units: about 100 of 2,000 slices are pruned again.
+// BenchmarkRelabelOtherNode moves a neighbour between sites: about 100 of 2,000 slices are pruned again.
 func BenchmarkRelabelOtherNode(b *testing.B) {
 	s := fleet(b)
-	labels := []*wire.Object{wiretest.Node("node-1", "unit-0"), wiretest.Node("node-1", "unit-1")}
+	labels := []*wire.Object{wiretest.Node("node-1", "site-0"), wiretest.Node("node-1", "site-1")}
 	in := s.NodeLabels()
 	before := s.History.Revision()
 	b.ReportAllocs()
@@ -371,7 +371,7 @@ func BenchmarkRelabelOtherNode(b *testing.B) {
 // BenchmarkRelabelThisNode moves this node: every governed Service is shown again.
 func BenchmarkRelabelThisNode(b *testing.B) {
 	s := fleet(b)
-	labels := []*wire.Object{wiretest.Node("node-0", "unit-1"), wiretest.Node("node-0", "unit-0")}
+	labels := []*wire.Object{wiretest.Node("node-0", "site-1"), wiretest.Node("node-0", "site-0")}
 	in := s.NodeLabels()
 	b.ReportAllocs()
 	i := 0

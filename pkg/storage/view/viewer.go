@@ -19,17 +19,17 @@ func Node(name string) Viewer {
 	}
 }
 
-// Unit returns the Viewer for the nodes that have the value unit of a topology key, whichever key that is. For example,
-// it sees the endpoints on nodes with zone1=unit of a Service that is governed by zone1. A unit without nodes sees no
+// Site returns the Viewer for the nodes that have the value site of a topology key, whichever key that is. For example,
+// it sees the endpoints on nodes with zone1=site of a Service that is governed by zone1. A site without nodes sees no
 // endpoint of any governed Service.
-func Unit(unit string) Viewer {
+func Site(site string) Viewer {
 	return func(in facts.Reader) (topology.Labels, bool) {
-		if unit == "" || !in.Inhabited(unit) {
+		if site == "" || !in.Inhabited(site) {
 			return nil, false
 		}
 		here := topology.Labels{}
 		for _, key := range in.Keys() {
-			here[key] = unit
+			here[key] = site
 		}
 		return here, true
 	}

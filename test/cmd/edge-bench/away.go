@@ -23,7 +23,7 @@ const (
 	longestPause = 10 * time.Second
 	// completeWithin is how long a fleet may take to follow.
 	completeWithin = 15 * time.Minute
-	// viewerMoves is how often a viewer is moved to another unit.
+	// viewerMoves is how often a viewer is moved to another site.
 	viewerMoves = 6
 )
 
@@ -117,7 +117,7 @@ func (b *hubBench) measureReturn(ctx context.Context) error {
 	return b.addMemory(ctx, "after that")
 }
 
-// measureRelabels moves the nodes of the real wrappers between two units, and times what their wrappers show.
+// measureRelabels moves the nodes of the real wrappers between two sites, and times what their wrappers show.
 func (b *hubBench) measureRelabels(ctx context.Context) error {
 	var took [2][2]samples
 	for way, mode := range []string{hubOff, hubRequire} {
@@ -136,7 +136,7 @@ func (b *hubBench) measureRelabels(ctx context.Context) error {
 		for i := range viewerMoves {
 			w.seen[0].take()
 			begin := time.Now()
-			if err = b.cluster.RelabelNode(ctx, node.Name(), unitLabel, b.fleet.unit(i+1)); err != nil {
+			if err = b.cluster.RelabelNode(ctx, node.Name(), siteLabel, b.fleet.site(i+1)); err != nil {
 				break
 			}
 			if err = w.settle(ctx); err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// elsewhere is a change of the n-th endpoint list that no node of the first unit may see: another address of an
-// endpoint in another unit. ok is false if it has none.
+// elsewhere is a change of the n-th endpoint list that no node of the first site may see: another address of an
+// endpoint in another site. ok is false if it has none.
 func (f fleet) elsewhere(n int, stamp int) (patch []byte, ok bool) {
 	for i, e := range f.slice(n).Endpoints {
 		node, err := strconv.Atoi(strings.TrimPrefix(*e.NodeName, "node-"))
-		if err == nil && node%f.units != 0 {
+		if err == nil && node%f.sites != 0 {
 			return fmt.Appendf(nil, `[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"10.255.%d.%d"}]`, i,
 				stamp>>8&255, 1+stamp&127), true
 		}
@@ -45,7 +45,7 @@ func spent(ctx context.Context, n *cluster.Node) (cost, error) {
 	return cost{cpu, syncs}, err
 }
 
-// measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy have
+// measureElsewhere changes endpoints of other sites for a while, and compares what a watcher and a kube-proxy have
 // to do on each side: on this node, and on the other one, which asks the API server.
 func (b *nodeBench) measureElsewhere(ctx context.Context, other *cluster.Node) error {
 	sideDirect, sideWrapper, err := sides(b.cluster, b.node, compressed)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
+	siteLabel = "zone1"
 	namespace = "bench"
 	viewer    = "viewer"
 	direct    = "direct"
@@ -31,11 +31,11 @@ const (
 	images = 50
 )
 
-// fleet is the load: nodes in units, and Services whose endpoints are spread over them at random. It is the
+// fleet is the load: nodes in sites, and Services whose endpoints are spread over them at random. It is the
 // same in every run.
-type fleet struct{ nodes, units, services, endpoints int }
+type fleet struct{ nodes, sites, services, endpoints int }
 
-func (f fleet) unit(i int) string { return fmt.Sprintf("unit-%03d", i%f.units) }
+func (f fleet) site(i int) string { return fmt.Sprintf("site-%03d", i%f.sites) }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
@@ -87,7 +87,7 @@ func (f fleet) createNode(ctx context.Context, client kubernetes.Interface, i in
 func (f fleet) node(i int) *corev1.Node {
 	name := nodeName(i)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		unitLabel: f.unit(i), corev1.LabelHostname: name, corev1.LabelOSStable: "linux",
+		siteLabel: f.site(i), corev1.LabelHostname: name, corev1.LabelOSStable: "linux",
 	}}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
 		Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
@@ -116,7 +116,7 @@ func (f fleet) createService(ctx context.Context, client kubernetes.Interface, i
 func (f fleet) service(i int) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i),
-			Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
+			Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", siteLabel)}},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 	}
 }

@@ -25,7 +25,7 @@ import (
 
 const (
 	gridNamespace = "default"
-	// gridDeadline limits one step of the measurement, of 10,000 units on a busy machine.
+	// gridDeadline limits one step of the measurement, of 10,000 sites on a busy machine.
 	gridDeadline = 30 * time.Minute
 	// settled is how long the controller must not have written for a step to be over.
 	settled = 3 * time.Second
@@ -64,7 +64,7 @@ type gridBench struct {
 	cluster    *cluster.Cluster
 	controller *cluster.Controller
 	client     dynamic.Interface
-	units      int
+	sites      int
 	rows       [][2]string
 	wrong      []error
 }
@@ -99,7 +99,7 @@ func newGridBench(ctx context.Context, c *cluster.Cluster, o options) (*gridBenc
 	if err != nil {
 		return nil, err
 	}
-	return &gridBench{cluster: c, controller: controller, client: client, units: o.gridUnits}, controller.Start(ctx)
+	return &gridBench{cluster: c, controller: controller, client: client, sites: o.gridSites}, controller.Start(ctx)
 }
 
 // run runs the steps, and prints their figures.
@@ -109,7 +109,7 @@ func (b *gridBench) run(ctx context.Context, what string, steps ...func(context.
 			return err
 		}
 	}
-	fmt.Printf("\n%d units, %s\n\n", b.units, what)
+	fmt.Printf("\n%d sites, %s\n\n", b.sites, what)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, row := range b.rows {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
@@ -128,12 +128,12 @@ func (b *gridBench) add(figure, format string, args ...any) {
 
 func gridNode(i int) string { return fmt.Sprintf("site-%05d", i) }
 
-// createNodes makes a node in every unit, each as complete has completed it.
+// createNodes makes a node in every site, each as complete has completed it.
 func (b *gridBench) createNodes(ctx context.Context, complete func(node *corev1.Node, i int)) error {
-	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
-	return parallel(ctx, b.units, func(ctx context.Context, i int) error {
+	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.sites)
+	return parallel(ctx, b.sites, func(ctx context.Context, i int) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gridNode(i), Labels: map[string]string{
-			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux",
+			siteLabel: fmt.Sprintf("site-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux",
 			corev1.LabelArchStable: "amd64",
 		}}}
 		complete(node, i)
@@ -155,7 +155,7 @@ func (b *gridBench) create(ctx context.Context) error {
 	}
 	begin := time.Now()
 	for resource, kind := range gridResources {
-		manifest := fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: bench}, spec: {gridUniqKey: %s, template: %s}}`, kind, unitLabel, gridSpecs[resource])
+		manifest := fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: bench}, spec: {gridUniqKey: %s, template: %s}}`, kind, siteLabel, gridSpecs[resource])
 		u := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(manifest), &u.Object); err != nil {
 			return fmt.Errorf("reading the manifest of a %s: %w", kind, err)
@@ -174,7 +174,7 @@ func (b *gridBench) create(ctx context.Context) error {
 	created := func(r cluster.Request) bool {
 		return ours(r) && r.IsWrite() && r.ResponseStatus.Code == 201 && r.ObjectRef.Resource != revisions
 	}
-	want := 2*b.units + 1
+	want := 2*b.sites + 1
 	for {
 		looked := time.Now()
 		requests, err := b.cluster.Audited(mark, created)
@@ -234,9 +234,9 @@ func (b *gridBench) statusSize(ctx context.Context) error {
 		}
 		return len(data)
 	}
-	units, _, err := unstructured.NestedInt64(grid.Object, "status", "units")
-	if err == nil && units != int64(b.units) {
-		b.wrong = append(b.wrong, fmt.Errorf("the status counts %d units", units))
+	sites, _, err := unstructured.NestedInt64(grid.Object, "status", "sites")
+	if err == nil && sites != int64(b.sites) {
+		b.wrong = append(b.wrong, fmt.Errorf("the status counts %d sites", sites))
 	}
 	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object),
 		size(grid.Object["status"]), size(grid.GetManagedFields()))
@@ -252,7 +252,7 @@ func (b *gridBench) steady(ctx context.Context) error {
 	}
 	for beat := range beats {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
-		err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
+		err := parallel(ctx, b.sites, func(ctx context.Context, i int) error {
 			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch,
 				metav1.PatchOptions{}, "status")
 			return err
@@ -264,7 +264,7 @@ func (b *gridBench) steady(ctx context.Context) error {
 	if err := b.quiet(ctx); err != nil {
 		return err
 	}
-	return b.expectNoWrites(mark, fmt.Sprintf("writes during %d node reports (10 minutes' worth)", beats*b.units))
+	return b.expectNoWrites(mark, fmt.Sprintf("writes during %d node reports (10 minutes' worth)", beats*b.sites))
 }
 
 // expectNoWrites counts the controller's writes since the mark, of which there should be none.
@@ -320,14 +320,14 @@ func (b *gridBench) restart(ctx context.Context) error {
 	return b.memory("resident memory after a restart")
 }
 
-// relabel moves one node to a new unit: its own vanishes, and one appears.
+// relabel moves one node to a new site: its own vanishes, and one appears.
 func (b *gridBench) relabel(ctx context.Context) error {
 	mark, err := b.cluster.AuditMark()
 	if err != nil {
 		return err
 	}
 	begin := time.Now()
-	if err := b.cluster.RelabelNode(ctx, gridNode(0), unitLabel, "new"); err != nil {
+	if err := b.cluster.RelabelNode(ctx, gridNode(0), siteLabel, "new"); err != nil {
 		return err
 	}
 	err = b.until(ctx, 5*time.Millisecond, func(ctx context.Context) error {
@@ -337,7 +337,7 @@ func (b *gridBench) relabel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add("node relabelled to a new unit: workload there after", "%d ms", time.Since(begin).Milliseconds())
+	b.add("node relabelled to a new site: workload there after", "%d ms", time.Since(begin).Milliseconds())
 	return b.countCalls(ctx, mark)
 }
 
@@ -354,8 +354,8 @@ func (b *gridBench) template(ctx context.Context) error {
 	}
 	err = b.until(ctx, 100*time.Millisecond, func(context.Context) error {
 		writes, err := b.deploymentWrites(mark)
-		if err == nil && writes < b.units {
-			err = fmt.Errorf("%d of %d Deployments follow the template", writes, b.units)
+		if err == nil && writes < b.sites {
+			err = fmt.Errorf("%d of %d Deployments follow the template", writes, b.sites)
 		}
 		return err
 	})

@@ -273,10 +273,10 @@ func measureFleets(ctx context.Context, o options) error {
 	whole := o.fleet
 	ready := panel{title: "Bytes to become ready", unit: "kB a node"}
 	change := panel{title: "Bytes a change of an endpoint", unit: "kB a node"}
-	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
-	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
+	watches := panel{title: "Watches of all nodes", site: "at the API server's watch caches"}
+	wrapper := panel{title: "Memory of a wrapper", site: "MB resident"}
 	for _, part := range []int{8, 4, 2, 1} {
-		o.fleet = fleet{nodes: whole.nodes / part, units: max(whole.units/part, 1), services: whole.services / part,
+		o.fleet = fleet{nodes: whole.nodes / part, sites: max(whole.sites/part, 1), services: whole.services / part,
 			endpoints: whole.endpoints}
 		if part > 1 {
 			fmt.Fprintf(os.Stderr, "a fleet of a part of the size: 1/%d\n", part)
@@ -296,8 +296,8 @@ func measureFleets(ctx context.Context, o options) error {
 				point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
 		}
 	}
-	title := fmt.Sprintf("A fleet that grows to %d nodes in %d units, and %d Services of %d endpoints", whole.nodes,
-		whole.units, whole.services, whole.endpoints)
+	title := fmt.Sprintf("A fleet that grows to %d nodes in %d sites, and %d Services of %d endpoints", whole.nodes,
+		whole.sites, whole.services, whole.endpoints)
 	drawn := chart{title: title, panels: []panel{ready, change, watches, wrapper}}.svg()
 	if err := os.WriteFile(o.hubChart, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page shows it to everybody
 		return fmt.Errorf("writing the chart: %w", err)
@@ -417,8 +417,8 @@ func (b *hubBench) startFollowers(following context.Context, group *errgroup.Gro
 }
 
 func (b *hubBench) print(rate int) {
-	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
-		b.fleet.nodes, b.fleet.units, b.fleet.services, b.fleet.endpoints, b.changes, rate)
+	fmt.Printf("%d nodes in %d sites, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
+		b.fleet.nodes, b.fleet.sites, b.fleet.services, b.fleet.endpoints, b.changes, rate)
 	for _, row := range b.rows {
 		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
 	}
@@ -426,7 +426,7 @@ func (b *hubBench) print(rate int) {
 
 // loadHub creates the fleet, and restarts the hubs.
 func loadHub(ctx context.Context, c *cluster.Cluster, f fleet) error {
-	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", f.nodes, f.units,
+	fmt.Fprintf(os.Stderr, "loading %d nodes in %d sites, %d Services with %d endpoints each\n", f.nodes, f.sites,
 		f.services, f.endpoints)
 	if err := f.store(ctx, c.RESTConfig(), c.EtcdURL()); err != nil {
 		return err
@@ -576,14 +576,14 @@ func (b *hubBench) addMemory(ctx context.Context, when string) error {
 // The ways of the real wrappers, as --hub has them.
 const hubOff, hubRequire = "off", "require"
 
-// viewer is a node of the first unit with a real wrapper.
+// viewer is a node of the first site with a real wrapper.
 func (f fleet) viewer(mode string) cluster.NodeSpec {
 	return cluster.NodeSpec{
-		Name: "hub-" + mode, Labels: map[string]string{unitLabel: f.unit(0)}, WrapperArgs: []string{"--hub=" + mode},
+		Name: "hub-" + mode, Labels: map[string]string{siteLabel: f.site(0)}, WrapperArgs: []string{"--hub=" + mode},
 	}
 }
 
-// measureWrappers takes the memory of two real wrappers of the first unit, one behind the hub and one without it.
+// measureWrappers takes the memory of two real wrappers of the first site, one behind the hub and one without it.
 func (b *hubBench) measureWrappers(ctx context.Context) error {
 	for _, way := range []struct {
 		mode   string
@@ -607,23 +607,23 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 	return nil
 }
 
-// checkShares checks that all events have arrived, and that these are those of the nodes' own units: that the figures
+// checkShares checks that all events have arrived, and that these are those of the nodes' own sites: that the figures
 // are of shares.
 func (b *hubBench) checkShares(context.Context) error {
 	if !b.direct.quiet() || !b.through.quiet() {
 		return errors.New("events go on arriving")
 	}
 	var want int
-	perUnit := map[string]int{}
+	perSite := map[string]int{}
 	for i := range b.fleet.nodes {
-		perUnit[b.fleet.unit(i)]++
+		perSite[b.fleet.site(i)]++
 	}
 	for i := range b.changes {
 		on, err := strconv.Atoi(strings.TrimPrefix(*b.fleet.slice(i).Endpoints[i%b.fleet.endpoints].NodeName, "node-"))
 		if err != nil {
 			return err
 		}
-		want += perUnit[b.fleet.unit(on)]
+		want += perSite[b.fleet.site(on)]
 	}
 	if got := len(b.through.took); got != want {
 		return fmt.Errorf("%d events arrived of %d", got, want)

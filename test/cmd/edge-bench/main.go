@@ -1,5 +1,5 @@
 // Command edge-bench measures application-grid-wrapper beside direct access to kube-apiserver, in one run on
-// one machine: it starts an embedded cluster with two nodes of one unit, one behind a wrapper and one without,
+// one machine: it starts an embedded cluster with two nodes of one site, one behind a wrapper and one without,
 // loads a fleet, and prints one table with ratios. It asserts nothing; figures depend on the machine.
 package main
 
@@ -25,7 +25,7 @@ type options struct {
 	components, wrapper, controller, hub string
 	// part is what is measured: wrapper, grids, rollout, large, hub, or all, which is the first three.
 	part         string
-	gridUnits    int
+	gridSites    int
 	fleet        fleet
 	lists        int
 	events, rate int
@@ -46,16 +46,16 @@ func main() {
 	flags.StringVar(&o.hub, "hub", "bin/application-grid-hub", "binary of the hub")
 	flags.StringVar(&o.part, "part", "all",
 		"what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), or all, which is the first three")
-	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
+	flags.IntVar(&o.gridSites, "grid-sites", 1000, "sites of the grids, each with one node")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
-	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
+	flags.IntVar(&o.fleet.sites, "sites", 50, "sites that they are in")
 	flags.IntVar(&o.fleet.services, "services", 2000, "Services with topologyKeys")
 	flags.IntVar(&o.fleet.endpoints, "endpoints", 50, "endpoints of each, on random nodes")
 	flags.IntVar(&o.lists, "lists", 20, "lists per kind of list")
 	flags.IntVar(&o.events, "events", 1000, "changes of slices whose way to a watcher is timed")
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
-	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
-	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
+	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other sites change, at the rate")
+	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between sites")
 	flags.StringVar(&o.hubChart, "hub-chart", "",
 		"file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
 	flags.IntVar(&o.hubSaving, "hub-saving", 0,
@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) error {
 	case "hub":
 		return measureFleets(ctx, o)
 	case "large":
-		o.fleet = fleet{nodes: 10_000, units: 1000, services: 20_000, endpoints: 50}
+		o.fleet = fleet{nodes: 10_000, sites: 1000, services: 20_000, endpoints: 50}
 		return measureWrapper(ctx, o)
 	}
 	return fmt.Errorf("--part=%s: it is wrapper, grids, rollout, large, hub or all", o.part)
@@ -103,10 +103,10 @@ func run(ctx context.Context, o options) error {
 
 // measureWrapper starts the cluster, measures, and prints the table.
 func measureWrapper(ctx context.Context, o options) (err error) {
-	if o.fleet.nodes < 3 || o.fleet.units < 2 || o.fleet.services < 1 || o.fleet.endpoints < 1 || o.rate < 1 {
-		return errors.New("at least 3 nodes, 2 units, 1 service, 1 endpoint and 1 change per second are needed")
+	if o.fleet.nodes < 3 || o.fleet.sites < 2 || o.fleet.services < 1 || o.fleet.endpoints < 1 || o.rate < 1 {
+		return errors.New("at least 3 nodes, 2 sites, 1 service, 1 endpoint and 1 change per second are needed")
 	}
-	labels := map[string]string{unitLabel: o.fleet.unit(0)}
+	labels := map[string]string{siteLabel: o.fleet.site(0)}
 	c, err := cluster.Start(ctx, cluster.Options{
 		Components: o.components, Wrapper: o.wrapper, NoKwok: true, NoScheduler: true, Progress: os.Stderr,
 		Nodes: []cluster.NodeSpec{

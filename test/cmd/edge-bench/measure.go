@@ -95,8 +95,8 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	if err := measureOffline(ctx, node, &b.table); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n",
-		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	fmt.Printf("\n%d nodes in %d sites, %d Services of %d endpoints; one wrapper; both sides in this run\n\n",
+		o.fleet.nodes, o.fleet.sites, o.fleet.services, o.fleet.endpoints)
 	b.print(os.Stdout)
 	return nil
 }
@@ -131,8 +131,8 @@ func measureLarge(ctx context.Context, c *cluster.Cluster, o options) error {
 		}
 		b.add("resident memory "+step.name, "", used, "")
 	}
-	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes,
-		o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	fmt.Printf("\n%d nodes in %d sites, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes,
+		o.fleet.sites, o.fleet.services, o.fleet.endpoints)
 	b.print(os.Stdout)
 	return nil
 }
@@ -418,7 +418,7 @@ func (b *nodeBench) measureEvents(ctx context.Context) error {
 	return nil
 }
 
-// measureRelabels moves a neighbour between this node's unit and another, and times the events that follow.
+// measureRelabels moves a neighbour between this node's site and another, and times the events that follow.
 func (b *nodeBench) measureRelabels(ctx context.Context) error {
 	viaDirect, viaWrapper, err := sides(b.cluster, b.node, compressed)
 	if err != nil {
@@ -451,7 +451,7 @@ func (b *nodeBench) measureRelabels(ctx context.Context) error {
 		slices.take()
 		nodes.take()
 		begin := time.Now()
-		if err := b.cluster.RelabelNode(ctx, nodeName(1), unitLabel, b.fleet.unit(i%2)); err != nil {
+		if err := b.cluster.RelabelNode(ctx, nodeName(1), siteLabel, b.fleet.site(i%2)); err != nil {
 			return err
 		}
 		if err := slices.settle(ctx); err != nil {

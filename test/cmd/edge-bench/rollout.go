@@ -17,13 +17,13 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// wavesGrid is what is rolled out: a pod in every unit, the first ten units one by one, then a quarter at a time.
+// wavesGrid is what is rolled out: a pod in every site, the first ten sites one by one, then a quarter at a time.
 const wavesGrid = `
 apiVersion: superedge.io/v1
 kind: DeploymentGrid
 metadata: {name: bench}
 spec:
-  gridUniqKey: ` + unitLabel + `
+  gridUniqKey: ` + siteLabel + `
   template:
     replicas: 1
     selector: {matchLabels: {app: x}}
@@ -32,11 +32,11 @@ spec:
       spec: {containers: [{name: c, image: "registry.example.com/team/service:v1"}]}
   rollout:
     waves:
-    - {name: canary, units: {names: ["unit-0000*"]}, maxUnavailable: 1}
+    - {name: canary, sites: {names: ["site-0000*"]}, maxUnavailable: 1}
     - {name: rest, maxUnavailable: 25%}
 `
 
-// measureRollout changes a template of all units in two waves. kube-controller-manager and kube-scheduler are real, and
+// measureRollout changes a template of all sites in two waves. kube-controller-manager and kube-scheduler are real, and
 // kwok plays the kubelets.
 func measureRollout(ctx context.Context, o options) (err error) {
 	c, err := cluster.Start(ctx, cluster.Options{
@@ -53,11 +53,11 @@ func measureRollout(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer b.controller.Kill()
-	return b.run(ctx, "one DeploymentGrid, a pod in every unit; kube-apiserver, kube-controller-manager, kube-scheduler, kwok and the controller on this machine",
+	return b.run(ctx, "one DeploymentGrid, a pod in every site; kube-apiserver, kube-controller-manager, kube-scheduler, kwok and the controller on this machine",
 		b.install, b.rollOut)
 }
 
-// install makes the nodes and the grid, and waits until there is a ready pod in every unit.
+// install makes the nodes and the grid, and waits until there is a ready pod in every site.
 func (b *gridBench) install(ctx context.Context) error {
 	if err := b.createNodes(ctx, liveNode); err != nil {
 		return err
@@ -72,12 +72,12 @@ func (b *gridBench) install(ctx context.Context) error {
 	}
 	// A grid that is created is not rolled out: it has a complete rollout at once.
 	err := b.await(ctx, "ready everywhere", func(status map[string]any) bool {
-		return status["readyUnits"] == int64(b.units)
+		return status["readySites"] == int64(b.sites)
 	})
 	if err != nil {
 		return err
 	}
-	b.add("grid created: a ready pod in every unit after", "%.1f s", time.Since(begin).Seconds())
+	b.add("grid created: a ready pod in every site after", "%.1f s", time.Since(begin).Seconds())
 	return b.quiet(ctx)
 }
 
@@ -96,7 +96,7 @@ func liveNode(node *corev1.Node, i int) {
 		Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
 }
 
-// rollOut changes the image, and counts what the controller writes until every unit has it.
+// rollOut changes the image, and counts what the controller writes until every site has it.
 func (b *gridBench) rollOut(ctx context.Context) error {
 	mark, err := b.cluster.AuditMark()
 	if err != nil {
@@ -115,7 +115,7 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s",
+	b.add("image changed, in two waves (10 sites one by one, then a quarter at a time): complete after", "%.1f s",
 		time.Since(begin).Seconds())
 	if err := b.countCalls(ctx, mark); err != nil {
 		return err
@@ -124,8 +124,8 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if writes != b.units {
-		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", writes, b.units))
+	if writes != b.sites {
+		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", writes, b.sites))
 	}
 	if err := b.statusSize(ctx); err != nil {
 		return err
@@ -154,8 +154,8 @@ func (b *gridBench) await(ctx context.Context, state string, is func(status map[
 			return fmt.Errorf("reading the grid's status: %w", err)
 		}
 		if !is(status) {
-			return fmt.Errorf("the grid is not %s: %d units are ready, and the rollout is %v", state,
-				status["readyUnits"], status["rollout"])
+			return fmt.Errorf("the grid is not %s: %d sites are ready, and the rollout is %v", state,
+				status["readySites"], status["rollout"])
 		}
 		return nil
 	})

@@ -31,7 +31,7 @@ const (
 	movedTo   = "nodeunit1"
 
 	newNode = "node3"
-	newUnit = "nodeunit3"
+	newSite = "nodeunit3"
 )
 
 // errWrong is what a demo ends with that showed something else than a closed loop.
@@ -42,11 +42,11 @@ func newDemoCommand() *cobra.Command {
 	var once bool
 	command := &cobra.Command{
 		Use:   "demo",
-		Short: "Show grids: a workload per unit, and a Service that reaches, from every node, its own unit only",
-		Long: `demo starts a cluster with node0 in unit nodeunit1 and node1 and node2 in unit nodeunit2, applies a
+		Short: "Show grids: a workload per site, and a Service that reaches, from every node, its own site only",
+		Long: `demo starts a cluster with node0 in site nodeunit1 and node1 and node2 in site nodeunit2, applies a
 DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
 and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
-label, and shows it again, with the time until the data plane had followed; and it adds a node of a new unit,
+label, and shows it again, with the time until the data plane had followed; and it adds a node of a new site,
 whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. At last it starts
 application-grid-hub, and shows what a node's link carries with it and without. Afterwards the cluster stays up
 until Ctrl-C.`,
@@ -64,8 +64,8 @@ type demo struct {
 	cluster *cluster.Cluster
 	// look is how it is found out whom a node's traffic reaches.
 	look func(ctx context.Context, from *cluster.Node) workload.Reached
-	// units is the unit of every node.
-	units map[string]string
+	// sites is the site of every node.
+	sites map[string]string
 	// subject begins the sentence about what has followed.
 	subject string
 }
@@ -81,7 +81,7 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 	if !settings.APIViewOnly {
 		settings.DNSDaemon = o.dnsDaemon
 	}
-	fmt.Printf("1. A cluster: node0 in unit nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", unitLabel)
+	fmt.Printf("1. A cluster: node0 in site nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", siteLabel)
 	c, err := cluster.Start(ctx, settings)
 	if err != nil {
 		return err
@@ -118,9 +118,9 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	if err != nil {
 		return fmt.Errorf("reading the ServiceGrid's Service: %w", err)
 	}
-	d := demo{cluster: c, units: map[string]string{}, subject: "every node's data plane"}
+	d := demo{cluster: c, sites: map[string]string{}, subject: "every node's data plane"}
 	for _, spec := range specs {
-		d.units[spec.Name] = spec.Labels[unitLabel]
+		d.sites[spec.Name] = spec.Labels[siteLabel]
 	}
 	what := fmt.Sprintf("curl %s, %d times from each node's namespace", workload.URL(service), demoTries)
 	d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
@@ -155,8 +155,8 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	if err := o.canary(ctx, c, step); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's unit\n\n",
-		step+1, sitesServices, siteEndpoints, newUnit, hubNode)
+	fmt.Printf("\n%d. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's site\n\n",
+		step+1, sitesServices, siteEndpoints, newSite, hubNode)
 	if err := d.showHub(ctx); err != nil {
 		return err
 	}
@@ -164,27 +164,27 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	return err
 }
 
-// moveNode shows that the data plane follows a node to another unit.
+// moveNode shows that the data plane follows a node to another site.
 func (d *demo) moveNode(ctx context.Context) error {
-	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
-		unitLabel, movedTo)
-	if err := d.cluster.RelabelNode(ctx, movedNode, unitLabel, movedTo); err != nil {
+	fmt.Printf("\n4. %s moves to site %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
+		siteLabel, movedTo)
+	if err := d.cluster.RelabelNode(ctx, movedNode, siteLabel, movedTo); err != nil {
 		return err
 	}
-	d.units[movedNode] = movedTo
+	d.sites[movedNode] = movedTo
 	took, err := d.follow(ctx)
 	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
 	return err
 }
 
-// addSite shows that a new unit gets workloads of its own.
+// addSite shows that a new site gets workloads of its own.
 func (o *options) addSite(ctx context.Context, d *demo) error {
-	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
+	fmt.Printf("\n5. A new site: %s joins, in site %s\n\n", newNode, newSite)
 	if _, err := d.cluster.AddNode(ctx, cluster.NodeSpec{Name: newNode,
-		Labels: map[string]string{unitLabel: newUnit}}); err != nil {
+		Labels: map[string]string{siteLabel: newSite}}); err != nil {
 		return err
 	}
-	d.units[newNode] = newUnit
+	d.sites[newNode] = newSite
 	if err := gridsReady(ctx, d.cluster, 3); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (d *demo) see(ctx context.Context, from *cluster.Node) sight {
 	return sight{d.look(ctx, from), d.expected(ctx, from)}
 }
 
-// follow waits until every node reaches exactly its own unit, prints what is reached and returns the time it
+// follow waits until every node reaches exactly its own site, prints what is reached and returns the time it
 // took. After the deadline it prints what there is instead; the error then wraps errWrong.
 func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
@@ -252,7 +252,7 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	return latest, d.print(nodes, seen)
 }
 
-// expected are the nodes of the node's own unit that run an echo pod, in order; workload.Refused if there are
+// expected are the nodes of the node's own site that run an echo pod, in order; workload.Refused if there are
 // none. It is nil if that cannot be found out.
 func (d *demo) expected(ctx context.Context, from *cluster.Node) []string {
 	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx,
@@ -263,7 +263,7 @@ func (d *demo) expected(ctx context.Context, from *cluster.Node) []string {
 	nodes := map[string]bool{}
 	for _, pod := range pods.Items {
 		node := pod.Spec.NodeName
-		if pod.DeletionTimestamp == nil && node != "" && d.units[node] == d.units[from.Spec.Name] {
+		if pod.DeletionTimestamp == nil && node != "" && d.sites[node] == d.sites[from.Spec.Name] {
 			nodes[node] = true
 		}
 	}
@@ -282,7 +282,7 @@ func (d *demo) print(nodes []*cluster.Node, seen []sight) error {
 	fmt.Printf("%12s\n", "nobody")
 	var wrong []string
 	for i, from := range nodes {
-		fmt.Printf("   %-22s", fmt.Sprintf("%s (%s)", from.Spec.Name, d.units[from.Spec.Name]))
+		fmt.Printf("   %-22s", fmt.Sprintf("%s (%s)", from.Spec.Name, d.sites[from.Spec.Name]))
 		for _, node := range nodes {
 			fmt.Printf("%8s", seen[i].reached.Count(node.Spec.Name))
 		}

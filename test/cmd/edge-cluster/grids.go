@@ -19,12 +19,12 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// gridsManifest are the demo's grids, with UNIT-LABEL for the label key.
+// gridsManifest are the demo's grids, with SITE-LABEL for the label key.
 //
 //go:embed grids.yaml
 var gridsManifest string
 
-// workloadGrids are the demo's grids that have a workload per unit.
+// workloadGrids are the demo's grids that have a workload per site.
 var workloadGrids = []struct{ resource, name string }{{"deploymentgrids", "echo"}, {"statefulsetgrids", "db"}}
 
 // kubectl runs the kubectl of the components binary and prints its output, indented.
@@ -53,16 +53,16 @@ func (o *options) startController(ctx context.Context, c *cluster.Cluster) error
 // applyGrids writes the grids to a file, and applies it as a user would.
 func (o *options) applyGrids(ctx context.Context, c *cluster.Cluster) error {
 	file := filepath.Join(c.Dir(), "grids.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "UNIT-LABEL", unitLabel)),
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "SITE-LABEL", siteLabel)),
 		0o600); err != nil {
 		return fmt.Errorf("writing the grids: %w", err)
 	}
 	return o.kubectl(ctx, c, "apply", "-f", file)
 }
 
-// gridsReady waits until every unit of the workload grids is ready, and there are this many. After the deadline
+// gridsReady waits until every site of the workload grids is ready, and there are this many. After the deadline
 // the error wraps errWrong.
-func gridsReady(ctx context.Context, c *cluster.Cluster, units int64) error {
+func gridsReady(ctx context.Context, c *cluster.Cluster, sites int64) error {
 	client, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -79,11 +79,11 @@ func gridsReady(ctx context.Context, c *cluster.Cluster, units int64) error {
 			if err != nil {
 				return fmt.Errorf("reading the status of %s %s: %w", grid.resource, grid.name, err)
 			}
-			if status["units"] == units && status["readyUnits"] == units {
+			if status["sites"] == sites && status["readySites"] == sites {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%w: %s %s should have %d ready units: %v", errWrong, grid.resource, grid.name, units,
+				return fmt.Errorf("%w: %s %s should have %d ready sites: %v", errWrong, grid.resource, grid.name, sites,
 					status)
 			}
 			select {

@@ -20,7 +20,7 @@ import (
 const (
 	// hubNode is the node whose wrapper goes behind the hub.
 	hubNode = "node0"
-	// sitesServices and siteEndpoints are Services of another unit than that node's, and the endpoints of each.
+	// sitesServices and siteEndpoints are Services of another site than that node's, and the endpoints of each.
 	sitesServices, siteEndpoints = 100, 100
 	siteNamespace                = "sites"
 	// creators is how many of them are made at once.
@@ -75,7 +75,7 @@ func (d *demo) createSites(ctx context.Context) error {
 		name := siteName(i)
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: name,
-				Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
+				Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", siteLabel)}},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 		}
 		if _, err := client.CoreV1().Services(siteNamespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
@@ -91,7 +91,7 @@ func (d *demo) createSites(ctx context.Context) error {
 
 func siteName(i int) string { return "site-" + strconv.Itoa(i) }
 
-// siteSlice has endpoints on the node of the new unit. They listen on another port in every version.
+// siteSlice has endpoints on the node of the new site. They listen on another port in every version.
 func siteSlice(i int, version int32) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: siteName(i),

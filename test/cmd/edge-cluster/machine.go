@@ -86,13 +86,13 @@ func (o *options) printAccess(c *cluster.Cluster) {
 		fmt.Printf("  alias kubectl='%s kubectl'\n", o.components)
 	}
 	for _, node := range c.Nodes() {
-		unit := node.Spec.Labels[unitLabel]
+		site := node.Spec.Labels[siteLabel]
 		switch {
 		case node.Namespace() != "":
-			fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Spec.Name, unit)
+			fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Spec.Name, site)
 		case !node.Spec.Direct:
 			fmt.Printf("  curl %s/api/v1/services  # what the wrapper of %s (%s) serves\n", node.WrapperURL(),
-				node.Spec.Name, unit)
+				node.Spec.Name, site)
 		}
 	}
 	fmt.Printf("  Logs: %s/logs\n", c.Dir())

@@ -15,17 +15,17 @@ import (
 // demoStateful is the demo's StatefulSetGrid and ServiceGrid.
 const demoStateful = "db"
 
-// names shows what the same name is on every node: the pod of the node's own unit.
+// names shows what the same name is on every node: the pod of the node's own site.
 func (o *options) names(ctx context.Context, d *demo) error {
 	name := fmt.Sprintf("%s-0.%s-svc.%s.svc.cluster.local", demoStateful, demoStateful, demoNamespace)
-	fmt.Printf("\n6. The same name in every unit: dig %s, on each node\n\n", name)
+	fmt.Printf("\n6. The same name in every site: dig %s, on each node\n\n", name)
 	if err := o.bringHome(ctx, d); err != nil {
 		return err
 	}
 	var wrong []string
 	for _, node := range d.cluster.Nodes() {
-		unit := d.units[node.Spec.Name]
-		answer, pod, err := d.own(ctx, node, name, demoStateful+"-"+unit+"-0")
+		site := d.sites[node.Spec.Name]
+		answer, pod, err := d.own(ctx, node, name, demoStateful+"-"+site+"-0")
 		if err != nil {
 			return err
 		}
@@ -34,8 +34,8 @@ func (o *options) names(ctx context.Context, d *demo) error {
 			verdict = "WRONG"
 			wrong = append(wrong, fmt.Sprintf("on %s it should be %s", node.Spec.Name, pod))
 		}
-		fmt.Printf("   %-22s %-14s pod %s-%s-0   %s\n", fmt.Sprintf("%s (%s)", node.Spec.Name, unit), answer,
-			demoStateful, unit, verdict)
+		fmt.Printf("   %-22s %-14s pod %s-%s-0   %s\n", fmt.Sprintf("%s (%s)", node.Spec.Name, site), answer,
+			demoStateful, site, verdict)
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %s", errWrong, strings.Join(wrong, "; "))
@@ -43,8 +43,8 @@ func (o *options) names(ctx context.Context, d *demo) error {
 	return nil
 }
 
-// bringHome deletes the pods that are on a node which has moved to another unit: they have no name until their
-// StatefulSet has made them again, on a node of their unit.
+// bringHome deletes the pods that are on a node which has moved to another site: they have no name until their
+// StatefulSet has made them again, on a node of their site.
 func (o *options) bringHome(ctx context.Context, d *demo) error {
 	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "app=" + demoStateful})
@@ -52,12 +52,12 @@ func (o *options) bringHome(ctx context.Context, d *demo) error {
 		return fmt.Errorf("listing the pods of %s: %w", demoStateful, err)
 	}
 	for _, pod := range pods.Items {
-		unit := d.units[pod.Spec.NodeName]
-		if strings.HasPrefix(pod.Name, demoStateful+"-"+unit+"-") {
+		site := d.sites[pod.Spec.NodeName]
+		if strings.HasPrefix(pod.Name, demoStateful+"-"+site+"-") {
 			continue
 		}
-		fmt.Printf("   %s runs on %s, which has moved to %s. Its StatefulSet makes it again in its own unit:\n",
-			pod.Name, pod.Spec.NodeName, unit)
+		fmt.Printf("   %s runs on %s, which has moved to %s. Its StatefulSet makes it again in its own site:\n",
+			pod.Name, pod.Spec.NodeName, site)
 		fmt.Printf("   $ kubectl delete pod %s\n", pod.Name)
 		if err := o.kubectl(ctx, d.cluster, "delete", "pod", pod.Name); err != nil {
 			return err

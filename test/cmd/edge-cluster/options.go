@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// unitLabel is the label whose value is a node's unit.
-const unitLabel = "zone1"
+// siteLabel is the label whose value is a node's site.
+const siteLabel = "zone1"
 
 // options are the paths of programs, and whether missing ones of the system are installed.
 type options struct {
@@ -43,7 +43,7 @@ func beside(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// clusterOptions are those of the cluster: node0 in the first unit, node1 and node2 in the second.
+// clusterOptions are those of the cluster: node0 in the first site, node1 and node2 in the second.
 func (o *options) clusterOptions() (cluster.Options, error) {
 	for name, path := range o.programs() {
 		if _, err := os.Stat(*path); err != nil {
@@ -53,9 +53,9 @@ func (o *options) clusterOptions() (cluster.Options, error) {
 	}
 	settings := cluster.Options{Components: o.components, Wrapper: o.wrapper, Hub: o.hub, HubLater: true,
 		Progress: indented{os.Stdout}}
-	for i, unit := range []string{"nodeunit1", "nodeunit2", "nodeunit2"} {
+	for i, site := range []string{"nodeunit1", "nodeunit2", "nodeunit2"} {
 		settings.Nodes = append(settings.Nodes,
-			cluster.NodeSpec{Name: fmt.Sprintf("node%d", i), Labels: map[string]string{unitLabel: unit}})
+			cluster.NodeSpec{Name: fmt.Sprintf("node%d", i), Labels: map[string]string{siteLabel: site}})
 	}
 	return settings, nil
 }

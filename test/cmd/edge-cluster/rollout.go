@@ -10,7 +10,7 @@ import (
 // canary shows, as this step, a change that fails in its first wave and gets no further, and what mends it.
 func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) error {
 	const (
-		waves  = `{"spec":{"progressDeadlineSeconds":5,"rollout":{"waves":[{"name":"canary","units":{"names":["nodeunit1"]}},{"name":"rest"}]}}}`
+		waves  = `{"spec":{"progressDeadlineSeconds":5,"rollout":{"waves":[{"name":"canary","sites":{"names":["nodeunit1"]}},{"name":"rest"}]}}}`
 		broken = `{"spec":{"template":{"template":{"spec":{"nodeSelector":{"gpu":"yes"}}}}}}`
 		mended = `{"spec":{"template":{"template":{"spec":{"nodeSelector":null}}}}}`
 	)
@@ -37,6 +37,6 @@ func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) erro
 	if err := o.kubectl(ctx, c, "get", "deployments"); err != nil {
 		return err
 	}
-	fmt.Println("\n   The other units have not seen it, and the canary's old pods go on serving. Mended:")
+	fmt.Println("\n   The other sites have not seen it, and the canary's old pods go on serving. Mended:")
 	return change(mended, "Complete")
 }

@@ -118,7 +118,7 @@ func (b *browser) follow(text string) {
 	link := fmt.Sprintf("[...document.querySelectorAll('main a')].find(a => a.textContent === %q)", text)
 	b.until("a link "+text, link)
 	evaluate[bool](b, link+".click() === undefined")
-	title := strings.TrimPrefix(text, "Unit ")
+	title := strings.TrimPrefix(text, "Site ")
 	b.until(text+" is shown", fmt.Sprintf("!document.getElementById('detail').hidden && document.getElementById('detail-title').textContent.includes(%q)", title))
 }
 
@@ -200,17 +200,17 @@ func (b *browser) expectAccessible(what string) {
 	}
 }
 
-// appears waits until a unit is in the map, and returns how long after begin it was.
-func (b *browser) appears(unit string, change func()) time.Duration {
+// appears waits until a site is in the map, and returns how long after begin it was.
+func (b *browser) appears(site string, change func()) time.Duration {
 	b.f.Helper()
 	evaluate[bool](b, fmt.Sprintf(`window.appeared = new Promise(resolve => {
 		const observer = new MutationObserver(() => {
-			if (!document.querySelector("#map [data-unit=%s]")) return;
+			if (!document.querySelector("#map [data-site=%s]")) return;
 			observer.disconnect();
 			resolve(Date.now());
 		});
 		observer.observe(document.getElementById("map"), { childList: true, subtree: true });
-	}), true`, unit))
+	}), true`, site))
 	begin := time.Now()
 	change()
 	return time.UnixMilli(evaluate[int64](b, "window.appeared")).Sub(begin)

@@ -24,12 +24,12 @@ kind: DeploymentGrid
 metadata: {name: echo}
 spec:
   gridUniqKey: KEY
-  unitLabel: true
+  siteLabel: true
   template:
     replicas: 1
     selector: {matchLabels: {app: echo}}
     template: {metadata: {labels: {app: echo}}, spec: {containers: [{name: echo, image: echo:v1}]}}
-  rollout: {waves: [{name: lab, units: {names: [east]}, approval: Manual}, {name: rest}]}
+  rollout: {waves: [{name: lab, sites: {names: [east]}, approval: Manual}, {name: rest}]}
 ---
 apiVersion: superedge.io/v1
 kind: ServiceGrid
@@ -60,12 +60,12 @@ endpoints:
 // TestDashboard follows a user's day on the page.
 func TestDashboard(t *testing.T) {
 	f := newFixture(t)
-	for name, unit := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
+	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, unit)
+		f.node(name, site)
 	}
 	f.apply(manifests)
-	f.Eventually("the grid is ready in three units", func() error {
+	f.Eventually("the grid is ready in three sites", func() error {
 		if text := f.prints("status", "dg/echo"); strings.Count(text, "   Ready\n") != 3 {
 			return fmt.Errorf("got\n%s", text)
 		}
@@ -99,10 +99,10 @@ func TestDashboard(t *testing.T) {
 // expectOverview expects the map, and what is not well first.
 func (f *fixture) expectOverview(b *browser) {
 	f.Helper()
-	b.until("a Service without a ready endpoint is a problem of the unit",
-		`document.querySelector("#map .group a")?.dataset.unit === "north"`)
+	b.until("a Service without a ready endpoint is a problem of the site",
+		`document.querySelector("#map .group a")?.dataset.site === "north"`)
 	b.until("the summary", `document.getElementById("summary").textContent ===
-		"3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids."`)
+		"3 sites: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids."`)
 	if first := evaluate[string](b, `document.querySelector("#service-table tbody tr").textContent`); !strings.HasPrefix(first, f.namespace+"/cache") {
 		f.Errorf("the first Service is %s", first)
 	}
@@ -122,7 +122,7 @@ func (f *fixture) expectView(b *browser, name string) {
 	b.follow(f.namespace + "/" + name)
 	f.Eventually("the page and kubectl grid view "+name, func() error {
 		printed := f.prints("view", name)
-		if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) ||
+		if got, want := b.table("[data-part=reach]"), rows(printed, "SITE "); !slices.Equal(got, want) ||
 			len(got) == 0 {
 			return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -163,7 +163,7 @@ func (f *fixture) expectStatus(b *browser) {
 				want = append(want, strings.Join(cells[3:], " | "))
 			}
 		}
-		if got := b.table("[data-part=units]"); !slices.Equal(got, want) || len(got) != 3 {
+		if got := b.table("[data-part=sites]"); !slices.Equal(got, want) || len(got) != 3 {
 			return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 		return nil
@@ -184,12 +184,12 @@ func (f *fixture) expectWaves(b *browser, waits string) {
 		want := "Rollout " + lines[len(lines)-1]
 		for _, line := range lines[1 : len(lines)-1] {
 			c := gap.Split(line, -1)
-			units := c[1] + " units"
+			sites := c[1] + " sites"
 			if c[1] == "1" {
-				units = "1 unit"
+				sites = "1 site"
 			}
 			want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s proven, %s failed, %s suspects, %s deferred", c[0],
-				c[8], c[2], units, c[3], c[4], c[5], c[6], c[7])
+				c[8], c[2], sites, c[3], c[4], c[5], c[6], c[7])
 		}
 		if got != want {
 			return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)
@@ -221,16 +221,16 @@ func (f *fixture) expectRelabel(b *browser) {
 	if took > time.Second {
 		f.Errorf("a relabel appears after %s", took)
 	}
-	b.show("#/units/south", "Unit south")
-	b.until("the unit has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: edge-3")`)
-	b.expectAccessible("a unit")
-	b.shot("unit")
+	b.show("#/sites/south", "Site south")
+	b.until("the site has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: edge-3")`)
+	b.expectAccessible("a site")
+	b.shot("site")
 	b.scheme("dark")
-	b.shot("unit-dark")
+	b.shot("site-dark")
 	b.scheme("light")
 }
 
-// expectKeyboard goes by keyboard into the map, along it, into a unit, and back to where it was.
+// expectKeyboard goes by keyboard into the map, along it, into a site, and back to where it was.
 func expectKeyboard(b *browser) {
 	b.f.Helper()
 	b.show("#/", "")
@@ -238,8 +238,8 @@ func expectKeyboard(b *browser) {
 	b.press(kb.ArrowRight)
 	b.press(kb.ArrowRight)
 	b.press(kb.ArrowLeft)
-	second := evaluate[string](b, `document.activeElement.dataset.unit ?? ""`)
-	if want := evaluate[string](b, `document.querySelectorAll("#map a")[1].dataset.unit`); second != want {
+	second := evaluate[string](b, `document.activeElement.dataset.site ?? ""`)
+	if want := evaluate[string](b, `document.querySelectorAll("#map a")[1].dataset.site`); second != want {
 		b.f.Errorf("the arrow keys lead to %q, and not to %q", second, want)
 	}
 	if n := evaluate[int](b, `document.querySelectorAll("#map a[tabindex='0']").length`); n != 1 {
@@ -247,10 +247,10 @@ func expectKeyboard(b *browser) {
 	}
 	b.press(kb.Enter)
 	b.until("the title of what was chosen has the focus",
-		fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Unit %s"`,
+		fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Site %s"`,
 			second))
 	b.press(kb.Escape)
-	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.unit === %q`, second))
+	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.site === %q`, second))
 }
 
 // expectToken expects that a page that is loaded again has kept the token, and another tab has none; and that the page
@@ -296,9 +296,9 @@ func (f *fixture) expectOnlyReads(mark int64) {
 func TestPicture(t *testing.T) {
 	f := newFixture(t)
 	f.settle("shop", "site")
-	for name, unit := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
+	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, unit)
+		f.node(name, site)
 	}
 	well := strings.NewReplacer("ready: false", "ready: true", "approval: Manual", "soak: 1h").Replace(manifests)
 	f.apply(well)
@@ -312,7 +312,7 @@ func TestPicture(t *testing.T) {
 	b := f.browse(f.dashboard("--namespace=" + f.namespace).url)
 	b.until("the canary soaks", `document.getElementById("grids").textContent.includes("Soaking")`)
 	b.until("all is well", `document.getElementById("problems").hidden &&
-		document.getElementById("summary").textContent === "3 units: 3 ready. 3 Services. 2 grids."`)
+		document.getElementById("summary").textContent === "3 sites: 3 ready. 3 Services. 2 grids."`)
 	b.expectAccessible("a cluster that is well")
 	shot := b.shot("picture")
 	if os.Getenv("DASHBOARD_PICTURE") == "" {
@@ -347,7 +347,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: jane}]
 		t.Errorf("it says %s", text)
 	}
 	summary := evaluate[string](b, `document.getElementById("summary").textContent`)
-	if want := "The units are not known. Who sees which Services is not known. " +
+	if want := "The sites are not known. Who sees which Services is not known. " +
 		"0 grids, and there may be others that you may not read."; summary != want {
 		t.Errorf("the summary is %s", summary)
 	}

@@ -28,7 +28,7 @@ const (
 	between = 20 * time.Millisecond
 )
 
-// fixture is a namespace of the shared cluster, with a unit label of its own.
+// fixture is a namespace of the shared cluster, with a site label of its own.
 type fixture struct {
 	suite.Test
 	ctx            context.Context
@@ -44,7 +44,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// settle takes a namespace and a unit label with names that a picture can show.
+// settle takes a namespace and a site label with names that a picture can show.
 func (f *fixture) settle(namespace, key string) {
 	f.Helper()
 	f.namespace, f.key = namespace, key
@@ -57,13 +57,13 @@ func (f *fixture) settle(namespace, key string) {
 	})
 }
 
-// node adds a node of a unit, on which pods run.
-func (f *fixture) node(name, unit string) {
+// node adds a node of a site, on which pods run.
+func (f *fixture) node(name, site string) {
 	f.Helper()
-	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
+	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: site, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 }
 
-// apply applies manifests, in which KEY stands for the unit label.
+// apply applies manifests, in which KEY stands for the site label.
 func (f *fixture) apply(manifests string) {
 	f.Helper()
 	command := f.Kubectl(f.ctx, "apply", "--namespace="+f.namespace, "--filename=-")

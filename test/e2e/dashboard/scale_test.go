@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	manyUnits    = 1000
+	manySites    = 1000
 	manyServices = 200
 	// perSlice is how many endpoints a slice has, as those of the EndpointSlice controller.
 	perSlice = 100
 )
 
-// TestManyUnits measures the page with 1,000 units and 200 closed Services, each with an endpoint in every unit. The
+// TestManySites measures the page with 1,000 sites and 200 closed Services, each with an endpoint in every site. The
 // nodes and slices are objects only: nobody else needs them.
-func TestManyUnits(t *testing.T) {
+func TestManySites(t *testing.T) {
 	f := newFixture(t)
 	f.large()
 	begin := time.Now()
 	d := f.dashboard("--namespace="+f.namespace, "--key="+f.key)
 	b := f.browse(d.url)
-	b.until("all units are ready", fmt.Sprintf(`document.querySelectorAll("#map [data-state=Ready]").length === %d`,
-		manyUnits))
+	b.until("all sites are ready", fmt.Sprintf(`document.querySelectorAll("#map [data-state=Ready]").length === %d`,
+		manySites))
 	t.Logf("all is there after %s", time.Since(begin).Round(10*time.Millisecond))
 	tell := func(what string) {
 		t.Helper()
@@ -50,19 +50,19 @@ func TestManyUnits(t *testing.T) {
 		})()`))
 	}
 	tell("the overview")
-	b.shot("many-units")
+	b.shot("many-sites")
 	b.scheme("dark")
-	b.shot("many-units-dark")
+	b.shot("many-sites-dark")
 	b.scheme("light")
 	for _, violation := range b.violations() {
 		t.Errorf("the overview: %s", violation)
 	}
 
-	// A unit that gets another name, of a thousand.
-	patch := func(node, unit string) func() {
+	// A site that gets another name, of a thousand.
+	patch := func(node, site string) func() {
 		return func() {
 			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
-				fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, f.key, unit), metav1.PatchOptions{})
+				fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, f.key, site), metav1.PatchOptions{})
 			f.Must(err)
 		}
 	}
@@ -77,9 +77,9 @@ func TestManyUnits(t *testing.T) {
 	tell("a Service")
 	took = b.appears("another", patch(f.nodeName(8), "another"))
 	tell(fmt.Sprintf("a relabel with a Service, after %s", took))
-	b.show("#/units/u0500", "Unit u0500")
+	b.show("#/sites/u0500", "Site u0500")
 	b.until("the rows are there", fmt.Sprintf(`document.querySelectorAll("[data-part=services] tbody tr").length === %d`, manyServices))
-	tell("a unit")
+	tell("a site")
 
 	// What nobody looks at costs nothing: events of objects that are followed, and no page.
 	b.do(chromedp.Navigate("about:blank"))
@@ -101,7 +101,7 @@ func (f *fixture) large() {
 	f.Must(err)
 	makers, ctx := errgroup.WithContext(f.ctx)
 	makers.SetLimit(16)
-	for i := range manyUnits {
+	for i := range manySites {
 		makers.Go(func() error {
 			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 				Name:   f.nodeName(i),
@@ -122,7 +122,7 @@ func (f *fixture) large() {
 			}, metav1.CreateOptions{})
 			return err
 		})
-		for first := 0; first < manyUnits; first += perSlice {
+		for first := 0; first < manySites; first += perSlice {
 			makers.Go(func() error {
 				slices := client.DiscoveryV1().EndpointSlices(f.namespace)
 				_, err := slices.Create(ctx, f.slice(name, i, first), metav1.CreateOptions{})
@@ -136,7 +136,7 @@ func (f *fixture) large() {
 		// The cluster goes in the end.
 		_ = client.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours)
 	})
-	f.Logf("%d nodes and %d Services were made in %s", manyUnits, manyServices,
+	f.Logf("%d nodes and %d Services were made in %s", manySites, manyServices,
 		time.Since(begin).Round(time.Millisecond))
 }
 

@@ -71,7 +71,7 @@ func prepare(ctx context.Context) error {
 	})
 }
 
-// fixture is a namespace with a grid in every unit.
+// fixture is a namespace with a grid in every site.
 type fixture struct {
 	suite.Test
 	ctx       context.Context
@@ -105,26 +105,26 @@ func (f *fixture) follows(what string, ask func() error) {
 	}
 }
 
-// createGrid creates the grid with a set in every unit, and its headless Service; and waits until every pod has
+// createGrid creates the grid with a set in every site, and its headless Service; and waits until every pod has
 // its address.
 func (f *fixture) createGrid() {
 	f.Helper()
 	f.createGridObject()
 	f.createService()
-	for _, unit := range units {
-		f.createSet(unit)
+	for _, site := range sites {
+		f.createSet(site)
 	}
-	for _, unit := range units {
-		f.podAddresses(unit, replicas)
+	for _, site := range sites {
+		f.podAddresses(site, replicas)
 	}
 }
 
-// east creates the grid, and waits until the node of unit east answers with the addresses of that unit's pods.
+// east creates the grid, and waits until the node of site east answers with the addresses of that site's pods.
 func (f *fixture) east() (node *cluster.Node, addresses []string) {
 	f.Helper()
 	f.createGrid()
 	node, addresses = f.Node("east1"), f.podAddresses("east", replicas)
-	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	f.follows("created", func() error { return f.asSite(node, addresses) })
 	return node, addresses
 }
 
@@ -133,7 +133,7 @@ func (f *fixture) createGridObject() {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "superedge.io/v1", "kind": "StatefulSetGrid",
 		"metadata": map[string]any{"name": grid},
-		"spec":     map[string]any{"gridUniqKey": unitLabel, "template": map[string]any{"serviceName": service}},
+		"spec":     map[string]any{"gridUniqKey": siteLabel, "template": map[string]any{"serviceName": service}},
 	}}
 	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object,
 		metav1.CreateOptions{})
@@ -148,8 +148,8 @@ func (f *fixture) createService() {
 	_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        service,
-			Labels:      map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
-			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`},
+			Labels:      map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": siteLabel},
+			Annotations: map[string]string{"topologyKeys": `["` + siteLabel + `"]`},
 		},
 		Spec: corev1.ServiceSpec{
 			ClusterIP: corev1.ClusterIPNone, IPFamilyPolicy: &families,
@@ -159,14 +159,14 @@ func (f *fixture) createService() {
 	f.Must(err)
 }
 
-// createSet creates what the grid makes in a unit.
-func (f *fixture) createSet(unit string) {
+// createSet creates what the grid makes in a site.
+func (f *fixture) createSet(site string) {
 	f.Helper()
 	yes, count := true, int32(replicas)
 	set := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   grid + "-" + unit,
-			Labels: map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
+			Name:   grid + "-" + site,
+			Labels: map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": siteLabel},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: grid, UID: f.gridUID, Controller: &yes,
 				BlockOwnerDeletion: &yes,
@@ -178,7 +178,7 @@ func (f *fixture) createSet(unit string) {
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": grid}},
 				Spec: corev1.PodSpec{
-					NodeSelector: map[string]string{unitLabel: unit},
+					NodeSelector: map[string]string{siteLabel: site},
 					Containers: []corev1.Container{{Name: "echo", Image: "echo",
 						Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}},
 				},
@@ -189,13 +189,13 @@ func (f *fixture) createSet(unit string) {
 	f.Must(err)
 }
 
-// podAddresses waits until a unit has this many pods with addresses that are published, and returns these by ordinal.
-func (f *fixture) podAddresses(unit string, count int) []string {
+// podAddresses waits until a site has this many pods with addresses that are published, and returns these by ordinal.
+func (f *fixture) podAddresses(site string, count int) []string {
 	f.Helper()
 	addresses := make([]string, count)
-	f.Eventually("the pods of unit "+unit+" have addresses", func() error {
+	f.Eventually("the pods of site "+site+" have addresses", func() error {
 		for i := range addresses {
-			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, podName(unit, i), metav1.GetOptions{})
+			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, podName(site, i), metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -205,22 +205,22 @@ func (f *fixture) podAddresses(unit string, count int) []string {
 		}
 		return nil
 	})
-	f.published(unit, addresses)
+	f.published(site, addresses)
 	return addresses
 }
 
-// published waits until the EndpointSlices of the Service have these pods of a unit as ready endpoints, by ordinal, and
+// published waits until the EndpointSlices of the Service have these pods of a site as ready endpoints, by ordinal, and
 // no others. The EndpointSlice controller tries a second later again where its informer was behind, which is no delay
 // of DNS.
-func (f *fixture) published(unit string, addresses []string) {
+func (f *fixture) published(site string, addresses []string) {
 	f.Helper()
 	want := map[string]string{}
 	for i, address := range addresses {
 		if address != "" {
-			want[podName(unit, i)] = address
+			want[podName(site, i)] = address
 		}
 	}
-	f.Eventually("the pods of unit "+unit+" are published", func() error {
+	f.Eventually("the pods of site "+site+" are published", func() error {
 		slices, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx,
 			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
 		if err != nil {
@@ -230,7 +230,7 @@ func (f *fixture) published(unit string, addresses []string) {
 		for _, slice := range slices.Items {
 			for _, endpoint := range slice.Endpoints {
 				if pod := endpoint.TargetRef.Name; slice.AddressType == discoveryv1.AddressTypeIPv4 &&
-					strings.HasPrefix(pod, grid+"-"+unit+"-") && *endpoint.Conditions.Ready {
+					strings.HasPrefix(pod, grid+"-"+site+"-") && *endpoint.Conditions.Ready {
 					got[pod] = endpoint.Addresses[0]
 				}
 			}
@@ -242,9 +242,9 @@ func (f *fixture) published(unit string, addresses []string) {
 	})
 }
 
-func podName(unit string, ordinal int) string { return fmt.Sprintf("%s-%s-%d", grid, unit, ordinal) }
+func podName(site string, ordinal int) string { return fmt.Sprintf("%s-%s-%d", grid, site, ordinal) }
 
-// name is the name of a unit's own pod with this ordinal: the same in every unit.
+// name is the name of a site's own pod with this ordinal: the same in every site.
 func (f *fixture) name(ordinal int) string {
 	return fmt.Sprintf("%s-%d.%s.%s.svc.cluster.local", grid, ordinal, service, f.namespace)
 }
@@ -284,8 +284,8 @@ func (f *fixture) allUnknown(node *cluster.Node) error {
 	return nil
 }
 
-// asUnit checks that a node answers with these pods, by ordinal.
-func (f *fixture) asUnit(node *cluster.Node, addresses []string) error {
+// asSite checks that a node answers with these pods, by ordinal.
+func (f *fixture) asSite(node *cluster.Node, addresses []string) error {
 	for i, address := range addresses {
 		if err := f.answers(node, f.name(i), "A", address); err != nil {
 			return err
@@ -330,36 +330,36 @@ func (f *fixture) table() {
 			if err != nil {
 				got = []string{"-"}
 			}
-			fmt.Fprintf(&b, "  %s: %-12s", units[node.Spec.Name], strings.Join(got, ","))
+			fmt.Fprintf(&b, "  %s: %-12s", sites[node.Spec.Name], strings.Join(got, ","))
 		}
 	}
 	f.Log(b.String())
 }
 
-// scale sets the number of a unit's pods.
-func (f *fixture) scale(unit string, count int) {
+// scale sets the number of a site's pods.
+func (f *fixture) scale(site string, count int) {
 	f.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
-	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+unit, types.MergePatchType, patch,
+	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+site, types.MergePatchType, patch,
 		metav1.PatchOptions{})
 	f.Must(err)
 }
 
-// deletePod deletes a unit's pod, which then stays, terminating, until it is let go.
-func (f *fixture) deletePod(unit string, ordinal int) {
+// deletePod deletes a site's pod, which then stays, terminating, until it is let go.
+func (f *fixture) deletePod(site string, ordinal int) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
-	_, err := pods.Patch(f.ctx, podName(unit, ordinal), types.MergePatchType,
+	_, err := pods.Patch(f.ctx, podName(site, ordinal), types.MergePatchType,
 		[]byte(`{"metadata":{"finalizers":["example.org/wait"]}}`), metav1.PatchOptions{})
 	f.Must(err)
-	f.Must(pods.Delete(f.ctx, podName(unit, ordinal), metav1.DeleteOptions{}))
+	f.Must(pods.Delete(f.ctx, podName(site, ordinal), metav1.DeleteOptions{}))
 }
 
 // letGo ends a pod that deletePod deleted, and waits for its successor's address.
-func (f *fixture) letGo(unit string, ordinal int) {
+func (f *fixture) letGo(site string, ordinal int) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
-	pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
+	pod, err := pods.Get(f.ctx, podName(site, ordinal), metav1.GetOptions{})
 	f.Must(err)
 	f.Eventually("the finalizers are removed", func() error {
 		_, err := pods.Patch(f.ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
@@ -379,11 +379,11 @@ func (f *fixture) letGo(unit string, ordinal int) {
 }
 
 // setAddress gives a pod other addresses: kwok knows IPv4 only, and gives a pod the address of the one before.
-func (f *fixture) setAddress(unit string, ordinal int, addresses ...string) {
+func (f *fixture) setAddress(site string, ordinal int, addresses ...string) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
 	f.Eventually("the pod's status is written", func() error {
-		pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
+		pod, err := pods.Get(f.ctx, podName(site, ordinal), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

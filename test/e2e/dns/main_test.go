@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
+	siteLabel = "zone1"
 	// stateWriteDelay is how soon after a change the wrappers write a snapshot.
 	stateWriteDelay = 200 * time.Millisecond
 )
@@ -17,8 +17,8 @@ const (
 // snapshots are the flags of a wrapper whose node is switched off soon after a change.
 func snapshots() []string { return []string{"--state-write-delay=" + stateWriteDelay.String()} }
 
-// units are the units, by node.
-var units = map[string]string{"east1": "east", "north1": "north", "west1": "west"}
+// sites are the sites, by node.
+var sites = map[string]string{"east1": "east", "north1": "north", "west1": "west"}
 
 // shared is the cluster of all tests.
 var shared *cluster.Cluster
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	options := cluster.Options{WrapperTLS: true, DualStack: true}
 	for _, name := range []string{"east1", "north1", "west1"} {
 		options.Nodes = append(options.Nodes,
-			cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: units[name]}, WrapperArgs: snapshots()})
+			cluster.NodeSpec{Name: name, Labels: map[string]string{siteLabel: sites[name]}, WrapperArgs: snapshots()})
 	}
 	suite.Suite{Name: "e2e/dns", Options: options, Cluster: &shared, Prepare: prepare,
 		Programs: []string{"application-grid-wrapper", "statefulset-grid-daemon"}}.Main(m)

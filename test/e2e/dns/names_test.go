@@ -16,24 +16,24 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// TestSameNameInEveryUnit is the walk-through: one name, three units, three answers; and every kind of change
+// TestSameNameInEverySite is the walk-through: one name, three sites, three answers; and every kind of change
 // follows within a second.
-func TestSameNameInEveryUnit(t *testing.T) {
+func TestSameNameInEverySite(t *testing.T) {
 	f := newFixture(t)
 	f.createGrid()
 	addresses := map[string][]string{}
-	for _, unit := range units {
-		addresses[unit] = f.podAddresses(unit, replicas)
+	for _, site := range sites {
+		addresses[site] = f.podAddresses(site, replicas)
 	}
-	own := func(node *cluster.Node) error { return f.asUnit(node, addresses[units[node.Spec.Name]]) }
-	f.follows("created: every name is its own unit's pod, on every node", func() error { return onEveryNode(own) })
+	own := func(node *cluster.Node) error { return f.asSite(node, addresses[sites[node.Spec.Name]]) }
+	f.follows("created: every name is its own site's pod, on every node", func() error { return onEveryNode(own) })
 	f.table()
 
 	f.scale("east", 5)
 	addresses["east"] = f.podAddresses("east", 5)
-	f.follows("scaled up in one unit", func() error { return onEveryNode(own) })
+	f.follows("scaled up in one site", func() error { return onEveryNode(own) })
 	f.Must(onEveryNode(func(node *cluster.Node) error {
-		if units[node.Spec.Name] == "east" {
+		if sites[node.Spec.Name] == "east" {
 			return nil
 		}
 		return f.unknown(node, f.name(4))
@@ -42,7 +42,7 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.scale("east", 2)
 	addresses["east"] = addresses["east"][:2]
 	f.published("east", addresses["east"])
-	f.follows("scaled down in one unit", func() error {
+	f.follows("scaled down in one site", func() error {
 		if err := f.unknown(f.Node("east1"), f.name(2)); err != nil {
 			return err
 		}
@@ -65,28 +65,28 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.setAddress("west", 1, addresses["west"][1])
 	f.published("west", addresses["west"])
 	f.follows("its successor has another address", func() error { return onEveryNode(own) })
-	f.Logf("%s in unit west was %s and is %s", f.name(1), old, addresses["west"][1])
+	f.Logf("%s in site west was %s and is %s", f.name(1), old, addresses["west"][1])
 
-	f.Must(shared.RelabelNode(f.ctx, "north1", unitLabel, "east"))
-	f.follows("a node moves: it answers as its new unit",
-		func() error { return f.asUnit(f.Node("north1"), addresses["east"]) })
-	f.Must(shared.RelabelNode(f.ctx, "north1", unitLabel, ""))
+	f.Must(shared.RelabelNode(f.ctx, "north1", siteLabel, "east"))
+	f.follows("a node moves: it answers as its new site",
+		func() error { return f.asSite(f.Node("north1"), addresses["east"]) })
+	f.Must(shared.RelabelNode(f.ctx, "north1", siteLabel, ""))
 	f.follows("a node's label is removed: it has no such names", func() error { return f.allUnknown(f.Node("north1")) })
-	f.Must(shared.RelabelNode(f.ctx, "north1", unitLabel, "north"))
+	f.Must(shared.RelabelNode(f.ctx, "north1", siteLabel, "north"))
 	f.follows("the label is back", func() error { return onEveryNode(own) })
 
 	f.Must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service, metav1.DeleteOptions{}))
 	f.follows("the Service is deleted: no names", func() error { return onEveryNode(f.allUnknown) })
 	f.createService()
-	for unit, pods := range addresses {
-		f.published(unit, pods)
+	for site, pods := range addresses {
+		f.published(site, pods)
 	}
 	f.follows("the Service is back", func() error { return onEveryNode(own) })
 
 	f.Must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-west", metav1.DeleteOptions{}))
-	f.Eventually("one unit's set is deleted: no names in that unit",
+	f.Eventually("one site's set is deleted: no names in that site",
 		func() error { return f.allUnknown(f.Node("west1")) })
-	f.Must(f.asUnit(f.Node("east1"), addresses["east"]))
+	f.Must(f.asSite(f.Node("east1"), addresses["east"]))
 
 	f.Must(f.dynamic.Resource(gridsResource).Namespace(f.namespace).Delete(f.ctx, grid, metav1.DeleteOptions{}))
 	// The garbage collector hears of the CRD within 30 s, and looks at the grid after pauses of 10, 20, 40 s and so on.
@@ -142,20 +142,20 @@ func TestHeadlessService(t *testing.T) {
 	f := newFixture(t)
 	f.createGrid()
 	addresses := map[string][]string{}
-	for _, unit := range units {
-		addresses[unit] = f.podAddresses(unit, replicas)
+	for _, site := range sites {
+		addresses[site] = f.podAddresses(site, replicas)
 	}
 	whole := fmt.Sprintf("%s.%s.svc.cluster.local", service, f.namespace)
-	f.Eventually("the headless name is the own unit's pods", func() error {
+	f.Eventually("the headless name is the own site's pods", func() error {
 		return onEveryNode(func(node *cluster.Node) error {
-			return f.answers(node, whole, "A", addresses[units[node.Spec.Name]]...)
+			return f.answers(node, whole, "A", addresses[sites[node.Spec.Name]]...)
 		})
 	})
 
-	f.Must(shared.RelabelNode(f.ctx, "north1", unitLabel, "east"))
-	defer shared.RelabelNode(f.ctx, "north1", unitLabel, "north")
-	f.follows("a node moves: the headless name is its new unit's pods", func() error {
-		// Node north1 is in unit east now, and with it the pods that run on it.
+	f.Must(shared.RelabelNode(f.ctx, "north1", siteLabel, "east"))
+	defer shared.RelabelNode(f.ctx, "north1", siteLabel, "north")
+	f.follows("a node moves: the headless name is its new site's pods", func() error {
+		// Node north1 is in site east now, and with it the pods that run on it.
 		return f.answers(f.Node("north1"), whole, "A", slices.Concat(addresses["east"], addresses["north"])...)
 	})
 }
@@ -215,7 +215,7 @@ func TestBrokenBlock(t *testing.T) {
 		if err := f.answers(node, "printer.example.org", "A", "10.9.9.9"); err != nil {
 			return err
 		}
-		return f.asUnit(node, addresses)
+		return f.asSite(node, addresses)
 	})
 }
 

@@ -45,10 +45,10 @@ func (f *fixture) readyz(node *cluster.Node, status int, says ...string) {
 	f.Answers(node, "http://127.0.0.1:51007/readyz", status, says...)
 }
 
-// alwaysAnswers asks for a unit's names all the time until the returned function is called, as always does.
+// alwaysAnswers asks for a site's names all the time until the returned function is called, as always does.
 func (f *fixture) alwaysAnswers(node *cluster.Node, addresses []string) (stop func()) {
 	f.Helper()
-	return f.always(func() error { return f.asUnit(node, addresses) })
+	return f.always(func() error { return f.asSite(node, addresses) })
 }
 
 // always asks all the time until the returned function is called, which tells how often it has asked and fails the test
@@ -111,7 +111,7 @@ func TestRebootWhileOffline(t *testing.T) {
 	f.untouched(node, before)
 
 	f.Must(node.Reboot(f.ctx))
-	f.Eventually("CoreDNS answers after the reboot", func() error { return f.asUnit(node, addresses) })
+	f.Eventually("CoreDNS answers after the reboot", func() error { return f.asSite(node, addresses) })
 	stop = f.alwaysAnswers(node, addresses)
 	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started", "snapshot")
 	time.Sleep(time.Second)
@@ -120,7 +120,7 @@ func TestRebootWhileOffline(t *testing.T) {
 
 	f.Must(node.RestoreLink(f.ctx))
 	f.Eventually("what happened meanwhile is followed", func() error { return f.unknown(node, f.name(1)) })
-	f.Must(f.asUnit(node, addresses[:1]))
+	f.Must(f.asSite(node, addresses[:1]))
 	if err := f.answers(node, printer, "A", "10.9.9.9"); err != nil {
 		f.Fatalf("%v; the file is\n%s", err, f.version(node).data)
 	}
@@ -141,8 +141,8 @@ func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	time.Sleep(time.Second) // CoreDNS looks every 200 ms
 	size := len(f.version(node).data)
 	other := strings.Replace(address, "10.244.", "10.245.", 1)
-	f.setAddress(units[node.Spec.Name], 0, other)
-	f.published(units[node.Spec.Name], []string{other})
+	f.setAddress(sites[node.Spec.Name], 0, other)
+	f.published(sites[node.Spec.Name], []string{other})
 	f.follows("the clock is set back: the next version is noticed",
 		func() error { return f.answers(node, f.name(0), "A", other) })
 	if now := f.version(node); len(now.data) != size || !now.modified.After(future) {

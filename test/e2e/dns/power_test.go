@@ -19,22 +19,22 @@ import (
 // wrapper has from the container runtime. When the link is back no name leads elsewhere.
 func TestNamesAfterAPowerCut(t *testing.T) {
 	const (
-		unit = "south"
+		site = "south"
 		// behind is how much later than a Service a name may lead to the pods: CoreDNS has to start.
 		behind = 10 * time.Second
 	)
 	f := newFixture(t)
 	node := f.AddNode(cluster.NodeSpec{
-		Name: "south1", Labels: map[string]string{unitLabel: unit}, Runtime: true, WrapperArgs: snapshots(),
+		Name: "south1", Labels: map[string]string{siteLabel: site}, Runtime: true, WrapperArgs: snapshots(),
 	})
 	f.createGridObject()
 	f.createService()
-	f.createSet(unit)
-	before := f.podAddresses(unit, replicas)
+	f.createSet(site)
+	before := f.podAddresses(site, replicas)
 	virtual, err := workload.In(f.client, f.namespace).CreateService(f.ctx, grid,
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	f.Must(err)
-	f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, unit) })
+	f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, site) })
 	f.Must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
 	f.Kept(stateWriteDelay, node)
 
@@ -42,7 +42,7 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 	f.Must(node.PowerOff(f.ctx))
 	f.Must(node.PowerOn(f.ctx))
 	f.Must(workload.AwaitReach(f.ctx, node, virtual, node.Spec.Name, replicas))
-	took := f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, unit) })
+	took := f.Eventually("every name leads to its pod", func() error { return f.leadToPods(node, site) })
 	if took > behind {
 		f.Errorf("the names follow the Service after %s", took)
 	}
@@ -54,27 +54,27 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started")
 
 	// From now on no name may lead elsewhere, or nowhere.
-	stop := f.always(func() error { return f.leadToPods(node, unit) })
+	stop := f.always(func() error { return f.leadToPods(node, site) })
 	f.Must(node.RestoreLink(f.ctx))
 	time.Sleep(2 * time.Second) // the API server still has the old addresses
 	f.Must(node.KubeletReports(f.ctx))
 	f.readyz(node, http.StatusOK)
 	time.Sleep(2 * time.Second)
 	stop()
-	f.Must(f.asUnit(node, f.podAddresses(unit, replicas)))
+	f.Must(f.asSite(node, f.podAddresses(site, replicas)))
 }
 
-// leadToPods checks that the name of each pod of a node's unit leads to that pod, and the headless name to all of them:
+// leadToPods checks that the name of each pod of a node's site leads to that pod, and the headless name to all of them:
 // who answers there says so itself.
-func (f *fixture) leadToPods(node *cluster.Node, unit string) error {
+func (f *fixture) leadToPods(node *cluster.Node, site string) error {
 	for i := range replicas {
-		if err := f.leads(node, f.name(i), podName(unit, i)); err != nil {
+		if err := f.leads(node, f.name(i), podName(site, i)); err != nil {
 			return err
 		}
 	}
 	all := make([]string, replicas)
 	for i := range all {
-		all[i] = podName(unit, i)
+		all[i] = podName(site, i)
 	}
 	return f.leads(node, fmt.Sprintf("%s.%s.svc.cluster.local", service, f.namespace), all...)
 }

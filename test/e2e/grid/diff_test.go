@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// file writes manifests, in which KEY stands for the test's unit label, and returns the path.
+// file writes manifests, in which KEY stands for the test's site label, and returns the path.
 func (f *fixture) file(manifests ...string) string {
 	f.Helper()
 	path := filepath.Join(f.TempDir(), "grids.yaml")
@@ -41,8 +41,8 @@ const (
 func TestPluginDiff(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "north", "west")
-	title := "# DeploymentGrid " + f.namespace + "/demo, template default, unit east\n"
-	others := title + "# the same for 2 units: north, west\n"
+	title := "# DeploymentGrid " + f.namespace + "/demo, template default, site east\n"
+	others := title + "# the same for 2 sites: north, west\n"
 
 	// Grids that are not there yet. What the API server fills in is in the answer, and nothing has been made.
 	f.expectSaid(f.diff(diffGrid("replicas: 2", ""), diffService, diffConfigMap), 1, others, "+kind: Deployment\n", "+ $KEY: east\n",
@@ -59,16 +59,16 @@ func TestPluginDiff(t *testing.T) {
 	}
 	before := f.get("Deployment", "demo-east")
 
-	// A key that leaves a map which the schema takes as a whole is a difference, and so is what is added. A unit with a
-	// template of its own is answered for apart, and a unit that is new to the cluster too.
+	// A key that leaves a map which the schema takes as a whole is a difference, and so is what is added. A site with a
+	// template of its own is answered for apart, and a site that is new to the cluster too.
 	changed := strings.Replace(diffGrid("replicas: 2, minReadySeconds: 1",
 		`templates: {west: more}, templatePool: {more: {replicas: 3, `+selector+`, template: `+podTemplate+`}},`),
 		"nodeSelector: {kubernetes.io/os: linux}, ", "", 1)
 	f.node("south")
 	f.expectReady("DeploymentGrid", "demo", 4)
 	said := f.expectSaid(f.diff(changed, diffService), 1, "+ minReadySeconds: 1\n", "- kubernetes.io/os: linux\n",
-		title+"# the same for 2 units: north, south\n",
-		"# DeploymentGrid "+f.namespace+"/demo, template more, unit west\n", "- replicas: 2\n+ replicas: 3\n")
+		title+"# the same for 2 sites: north, south\n",
+		"# DeploymentGrid "+f.namespace+"/demo, template more, site west\n", "- replicas: 2\n+ replicas: 3\n")
 	if strings.Contains(said.stdout, "ServiceGrid") || strings.Contains(said.stdout, "managedFields") ||
 		strings.Contains(said.stdout, "applied-digest") {
 		t.Errorf("says more than it should: %s", said.stdout)
@@ -79,7 +79,7 @@ func TestPluginDiff(t *testing.T) {
 
 	// Replicas that a template names no more stay.
 	f.expectSaid(f.diff(diffGrid("paused: false", "")), 0,
-		"# the template does not set replicas any more, so each unit keeps the number it has: 2 here\n")
+		"# the template does not set replicas any more, so each site keeps the number it has: 2 here\n")
 
 	f.expectRefusedDiffs(changed)
 
@@ -105,9 +105,9 @@ func (f *fixture) expectRefusedDiffs(changed string) {
 	f.Helper()
 	title := "# DeploymentGrid " + f.namespace + "/demo"
 	f.expectSaid(f.diff(strings.Replace(changed, "replicas: 3", "replicas: -3", 1)), 3, "+ minReadySeconds: 1\n",
-		"template more, unit west\n# REFUSED: Deployment.apps \"demo-west\" is invalid: spec.replicas: Invalid value: -3: must be greater than or equal to 0\n")
+		"template more, site west\n# REFUSED: Deployment.apps \"demo-west\" is invalid: spec.replicas: Invalid value: -3: must be greater than or equal to 0\n")
 	f.expectSaid(f.diff(strings.Replace(changed, "minReadySeconds: 1", "minReadySecond: 1", 1)), 3,
-		`template default, unit east`, "REFUSED: ", "minReadySecond: field not declared in schema")
+		`template default, site east`, "REFUSED: ", "minReadySecond: field not declared in schema")
 	f.expectSaid(f.diff(diffGrid("replicas: 2", "gridUniqeKey: x,")), 3, title+"\n# REFUSED: ",
 		`unknown field "spec.gridUniqeKey"`)
 	f.expectSaid(f.diff(strings.Replace(diffService, "KEY", "no way", 1)), 3,
@@ -118,13 +118,13 @@ func (f *fixture) expectRefusedDiffs(changed string) {
 	f.expectSaid("__complete grid di", 0, "diff Show what applying grids would change")
 }
 
-// expectTakenName asks what would change by a grid of which one unit's name belongs to somebody else's object.
+// expectTakenName asks what would change by a grid of which one site's name belongs to somebody else's object.
 func (f *fixture) expectTakenName() {
 	f.Helper()
 	f.node("taken")
 	f.expectReady("DeploymentGrid", "demo", 5)
 	f.expectSaid(f.diff(strings.Replace(diffGrid("replicas: 1", ""), "name: demo", "name: other", 1)), 1,
-		"other, template default, unit east\n# the same for 4 units: north, south, taken, west\n")
+		"other, template default, site east\n# the same for 4 sites: north, south, taken, west\n")
 	deployment := f.get("Deployment", "demo-taken")
 	deployment.Object = map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
 		"metadata": map[string]any{"name": "other-taken"}, "spec": deployment.Object["spec"]}

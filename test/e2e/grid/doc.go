@@ -1,8 +1,8 @@
 // Package grid tests application-grid-controller on a real control plane: kube-apiserver with the grids' CRDs,
 // kube-controller-manager for what becomes of the workloads, kube-scheduler, and kwok for the life of pods.
 //
-// One cluster and one controller serve all tests. A test has a namespace and a unit label of its own, so that
-// its nodes are no other test's units. The controller has the permissions of its manifest, no more.
+// One cluster and one controller serve all tests. A test has a namespace and a site label of its own, so that
+// its nodes are no other test's sites. The controller has the permissions of its manifest, no more.
 //
 // There is no data plane: it needs no root. COMPONENTS_BIN and CONTROLLER_BIN are the binaries' paths (default:
 // bin/ of the repository).

@@ -19,11 +19,11 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// units adds nodes that nothing runs on, one in each of this many units.
-func (f *fixture) units(count int) {
+// sites adds nodes that nothing runs on, one in each of this many sites.
+func (f *fixture) sites(count int) {
 	f.Helper()
 	for i := range count {
-		f.bareNode(fmt.Sprintf("%s-unit-%d", f.namespace, i), fmt.Sprintf("u%d", i))
+		f.bareNode(fmt.Sprintf("%s-site-%d", f.namespace, i), fmt.Sprintf("u%d", i))
 	}
 }
 
@@ -106,8 +106,8 @@ func (f *fixture) led() {
 // end everything is there, was made once, and is as the grids say.
 func TestKilledAtRandom(t *testing.T) {
 	f := newFixture(t)
-	const units = 60
-	f.units(units)
+	const sites = 60
+	f.sites(sites)
 	mark := f.auditMark()
 	ctx, stop := context.WithCancel(f.ctx)
 	var killing sync.WaitGroup
@@ -147,12 +147,12 @@ func TestKilledAtRandom(t *testing.T) {
 	stop()
 	killing.Wait()
 	f.Logf("killed %d times", kills)
-	f.expectReady("DeploymentGrid", "demo", units)
-	f.expectReady("StatefulSetGrid", "db", units)
+	f.expectReady("DeploymentGrid", "demo", sites)
+	f.expectReady("StatefulSetGrid", "db", sites)
 	// Creates that were in flight when a process was killed are in no log; none may be there twice.
 	for _, resource := range []string{"deployments", "statefulsets"} {
 		creates := f.creates(mark, resource)
-		f.Logf("%d of %d creates of %s were logged", len(creates), units, resource)
+		f.Logf("%d of %d creates of %s were logged", len(creates), sites, resource)
 		for name, count := range creates {
 			if count != 1 {
 				f.Errorf("%s was created %d times", name, count)
@@ -229,10 +229,10 @@ func TestForeignCRDs(t *testing.T) {
 	f.expectEvent("DeploymentGrid", "empty", "InvalidKey", "is empty")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, templates: {east: canary},
 		template: {` + selector + `, template: ` + podTemplate + `}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed",
-		`1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesFailed",
+		`1 of 2 sites failed: east: TemplateNotFound: there is no template "canary"`)
 	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
-	f.expectNames("the other unit has its Deployment", "Deployment", "demo-west")
+	f.expectNames("the other site has its Deployment", "Deployment", "demo-west")
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	f.Must(controller.Restart(f.ctx))

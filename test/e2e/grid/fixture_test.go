@@ -40,14 +40,14 @@ const (
 	between = 50 * time.Millisecond
 )
 
-// fixture is a namespace of the shared cluster with a unit label of its own.
+// fixture is a namespace of the shared cluster with a site label of its own.
 type fixture struct {
 	suite.Test
 	ctx       context.Context
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
 	namespace string
-	// key is the test's unit label.
+	// key is the test's site label.
 	key   string
 	nodes int
 }
@@ -71,26 +71,26 @@ func (f *fixture) stays(what string, d time.Duration, ask func() error) {
 	f.Logf("%-60s for %s", what, d)
 }
 
-// node adds a node to a unit, and returns its name.
-func (f *fixture) node(unit string) string {
+// node adds a node to a site, and returns its name.
+func (f *fixture) node(site string) string {
 	f.Helper()
 	f.nodes++
 	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
+	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: site, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 	return name
 }
 
-// nodesIn adds a node to each of these units.
-func (f *fixture) nodesIn(units ...string) {
+// nodesIn adds a node to each of these sites.
+func (f *fixture) nodesIn(sites ...string) {
 	f.Helper()
-	for _, unit := range units {
-		f.node(unit)
+	for _, site := range sites {
+		f.node(site)
 	}
 }
 
-func (f *fixture) relabel(node, unit string) {
+func (f *fixture) relabel(node, site string) {
 	f.Helper()
-	f.Must(shared.RelabelNode(f.ctx, node, f.key, unit))
+	f.Must(shared.RelabelNode(f.ctx, node, f.key, site))
 }
 
 // report is what a kubelet says of its node: a patch, because the node controllers write the Node too.
@@ -122,7 +122,7 @@ func (f *fixture) of(kind string) dynamic.ResourceInterface {
 	return f.dynamic.Resource(resources[kind]).Namespace(f.namespace)
 }
 
-// apply applies a manifest, in which KEY stands for the test's unit label.
+// apply applies a manifest, in which KEY stands for the test's site label.
 func (f *fixture) apply(manifest string) {
 	f.Helper()
 	f.Must(f.tryApply(manifest))
@@ -178,16 +178,16 @@ func (f *fixture) expectNames(what, kind, want string) {
 	f.Eventually(what, suite.Is(want, func() string { return f.names(kind) }))
 }
 
-// expectReady waits until this many units of a grid are ready, and no more are there.
-func (f *fixture) expectReady(kind, name string, units int64) {
+// expectReady waits until this many sites of a grid are ready, and no more are there.
+func (f *fixture) expectReady(kind, name string, sites int64) {
 	f.Helper()
-	f.Eventually(fmt.Sprintf("%s %s: %d units ready", kind, name, units), func() error {
+	f.Eventually(fmt.Sprintf("%s %s: %d sites ready", kind, name, sites), func() error {
 		u := f.get(kind, name)
-		all, _, _ := unstructured.NestedInt64(u.Object, "status", "units")
-		ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readyUnits")
+		all, _, _ := unstructured.NestedInt64(u.Object, "status", "sites")
+		ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readySites")
 		observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
-		if all != units || ready != units || observed != u.GetGeneration() {
-			return fmt.Errorf("%d of %d units are ready, generation %d of %d: %v", ready, all, observed,
+		if all != sites || ready != sites || observed != u.GetGeneration() {
+			return fmt.Errorf("%d of %d sites are ready, generation %d of %d: %v", ready, all, observed,
 				u.GetGeneration(), conditions(u))
 		}
 		return nil
@@ -288,9 +288,9 @@ func (f *fixture) writesDeployment(r cluster.Request) bool {
 }
 
 // bareNode adds a node that nothing runs on.
-func (f *fixture) bareNode(name, unit string) {
+func (f *fixture) bareNode(name, site string) {
 	f.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: unit,
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: site,
 		v1.LabelEdgeNode: v1.EdgeNodeStatic}}}
 	_, err := f.client.CoreV1().Nodes().Create(f.ctx, node, metav1.CreateOptions{})
 	f.Must(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// grace is the controller's --unit-removal-grace.
+// grace is the controller's --site-removal-grace.
 const grace = 5 * time.Second
 
 var (
@@ -44,7 +44,7 @@ func startController(ctx context.Context) (err error) {
 // that loses it ends.
 func arguments() []string {
 	return []string{
-		"--unit-removal-grace=" + grace.String(), "-v=4",
+		"--site-removal-grace=" + grace.String(), "-v=4",
 		"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=25s", "--leader-elect-retry-period=500ms",
 	}
 }

@@ -84,7 +84,7 @@ func (f *fixture) changedNothing(a cluster.Request) bool {
 	return true
 }
 
-// gridsOfEveryKind makes three grids in two units.
+// gridsOfEveryKind makes three grids in two sites.
 func (f *fixture) gridsOfEveryKind() {
 	f.Helper()
 	f.nodesIn("east", "west")
@@ -107,7 +107,7 @@ func (f *fixture) awaitRest() {
 }
 
 // TestUpstreamMisbehaves: for a while the API server, or what is before it, answers with errors, nonsense, halves or
-// nothing. No unit vanishes by that, nothing is deleted, and when it behaves nothing is written, because nothing has
+// nothing. No site vanishes by that, nothing is deleted, and when it behaves nothing is written, because nothing has
 // changed.
 func TestUpstreamMisbehaves(t *testing.T) {
 	f := newFixture(t)
@@ -260,19 +260,19 @@ func (s *swallowed) Read([]byte) (int, error) {
 func TestServerThatLostTheNodes(t *testing.T) {
 	f := newFixture(t)
 	f.gridsOfEveryKind()
-	// One grid lets all of its units go at once, the other one waits for an approval.
-	f.patch("DeploymentGrid", "demo", `spec: {removal: {maxUnits: 100%}}`)
+	// One grid lets all of its sites go at once, the other one waits for an approval.
+	f.patch("DeploymentGrid", "demo", `spec: {removal: {maxSites: 100%}}`)
 	misled, interposer := f.misled("--leader-elect=false")
 	f.Must(misled.Start(f.ctx))
 	f.led()
 	children := f.names("Deployment") + " " + f.names("DaemonSet")
 	mark := f.auditMark()
 	interposer.Behave(withoutNodes())
-	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "UnitsProgressing",
+	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "SitesProgressing",
 		"no node is in east, west")
 	f.stays("nothing is deleted, not even after the grace time", grace+time.Second,
 		suite.Is(children, func() string { return f.names("Deployment") + " " + f.names("DaemonSet") }))
-	f.Eventually("the state of unit east says why", func() error {
+	f.Eventually("the state of site east says why", func() error {
 		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
 			"message")
 		if !strings.Contains(state, "has no nodes at all") {
@@ -283,7 +283,7 @@ func TestServerThatLostTheNodes(t *testing.T) {
 	interposer.Behave(cluster.Behaviour{})
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)
-	f.expectEvent("DeploymentGrid", "demo", "UnitReturned", "east, west")
+	f.expectEvent("DeploymentGrid", "demo", "SiteReturned", "east, west")
 	writes := f.requests(mark, func(a cluster.Request) bool {
 		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && a.ObjectRef.Subresource != "status" &&
 			!strings.HasPrefix(a.ObjectRef.Name, probe) && !f.changedNothing(a)

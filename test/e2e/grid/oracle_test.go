@@ -173,7 +173,7 @@ func TestOracle(t *testing.T) {
 			f := newFixture(t)
 			f.bareNode(f.namespace+"-east", "east")
 			o := f.newOracle(k.grid, k.child, "demo", k.template())
-			degraded := "UnitsFailed"
+			degraded := "SitesFailed"
 			if k.child == "Service" {
 				degraded = "Rejected"
 			}

@@ -58,7 +58,7 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 }
 
 // expectSaid runs kubectl until it ends with the code, and all of says stands in its output: tables with one space
-// between columns, $KEY for the test's unit label.
+// between columns, $KEY for the test's site label.
 func (f *fixture) expectSaid(line string, code int, says ...string) said {
 	f.Helper()
 	var last said
@@ -96,27 +96,27 @@ func TestPlugin(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
 	f.expectSaid("grid status"+in, 0,
-		"KIND GRID KEY UNIT DESIRED READY UPDATED STATE\n",
+		"KIND GRID KEY SITE DESIRED READY UPDATED STATE\n",
 		"DeploymentGrid demo $KEY east 2 2 2 Ready\n", "DeploymentGrid demo $KEY west 2 2 2 Ready\n",
-		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
+		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 sites\n")
 	f.expectSaid("grid view demo-svc"+in, 0,
 		"Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
 		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.",
-		"The closed loop holds: every one of 2 units has a ready endpoint.")
+		"The closed loop holds: every one of 2 sites has a ready endpoint.")
 
-	// A unit that lacks a pod.
+	// A site that lacks a pod.
 	f.cordon(west, true)
 	lost := f.pods("demo-west-")[0].Name
 	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
-		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
+		"KIND GRID KEY SITE DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
 		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west - Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
 	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
 	for _, pod := range f.pods("demo-west-") {
 		f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
 	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n",
-		"The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
+		"The closed loop does not hold: 1 of 2 sites without a ready endpoint: west\n")
 	var view struct {
 		Closed  bool
 		Without []string
@@ -129,8 +129,8 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid view demo"+in, 0, "The closed loop holds")
 	f.expectSaid("grid status"+in, 0)
 
-	// A unit that vanishes is told while its workload waits.
-	f.Eventually("a unit that vanishes is told", func() error {
+	// A site that vanishes is told while its workload waits.
+	f.Eventually("a site that vanishes is told", func() error {
 		f.relabel(west, "")
 		defer f.relabel(west, "west")
 		var last said
@@ -138,7 +138,7 @@ func TestPlugin(t *testing.T) {
 		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(between) {
 			last = f.kubectl("grid", "status", "--problems", "-n", f.namespace)
 			if last.code == 3 && strings.Contains(last.rows(),
-				"west 2 2 2 Removing: no node is in this unit any more; Deployment demo-west is removed ") {
+				"west 2 2 2 Removing: no node is in this site any more; Deployment demo-west is removed ") {
 				return nil
 			}
 		}
@@ -194,7 +194,7 @@ func TestPluginWatch(t *testing.T) {
 	command, written := f.follow("grid get --watch" + in)
 	encoded, documents := f.follow("grid status -w -o json" + in)
 	expect := f.expectRows(written)
-	expect("KIND GRID KEY UNIT DESIRED READY UPDATED STATE\nDeploymentGrid demo $KEY east 2 2 2 Ready\nDeploymentGrid demo $KEY west 2 2 2 Ready\n")
+	expect("KIND GRID KEY SITE DESIRED READY UPDATED STATE\nDeploymentGrid demo $KEY east 2 2 2 Ready\nDeploymentGrid demo $KEY west 2 2 2 Ready\n")
 	// A pod that finds no node, and the reason, which is in no object that is followed.
 	f.cordon(west, true)
 	f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, f.pods("demo-west-")[0].Name, metav1.DeleteOptions{}))
@@ -202,9 +202,9 @@ func TestPluginWatch(t *testing.T) {
 	expect("Unschedulable: 0/")
 	f.cordon(west, false)
 	expect("DeploymentGrid demo $KEY west 2 2 2 Ready\n")
-	// A grid that is new, and a unit that is.
+	// A grid that is new, and a site that is.
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
-	expect("ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
+	expect("ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 sites\n")
 	f.relabel(east, "north")
 	expect("DeploymentGrid demo $KEY north 2 2 2 Ready\n")
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
@@ -216,7 +216,7 @@ func TestPluginWatch(t *testing.T) {
 		return nil
 	})
 	text := said{stdout: written.String()}.rows() + "\n"
-	if strings.Count(text, "KIND GRID") != 1 || strings.Count(text, "Ready: Service demo-svc for 2 units\n") != 1 {
+	if strings.Count(text, "KIND GRID") != 1 || strings.Count(text, "Ready: Service demo-svc for 2 sites\n") != 1 {
 		f.Errorf("a row was written that had not changed:\n%s", text)
 	}
 	for _, watching := range []*exec.Cmd{command, encoded} {

@@ -18,25 +18,25 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// waved is a grid whose units run the image one. ROLLOUT stands for its spec.rollout.
+// waved is a grid whose sites run the image one. ROLLOUT stands for its spec.rollout.
 const waved = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 12,
 	template: {replicas: 1, ` + selector + `, template: ` + podTemplate + `}, rollout: ROLLOUT}}`
 
-// sites are units of one node each, with the name of the node.
+// sites are sites of one node each, with the name of the node.
 type sites map[string]string
 
-// sites makes the units u0, u1 and so on.
+// sites makes the sites u0, u1 and so on.
 func (f *fixture) sites(count int) sites {
 	f.Helper()
 	s := sites{}
 	for i := range count {
-		unit := fmt.Sprintf("u%d", i)
-		s[unit] = f.node(unit)
+		site := fmt.Sprintf("u%d", i)
+		s[site] = f.node(site)
 	}
 	return s
 }
 
-// waved makes units, and the grid that runs in all of them, for changes of which some fail.
+// waved makes sites, and the grid that runs in all of them, for changes of which some fail.
 func (f *fixture) waved(count int, rollout string) sites {
 	f.Helper()
 	return f.runEverywhere(count, strings.ReplaceAll(waved, "ROLLOUT", rollout))
@@ -57,23 +57,23 @@ func (f *fixture) runEverywhere(count int, grid string) sites {
 	return s
 }
 
-// heard has the control plane lose contact with units, or hear of them again.
-func (s sites) heard(f *fixture, ready corev1.ConditionStatus, units ...string) {
+// heard has the control plane lose contact with sites, or hear of them again.
+func (s sites) heard(f *fixture, ready corev1.ConditionStatus, sites ...string) {
 	f.Helper()
-	for _, unit := range units {
-		f.report(s[unit], ready)
+	for _, site := range sites {
+		f.report(s[site], ready)
 	}
 }
 
 func (s sites) all() []string {
-	var units []string
+	var sites []string
 	for i := range len(s) {
-		units = append(units, fmt.Sprintf("u%d", i))
+		sites = append(sites, fmt.Sprintf("u%d", i))
 	}
-	return units
+	return sites
 }
 
-// runs is the image of every unit's Deployment, in the order of the units: "two one one".
+// runs is the image of every site's Deployment, in the order of the sites: "two one one".
 func (f *fixture) runs() string {
 	f.Helper()
 	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
@@ -87,7 +87,7 @@ func (f *fixture) runs() string {
 
 func (f *fixture) expectRuns(want string) {
 	f.Helper()
-	f.inTime("the units run "+want, func() error {
+	f.inTime("the sites run "+want, func() error {
 		if got := f.runs(); got != want {
 			return fmt.Errorf("they run %s: %v", got, f.rolloutOf("demo")["message"])
 		}
@@ -97,11 +97,11 @@ func (f *fixture) expectRuns(want string) {
 
 func (f *fixture) staysAt(images string, d time.Duration) {
 	f.Helper()
-	f.stays("the units run "+images, d, suite.Is(images, f.runs))
+	f.stays("the sites run "+images, d, suite.Is(images, f.runs))
 }
 
-// canaryThenRest has the rest one unit after the other.
-const canaryThenRest = `{waves: [{name: canary, units: {names: [u0]}}, {name: rest, maxUnavailable: 1}]}`
+// canaryThenRest has the rest one site after the other.
+const canaryThenRest = `{waves: [{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 1}]}`
 
 // TestSilenceProvesNothing: a change that runs nowhere, and then all nodes silent for longer than its deadline. Only
 // the canary ever has it.
@@ -129,18 +129,18 @@ func TestSuspects(t *testing.T) {
 	}{
 		{
 			name:    "a canary",
-			rollout: `{waves: [{name: canary, units: {names: [u0]}, soak: 3s}, {name: rest, soak: 3s}]}`,
-			runs:    "two one one one one one", wave: "canary", says: "no unit of the wave has proven the change",
+			rollout: `{waves: [{name: canary, sites: {names: [u0]}, soak: 3s}, {name: rest, soak: 3s}]}`,
+			runs:    "two one one one one one", wave: "canary", says: "no site of the wave has proven the change",
 		},
 		{
 			name:    "one after the other",
 			rollout: `{waves: [{name: all, maxUnavailable: 1, maxSilent: 2, soak: 3s}]}`,
-			runs:    "two one one one one one", wave: "all", says: "1 units fell silent with the change, and the wave has room for 1",
+			runs:    "two one one one one one", wave: "all", says: "1 sites fell silent with the change, and the wave has room for 1",
 		},
 		{
 			name:    "as many as may, and one more",
-			rollout: `{waves: [{name: some, units: {names: [u0, u1, u2]}, maxUnavailable: 3, maxSilent: 1, soak: 3s}, {name: rest}]}`,
-			runs:    "two two two one one one", wave: "some", says: "3 units fell silent with the change, 1 allowed",
+			rollout: `{waves: [{name: some, sites: {names: [u0, u1, u2]}, maxUnavailable: 3, maxSilent: 1, soak: 3s}, {name: rest}]}`,
+			runs:    "two two two one one one", wave: "some", says: "3 sites fell silent with the change, 1 allowed",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -152,9 +152,9 @@ func TestSuspects(t *testing.T) {
 			f.inTime("sites fall silent", func() error {
 				phase := f.rolloutOf("demo")["phase"] // first, so that in the end all that run the change are silent
 				for i, image := range strings.Fields(f.runs()) {
-					if unit := fmt.Sprintf("u%d", i); image == "two" && !silent[unit] {
-						silent[unit] = true
-						s.heard(f, corev1.ConditionUnknown, unit)
+					if site := fmt.Sprintf("u%d", i); image == "two" && !silent[site] {
+						silent[site] = true
+						s.heard(f, corev1.ConditionUnknown, site)
 					}
 				}
 				if phase != "AwaitingApproval" {
@@ -177,7 +177,7 @@ func TestSuspects(t *testing.T) {
 // TestApprovedSuspects: a person lets a rollout go on in spite of a silent canary.
 func TestApprovedSuspects(t *testing.T) {
 	f := newFixture(t)
-	s := f.wavedWell(3, `{waves: [{name: canary, units: {names: [u0]}, soak: 2s}, {name: rest}]}`)
+	s := f.wavedWell(3, `{waves: [{name: canary, sites: {names: [u0]}, soak: 2s}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.expectRuns("two one one")
 	s.heard(f, corev1.ConditionUnknown, "u0")
@@ -216,7 +216,7 @@ func TestUndoGoesToWhatRan(t *testing.T) {
 // TestOrphansInWaves: a grid is deleted without its Deployments, and made again with another template.
 func TestOrphansInWaves(t *testing.T) {
 	f := newFixture(t)
-	const rollout = `{waves: [{name: canary, units: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
+	const rollout = `{waves: [{name: canary, sites: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
 	f.wavedWell(4, rollout)
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
@@ -296,7 +296,7 @@ func (f *fixture) keepsPods(what string, uids map[string]types.UID, d time.Durat
 func TestSoakOfPods(t *testing.T) {
 	f := newFixture(t)
 	const soak = 6 * time.Second
-	f.wavedWell(3, `{waves: [{name: canary, units: {names: [u0]}, soak: 6s}, {name: rest}]}`)
+	f.wavedWell(3, `{waves: [{name: canary, sites: {names: [u0]}, soak: 6s}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.expectRollout("Soaking", "canary", "soaks until")
 	time.Sleep(soak / 2)
@@ -331,13 +331,13 @@ func (f *fixture) restartContainer(prefix, image string) {
 	f.Fatalf("there is no pod %s with the image %s", prefix, image)
 }
 
-// TestScaling: more replicas are no revision. None at all, in many units, wait for an approval.
+// TestScaling: more replicas are no revision. None at all, in many sites, wait for an approval.
 func TestScaling(t *testing.T) {
 	f := newFixture(t)
 	f.waved(4, canaryThenRest)
 	before := f.get("DeploymentGrid", "demo")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}}`)
-	f.Eventually("every unit is scaled", suite.Is(8, f.demoPods))
+	f.Eventually("every site is scaled", suite.Is(8, f.demoPods))
 	f.expectRollout("Complete", "")
 	for _, field := range []string{"currentRevision", "updateRevision"} {
 		was, _, _ := unstructured.NestedString(before.Object, "status", field)
@@ -350,7 +350,7 @@ func TestScaling(t *testing.T) {
 	f.setImage("broken", "{no: where}")
 	f.expectRollout("Halted", "canary")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 3}}`)
-	f.Eventually("the units that have not got the change are scaled",
+	f.Eventually("the sites that have not got the change are scaled",
 		suite.Is(3, func() int64 { return f.replicas("Deployment", "demo-u3") }))
 	f.expectSaid("grid rollout undo dg/demo -n "+f.namespace, 0)
 	f.expectRollout("Complete", "")
@@ -360,7 +360,7 @@ func TestScaling(t *testing.T) {
 	}
 
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 0}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval", "4 units are to be scaled to 0")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval", "4 sites are to be scaled to 0")
 	f.stays("nothing is scaled to 0", 2*time.Second, suite.Is(12, f.demoPods))
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
 	f.Eventually("what was approved of is scaled to 0", suite.Is(0, f.demoPods))
@@ -397,7 +397,7 @@ func TestOlderRevisions(t *testing.T) {
 	}
 }
 
-// TestChecks: a wave's check is a Job on the unit's nodes. What it says decides.
+// TestChecks: a wave's check is a Job on the site's nodes. What it says decides.
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	const gated = `schedulingGates: [{name: example.com/test}], ` // the test says how it ends
@@ -438,7 +438,7 @@ func TestChecks(t *testing.T) {
 				},
 			}, metav1.CreateOptions{})
 			f.Must(err)
-			s := f.waved(3, `{waves: [{name: canary, units: {names: [u0]}, check: {deadlineSeconds: 15, template: {backoffLimit: 0,
+			s := f.waved(3, `{waves: [{name: canary, sites: {names: [u0]}, check: {deadlineSeconds: 15, template: {backoffLimit: 0,
 				template: {metadata: {labels: `+c.labels+`}, spec: {`+c.spec+`containers: [{name: check, image: curl}]}}}}}, {name: rest}]}`)
 			f.setImage("two", "{}")
 			if c.ends != "" {
@@ -457,7 +457,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// endCheck waits for the pod of a check of the unit u0, and says how it ends.
+// endCheck waits for the pod of a check of the site u0, and says how it ends.
 func (f *fixture) endCheck(node string, phase corev1.PodPhase) {
 	f.Helper()
 	f.Eventually("the check runs", func() error {
@@ -466,7 +466,7 @@ func (f *fixture) endCheck(node string, phase corev1.PodPhase) {
 			return fmt.Errorf("%d pods", len(pods))
 		}
 		if selector := pods[0].Spec.NodeSelector; selector[f.key] != "u0" {
-			f.Fatalf("a check of the unit u0, whose node is %s, may run where %v", node, selector)
+			f.Fatalf("a check of the site u0, whose node is %s, may run where %v", node, selector)
 		}
 		pods[0].Status.Phase = phase
 		_, err := f.client.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx, &pods[0], metav1.UpdateOptions{})
@@ -501,7 +501,7 @@ func TestCheckWithoutRight(t *testing.T) {
 			f.Error(err)
 		}
 	})
-	f.waved(2, `{waves: [{name: canary, units: {names: [u0]}, check: {template: {
+	f.waved(2, `{waves: [{name: canary, sites: {names: [u0]}, check: {template: {
 		template: {metadata: {labels: {check: web}}, spec: {containers: [{name: check, image: curl}]}}}}}, {name: rest}]}`)
 	f.setImage("two", "{}")
 	f.expectRollout("Soaking", "canary", "the check waits: ", "forbidden")

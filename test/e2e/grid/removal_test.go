@@ -36,7 +36,7 @@ func (f *fixture) approval(kind, name string) string {
 	return token
 }
 
-// unlabelAll takes the label of the units from all nodes, as kubectl label nodes --all key- does.
+// unlabelAll takes the label of the sites from all nodes, as kubectl label nodes --all key- does.
 func (f *fixture) unlabelAll() {
 	f.Helper()
 	nodes, err := f.client.CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: f.key})
@@ -52,7 +52,7 @@ func (f *fixture) unlabelAll() {
 // approved of.
 func TestMassRemoval(t *testing.T) {
 	f := newFixture(t)
-	f.units(12)
+	f.sites(12)
 	f.apply(quietGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 12)
 	before := f.names("Deployment")
@@ -60,7 +60,7 @@ func TestMassRemoval(t *testing.T) {
 
 	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY-typo}`)
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval",
-		"from "+f.key+" to "+f.key+"-typo", "12 units")
+		"from "+f.key+" to "+f.key+"-typo", "12 sites")
 	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
 	f.Must(controller.Restart(f.ctx))
 	f.stays("a mistyped key removes nothing", grace+2*time.Second, suite.Is(before, f.deployments))
@@ -76,10 +76,10 @@ func TestMassRemoval(t *testing.T) {
 
 	f.unlabelAll()
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "MassRemoval",
-		"12 units have no node any more", "only 1 of 12")
+		"12 sites have no node any more", "only 1 of 12")
 	f.stays("nodes without labels remove nothing", grace+2*time.Second, suite.Is(before, f.deployments))
 	f.expectSaid("grid status -n "+f.namespace, 3,
-		"u3 0 0 0 Removing: no node is in this unit any more; Deployment demo-u3 stays until the removal of so many units is approved")
+		"u3 0 0 0 Removing: no node is in this site any more; Deployment demo-u3 stays until the removal of so many sites is approved")
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: "12"}}`)
 	f.stays("nor does an approval of something else", 2*time.Second, suite.Is(before, f.deployments))
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
@@ -88,7 +88,7 @@ func TestMassRemoval(t *testing.T) {
 
 func TestRetain(t *testing.T) {
 	f := newFixture(t)
-	f.units(3)
+	f.sites(3)
 	f.apply(quietGrid("demo"))
 	f.patch("DeploymentGrid", "demo", `spec: {removal: {policy: Retain, graceSeconds: 0}}`)
 	f.expectReady("DeploymentGrid", "demo", 3)
@@ -105,21 +105,21 @@ func TestUnreachable(t *testing.T) {
 	f.bareNode(name, "far")
 	f.apply(deploymentGrid("demo"))
 	f.report(name, corev1.ConditionUnknown)
-	f.Eventually("one unit is ready, and one cannot be reached", func() error {
+	f.Eventually("one site is ready, and one cannot be reached", func() error {
 		status, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "demo").Object, "status")
-		if fmt.Sprint(status["units"], status["readyUnits"], status["unreachableUnits"]) != "2 1 1" {
+		if fmt.Sprint(status["sites"], status["readySites"], status["unreachableSites"]) != "2 1 1" {
 			return fmt.Errorf("%v", status)
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Ready=True", "Ready", "all 1 units are ready",
+	f.expectCondition("DeploymentGrid", "demo", "Ready=True", "Ready", "all 1 sites are ready",
 		"1 more cannot be reached: far")
 	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3,
-		"far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
+		"far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this site")
 	f.report(name, corev1.ConditionTrue)
-	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "far")
+	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "SitesNotReady", "far")
 }
 
 // TestStalled: what cannot go on is told as such, with the reason of a pod, and not as progress.
@@ -142,9 +142,9 @@ func TestStalled(t *testing.T) {
 		return nil
 	})
 	f.patch("DeploymentGrid", "demo", `spec: {template: {strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Stalled=True", "UnitsStalled", "east: FailedCreate",
+	f.expectCondition("DeploymentGrid", "demo", "Stalled=True", "SitesStalled", "east: FailedCreate",
 		"exceeded quota")
-	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsStalled", "exceeded quota")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesStalled", "exceeded quota")
 	f.expectCondition("DeploymentGrid", "demo", "Available=True", "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Progressing=False", "AsDesired")
 	f.expectSaid("grid status -n "+f.namespace, 3, "Stalled: FailedCreate: ")
@@ -156,14 +156,14 @@ func TestStalled(t *testing.T) {
 	// A StatefulSet has no such condition: the grid's deadline, and a pod that finds no node.
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 2, template: {serviceName: x, ` + selector + `,
 		template: {metadata: {labels: {app: x}}, spec: {nodeSelector: {absent: here}, containers: [{name: c, image: one}]}}}}}`)
-	f.expectCondition("StatefulSetGrid", "db", "Stalled=True", "UnitsStalled", "no progress for 2s",
+	f.expectCondition("StatefulSetGrid", "db", "Stalled=True", "SitesStalled", "no progress for 2s",
 		"pod db-east-0: Unschedulable: 0/")
 	f.expectEvent("StatefulSetGrid", "db", "ProgressDeadlineExceeded", "east")
 	f.expectSaid("grid status ssg -n "+f.namespace, 3,
 		"east 1 0 1 Stalled: ProgressDeadlineExceeded: no progress for 2s", "pod db-east-0: Unschedulable")
 }
 
-// TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each unit's.
+// TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each site's.
 func TestReplicasAreHandedOver(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
@@ -219,31 +219,31 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// TestUnitLabel: with it, pods and selectors of two units differ, so that what selects one selects no other.
-func TestUnitLabel(t *testing.T) {
+// TestSiteLabel: with it, pods and selectors of two sites differ, so that what selects one selects no other.
+func TestSiteLabel(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
-	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1))
+	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: true,", 1))
 	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DeploymentGrid", "plain", 2)
 	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx,
-		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+		metav1.ListOptions{LabelSelector: "superedge.io/grid-site=east"})
 	f.Must(err)
 	if len(pods.Items) != 2 || slices.ContainsFunc(pods.Items,
 		func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, "demo-east-") }) {
-		f.Errorf("%d pods have the label of unit east", len(pods.Items))
+		f.Errorf("%d pods have the label of site east", len(pods.Items))
 	}
 	for name, want := range map[string]string{"demo-west": "west", "plain-west": ""} {
 		d := f.get("Deployment", name)
-		got, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit")
-		if got != want || d.GetLabels()["superedge.io/grid-unit"] != "west" {
-			f.Errorf("%s selects unit %q, and is labelled %v", name, got, d.GetLabels())
+		got, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-site")
+		if got != want || d.GetLabels()["superedge.io/grid-site"] != "west" {
+			f.Errorf("%s selects site %q, and is labelled %v", name, got, d.GetLabels())
 		}
 	}
-	// An orphaned ReplicaSet of one unit is adopted by its own unit's Deployment.
+	// An orphaned ReplicaSet of one site is adopted by its own site's Deployment.
 	sets, err := f.client.AppsV1().ReplicaSets(f.namespace).List(f.ctx,
-		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+		metav1.ListOptions{LabelSelector: "superedge.io/grid-site=east"})
 	f.Must(err)
 	if len(sets.Items) != 1 {
 		f.Fatalf("%d ReplicaSets", len(sets.Items))
@@ -262,23 +262,23 @@ func TestUnitLabel(t *testing.T) {
 		return nil
 	})
 	if err := f.tryApply(deploymentGrid("demo")); err == nil ||
-		!strings.Contains(err.Error(), "unitLabel cannot be changed") {
+		!strings.Contains(err.Error(), "siteLabel cannot be changed") {
 		f.Errorf("got %v", err)
 	}
 }
 
-// TestUnitLabelOfAdopted: a workload that is adopted keeps its selector, with the unit or without. The grid says where
+// TestSiteLabelOfAdopted: a workload that is adopted keeps its selector, with the site or without. The grid says where
 // that is not what it asks for, until the workload was recreated.
-func TestUnitLabelOfAdopted(t *testing.T) {
+func TestSiteLabelOfAdopted(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	without := deploymentGrid("demo")
-	with := strings.Replace(without, "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1)
+	with := strings.Replace(without, "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: true,", 1)
 	orphan := metav1.DeletePropagationOrphan
 	selected := func() string {
-		unit, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector",
-			"matchLabels", "superedge.io/grid-unit")
-		return unit
+		site, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector",
+			"matchLabels", "superedge.io/grid-site")
+		return site
 	}
 	leave := func() {
 		f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &orphan}))
@@ -301,7 +301,7 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	f.expectCondition("DeploymentGrid", "demo", "SpecWarning=True", "NoEffect",
 		"selectors of the workloads of east")
 	if got := selected(); got != "" {
-		f.Errorf("the adopted workload selects unit %q", got)
+		f.Errorf("the adopted workload selects site %q", got)
 	}
 	f.Must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
 	f.Eventually("the workload is recreated", func() error {
@@ -309,9 +309,9 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if unit, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels",
-			"superedge.io/grid-unit"); unit != "east" {
-			return fmt.Errorf("it selects unit %q", unit)
+		if site, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels",
+			"superedge.io/grid-site"); site != "east" {
+			return fmt.Errorf("it selects site %q", site)
 		}
 		return nil
 	})
@@ -329,7 +329,7 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	f.apply(without)
 	f.expectReady("DeploymentGrid", "demo", 1)
 	if got := selected(); got != "east" {
-		f.Errorf("the adopted workload selects unit %q, and did select east", got)
+		f.Errorf("the adopted workload selects site %q, and did select east", got)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestAdoptionOfFields(t *testing.T) {
 // TestSlowWebhook: a webhook that takes seconds holds up its own grid, and no other.
 func TestSlowWebhook(t *testing.T) {
 	f := newFixture(t)
-	f.units(60)
+	f.sites(60)
 	f.slowWebhook("slow", 2*time.Second)
 	f.apply(quietGrid("slow"))
 	f.Eventually("the grid that the webhook holds up has begun", func() error {

@@ -20,26 +20,26 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// rolloutDeadline is how long 30 units may take to become ready, wave by wave, on a busy machine.
+// rolloutDeadline is how long 30 sites may take to become ready, wave by wave, on a busy machine.
 const rolloutDeadline = 3 * time.Minute
 
-// rolloutWaves are the units of the tests, by wave.
+// rolloutWaves are the sites of the tests, by wave.
 var rolloutWaves = map[string]int{"lab": 2, "eu": 8, "us": 20}
 
 // rolloutGrid is a grid that is rolled out to them. EXTRA stands for more of spec.rollout.
 const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 12,
 	template: {` + selector + `, template: ` + podTemplate + `},
 	rollout: {waves: [
-		{name: lab, units: {names: ["lab-*"]}, maxUnavailable: 1},
-		{name: eu, units: {nodeSelector: {matchLabels: {region: eu}}}, maxUnavailable: 3},
+		{name: lab, sites: {names: ["lab-*"]}, maxUnavailable: 1},
+		{name: eu, sites: {nodeSelector: {matchLabels: {region: eu}}}, maxUnavailable: 3},
 		{name: rest, maxUnavailable: 5}], EXTRA}}}`
 
-// site adds a node of a unit.
-func (f *fixture) site(unit, region string) string {
+// site adds a node of a site.
+func (f *fixture) site(site, region string) string {
 	f.Helper()
 	f.nodes++
 	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	labels := map[string]string{f.key: unit, "region": region}
+	labels := map[string]string{f.key: site, "region": region}
 	if region == "lab" {
 		labels["arch"] = "new"
 	}
@@ -51,10 +51,10 @@ func (f *fixture) site(unit, region string) string {
 func (f *fixture) rolledOut(extra string) map[string]string {
 	f.Helper()
 	nodes := map[string]string{}
-	for region, units := range rolloutWaves {
-		for i := range units {
-			unit := fmt.Sprintf("%s-%d", region, i)
-			nodes[unit] = f.site(unit, region)
+	for region, sites := range rolloutWaves {
+		for i := range sites {
+			site := fmt.Sprintf("%s-%d", region, i)
+			nodes[site] = f.site(site, region)
 		}
 	}
 	f.apply(strings.ReplaceAll(rolloutGrid, "EXTRA", extra))
@@ -135,7 +135,7 @@ func complete(d *appsv1.Deployment) bool {
 		d.Status.AvailableReplicas == 1 && d.Status.Replicas == 1
 }
 
-// keepsRules looks at one state of all Deployments: whether a wave has more units that are not ready with the image
+// keepsRules looks at one state of all Deployments: whether a wave has more sites that are not ready with the image
 // than it may, and whether one has begun before the one before was done.
 func (f *fixture) keepsRules(image string) error {
 	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
@@ -158,7 +158,7 @@ func (f *fixture) keepsRules(image string) error {
 	}
 	for region, limit := range map[string]int{"lab": 1, "eu": 3, "us": 5} {
 		if unready[region] > limit {
-			return fmt.Errorf("%d units of %s are not ready with %s, %d may be", unready[region], region, image, limit)
+			return fmt.Errorf("%d sites of %s are not ready with %s, %d may be", unready[region], region, image, limit)
 		}
 	}
 	if with["eu"] > 0 && ready["lab"] < rolloutWaves["lab"] {
@@ -171,7 +171,7 @@ func (f *fixture) keepsRules(image string) error {
 }
 
 // TestRolloutWaves: a template that fits the first wave only halts in the second one; what is mended goes through all
-// waves, and costs one write a unit. Then the controller is killed again and again while a change is on its way.
+// waves, and costs one write a site. Then the controller is killed again and again while a change is on its way.
 func TestRolloutWaves(t *testing.T) {
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 2")
@@ -180,12 +180,12 @@ func TestRolloutWaves(t *testing.T) {
 	f.expectImages("broken", "lab")
 	f.expectImages("one", "us")
 	if broken := f.images()["eu"]["broken"]; broken != 3 {
-		t.Errorf("%d units of eu have what is broken", broken)
+		t.Errorf("%d sites of eu have what is broken", broken)
 	}
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "RolloutHalted", "wave eu")
 	f.expectEvent("DeploymentGrid", "demo", "RolloutHalted", "3 failed, 2 allowed")
 	f.patch("Deployment", "demo-us-3", `spec: {template: {spec: {containers: [{name: c, image: theirs}]}}}`)
-	f.Eventually("a unit that is not due is kept at its revision", func() error {
+	f.Eventually("a site that is not due is kept at its revision", func() error {
 		if images := f.images()["us"]; images["one"] != rolloutWaves["us"] {
 			return fmt.Errorf("%v", images)
 		}
@@ -206,7 +206,7 @@ func TestRolloutWaves(t *testing.T) {
 		<-time.After(time.Second)
 		return quiet()
 	}
-	f.Eventually("all that belongs to the unit's way back is written", calm)
+	f.Eventually("all that belongs to the site's way back is written", calm)
 	f.setImage("mended", "{arch: null}")
 	f.expectRollout("Complete", "")
 	f.expectImages("mended", "lab", "eu", "us")
@@ -239,7 +239,7 @@ func TestRolloutWaves(t *testing.T) {
 	f.expectRollout("Complete", "")
 }
 
-// TestRollback: with onFailure Rollback the units of both waves go back, those of the second wave before those of the
+// TestRollback: with onFailure Rollback the sites of both waves go back, those of the second wave before those of the
 // first; a mended template goes through all waves.
 func TestRollback(t *testing.T) {
 	t.Parallel()
@@ -298,7 +298,7 @@ func TestRolloutOffline(t *testing.T) {
 }
 
 // TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be
-// applied is an error of its units alone.
+// applied is an error of its sites alone.
 func TestOverrides(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west", "odd")
@@ -306,10 +306,10 @@ func TestOverrides(t *testing.T) {
 		template: {` + selector + `, template: {metadata: {labels: {app: x}}, spec: {terminationGracePeriodSeconds: 0, containers: [
 			{name: c, image: one, env: [{name: A, value: a}]}, {name: d, image: side}]}}},
 		overrides: [
-			{name: big, units: {names: [east]}, replicas: 3, images: {c: two},
+			{name: big, sites: {names: [east]}, replicas: 3, images: {c: two},
 			 patch: {template: {spec: {containers: [{name: c, env: [{name: MODE, value: big}]}]}}}},
-			{name: wrong, units: {names: [odd]}, patch: {template: {spec: {containers: [{image: nameless}]}}}}]}}`)
-	f.Eventually("the overrides of one unit", func() error {
+			{name: wrong, sites: {names: [odd]}, patch: {template: {spec: {containers: [{image: nameless}]}}}}]}}`)
+	f.Eventually("the overrides of one site", func() error {
 		d, err := f.client.AppsV1().Deployments(f.namespace).Get(f.ctx, "demo-east", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -322,7 +322,7 @@ func TestOverrides(t *testing.T) {
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesFailed",
 		"odd: InvalidTemplate: spec.overrides[wrong].patch: it cannot be applied", "name")
 	f.expectNames("the others go on", "Deployment", "demo-east demo-west")
 }
@@ -332,7 +332,7 @@ func TestOverrides(t *testing.T) {
 func TestRolloutOfOtherKinds(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
-	const rollout = `progressDeadlineSeconds: 10, rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
+	const rollout = `progressDeadlineSeconds: 10, rollout: {waves: [{name: first, sites: {names: [east]}, approval: Manual}, {name: rest}]}`
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY,
 		template: {replicas: 2, serviceName: x, updateStrategy: {rollingUpdate: {partition: 1}}, ` + selector + `, template: ` + podTemplate + `}, ` + rollout + `}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY,
@@ -342,8 +342,8 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 	for kind, name := range map[string]string{"StatefulSetGrid": "db", "DaemonSetGrid": "agent"} {
 		f.patch(kind, name, `spec: {template: {template: {spec: {containers: [{name: c, image: two}]}}}}`)
 		child := strings.TrimSuffix(kind, "Grid")
-		image := func(unit string) string {
-			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+unit).Object, "spec", "template", "spec",
+		image := func(site string) string {
+			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+site).Object, "spec", "template", "spec",
 				"containers")
 			return containers[0].(map[string]any)["image"].(string)
 		}

@@ -131,7 +131,7 @@ func TestFromSuperEdge(t *testing.T) {
 	}
 	states, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "deploymentgrid-demo").Object, "status", "states")
 	if got := slices.Sorted(maps.Keys(states)); !slices.Equal(got, []string{"east", "west"}) {
-		f.Errorf("status of units %v", got)
+		f.Errorf("status of sites %v", got)
 	}
 
 	f.expectDriftReverted()
@@ -154,11 +154,11 @@ func (f *fixture) expectDriftReverted() {
 	f.Eventually("drift is reverted", func() error {
 		replicas, _, _ := unstructured.NestedInt64(f.get("Deployment", "deploymentgrid-demo-east").Object, "spec",
 			"replicas")
-		unit, _, _ := unstructured.NestedString(f.get("StatefulSet", "statefulsetgrid-demo-west").Object, "spec",
+		site, _, _ := unstructured.NestedString(f.get("StatefulSet", "statefulsetgrid-demo-west").Object, "spec",
 			"template", "spec", "nodeSelector", f.key)
 		keys := f.get("Service", "servicegrid-demo-svc").GetAnnotations()["topologyKeys"]
-		if replicas != 2 || unit != "west" || keys != `["`+f.key+`"]` {
-			return fmt.Errorf("%d replicas, unit %s, topologyKeys %s", replicas, unit, keys)
+		if replicas != 2 || site != "west" || keys != `["`+f.key+`"]` {
+			return fmt.Errorf("%d replicas, site %s, topologyKeys %s", replicas, site, keys)
 		}
 		return nil
 	})
@@ -294,7 +294,7 @@ func (f *fixture) createTheirGrids() []*unstructured.Unstructured {
 	return grids
 }
 
-// createTheirChildren makes the children of both units as their controller did: created, then put as a whole.
+// createTheirChildren makes the children of both sites as their controller did: created, then put as a whole.
 func (f *fixture) createTheirChildren(grids []*unstructured.Unstructured) {
 	f.Helper()
 	for _, grid := range grids {
@@ -313,19 +313,19 @@ func (f *fixture) createTheirChildren(grids []*unstructured.Unstructured) {
 		f.Must(err)
 		create := metav1.CreateOptions{FieldManager: theirManager}
 		update := metav1.UpdateOptions{FieldManager: theirManager}
-		for _, unit := range []string{"east", "west"} {
+		for _, site := range []string{"east", "west"} {
 			switch grid.GetKind() {
 			case "DeploymentGrid":
-				d := &appsv1.Deployment{ObjectMeta: meta(grid.GetName() + "-" + unit)}
+				d := &appsv1.Deployment{ObjectMeta: meta(grid.GetName() + "-" + site)}
 				f.Must(json.Unmarshal(data, &d.Spec))
-				d.Spec.Template.Spec.NodeSelector = map[string]string{f.key: unit}
+				d.Spec.Template.Spec.NodeSelector = map[string]string{f.key: site}
 				_, err = f.client.AppsV1().Deployments(f.namespace).Create(f.ctx, d, create)
 				f.Must(err)
 				_, err = f.client.AppsV1().Deployments(f.namespace).Update(f.ctx, d, update)
 			case "StatefulSetGrid":
-				s := &appsv1.StatefulSet{ObjectMeta: meta(grid.GetName() + "-" + unit)}
+				s := &appsv1.StatefulSet{ObjectMeta: meta(grid.GetName() + "-" + site)}
 				f.Must(json.Unmarshal(data, &s.Spec))
-				s.Spec.Template.Spec.NodeSelector = map[string]string{f.key: unit}
+				s.Spec.Template.Spec.NodeSelector = map[string]string{f.key: site}
 				_, err = f.client.AppsV1().StatefulSets(f.namespace).Create(f.ctx, s, create)
 				f.Must(err)
 				_, err = f.client.AppsV1().StatefulSets(f.namespace).Update(f.ctx, s, update)

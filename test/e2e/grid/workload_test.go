@@ -32,13 +32,13 @@ func TestDeployments(t *testing.T) {
 	mark := f.auditMark()
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 2)
-	f.expectNames("one Deployment per unit", "Deployment", "demo-east demo-west")
-	for _, unit := range []string{"east", "west"} {
-		for _, pod := range f.pods("demo-" + unit) {
+	f.expectNames("one Deployment per site", "Deployment", "demo-east demo-west")
+	for _, site := range []string{"east", "west"} {
+		for _, pod := range f.pods("demo-" + site) {
 			node, err := f.client.CoreV1().Nodes().Get(f.ctx, pod.Spec.NodeName, metav1.GetOptions{})
 			f.Must(err)
-			if node.Labels[f.key] != unit {
-				f.Errorf("pod %s runs in unit %s", pod.Name, node.Labels[f.key])
+			if node.Labels[f.key] != site {
+				f.Errorf("pod %s runs in site %s", pod.Name, node.Labels[f.key])
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func TestDeployments(t *testing.T) {
 
 	f.node("north")
 	f.expectReady("DeploymentGrid", "demo", 3)
-	f.expectNames("a node with a new unit", "Deployment", "demo-east demo-north demo-west")
+	f.expectNames("a node with a new site", "Deployment", "demo-east demo-north demo-west")
 
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 1}}`)
 	f.expectReady("DeploymentGrid", "demo", 3)
@@ -96,11 +96,11 @@ func TestDrift(t *testing.T) {
 	f.patch("Deployment", "demo-east", `{metadata: {labels: {superedge.io/grid-uniq-key: other}}, spec: {template: {spec: {nodeSelector: {KEY: other}, containers: [{name: c, image: theirs}]}}}}`)
 	f.Eventually("drift is reverted", func() error {
 		d := f.get("Deployment", "demo-east")
-		unit, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", f.key)
+		site, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", f.key)
 		containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
-		if image := containers[0].(map[string]any)["image"]; unit != "east" || image != "one" ||
+		if image := containers[0].(map[string]any)["image"]; site != "east" || image != "one" ||
 			d.GetLabels()["superedge.io/grid-uniq-key"] != f.key {
-			return fmt.Errorf("unit %s, image %s, labels %v", unit, image, d.GetLabels())
+			return fmt.Errorf("site %s, image %s, labels %v", site, image, d.GetLabels())
 		}
 		return nil
 	})
@@ -136,7 +136,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// TestImmutableField: what the API server refuses is told in its words, for the units that it concerns.
+// TestImmutableField: what the API server refuses is told in its words, for the sites that it concerns.
 func TestImmutableField(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
@@ -145,32 +145,32 @@ func TestImmutableField(t *testing.T) {
 		templatePool: {b: {` + selector + `, template: ` + podTemplate + `}}, templates: {west: b}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}, templatePool: {b: {selector: {matchLabels: {app: z}}, template: {metadata: {labels: {app: z}}}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "UnitsFailed", "1 of 2 units",
+	f.expectCondition("DeploymentGrid", "demo", "Degraded=True", "SitesFailed", "1 of 2 sites",
 		"west: Rejected", "field is immutable")
-	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "UnitsNotReady", "west")
+	f.expectCondition("DeploymentGrid", "demo", "Ready=False", "SitesNotReady", "west")
 	f.expectEvent("DeploymentGrid", "demo", "Rejected", "west", "field is immutable")
-	f.Eventually("unit east has 2 pods", suite.Is(2, func() int { return len(f.pods("demo-east")) }))
+	f.Eventually("site east has 2 pods", suite.Is(2, func() int { return len(f.pods("demo-east")) }))
 	if pods := f.pods("demo-west"); len(pods) != 1 {
-		f.Errorf("unit west was to keep its pod, and has %d", len(pods))
+		f.Errorf("site west was to keep its pod, and has %d", len(pods))
 	}
 	f.patch("DeploymentGrid", "demo", `spec: {templates: null}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectCondition("DeploymentGrid", "demo", "Degraded=False", "AsDesired")
 }
 
-func TestUnitVanishes(t *testing.T) {
+func TestSiteVanishes(t *testing.T) {
 	f := newFixture(t)
 	east := f.node("east")
 	f.node("west")
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.relabel(east, "")
-	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "UnitsProgressing",
+	f.expectCondition("DeploymentGrid", "demo", "Progressing=True", "SitesProgressing",
 		"no node is in east")
-	f.expectEvent("DeploymentGrid", "demo", "UnitVanished", "east", grace.String())
+	f.expectEvent("DeploymentGrid", "demo", "SiteVanished", "east", grace.String())
 	f.relabel(east, "east")
 	f.expectReady("DeploymentGrid", "demo", 2)
-	f.stays("a unit that came back keeps its workload", grace+time.Second, func() error {
+	f.stays("a site that came back keeps its workload", grace+time.Second, func() error {
 		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
 		return err
 	})
@@ -210,7 +210,7 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestConflict: the name that a unit of one grid would have is another grid's. The unit gets another one, and keeps it.
+// TestConflict: the name that a site of one grid would have is another grid's. The site gets another one, and keeps it.
 func TestConflict(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("b-c", "c")
@@ -219,8 +219,8 @@ func TestConflict(t *testing.T) {
 	f.apply(deploymentGrid("a-b"))
 	f.expectReady("DeploymentGrid", "a-b", 2)
 	f.expectNames("both grids have theirs", "Deployment", "a-b-b-c a-b-c a-b-c-4e84717d a-c")
-	if unit := f.get("Deployment", "a-b-c-4e84717d").GetLabels()["superedge.io/grid-unit"]; unit != "c" {
-		f.Errorf("it is labelled for unit %q", unit)
+	if site := f.get("Deployment", "a-b-c-4e84717d").GetLabels()["superedge.io/grid-site"]; site != "c" {
+		f.Errorf("it is labelled for site %q", site)
 	}
 	f.expectSaid("grid status dg/a-b -o wide -n "+f.namespace, 0, "c 2 2 2 2 1 default a-b-c-4e84717d - Ready\n")
 	f.Must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
@@ -231,7 +231,7 @@ func TestConflict(t *testing.T) {
 	f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: mine-c}, spec: {` + selector + `, template: ` +
 		podTemplate + `}}`)
 	f.apply(deploymentGrid("mine"))
-	f.expectCondition("DeploymentGrid", "mine", "Degraded=True", "UnitsFailed", "c: NameConflict",
+	f.expectCondition("DeploymentGrid", "mine", "Degraded=True", "SitesFailed", "c: NameConflict",
 		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	f.Eventually("the metrics count the conflict", func() error { // of the controller's cache
@@ -261,7 +261,7 @@ func TestKeyWithASlash(t *testing.T) {
 	}
 }
 
-// TestNames: a unit value that cannot be part of a name is in a label, and the workload has a name that can be one.
+// TestNames: a site value that cannot be part of a name is in a label, and the workload has a name that can be one.
 func TestNames(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "Shop_1", "v1.2")
@@ -276,9 +276,9 @@ func TestNames(t *testing.T) {
 		"db-east db-shop-1-e4df6e34 db-"+long[:40]+"-3ec0bda8 db-v1-2-541a8744")
 	for _, name := range strings.Fields(f.names("StatefulSet")) {
 		set := f.statefulSet(name)
-		if unit := set.Labels["superedge.io/grid-unit"]; unit == "" ||
-			set.Spec.Template.Spec.NodeSelector[f.key] != unit {
-			f.Errorf("%s is labelled for unit %q, and selects %v", name, unit, set.Spec.Template.Spec.NodeSelector)
+		if site := set.Labels["superedge.io/grid-site"]; site == "" ||
+			set.Spec.Template.Spec.NodeSelector[f.key] != site {
+			f.Errorf("%s is labelled for site %q, and selects %v", name, site, set.Spec.Template.Spec.NodeSelector)
 		}
 	}
 	f.expectSaid("grid status -o wide -n "+f.namespace, 0,
@@ -294,17 +294,17 @@ func TestRefusedByTheSchema(t *testing.T) {
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: "a/b/c"}}`:                                                           "must be the key of a node label",
 		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, templates: {east: b}}}`:                                         "templates names a template that is not in templatePool",
 		`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, defaultTemplateName: b, templatePool: {c: {}}}}`:              "defaultTemplateName names a template",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {maxUnits: 101%}}}`:                                   "percentage",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {maxSites: 101%}}}`:                                   "percentage",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {policy: Never}}}`:                                    "Retain",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["*", b]}}`:                                         "* must be the last one",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["b c"]}}`:                                          "must be keys of node labels",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                                 "template",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a}, {name: b}]}}}`:                "only the last wave may leave units out",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a}, {name: b}]}}}`:                "only the last wave may leave sites out",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, soak: 99999h}]}}}`:             "8760h at most",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, maxUnavailable: 0}]}}}`:        "a number of 1 or more",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {}, replicas: 1}]}}`:          "give names, nodeSelector or both",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}}]}}`:             "give replicas, images or patch",
-		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}, replicas: 1}]}}`: "a DaemonSet has a pod on every node",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, sites: {}, replicas: 1}]}}`:          "give names, nodeSelector or both",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, sites: {names: [x]}}]}}`:             "give replicas, images or patch",
+		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, sites: {names: [x]}, replicas: 1}]}}`: "a DaemonSet has a pod on every node",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) +
 			`}, spec: {gridUniqKey: a}}`: "63 characters",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) +
@@ -333,15 +333,15 @@ func TestBadTemplates(t *testing.T) {
 	}
 	f.apply(deploymentGrid("good"))
 	f.expectReady("DeploymentGrid", "good", 1)
-	f.expectCondition("DeploymentGrid", "none", "Degraded=True", "UnitsFailed", "Rejected",
+	f.expectCondition("DeploymentGrid", "none", "Degraded=True", "SitesFailed", "Rejected",
 		"spec.selector")
-	f.expectCondition("DeploymentGrid", "selector", "Degraded=True", "UnitsFailed", "InvalidTemplate",
+	f.expectCondition("DeploymentGrid", "selector", "Degraded=True", "SitesFailed", "InvalidTemplate",
 		"nodeSelector is not an object")
-	f.expectCondition("DeploymentGrid", "type", "Degraded=True", "UnitsFailed", "Rejected", "replicas")
-	f.expectCondition("DeploymentGrid", "rejected", "Degraded=True", "UnitsFailed", "Rejected",
+	f.expectCondition("DeploymentGrid", "type", "Degraded=True", "SitesFailed", "Rejected", "replicas")
+	f.expectCondition("DeploymentGrid", "rejected", "Degraded=True", "SitesFailed", "Rejected",
 		"does not match")
 	// It got as far as the API server, which is older than the field.
-	f.expectCondition("DeploymentGrid", "unknown", "Degraded=True", "UnitsFailed", "newIn2030")
+	f.expectCondition("DeploymentGrid", "unknown", "Degraded=True", "SitesFailed", "newIn2030")
 	f.expectEvent("DeploymentGrid", "rejected", "Rejected", "does not match")
 	f.patch("DeploymentGrid", "rejected", `spec: {template: {template: {metadata: {labels: {app: x}}}}}`)
 	f.expectReady("DeploymentGrid", "rejected", 1)
@@ -362,13 +362,13 @@ func TestDaemonSets(t *testing.T) {
 		}
 		return count
 	}
-	f.Eventually("a node that joins a unit gets its pod", suite.Is(1, func() int { return podsOf(joined) }))
+	f.Eventually("a node that joins a site gets its pod", suite.Is(1, func() int { return podsOf(joined) }))
 	f.expectReady("DaemonSetGrid", "agent", 1)
 	f.relabel(joined, "west")
 	f.expectReady("DaemonSetGrid", "agent", 2)
-	f.expectNames("in another unit it has that unit's", "DaemonSet", "agent-east agent-west")
+	f.expectNames("in another site it has that site's", "DaemonSet", "agent-east agent-west")
 	f.relabel(joined, "")
-	f.Eventually("one that leaves all units loses it", suite.Is(0, func() int { return podsOf(joined) }))
+	f.Eventually("one that leaves all sites loses it", suite.Is(0, func() int { return podsOf(joined) }))
 }
 
 const volumes = `volumeClaimTemplates: [{metadata: {name: data}, spec: {storageClassName: manual, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}]`

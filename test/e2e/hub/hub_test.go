@@ -55,32 +55,32 @@ func (f *fixture) service(name string, keys ...string) *corev1.Service {
 	return service
 }
 
-// closedLoop makes a Service that is governed, and waits until every node reaches its own unit.
+// closedLoop makes a Service that is governed, and waits until every node reaches its own site.
 func (f *fixture) closedLoop() *corev1.Service {
 	f.Helper()
-	governed := f.service("governed", unitLabel)
+	governed := f.service("governed", siteLabel)
 	f.ExpectReach("the closed loop", governed, closedLoop)
 	return governed
 }
 
 var closedLoop = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
 
-// TestClosedLoop: kube-proxies reach their own unit through the share, and a node that moves reaches its new one.
+// TestClosedLoop: kube-proxies reach their own site through the share, and a node that moves reaches its new one.
 func TestClosedLoop(t *testing.T) {
 	f := newFixture(t)
-	governed, free := f.service("governed", unitLabel), f.service("free")
+	governed, free := f.service("governed", siteLabel), f.service("free")
 	f.ExpectReach("the closed loop", governed, closedLoop)
 	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "b1": "a1 a2 b1"})
 
 	f.Cleanup(func() {
-		if err := shared.RelabelNode(context.Background(), "b1", unitLabel, unitB); err != nil {
+		if err := shared.RelabelNode(context.Background(), "b1", siteLabel, siteB); err != nil {
 			f.Error(err)
 		}
 	})
-	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
-	f.ExpectReach("b1 moves to unit a", governed,
+	f.Must(shared.RelabelNode(f.ctx, "b1", siteLabel, siteA))
+	f.ExpectReach("b1 moves to site a", governed,
 		map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
-	f.Must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
+	f.Must(shared.RelabelNode(f.ctx, "b1", siteLabel, siteB))
 	f.ExpectReach("b1 moves back", governed, closedLoop)
 }
 
@@ -88,8 +88,8 @@ func TestClosedLoop(t *testing.T) {
 // without it.
 func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f := newFixture(t)
-	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own",
-		"kubernetes.io/hostname", unitLabel, "*")
+	governed, free, own := f.service("governed", siteLabel), f.service("free"), f.service("own",
+		"kubernetes.io/hostname", siteLabel, "*")
 	f.ExpectReach("the closed loop", governed, closedLoop)
 	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
 	f.ExpectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
@@ -329,7 +329,7 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 	})
 	f.Must(node.GiveWrapperToken(f.boundToken("a2")))
 	f.Must(node.Wrapper.Restart(f.ctx))
-	governed := f.service("governed", unitLabel)
+	governed := f.service("governed", siteLabel)
 	f.ExpectReach("with a token that is bound to its node", governed, closedLoop)
 
 	f.Must(node.GiveWrapperToken(f.boundToken("b1")))
@@ -376,7 +376,7 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 	f.takeRights()
 	node := f.Node("b1") // whose wrapper never has another --hub than require
 	f.Must(node.Wrapper.Restart(f.ctx))
-	governed := f.service("governed", unitLabel)
+	governed := f.service("governed", siteLabel)
 	f.ExpectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
 	asked := map[string]int{}
 	f.Eventually("b1's wrapper watches its share", func() error {
@@ -421,7 +421,7 @@ func TestASiteComesBackAlone(t *testing.T) {
 	nodes := make([]*cluster.Node, len(names))
 	for i, name := range names {
 		nodes[i] = f.AddNode(cluster.NodeSpec{
-			Name: name, Labels: map[string]string{unitLabel: "unit-alone"}, ProxyMode: cluster.NFTables,
+			Name: name, Labels: map[string]string{siteLabel: "site-alone"}, ProxyMode: cluster.NFTables,
 			Protocol: cluster.WatchList, Runtime: true, WrapperArgs: []string{
 				"--state-write-delay=200ms", "--site-exchange=on", "--site-exchange-key-file=" + keys,
 			},
@@ -429,7 +429,7 @@ func TestASiteComesBackAlone(t *testing.T) {
 		f.Must(workload.In(f.client, f.namespace).CreatePod(f.ctx, "echo-"+name, "echo", name))
 	}
 	service, err := workload.In(f.client, f.namespace).CreateService(f.ctx, "echo",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	f.Must(err)
 	for _, node := range nodes {
 		f.Must(workload.AwaitReach(f.ctx, node, service, "h1 h2", workload.Tries))

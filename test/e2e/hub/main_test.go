@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	unitLabel = "zone1"
-	unitA     = "unit-a"
-	unitB     = "unit-b"
+	siteLabel = "zone1"
+	siteA     = "site-a"
+	siteB     = "site-b"
 )
 
 // shared is the cluster of all tests.
@@ -22,11 +22,11 @@ func TestMain(m *testing.M) {
 		Options: cluster.Options{
 			AuditLog: true, WrapperArgs: []string{"--hub=require"}, HubReplicas: 2,
 			Nodes: []cluster.NodeSpec{
-				{Name: "a1", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.NFTables,
+				{Name: "a1", Labels: map[string]string{siteLabel: siteA}, ProxyMode: cluster.NFTables,
 					Protocol: cluster.WatchList},
-				{Name: "a2", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.IPTables,
+				{Name: "a2", Labels: map[string]string{siteLabel: siteA}, ProxyMode: cluster.IPTables,
 					Protocol: cluster.ListThenWatch},
-				{Name: "b1", Labels: map[string]string{unitLabel: unitB}, ProxyMode: cluster.NFTables,
+				{Name: "b1", Labels: map[string]string{siteLabel: siteB}, ProxyMode: cluster.NFTables,
 					Protocol: cluster.WatchList},
 			},
 		},

@@ -47,9 +47,9 @@ var approvals = []struct {
 	{"jane takes it away", "jane", edits(`"superedge.io/at-once":null,"superedge.io/approved-by":null`), ""},
 	{"jane ends the waves", "jane", `{"spec":{"rollout":null}}`, "spec.rollout or spec.removal"},
 	{"jane ends one wave", "jane", `{"spec":{"rollout":{"waves":[{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
-	{"jane shortens a wave, and pauses", "jane", `{"spec":{"rollout":{"paused":true,"waves":[{"name":"canary","units":{"names":["lab"]}},{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
+	{"jane shortens a wave, and pauses", "jane", `{"spec":{"rollout":{"paused":true,"waves":[{"name":"canary","sites":{"names":["lab"]}},{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
 	{"jane adds a failure", "jane", `{"spec":{"rollout":{"maxFailures":1}}}`, "spec.rollout or spec.removal"},
-	{"jane lets more be removed", "jane", `{"spec":{"removal":{"maxUnits":"100%"}}}`, "spec.rollout or spec.removal"},
+	{"jane lets more be removed", "jane", `{"spec":{"removal":{"maxSites":"100%"}}}`, "spec.rollout or spec.removal"},
 	{"jane changes the waves and approves", "jane", `{"metadata":{"annotations":{` + resumed + `}},"spec":{"rollout":null}}`, "superedge.io/resumed, spec.rollout or spec.removal needs"},
 	// Who may approve does, in their own name.
 	{"ann approves", "ann", edits(`"superedge.io/approved":"demo-2/canary/1"` + approvedBy("ann")), ""},
@@ -64,7 +64,7 @@ var approvals = []struct {
 	{"jane skips longer", "jane", edits(`"superedge.io/at-once":"demo-2/6"` + approvedBy("jane")), "superedge.io/at-once"},
 	{"jane edits beside what ann has approved", "jane", `{"spec":{"template":{"replicas":3}}}`, ""},
 	{"ann changes the waves", "ann", `{"spec":{"rollout":{"maxFailures":1}}}`, ""},
-	{"ann changes the removal", "ann", `{"spec":{"removal":{"maxUnits":"100%"}}}`, ""},
+	{"ann changes the removal", "ann", `{"spec":{"removal":{"maxSites":"100%"}}}`, ""},
 	// The controller removes unused templates, and tells at-once the generation that this makes. It approves
 	// nothing.
 	{"the controller's write", "controller", `{"metadata":{"annotations":{"superedge.io/at-once":"demo-2/7"}},"spec":{"templatePool":{"b":null}}}`, ""},
@@ -91,13 +91,13 @@ func TestApprovalPolicy(t *testing.T) {
 	}
 	create := func(user, metadata string) error {
 		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo, namespace: default`+metadata+`},
- spec: {gridUniqKey: zone1, template: {selector: {}}, templatePool: {a: {}, b: {}}, rollout: {waves: [{name: canary, units: {names: [lab]}, soak: 1m}, {name: rest}]}}}`,
+ spec: {gridUniqKey: zone1, template: {selector: {}}, templatePool: {a: {}, b: {}}, rollout: {waves: [{name: canary, sites: {names: [lab]}, soak: 1m}, {name: rest}]}}}`,
 			"create", "--as="+user, "--as-group=system:authenticated", "-f", "-")
 		return err
 	}
 
 	f.Must(create("jane", ""))
-	f.Must(patch("root", `{"status":{"units":1,"readyUnits":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
+	f.Must(patch("root", `{"status":{"sites":1,"readySites":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
 	f.Eventually("the policy is in effect", func() error {
 		if annotate("jane", resumed) == nil {
 			f.Must(annotate("root", `"superedge.io/resumed":null,"superedge.io/approved-by":null`))

@@ -420,7 +420,7 @@ var defects = []struct {
 	{"a grid that is stalled, and a Service that no node sees", func(f *fixture) []string {
 		f.temporarily(gridManifest)
 		f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
-			`{"status":{"observedGeneration":1,"units":0,"readyUnits":0,"conditions":[{"type":"Ready","status":"False","reason":"UnitsStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"UnitsStalled","message":"unit east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+			`{"status":{"observedGeneration":1,"sites":0,"readySites":0,"conditions":[{"type":"Ready","status":"False","reason":"SitesStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"SitesStalled","message":"site east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 		return []string{"failure Grids DeploymentGrid default/echo", "failure Services Service default/bad"}
 	}, 3, ""},
 }

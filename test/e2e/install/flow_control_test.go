@@ -18,7 +18,7 @@ import (
 func TestFlowControl(t *testing.T) {
 	t.Parallel()
 	f := start(t, cluster.Options{
-		Nodes: []cluster.NodeSpec{{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}}},
+		Nodes: []cluster.NodeSpec{{Name: "a1", Labels: map[string]string{siteLabel: "site-a"}}},
 	}, "application-grid-wrapper", "statefulset-grid-daemon")
 	f.kubectl("apply", "-k", filepath.Join(manifests, "flow-control"), "--validate=strict")
 	const name = "application-grid-nodes"

@@ -19,8 +19,8 @@ var before6 = []struct {
 }{
 	{[]string{"defaultTemplateName", "pattern"}, nil},
 	{[]string{"templates", "additionalProperties", "pattern"}, nil},
-	{[]string{"overrides", "items", "properties", "units", "properties", "nodeSelector"}, anySelector},
-	{[]string{"rollout", "properties", "waves", "items", "properties", "units", "properties", "nodeSelector"}, anySelector},
+	{[]string{"overrides", "items", "properties", "sites", "properties", "nodeSelector"}, anySelector},
+	{[]string{"rollout", "properties", "waves", "items", "properties", "sites", "properties", "nodeSelector"}, anySelector},
 }
 
 var anySelector = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
@@ -38,10 +38,10 @@ func TestOldGrids(t *testing.T) {
 			more + `}}`
 	}
 	odd := map[string]string{ // by the name of the grid
-		"empty":    `overrides: [{name: all, units: {nodeSelector: {}}, replicas: 2}, {name: lab, units: {names: [lab]}, replicas: 3}]`,
-		"empties":  `rollout: {waves: [{name: all, units: {nodeSelector: {matchLabels: {}}}}, {name: rest}]}`,
-		"operator": `overrides: [{name: all, units: {nodeSelector: {matchExpressions: [{key: size, operator: in, values: [big]}]}}, replicas: 2}]`,
-		"values":   `overrides: [{name: all, units: {nodeSelector: {matchExpressions: [{key: size, operator: In}]}}, replicas: 2}]`,
+		"empty":    `overrides: [{name: all, sites: {nodeSelector: {}}, replicas: 2}, {name: lab, sites: {names: [lab]}, replicas: 3}]`,
+		"empties":  `rollout: {waves: [{name: all, sites: {nodeSelector: {matchLabels: {}}}}, {name: rest}]}`,
+		"operator": `overrides: [{name: all, sites: {nodeSelector: {matchExpressions: [{key: size, operator: in, values: [big]}]}}, replicas: 2}]`,
+		"values":   `overrides: [{name: all, sites: {nodeSelector: {matchExpressions: [{key: size, operator: In}]}}, replicas: 2}]`,
 		"named":    `templatePool: {x/y: {replicas: 2}, z: {replicas: 3}}, templates: {east: x/y, west: z}`,
 		"default":  `templatePool: {x/y: {replicas: 2}}, defaultTemplateName: x/y`,
 	}
@@ -77,20 +77,20 @@ func TestOldGrids(t *testing.T) {
 		refused("made", name, err)
 		f.Must(patch(name, `{"spec":{"template":{"replicas":5}}}`))
 		f.Must(patch(name, `{"metadata":{"labels":{"a":"b"}}}`))
-		f.Must(patch(name, `{"status":{"units":1,"readyUnits":1}}`, "--subresource=status"))
+		f.Must(patch(name, `{"status":{"sites":1,"readySites":1}}`, "--subresource=status"))
 		if got := f.kubectl("get", "deploymentgrid", name, "-o", "jsonpath={.spec.template.replicas}"); got != "5" {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
 	// Beside what is odd, also in the same list or map; applied again; mended; and not worse.
 	f.Must(f.apply(spec("empty", strings.Replace(odd["empty"], "replicas: 3", "replicas: 4", 1))))
-	f.Must(f.apply(spec("empties", strings.Replace(odd["empties"], "{name: rest}", "{name: lab, units: {names: [lab]}}, {name: rest}", 1))))
+	f.Must(f.apply(spec("empties", strings.Replace(odd["empties"], "{name: rest}", "{name: lab, sites: {names: [lab]}}, {name: rest}", 1))))
 	f.Must(f.apply(spec("operator", odd["operator"])))
 	f.Must(patch("named", `{"spec":{"templates":{"north":"z","west":null},"templatePool":{"v w":{}}}}`))
-	refused("another unit", "named", patch("named", `{"spec":{"templates":{"east":"v w"}}}`))
-	refused("another empty one", "empties", patch("empties", `{"spec":{"rollout":{"waves":[{"name":"new","units":{"nodeSelector":{}}}]}}}`))
-	refused("written again", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
-	f.Must(patch("operator", `{"spec":{"overrides":[{"name":"all","units":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
+	refused("another site", "named", patch("named", `{"spec":{"templates":{"east":"v w"}}}`))
+	refused("another empty one", "empties", patch("empties", `{"spec":{"rollout":{"waves":[{"name":"new","sites":{"nodeSelector":{}}}]}}}`))
+	refused("written again", "operator", patch("operator", `{"spec":{"overrides":[{"name":"all","sites":{"nodeSelector":{"matchExpressions":[{"key":"other","operator":"in","values":["big"]}]}},"replicas":2}]}}`))
+	f.Must(patch("operator", `{"spec":{"overrides":[{"name":"all","sites":{"nodeSelector":{"matchExpressions":[{"key":"size","operator":"In","values":["big"]}]}},"replicas":2}]}}`))
 	f.Must(patch("default", `{"spec":{"defaultTemplateName":null}}`))
 	f.ownTogether()
 }
@@ -136,7 +136,7 @@ func (f *fixture) ownTogether() {
 			"apply", "--server-side", "--field-manager="+manager, "-f", "-")
 		f.Must(err)
 	}
-	wave := func(name string) string { return `{name: ` + name + `, units: {names: [` + name + `]}}` }
+	wave := func(name string) string { return `{name: ` + name + `, sites: {names: [` + name + `]}}` }
 	apply("ops", wave("a")+", "+wave("b"))
 	apply("security", wave("c"))
 	apply("ops", wave("b")+", "+wave("a"))

@@ -25,7 +25,7 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-const unitLabel = "zone1"
+const siteLabel = "zone1"
 
 // unusedForAReason are permissions that no request of this run uses, and why they are given.
 var unusedForAReason = map[permission]string{
@@ -73,12 +73,12 @@ func TestPermissions(t *testing.T) {
 	f := start(t, cluster.Options{
 		DNSFromAPIServer: true, AuditLog: true,
 		Nodes: []cluster.NodeSpec{
-			{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}, Protocol: cluster.WatchList},
-			{Name: "b1", Labels: map[string]string{unitLabel: "unit-b"}, Protocol: cluster.ListThenWatch},
+			{Name: "a1", Labels: map[string]string{siteLabel: "site-a"}, Protocol: cluster.WatchList},
+			{Name: "b1", Labels: map[string]string{siteLabel: "site-b"}, Protocol: cluster.ListThenWatch},
 		},
 	}, "application-grid-wrapper", "statefulset-grid-daemon")
 	controller, err := f.Cluster.NewController(f.ctx, "shipped", suite.Binary(t, "application-grid-controller"),
-		"--unit-removal-grace=1s")
+		"--site-removal-grace=1s")
 	f.Must(err)
 	f.Must(controller.Start(f.ctx))
 	t.Cleanup(controller.Kill)
@@ -89,7 +89,7 @@ func TestPermissions(t *testing.T) {
 	f.useDelegatedIdentity()
 	f.stall()
 	f.rollOut()
-	f.loseUnit()
+	f.loseSite()
 	f.doWithoutStreaming(controller)
 	f.checkPermissions()
 }
@@ -120,8 +120,8 @@ func (f *fixture) useGrids() {
 		"adopted": ", labels: {superedge.io/grid-selector: adopted, superedge.io/grid-uniq-key: zone1}"} {
 		for kind, template := range map[string]string{"Deployment": podTemplate, "DaemonSet": daemons,
 			"StatefulSet": set} {
-			for _, unit := range []string{"unit-a", "unit-b"} {
-				f.Must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit +
+			for _, site := range []string{"site-a", "site-b"} {
+				f.Must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + site +
 					labels + "}, spec: " + template + "}"))
 			}
 		}
@@ -130,18 +130,18 @@ func (f *fixture) useGrids() {
 	}
 	// Two events with one reason about one revision of a grid: the second becomes a series, by a patch of the first.
 	uid := f.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.metadata.uid}")
-	f.kubectl("patch", "deployment", "taken-unit-b", "--type=merge", "-p",
+	f.kubectl("patch", "deployment", "taken-site-b", "--type=merge", "-p",
 		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "`+uid+`", "controller": true}]}}`)
 	f.Must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) +
 		grid("ServiceGrid", "db", "{selector: {app: x}, ports: [{port: 8080}]}") + grids("taken") + grids("adopted")))
-	f.Eventually("two units of every grid are ready", func() error {
+	f.Eventually("two sites of every grid are ready", func() error {
 		for _, grid := range []string{
 			"deploymentgrids/web", "daemonsetgrids/web", "statefulsetgrids/web", "statefulsetgrids/db",
 			"deploymentgrids/adopted", "daemonsetgrids/adopted", "statefulsetgrids/adopted",
 		} {
-			out, err := f.tryKubectl("", "get", grid, "-o", "jsonpath={.status.readyUnits}")
+			out, err := f.tryKubectl("", "get", grid, "-o", "jsonpath={.status.readySites}")
 			if err != nil || out != "2" {
-				return fmt.Errorf("%s: %q units are ready: %w", grid, out, err)
+				return fmt.Errorf("%s: %q sites are ready: %w", grid, out, err)
 			}
 		}
 		return nil
@@ -152,7 +152,7 @@ func (f *fixture) useGrids() {
 	}
 	f.kubectl("patch", "servicegrid/db", "--type=merge", "-p", `{"spec": {"template": {"ports": [{"port": 8081}]}}}`)
 	f.Eventually("the children have followed", func() error {
-		for _, child := range []string{"deployment/web-unit-a", "daemonset/web-unit-b", "statefulset/db-unit-a"} {
+		for _, child := range []string{"deployment/web-site-a", "daemonset/web-site-b", "statefulset/db-site-a"} {
 			out, err := f.tryKubectl("", "get", child, "-o", "jsonpath={.spec.template.metadata.annotations.changed}")
 			if err != nil || out != "yes" {
 				return fmt.Errorf("%s has not: %w", child, err)
@@ -221,9 +221,9 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 
 	f.Must(workload.In(f.client, "default").CreateDaemonSet(f.ctx, "echo"))
 	service, err := workload.In(f.client, "default").CreateService(f.ctx, "echo",
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+		workload.ServiceOptions{TopologyKeys: []string{siteLabel}})
 	f.Must(err)
-	f.Eventually("b1 reaches its own unit by the shipped command line", func() error {
+	f.Eventually("b1 reaches its own site by the shipped command line", func() error {
 		if got := workload.Reach(f.ctx, node, service, 10).Nodes(); !slices.Equal(got, []string{"b1"}) {
 			return fmt.Errorf("it reaches %v", got)
 		}
@@ -278,13 +278,13 @@ func (f *fixture) useDelegatedIdentity() {
 	})
 }
 
-// loseUnit has the controller remove the children of a unit without nodes.
-func (f *fixture) loseUnit() {
+// loseSite has the controller remove the children of a site without nodes.
+func (f *fixture) loseSite() {
 	f.Helper()
-	f.Must(f.Cluster.RelabelNode(f.ctx, "b1", unitLabel, ""))
-	f.Eventually("the unit's workloads are removed", func() error {
+	f.Must(f.Cluster.RelabelNode(f.ctx, "b1", siteLabel, ""))
+	f.Eventually("the site's workloads are removed", func() error {
 		out, err := f.tryKubectl("", "get", "deployments,statefulsets,daemonsets", "-o", "name")
-		if err == nil && (strings.Contains(out, "web-unit-b") || strings.Contains(out, "db-unit-b")) {
+		if err == nil && (strings.Contains(out, "web-site-b") || strings.Contains(out, "db-site-b")) {
 			err = fmt.Errorf("there are %s", out)
 		}
 		return err
@@ -312,12 +312,12 @@ func (f *fixture) rollOut() {
 	}
 }
 
-// stall has the controller look at the pods of a unit that makes no progress.
+// stall has the controller look at the pods of a site that makes no progress.
 func (f *fixture) stall() {
 	f.Helper()
 	template := strings.Replace(podTemplate, "spec: {containers", "spec: {nodeSelector: {absent: here}, containers", 1)
 	f.Must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck}, spec: {gridUniqKey: zone1, progressDeadlineSeconds: 1, template: " + template + "}}"))
-	f.Eventually("a stalled unit is told with the reason of a pod", func() error {
+	f.Eventually("a stalled site is told with the reason of a pod", func() error {
 		out, err := f.tryKubectl("", "get", "deploymentgrid/stuck", "-o",
 			`jsonpath={.status.conditions[?(@.type=="Stalled")].message}`)
 		if err == nil && !strings.Contains(out, "Unschedulable") {

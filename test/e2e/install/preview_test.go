@@ -23,8 +23,8 @@ import (
 // against whom the real kube-proxy's rules reach, and runs the command that is printed.
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	node := func(name, unit string) cluster.NodeSpec {
-		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": unit}}
+	node := func(name, site string) cluster.NodeSpec {
+		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": site}}
 	}
 	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"),
 		node("n2", "west")}})
@@ -60,7 +60,7 @@ func TestPreview(t *testing.T) {
 		}
 	}
 	if share := float64(foreign) / requests; math.Abs(share-2.0/3) > 0.15 {
-		t.Errorf("%.2f of n0's requests leave its unit", share)
+		t.Errorf("%.2f of n0's requests leave its site", share)
 	}
 	if lone, _ := f.preview("lone"); !slices.Equal(lone.Dark, []string{"east"}) {
 		t.Errorf("got %+v", lone)
@@ -124,7 +124,7 @@ func (f *fixture) previewWithoutKey() {
 	f.Helper()
 	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
 		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" ||
-			!strings.Contains(stderr, "site (2 units)") {
+			!strings.Contains(stderr, "site (2 sites)") {
 			f.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
 		}
 	}

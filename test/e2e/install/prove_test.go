@@ -23,7 +23,7 @@ import (
 type proof struct {
 	APIVersion, Kind, Verdict string
 	Rows                      []struct {
-		Unit, Node, Verdict, Message string
+		Site, Node, Verdict, Message string
 		Asked, Nobody                int
 		Reached                      map[string]int
 	}
@@ -65,13 +65,13 @@ func (f *fixture) prove(args ...string) (*proof, int) {
 	return &p, code
 }
 
-// TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed,
-// where a node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
+// TestProve asks a Service from every site with the real kube-proxies' rules, in both modes: where the loop is closed,
+// where a node is past the wrapper, where a site has no pod, and where kube-proxy programs nothing.
 func TestProve(t *testing.T) {
 	t.Parallel()
-	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
+	node := func(name, site string, mode cluster.ProxyMode) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, ProxyMode: mode,
-			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "static"}}
+			Labels: map[string]string{"zone1": site, v1.LabelEdgeNode: "static"}}
 	}
 	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east", cluster.NFTables),
 		node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables)}}, "application-grid-wrapper")
@@ -123,8 +123,8 @@ func (f *fixture) proveClosed() {
 	if code != 0 || p.Kind != "Proof" || p.Verdict != "Closed" || len(p.Rows) != 3 {
 		f.Errorf("exit code %d, %+v", code, p)
 	}
-	for name, unit := range map[string]string{"n0": "east", "n1": "west", "n2": "west"} {
-		if reached, nobody, verdict, _ := p.row(f.T, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 ||
+	for name, site := range map[string]string{"n0": "east", "n1": "west", "n2": "west"} {
+		if reached, nobody, verdict, _ := p.row(f.T, name); len(reached) != 1 || reached[site] != 40 || nobody != 0 ||
 			verdict != "Closed" {
 			f.Errorf("from %s: %v, nobody %d, %s", name, reached, nobody, verdict)
 		}
@@ -137,7 +137,7 @@ func (f *fixture) proveClosed() {
 	}
 }
 
-// proveLeak: a node past its wrapper reaches every unit.
+// proveLeak: a node past its wrapper reaches every site.
 func (f *fixture) proveLeak(service *corev1.Service) {
 	f.Helper()
 	n3 := f.AddNode(cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
@@ -150,23 +150,23 @@ func (f *fixture) proveLeak(service *corev1.Service) {
 	if _, _, verdict, _ := p.row(f.T, "n0"); verdict != "Closed" {
 		f.Errorf("n0 leaks too: %+v", p)
 	}
-	// One of each unit: an edge node, and what is left out is said.
+	// One of each site: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
-	if code != 3 || !strings.Contains(stdout, "No connection left its unit. But others can") ||
+	if code != 3 || !strings.Contains(stdout, "No connection left its site. But others can") ||
 		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
 		f.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	f.Must(f.Cluster.RemoveNode(f.ctx, "n3"))
 }
 
-// proveAlone: in a unit without a pod nobody answers, which is right.
+// proveAlone: in a site without a pod nobody answers, which is right.
 func (f *fixture) proveAlone() {
 	f.Helper()
 	f.Must(workload.In(f.client, "default").CreateDeployment(f.ctx, "lone", 1, map[string]string{"zone1": "west"}))
 	lone, err := workload.In(f.client, "default").CreateService(f.ctx, "lone",
 		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.Must(err)
-	f.Eventually("the Service of one unit is there", func() error {
+	f.Eventually("the Service of one site is there", func() error {
 		if nodes := workload.Reach(f.ctx, f.Node("n1"), lone, 1).Nodes(); nodes[0] == workload.Refused {
 			return fmt.Errorf("%q", nodes)
 		}
@@ -175,7 +175,7 @@ func (f *fixture) proveAlone() {
 	f.reaches(f.Node("n0"), lone, "", 5)
 	p, code := f.prove("lone")
 	if reached, nobody, verdict, message := p.row(f.T, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
-		verdict != "Closed" || message != "the unit has no ready endpoint, and nobody answers" {
+		verdict != "Closed" || message != "the site has no ready endpoint, and nobody answers" {
 		f.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
 	}
 }

@@ -43,20 +43,20 @@ func (k GridKind) CheckName(name string) string {
 	return ""
 }
 
-// ChildName returns the name of a unit's workload: {grid}-{unit}, or AlternativeChildName where that is not a valid
-// name. A workload may also have the alternative name because {grid}-{unit} was taken when the workload was made; its
-// LabelGridUnit names its unit.
-func (k GridKind) ChildName(grid, unit string) string {
-	if name := grid + "-" + unit; k.CheckName(name) == "" {
+// ChildName returns the name of a site's workload: {grid}-{site}, or AlternativeChildName where that is not a valid
+// name. A workload may also have the alternative name because {grid}-{site} was taken when the workload was made; its
+// LabelGridSite names its site.
+func (k GridKind) ChildName(grid, site string) string {
+	if name := grid + "-" + site; k.CheckName(name) == "" {
 		return name
 	}
-	return k.AlternativeChildName(grid, unit)
+	return k.AlternativeChildName(grid, site)
 }
 
-// AlternativeChildName returns {grid}-{unit}-{hash}, where hash is a hash of grid and unit. Characters that a name
+// AlternativeChildName returns {grid}-{site}-{hash}, where hash is a hash of grid and site. Characters that a name
 // cannot have are replaced by hyphens, and what is too long is cut before the hash.
-func (k GridKind) AlternativeChildName(grid, unit string) string {
-	sum := sha256.Sum256([]byte(grid + "/" + unit))
+func (k GridKind) AlternativeChildName(grid, site string) string {
+	sum := sha256.Sum256([]byte(grid + "/" + site))
 	hash := hex.EncodeToString(sum[:])[:hashLength]
 	plain := func(text string, forDot rune) string {
 		return strings.Map(func(r rune) rune {
@@ -75,7 +75,7 @@ func (k GridKind) AlternativeChildName(grid, unit string) string {
 	if k.names.dots {
 		dot = '.'
 	}
-	name := plain(grid, dot) + "-" + plain(unit, '-')
+	name := plain(grid, dot) + "-" + plain(site, '-')
 	if longest := k.names.longest - hashLength - 1; len(name) > longest {
 		name = name[:longest]
 	}
@@ -85,33 +85,33 @@ func (k GridKind) AlternativeChildName(grid, unit string) string {
 // mostHyphens is up to how many hyphens a part of an alternative name may have for GridOf to try dots in their place.
 const mostHyphens = 8
 
-// GridOf returns the grid whose workload in a unit has this name, and whether that is its AlternativeChildName; "" if
-// no grid gives the name in this unit. It cannot find a grid whose name was cut in the alternative name, nor one whose
+// GridOf returns the grid whose workload in a site has this name, and whether that is its AlternativeChildName; "" if
+// no grid gives the name in this site. It cannot find a grid whose name was cut in the alternative name, nor one whose
 // name has dots and more than mostHyphens dots and hyphens.
-func (k GridKind) GridOf(child, unit string) (grid string, alternative bool) {
-	if unit == "" {
+func (k GridKind) GridOf(child, site string) (grid string, alternative bool) {
+	if site == "" {
 		return "", false
 	}
 	if at := len(child) - hashLength - 1; at > 0 && child[at] == '-' {
-		// The unit in the name may be cut, and the grid's name may have hyphens: the hash says which part it is.
+		// The site in the name may be cut, and the grid's name may have hyphens: the hash says which part it is.
 		for end := range at {
 			if child[end] != '-' {
 				continue
 			}
-			if grid := k.alternativeOf(child[:end], unit, child); grid != "" {
+			if grid := k.alternativeOf(child[:end], site, child); grid != "" {
 				return grid, true
 			}
 		}
 	}
-	if grid, ok := strings.CutSuffix(child, "-"+unit); ok && grid != "" && k.CheckName(child) == "" {
+	if grid, ok := strings.CutSuffix(child, "-"+site); ok && grid != "" && k.CheckName(child) == "" {
 		return grid, false
 	}
 	return "", false
 }
 
 // alternativeOf returns the grid whose alternative name is child and begins with begin; "" if there is none.
-func (k GridKind) alternativeOf(begin, unit, child string) string {
-	if k.AlternativeChildName(begin, unit) == child {
+func (k GridKind) alternativeOf(begin, site, child string) string {
+	if k.AlternativeChildName(begin, site) == child {
 		return begin
 	}
 	var hyphens []int
@@ -131,15 +131,15 @@ func (k GridKind) alternativeOf(begin, unit, child string) string {
 				grid[i] = '.'
 			}
 		}
-		if k.AlternativeChildName(string(grid), unit) == child {
+		if k.AlternativeChildName(string(grid), site) == child {
 			return string(grid)
 		}
 	}
 	return ""
 }
 
-// UnitOf returns the unit of a grid's workload: the value of its label, or if it has no label, the part of its name
+// SiteOf returns the site of a grid's workload: the value of its label, or if it has no label, the part of its name
 // after the grid's name.
-func UnitOf(child metav1.Object, grid string) string {
-	return cmp.Or(child.GetLabels()[LabelGridUnit], strings.TrimPrefix(child.GetName(), grid+"-"))
+func SiteOf(child metav1.Object, grid string) string {
+	return cmp.Or(child.GetLabels()[LabelGridSite], strings.TrimPrefix(child.GetName(), grid+"-"))
 }

@@ -9,7 +9,7 @@ func TestChildName(t *testing.T) {
 	long := strings.Repeat("u", 63)
 	for _, test := range []struct {
 		kind             GridKind
-		grid, unit, want string
+		grid, site, want string
 	}{
 		{DeploymentGridKind, "demo", "east", "demo-east"},
 		{DeploymentGridKind, "demo", "v1.2", "demo-v1.2"},
@@ -21,28 +21,28 @@ func TestChildName(t *testing.T) {
 		{StatefulSetGridKind, "demo", strings.Repeat("u", 47), "demo-" + strings.Repeat("u", 47)},
 		{StatefulSetGridKind, "demo", long, "demo-" + strings.Repeat("u", 38) + "-6d06f912"},
 	} {
-		got := test.kind.ChildName(test.grid, test.unit)
+		got := test.kind.ChildName(test.grid, test.site)
 		if got != test.want {
-			t.Errorf("%s %s %s: got %s, want %s", test.kind.Kind, test.grid, test.unit, got, test.want)
+			t.Errorf("%s %s %s: got %s, want %s", test.kind.Kind, test.grid, test.site, got, test.want)
 		}
 		if why := test.kind.CheckName(got); why != "" {
 			t.Errorf("%s: %s", got, why)
 		}
 	}
 	seen := map[string]string{}
-	for _, unit := range []string{"a.b", "a_b", "A-b", "a-B", "a-b", long + "1", long + "2"} {
-		name := StatefulSetGridKind.ChildName("demo", unit)
+	for _, site := range []string{"a.b", "a_b", "A-b", "a-B", "a-b", long + "1", long + "2"} {
+		name := StatefulSetGridKind.ChildName("demo", site)
 		if other, ok := seen[name]; ok {
-			t.Errorf("%s and %s have the name %s", unit, other, name)
+			t.Errorf("%s and %s have the name %s", site, other, name)
 		}
-		seen[name] = unit
+		seen[name] = site
 	}
 }
 
 func TestGridOf(t *testing.T) {
 	long := strings.Repeat("abc-", 8)
 	for _, test := range []struct {
-		grid, unit  string
+		grid, site  string
 		alternative bool
 	}{
 		{"demo", "east", false},
@@ -56,17 +56,17 @@ func TestGridOf(t *testing.T) {
 		{"demo", strings.Repeat("x-", 20) + "1", true},
 		{long + "d", "East", true},
 	} {
-		name := StatefulSetGridKind.ChildName(test.grid, test.unit)
+		name := StatefulSetGridKind.ChildName(test.grid, test.site)
 		if test.alternative {
-			name = StatefulSetGridKind.AlternativeChildName(test.grid, test.unit)
+			name = StatefulSetGridKind.AlternativeChildName(test.grid, test.site)
 		}
-		got, alternative := StatefulSetGridKind.GridOf(name, test.unit)
+		got, alternative := StatefulSetGridKind.GridOf(name, test.site)
 		if got != test.grid || alternative != test.alternative {
-			t.Errorf("%s in %s: %q, alternative %v; want %q, %v", name, test.unit, got, alternative, test.grid,
+			t.Errorf("%s in %s: %q, alternative %v; want %q, %v", name, test.site, got, alternative, test.grid,
 				test.alternative)
 		}
-		if got, _ := StatefulSetGridKind.GridOf(name, test.unit+"x"); got != "" {
-			t.Errorf("%s in another unit: %q", name, got)
+		if got, _ := StatefulSetGridKind.GridOf(name, test.site+"x"); got != "" {
+			t.Errorf("%s in another site: %q", name, got)
 		}
 	}
 	for _, name := range []string{
@@ -77,6 +77,6 @@ func TestGridOf(t *testing.T) {
 		}
 	}
 	if got, _ := StatefulSetGridKind.GridOf("demo-", ""); got != "" {
-		t.Errorf("without a unit: %q", got)
+		t.Errorf("without a site: %q", got)
 	}
 }

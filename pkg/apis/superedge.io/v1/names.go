@@ -19,11 +19,11 @@ const (
 	// LabelGridUniqKey is a label of grids' children: the grid's gridUniqKey, as KeyLabelValue writes it.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
 
-	// LabelGridUnit is a label of grids' workloads: the unit. With spec.unitLabel the workload's pods have it too, and
+	// LabelGridSite is a label of grids' workloads: the site. With spec.siteLabel the workload's pods have it too, and
 	// the workload's selector requires it.
-	LabelGridUnit = "superedge.io/grid-unit"
+	LabelGridSite = "superedge.io/grid-site"
 
-	// LabelCheck is a label of the Jobs of checks, and of their pods: the name of the grid. LabelGridUnit has the unit.
+	// LabelCheck is a label of the Jobs of checks, and of their pods: the name of the grid. LabelGridSite has the site.
 	LabelCheck = "superedge.io/check"
 
 	// LabelEdgeNode is a label of nodes: which of the wrapper, the DNS hosts daemon and a kube-proxy that uses the
@@ -94,7 +94,7 @@ const (
 	AnnotationAppliedDigest = "superedge.io/applied-digest"
 
 	// AnnotationApproveRemoval is an annotation of grids. With the value that the condition Degraded names it approves
-	// the removal of many units at once.
+	// the removal of many sites at once.
 	AnnotationApproveRemoval = "superedge.io/approve-removal"
 
 	// AnnotationRevision is on a child of a grid with a rollout: the name of the revision that it has.
@@ -117,13 +117,13 @@ const (
 	// skip. The API server checks it where the approval policy is installed.
 	AnnotationApprovedBy = "superedge.io/approved-by"
 
-	// AnnotationCompleted on a ControllerRevision is when it had run in all units of its grid.
+	// AnnotationCompleted on a ControllerRevision is when it had run in all sites of its grid.
 	AnnotationCompleted = "superedge.io/completed"
 
-	// AnnotationRestarted on the pods of a workload is when kubectl grid rollout restart has restarted the unit.
+	// AnnotationRestarted on the pods of a workload is when kubectl grid rollout restart has restarted the site.
 	AnnotationRestarted = "superedge.io/restarted-at"
 
-	// AnnotationAtOnce on a grid gives a revision to all units at once, without waves: "<revision>/<generation>". It is
+	// AnnotationAtOnce on a grid gives a revision to all sites at once, without waves: "<revision>/<generation>". It is
 	// good for this generation of the grid.
 	AnnotationAtOnce = "superedge.io/at-once"
 
@@ -135,23 +135,23 @@ const (
 	ServiceSuffix = "-svc"
 )
 
-// Reasons of events, of the grids' conditions and of units' states.
+// Reasons of events, of the grids' conditions and of sites' states.
 const (
-	// ReasonReady means that every unit is ready.
+	// ReasonReady means that every site is ready.
 	ReasonReady = "Ready"
 	// ReasonAsDesired means that nothing is being changed, and that nothing is wrong.
 	ReasonAsDesired = "AsDesired"
-	// ReasonUnitsNotReady means that pods are missing or not ready in some units.
-	ReasonUnitsNotReady = "UnitsNotReady"
-	// ReasonUnitsProgressing means that workloads are being created, changed or removed.
-	ReasonUnitsProgressing = "UnitsProgressing"
-	// ReasonUnitsFailed means that some units cannot be what the grid says.
-	ReasonUnitsFailed = "UnitsFailed"
-	// ReasonUnitsStalled means that some workloads make no progress any more.
-	ReasonUnitsStalled = "UnitsStalled"
-	// ReasonUnitsUnreachable means that the control plane has lost contact with all nodes of all units.
-	ReasonUnitsUnreachable = "UnitsUnreachable"
-	// ReasonMassRemoval means that more units have vanished than spec.removal allows without an approval.
+	// ReasonSitesNotReady means that pods are missing or not ready in some sites.
+	ReasonSitesNotReady = "SitesNotReady"
+	// ReasonSitesProgressing means that workloads are being created, changed or removed.
+	ReasonSitesProgressing = "SitesProgressing"
+	// ReasonSitesFailed means that some sites cannot be what the grid says.
+	ReasonSitesFailed = "SitesFailed"
+	// ReasonSitesStalled means that some workloads make no progress any more.
+	ReasonSitesStalled = "SitesStalled"
+	// ReasonSitesUnreachable means that the control plane has lost contact with all nodes of all sites.
+	ReasonSitesUnreachable = "SitesUnreachable"
+	// ReasonMassRemoval means that more sites have vanished than spec.removal allows without an approval.
 	ReasonMassRemoval = "MassRemoval"
 	// ReasonProgressDeadlineExceeded means that a workload has made no progress for spec.progressDeadlineSeconds.
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
@@ -161,15 +161,15 @@ const (
 	ReasonNoEffect = "NoEffect"
 	// ReasonNotAllowed means that the controller's flags do not allow what the grid asks for.
 	ReasonNotAllowed = "NotAllowed"
-	// ReasonNoUnits means that no node has the label gridUniqKey.
-	ReasonNoUnits = "NoUnits"
+	// ReasonNoSites means that no node has the label gridUniqKey.
+	ReasonNoSites = "NoSites"
 	// ReasonInvalidKey means that gridUniqKey is not the key of a label.
 	ReasonInvalidKey = "InvalidKey"
-	// ReasonTemplateNotFound means that a unit's template is not in templatePool, or that spec.template is missing.
+	// ReasonTemplateNotFound means that a site's template is not in templatePool, or that spec.template is missing.
 	ReasonTemplateNotFound = "TemplateNotFound"
-	// ReasonInvalidTemplate means that a template is not a spec into which a unit can be written.
+	// ReasonInvalidTemplate means that a template is not a spec into which a site can be written.
 	ReasonInvalidTemplate = "InvalidTemplate"
-	// ReasonInvalidName means that the name made of grid and unit is not valid.
+	// ReasonInvalidName means that the name made of grid and site is not valid.
 	ReasonInvalidName = "InvalidName"
 	// ReasonNameConflict means that the name belongs to an object that is not this grid's.
 	ReasonNameConflict = "NameConflict"
@@ -177,13 +177,13 @@ const (
 	ReasonRejected = "Rejected"
 	// ReasonSyncFailed means that a request to the API server failed; it is tried again.
 	ReasonSyncFailed = "SyncFailed"
-	// ReasonUnitVanished means that no node is in the unit any more.
-	ReasonUnitVanished = "UnitVanished"
-	// ReasonUnitReturned means that a unit that had vanished has a node again.
-	ReasonUnitReturned = "UnitReturned"
+	// ReasonSiteVanished means that no node is in the site any more.
+	ReasonSiteVanished = "SiteVanished"
+	// ReasonSiteReturned means that a site that had vanished has a node again.
+	ReasonSiteReturned = "SiteReturned"
 	// ReasonApplied means that children were created or changed.
 	ReasonApplied = "Applied"
-	// ReasonRemoved means that children of vanished units were deleted.
+	// ReasonRemoved means that children of vanished sites were deleted.
 	ReasonRemoved = "Removed"
 	// ReasonHeld means that an annotation of the workload keeps it as it is.
 	ReasonHeld = "Held"
@@ -191,7 +191,7 @@ const (
 	ReasonRevisionGone = "RevisionGone"
 	// ReasonRollout means that a rollout has begun, or has reached another wave or phase.
 	ReasonRollout = "Rollout"
-	// ReasonRolloutHalted means that a rollout has halted or goes back, because too many units have failed.
+	// ReasonRolloutHalted means that a rollout has halted or goes back, because too many sites have failed.
 	ReasonRolloutHalted = "RolloutHalted"
 	// ReasonTemplatesDeleted means that unused templates were removed from templatePool.
 	ReasonTemplatesDeleted = "TemplatesDeleted"

@@ -5,11 +5,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// UnitSelector selects units: those that Names or NodeSelector match.
+// SiteSelector selects sites: those that Names or NodeSelector match.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.names) || has(self.nodeSelector)",message="give names, nodeSelector or both"
-type UnitSelector struct {
-	// Names are names of units. A * matches any characters: "hz-*".
+type SiteSelector struct {
+	// Names are names of sites. A * matches any characters: "hz-*".
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -19,7 +19,7 @@ type UnitSelector struct {
 	// +kubebuilder:validation:items:Pattern=`^[-A-Za-z0-9_.*]+$`
 	Names []string `json:"names,omitempty"`
 
-	// NodeSelector matches a unit if it matches at least one of the unit's nodes.
+	// NodeSelector matches a site if it matches at least one of the site's nodes.
 	NodeSelector *NodeSelector `json:"nodeSelector,omitempty"`
 }
 
@@ -73,7 +73,7 @@ func (s *NodeSelector) LabelSelector() *metav1.LabelSelector {
 	return out
 }
 
-// Override changes the template for some units.
+// Override changes the template for some sites.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.replicas) || has(self.images) || has(self.patch)",message="give replicas, images or patch"
 type Override struct {
@@ -84,8 +84,8 @@ type Override struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Units are the units that it is for.
-	Units UnitSelector `json:"units"`
+	// Sites are the sites that it is for.
+	Sites SiteSelector `json:"sites"`
 
 	// Replicas replaces the template's replicas.
 	//
@@ -103,53 +103,53 @@ type Override struct {
 	Patch Template `json:"patch,omitzero"`
 }
 
-// Rollout is how a change reaches the units.
+// Rollout is how a change reaches the sites.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(wave, has(wave.units) || wave.name == self.waves[size(self.waves) - 1].name)",message="only the last wave may leave units out: it has those that no other wave has"
+// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(wave, has(wave.sites) || wave.name == self.waves[size(self.waves) - 1].name)",message="only the last wave may leave sites out: it has those that no other wave has"
 type Rollout struct {
-	// Paused starts no further unit while it is true.
+	// Paused starts no further site while it is true.
 	Paused bool `json:"paused,omitempty"`
 
-	// Waves are groups of units that get a change one after the other. A unit is in the first one that matches it.
-	// Units that match none get the change after the last wave. Without any wave, all units are one.
+	// Waves are groups of sites that get a change one after the other. A site is in the first one that matches it.
+	// Sites that match none get the change after the last wave. Without any wave, all sites are one.
 	//
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=25
 	Waves []Wave `json:"waves,omitempty"`
 
-	// MaxFailures is how many units may fail, or make no progress, before the rollout halts, as a number or as a
-	// percentage of the grid's units, rounded down. It is 0 if it is left out.
+	// MaxFailures is how many sites may fail, or make no progress, before the rollout halts, as a number or as a
+	// percentage of the grid's sites, rounded down. It is 0 if it is left out.
 	//
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must be a number of 0 or more, or a percentage from 0% to 100%"
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
 	MaxFailures *intstr.IntOrString `json:"maxFailures,omitempty"`
 
-	// OnFailure is what happens when more units have failed: Halt, the default, starts no further unit; Rollback also
-	// takes the units that have the change back to the revision before, the last one of each wave first.
+	// OnFailure is what happens when more sites have failed: Halt, the default, starts no further site; Rollback also
+	// takes the sites that have the change back to the revision before, the last one of each wave first.
 	//
 	// +kubebuilder:validation:Enum=Halt;Rollback
 	OnFailure OnFailure `json:"onFailure,omitempty"`
 
-	// Unreachable is what happens with units whose nodes cannot be reached: Defer, the default, does not wait for them,
+	// Unreachable is what happens with sites whose nodes cannot be reached: Defer, the default, does not wait for them,
 	// and gives them the change when they return; Wait waits for them.
 	//
 	// +kubebuilder:validation:Enum=Defer;Wait
 	Unreachable OnUnreachable `json:"unreachable,omitempty"`
 }
 
-// OnFailure is what a rollout does when too many units have failed.
+// OnFailure is what a rollout does when too many sites have failed.
 type OnFailure string
 
 const (
-	// OnFailureHalt starts no further unit.
+	// OnFailureHalt starts no further site.
 	OnFailureHalt OnFailure = "Halt"
-	// OnFailureRollback takes the units that have the change back.
+	// OnFailureRollback takes the sites that have the change back.
 	OnFailureRollback OnFailure = "Rollback"
 )
 
-// OnUnreachable is what a rollout does about units that cannot be reached.
+// OnUnreachable is what a rollout does about sites that cannot be reached.
 type OnUnreachable string
 
 const (
@@ -159,7 +159,7 @@ const (
 	UnreachableWait OnUnreachable = "Wait"
 )
 
-// Wave is a group of units of a rollout.
+// Wave is a group of sites of a rollout.
 type Wave struct {
 	// Name names the wave, in the status and in approvals.
 	//
@@ -168,11 +168,11 @@ type Wave struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// Units are the units of the wave. The last wave may leave them out; it then has the units that no other wave has.
-	Units *UnitSelector `json:"units,omitempty"`
+	// Sites are the sites of the wave. The last wave may leave them out; it then has the sites that no other wave has.
+	Sites *SiteSelector `json:"sites,omitempty"`
 
-	// MaxUnavailable is how many units of the wave may have the change and not be proven, as a number or a part of the
-	// wave's units, such as 10%. It is 25% if it is left out, and 1 unit at least. A unit is proven when its pods have
+	// MaxUnavailable is how many sites of the wave may have the change and not be proven, as a number or a part of the
+	// wave's sites, such as 10%. It is 25% if it is left out, and 1 site at least. A site is proven when its pods have
 	// run the change, ready without a break, for the soak time, and have passed the check.
 	//
 	// +kubebuilder:validation:XIntOrString
@@ -180,8 +180,8 @@ type Wave struct {
 	// +kubebuilder:validation:Pattern=`^(100|[1-9][0-9]?)%$`
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 
-	// MaxSilent is how many units of the wave may have fallen silent with the change, unproven, when the wave is done,
-	// as a number or a part of the wave's units. It is 10% if it is left out, and 1 unit at least. If there are more,
+	// MaxSilent is how many sites of the wave may have fallen silent with the change, unproven, when the wave is done,
+	// as a number or a part of the wave's sites. It is 10% if it is left out, and 1 site at least. If there are more,
 	// the wave waits for an approval.
 	//
 	// +kubebuilder:validation:XIntOrString
@@ -189,7 +189,7 @@ type Wave struct {
 	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
 	MaxSilent *intstr.IntOrString `json:"maxSilent,omitempty"`
 
-	// Soak is how long the pods of each unit have to be ready without a break before the unit is proven, such as 30m.
+	// Soak is how long the pods of each site have to be ready without a break before the site is proven, such as 30m.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
@@ -198,17 +198,17 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
 	// Approval is whether the next wave waits until someone approves this one, with the annotation
-	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave without a proven unit waits for an
+	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave without a proven site waits for an
 	// approval in any case.
 	//
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	Approval Approval `json:"approval,omitempty"`
 
-	// Check is a Job that has to succeed in every unit of the wave before the unit is proven.
+	// Check is a Job that has to succeed in every site of the wave before the site is proven.
 	Check *Check `json:"check,omitempty"`
 }
 
-// Check is a Job by which a unit proves itself. It runs on the unit's nodes, once the pods of the unit are ready.
+// Check is a Job by which a site proves itself. It runs on the site's nodes, once the pods of the site are ready.
 type Check struct {
 	// Template is the spec of the Job. The pods must not have labels that the grid's workloads or a Service select.
 	Template Template `json:"template"`
@@ -235,52 +235,52 @@ const (
 type RolloutPhase string
 
 const (
-	// RolloutProgressing means that units get the change.
+	// RolloutProgressing means that sites get the change.
 	RolloutProgressing RolloutPhase = "Progressing"
-	// RolloutSoaking means that all units of the wave are ready, and not all of them are proven.
+	// RolloutSoaking means that all sites of the wave are ready, and not all of them are proven.
 	RolloutSoaking RolloutPhase = "Soaking"
 	// RolloutAwaitingApproval means that a person has to approve of the wave: because it asks for that, because none of
-	// its units is proven, or because too many fell silent with the change.
+	// its sites is proven, or because too many fell silent with the change.
 	RolloutAwaitingApproval RolloutPhase = "AwaitingApproval"
-	// RolloutOutage means that so many units fell silent at once that nothing begins until fewer are silent, or
+	// RolloutOutage means that so many sites fell silent at once that nothing begins until fewer are silent, or
 	// somebody resumes the rollout.
 	RolloutOutage RolloutPhase = "Outage"
 	// RolloutPaused means that spec.rollout.paused is true.
 	RolloutPaused RolloutPhase = "Paused"
-	// RolloutHalted means that too many units have failed.
+	// RolloutHalted means that too many sites have failed.
 	RolloutHalted RolloutPhase = "Halted"
-	// RolloutRollingBack means that units go back to the revision before.
+	// RolloutRollingBack means that sites go back to the revision before.
 	RolloutRollingBack RolloutPhase = "RollingBack"
-	// RolloutRolledBack means that all units that can be reached have gone back.
+	// RolloutRolledBack means that all sites that can be reached have gone back.
 	RolloutRolledBack RolloutPhase = "RolledBack"
 	// RolloutComplete means that every wave is done.
 	RolloutComplete RolloutPhase = "Complete"
 )
 
-// RolloutStatus is how far a rollout has come. The counts are of units, and of all waves.
+// RolloutStatus is how far a rollout has come. The counts are of sites, and of all waves.
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
-	// Wave is the name of the current wave; empty when there is none, and for the units that no wave names.
+	// Wave is the name of the current wave; empty when there is none, and for the sites that no wave names.
 	Wave string `json:"wave,omitempty"`
-	// Updated is how many units have the updateRevision.
+	// Updated is how many sites have the updateRevision.
 	Updated int32 `json:"updated"`
 	// Ready is how many of those are ready.
 	Ready int32 `json:"ready"`
-	// Proven is how many units have proven the updateRevision in this attempt.
+	// Proven is how many sites have proven the updateRevision in this attempt.
 	Proven int32 `json:"proven,omitempty"`
-	// Failed is how many units have failed, or make no progress, with the updateRevision.
+	// Failed is how many sites have failed, or make no progress, with the updateRevision.
 	Failed int32 `json:"failed"`
-	// Suspects is how many units fell silent with the updateRevision, unproven.
+	// Suspects is how many sites fell silent with the updateRevision, unproven.
 	Suspects int32 `json:"suspects,omitempty"`
-	// Deferred is how many units do not get the change now because they cannot be reached, or are held.
+	// Deferred is how many sites do not get the change now because they cannot be reached, or are held.
 	Deferred int32 `json:"deferred"`
 	// Message says what the rollout waits for.
 	Message string `json:"message,omitempty"`
 	// StartTime is when this attempt began. It is part of the approvals, which are good for one attempt.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
-	// Heard is how many units could be reached when the attempt began.
+	// Heard is how many sites could be reached when the attempt began.
 	Heard int32 `json:"heard,omitempty"`
-	// AtOnce is whether the attempt gives all units the change without waves.
+	// AtOnce is whether the attempt gives all sites the change without waves.
 	AtOnce bool `json:"atOnce,omitempty"`
 	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
 	// no approval.
@@ -288,19 +288,19 @@ type RolloutStatus struct {
 	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
 	// superedge.io/resumed with this time lets it go on.
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
-	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Units that were
+	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Sites that were
 	// silent then do not count as an outage any more.
 	OutageAccepted *metav1.Time `json:"outageAccepted,omitempty"`
-	// Units are the units that have the updateRevision, or are about to get it, and have not proven it. A unit that has
+	// Sites are the sites that have the updateRevision, or are about to get it, and have not proven it. A site that has
 	// it and is not listed is proven.
 	//
 	// +listType=map
 	// +listMapKey=name
-	Units []RolloutUnit `json:"units,omitempty"`
-	// Listed is how many units are listed. If it is another number, some were lost, and all have to prove the revision
+	Sites []RolloutSite `json:"sites,omitempty"`
+	// Listed is how many sites are listed. If it is another number, some were lost, and all have to prove the revision
 	// again.
 	Listed int32 `json:"listed,omitempty"`
-	// Unlisted is how many more units, the last ones by name, have the updateRevision and are not proven. Nothing
+	// Unlisted is how many more sites, the last ones by name, have the updateRevision and are not proven. Nothing
 	// begins before all of them are listed.
 	Unlisted int32 `json:"unlisted,omitempty"`
 	// Waves are the waves, in order.
@@ -309,39 +309,39 @@ type RolloutStatus struct {
 	Waves []WaveStatus `json:"waves,omitempty"`
 }
 
-// RolloutUnitState is what an unproven unit does.
-type RolloutUnitState string
+// RolloutSiteState is what an unproven site does.
+type RolloutSiteState string
 
 const (
-	// RolloutUnitPending means that the unit is about to get the updateRevision.
-	RolloutUnitPending RolloutUnitState = "Pending"
-	// RolloutUnitProgressing means that its pods are not ready with it yet.
-	RolloutUnitProgressing RolloutUnitState = "Progressing"
-	// RolloutUnitWaiting means that pods wait until somebody deletes them, or changes a partition.
-	RolloutUnitWaiting RolloutUnitState = "Waiting"
-	// RolloutUnitSoaking means that its pods are ready, and have to stay so for the soak time.
-	RolloutUnitSoaking RolloutUnitState = "Soaking"
-	// RolloutUnitChecking means that its check has not succeeded yet.
-	RolloutUnitChecking RolloutUnitState = "Checking"
-	// RolloutUnitReturning means that it fell silent before any of its kubelets had seen a pod of the updateRevision,
+	// RolloutSitePending means that the site is about to get the updateRevision.
+	RolloutSitePending RolloutSiteState = "Pending"
+	// RolloutSiteProgressing means that its pods are not ready with it yet.
+	RolloutSiteProgressing RolloutSiteState = "Progressing"
+	// RolloutSiteWaiting means that pods wait until somebody deletes them, or changes a partition.
+	RolloutSiteWaiting RolloutSiteState = "Waiting"
+	// RolloutSiteSoaking means that its pods are ready, and have to stay so for the soak time.
+	RolloutSiteSoaking RolloutSiteState = "Soaking"
+	// RolloutSiteChecking means that its check has not succeeded yet.
+	RolloutSiteChecking RolloutSiteState = "Checking"
+	// RolloutSiteReturning means that it fell silent before any of its kubelets had seen a pod of the updateRevision,
 	// and that its workload is put back.
-	RolloutUnitReturning RolloutUnitState = "Returning"
-	// RolloutUnitSuspect means that it fell silent with the updateRevision.
-	RolloutUnitSuspect RolloutUnitState = "Suspect"
-	// RolloutUnitFailed means that it has failed with the updateRevision.
-	RolloutUnitFailed RolloutUnitState = "Failed"
-	// RolloutUnitAccepted means that somebody lets the rollout go on in spite of it.
-	RolloutUnitAccepted RolloutUnitState = "Accepted"
+	RolloutSiteReturning RolloutSiteState = "Returning"
+	// RolloutSiteSuspect means that it fell silent with the updateRevision.
+	RolloutSiteSuspect RolloutSiteState = "Suspect"
+	// RolloutSiteFailed means that it has failed with the updateRevision.
+	RolloutSiteFailed RolloutSiteState = "Failed"
+	// RolloutSiteAccepted means that somebody lets the rollout go on in spite of it.
+	RolloutSiteAccepted RolloutSiteState = "Accepted"
 )
 
-// RolloutUnit is a unit that has the updateRevision and has not proven it. Its times move on while the unit is silent
+// RolloutSite is a site that has the updateRevision and has not proven it. Its times move on while the site is silent
 // or held, and during an outage: its deadline and its soak time stand still then.
-type RolloutUnit struct {
+type RolloutSite struct {
 	Name  string           `json:"name"`
-	State RolloutUnitState `json:"state"`
-	// From is the revision that the unit had before.
+	State RolloutSiteState `json:"state"`
+	// From is the revision that the site had before.
 	From string `json:"from,omitempty"`
-	// Since is when the unit got the updateRevision, or last made progress before it was ready.
+	// Since is when the site got the updateRevision, or last made progress before it was ready.
 	Since *metav1.Time `json:"since,omitempty"`
 	// ReadyTime is since when its pods have been ready without a break.
 	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
@@ -359,9 +359,9 @@ type WaveState string
 const (
 	// WavePending means that a wave before it is not done.
 	WavePending WaveState = "Pending"
-	// WaveProgressing means that its units get the change.
+	// WaveProgressing means that its sites get the change.
 	WaveProgressing WaveState = "Progressing"
-	// WaveSoaking means that all its units are ready, and not all of them are proven.
+	// WaveSoaking means that all its sites are ready, and not all of them are proven.
 	WaveSoaking WaveState = "Soaking"
 	// WaveAwaitingApproval means that a person has to approve of it.
 	WaveAwaitingApproval WaveState = "AwaitingApproval"
@@ -371,11 +371,11 @@ const (
 
 // WaveStatus is how far a wave has come.
 type WaveStatus struct {
-	// Name is empty for the units that no wave names.
+	// Name is empty for the sites that no wave names.
 	Name  string    `json:"name,omitempty"`
 	State WaveState `json:"state"`
-	// Units is how many units are in the wave. The other counts are as those of the rollout.
-	Units    int32 `json:"units"`
+	// Sites is how many sites are in the wave. The other counts are as those of the rollout.
+	Sites    int32 `json:"sites"`
 	Updated  int32 `json:"updated"`
 	Ready    int32 `json:"ready"`
 	Proven   int32 `json:"proven,omitempty"`

@@ -7,11 +7,11 @@ import (
 
 // WorkloadGridSpec is the spec of the grids of workloads: DeploymentGrid, StatefulSetGrid and DaemonSetGrid.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(unit, self.templates[unit] in [\"\", 'default'] || (has(self.templatePool) && self.templates[unit] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
-// +kubebuilder:validation:XValidation:rule="(has(self.unitLabel) && self.unitLabel) == (has(oldSelf.unitLabel) && oldSelf.unitLabel)",message="unitLabel cannot be changed: it is part of the workloads' selectors"
+// +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(site, self.templates[site] in [\"\", 'default'] || (has(self.templatePool) && self.templates[site] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
+// +kubebuilder:validation:XValidation:rule="(has(self.siteLabel) && self.siteLabel) == (has(oldSelf.siteLabel) && oldSelf.siteLabel)",message="siteLabel cannot be changed: it is part of the workloads' selectors"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [\"\", 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
 type WorkloadGridSpec struct {
-	// GridUniqKey is the key of a node label. Nodes with the same value of the label form a unit, and every unit gets a
+	// GridUniqKey is the key of a node label. Nodes with the same value of the label form a site, and every site gets a
 	// workload of its own.
 	//
 	// +kubebuilder:validation:MinLength=1
@@ -19,7 +19,7 @@ type WorkloadGridSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="must be the key of a node label, such as zone1 or topology.kubernetes.io/zone"
 	GridUniqKey string `json:"gridUniqKey"`
 
-	// Template is the spec of the workload in every unit for which Templates and DefaultTemplateName name no other.
+	// Template is the spec of the workload in every site for which Templates and DefaultTemplateName name no other.
 	Template Template `json:"template,omitzero"`
 
 	// TemplatePool has further templates, by name. The name "default" means Template.
@@ -27,23 +27,23 @@ type WorkloadGridSpec struct {
 	// +kubebuilder:validation:MaxProperties=1000
 	TemplatePool map[string]Template `json:"templatePool,omitempty"`
 
-	// Templates has the names of the units' templates in the pool, by value of the node label.
+	// Templates has the names of the sites' templates in the pool, by value of the node label.
 	//
 	// +kubebuilder:validation:MaxProperties=10000
 	Templates map[string]TemplateName `json:"templates,omitempty"`
 
-	// DefaultTemplateName names the template of the units that are not in Templates. Empty and "default" mean Template.
+	// DefaultTemplateName names the template of the sites that are not in Templates. Empty and "default" mean Template.
 	DefaultTemplateName TemplateName `json:"defaultTemplateName,omitempty"`
 
 	// AutoDeleteUnusedTemplate removes templates from the pool that neither Templates nor DefaultTemplateName
 	// name.
 	AutoDeleteUnusedTemplate bool `json:"autoDeleteUnusedTemplate,omitempty"`
 
-	// UnitLabel adds the label superedge.io/grid-unit, whose value is the unit, to the pods and the selector of every
-	// workload. Then autoscalers, disruption budgets, network policies and the adoption of orphans can tell the units
+	// SiteLabel adds the label superedge.io/grid-site, whose value is the site, to the pods and the selector of every
+	// workload. Then autoscalers, disruption budgets, network policies and the adoption of orphans can tell the sites
 	// apart. It cannot be changed, because a selector cannot be changed. A workload that is adopted keeps its own
 	// selector, and the condition SpecWarning says so. Choose true for new grids.
-	UnitLabel bool `json:"unitLabel,omitempty"`
+	SiteLabel bool `json:"siteLabel,omitempty"`
 
 	// TolerateUnreachable adds tolerations without a time for the taints node.kubernetes.io/unreachable and
 	// node.kubernetes.io/not-ready to the pods, so that a site that was cut off for more than 5 minutes finds its pods
@@ -58,28 +58,28 @@ type WorkloadGridSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// Removal says what happens to the workloads of units that vanish.
+	// Removal says what happens to the workloads of sites that vanish.
 	Removal *Removal `json:"removal,omitempty"`
 
-	// Overrides change the template for some units. They are applied in this order to the template that a unit gets.
+	// Overrides change the template for some sites. They are applied in this order to the template that a site gets.
 	//
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	Overrides []Override `json:"overrides,omitempty"`
 
-	// Rollout is how a change of templates and overrides reaches the units. Without it, all units get the change at
+	// Rollout is how a change of templates and overrides reaches the sites. Without it, all sites get the change at
 	// once.
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// RevisionHistoryLimit is how many revisions that no unit has are kept for an undo; 10 if it is left out. Revisions
+	// RevisionHistoryLimit is how many revisions that no site has are kept for an undo; 10 if it is left out. Revisions
 	// are kept of grids with a rollout.
 	//
 	// +kubebuilder:validation:Minimum=0
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
-// Removal says what happens to the workloads of units that vanish: no node has their value of the label any more.
+// Removal says what happens to the workloads of sites that vanish: no node has their value of the label any more.
 type Removal struct {
 	// Policy is Delete, which removes the workload after the grace time, or Retain, which never does. Delete is the
 	// default.
@@ -87,28 +87,28 @@ type Removal struct {
 	// +kubebuilder:validation:Enum=Delete;Retain
 	Policy RemovalPolicy `json:"policy,omitempty"`
 
-	// GraceSeconds is how long the workload outlives the last node of its unit. The default is the controller's
-	// --unit-removal-grace, which is 300 unless set.
+	// GraceSeconds is how long the workload outlives the last node of its site. The default is the controller's
+	// --site-removal-grace, which is 300 unless set.
 	//
 	// +kubebuilder:validation:Minimum=0
 	GraceSeconds *int32 `json:"graceSeconds,omitempty"`
 
-	// MaxUnits is how many units may vanish, be scaled to 0, or lose or gain an override because labels of nodes
-	// changed, within 24 hours, as a number or as a percentage of all units. The default is 10%. One unit always may.
+	// MaxSites is how many sites may vanish, be scaled to 0, or lose or gain an override because labels of nodes
+	// changed, within 24 hours, as a number or as a percentage of all sites. The default is 10%. One site always may.
 	// If there are more, none of them is changed until someone approves of it.
 	//
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^(100|[0-9]{1,2})%$') : int(self) >= 0",message="must be a number or a percentage from 0% to 100%"
-	MaxUnits *intstr.IntOrString `json:"maxUnits,omitempty"`
+	MaxSites *intstr.IntOrString `json:"maxSites,omitempty"`
 }
 
-// RemovalPolicy says whether the workloads of vanished units are deleted.
+// RemovalPolicy says whether the workloads of vanished sites are deleted.
 type RemovalPolicy string
 
 const (
-	// RemovalDelete deletes the workload of a unit that has vanished, after the grace time.
+	// RemovalDelete deletes the workload of a site that has vanished, after the grace time.
 	RemovalDelete RemovalPolicy = "Delete"
-	// RemovalRetain keeps the workload of a unit that has vanished.
+	// RemovalRetain keeps the workload of a site that has vanished.
 	RemovalRetain RemovalPolicy = "Retain"
 )
 
@@ -122,34 +122,34 @@ type TemplateName string
 // DefaultTemplate is the name of spec.template.
 const DefaultTemplate TemplateName = "default"
 
-// UnitPhase is the phase of a unit's workload.
-type UnitPhase string
+// SitePhase is the phase of a site's workload.
+type SitePhase string
 
 const (
-	// UnitReady means that the workload is as the grid says, and that all of its pods are ready.
-	UnitReady UnitPhase = "Ready"
-	// UnitProgressing means that the workload was created or changed, and that its controller has not finished yet.
-	UnitProgressing UnitPhase = "Progressing"
-	// UnitStalled means that the workload makes no progress any more, or that its controller reports a failure; Reason
+	// SiteReady means that the workload is as the grid says, and that all of its pods are ready.
+	SiteReady SitePhase = "Ready"
+	// SiteProgressing means that the workload was created or changed, and that its controller has not finished yet.
+	SiteProgressing SitePhase = "Progressing"
+	// SiteStalled means that the workload makes no progress any more, or that its controller reports a failure; Reason
 	// and Message say why.
-	UnitStalled UnitPhase = "Stalled"
-	// UnitUnreachable means that the control plane has lost contact with all nodes of the unit: the site is offline.
-	UnitUnreachable UnitPhase = "Unreachable"
-	// UnitRetained means that no node is in the unit any more, and that its workload stays because spec.removal says
+	SiteStalled SitePhase = "Stalled"
+	// SiteUnreachable means that the control plane has lost contact with all nodes of the site: the site is offline.
+	SiteUnreachable SitePhase = "Unreachable"
+	// SiteRetained means that no node is in the site any more, and that its workload stays because spec.removal says
 	// so.
-	UnitRetained UnitPhase = "Retained"
-	// UnitFailed means that the workload cannot be made as the grid says; Reason and Message say why.
-	UnitFailed UnitPhase = "Failed"
-	// UnitHeld means that the workload's annotation superedge.io/hold keeps the controller from changing it. Message is
+	SiteRetained SitePhase = "Retained"
+	// SiteFailed means that the workload cannot be made as the grid says; Reason and Message say why.
+	SiteFailed SitePhase = "Failed"
+	// SiteHeld means that the workload's annotation superedge.io/hold keeps the controller from changing it. Message is
 	// the annotation's value.
-	UnitHeld UnitPhase = "Held"
-	// UnitRemoving means that no node is in the unit any more, and that its workload is deleted at RemovalTime.
-	UnitRemoving UnitPhase = "Removing"
+	SiteHeld SitePhase = "Held"
+	// SiteRemoving means that no node is in the site any more, and that its workload is deleted at RemovalTime.
+	SiteRemoving SitePhase = "Removing"
 )
 
-// UnitState is the state of one unit's workload. The counts have the names that they have in the workload's own status.
-type UnitState struct {
-	Phase UnitPhase `json:"phase"`
+// SiteState is the state of one site's workload. The counts have the names that they have in the workload's own status.
+type SiteState struct {
+	Phase SitePhase `json:"phase"`
 	// Template is the template in use, if it is not spec.template.
 	Template string `json:"template,omitempty"`
 	// Revision is the revision that the workload has, if there is a rollout and it is not the updateRevision.
@@ -163,17 +163,17 @@ type UnitState struct {
 	Reason string `json:"reason,omitempty"`
 	// Message is the reason in full.
 	Message string `json:"message,omitempty"`
-	// RemovalTime is when the workload of a unit that has vanished is deleted.
+	// RemovalTime is when the workload of a site that has vanished is deleted.
 	RemovalTime *metav1.Time `json:"removalTime,omitempty"`
-	// RemovalApproved is set if someone has approved the removal of many units, of which this is one.
+	// RemovalApproved is set if someone has approved the removal of many sites, of which this is one.
 	RemovalApproved bool `json:"removalApproved,omitempty"`
 	// ProgressTime is when a workload that is not ready last made progress.
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
 }
 
-// UnitLoss is a unit that has lost something, and when.
-type UnitLoss struct {
-	Unit string      `json:"unit"`
+// SiteLoss is a site that has lost something, and when.
+type SiteLoss struct {
+	Site string      `json:"site"`
 	Time metav1.Time `json:"time"`
 }
 
@@ -181,35 +181,35 @@ type UnitLoss struct {
 type WorkloadGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Units is the number of units.
-	Units int32 `json:"units"`
-	// ReadyUnits is the number of units whose workload is ready.
-	ReadyUnits int32 `json:"readyUnits"`
-	// UnreachableUnits is the number of units whose nodes are all unreachable. They count neither as ready nor as
+	// Sites is the number of sites.
+	Sites int32 `json:"sites"`
+	// ReadySites is the number of sites whose workload is ready.
+	ReadySites int32 `json:"readySites"`
+	// UnreachableSites is the number of sites whose nodes are all unreachable. They count neither as ready nor as
 	// failed.
-	UnreachableUnits int32 `json:"unreachableUnits,omitempty"`
-	// FailedUnits is the number of units whose workload is Failed or Stalled.
-	FailedUnits int32 `json:"failedUnits,omitempty"`
+	UnreachableSites int32 `json:"unreachableSites,omitempty"`
+	// FailedSites is the number of sites whose workload is Failed or Stalled.
+	FailedSites int32 `json:"failedSites,omitempty"`
 	// GridUniqKey is the key of the node label that the workloads follow. It differs from the spec's while a change of
 	// the key waits for an approval.
 	GridUniqKey string `json:"gridUniqKey,omitempty"`
-	// States has the states of the units by value of the node label, including vanished units that still have a
-	// workload. For grids with more than 500 units the ready ones are left out.
+	// States has the states of the sites by value of the node label, including vanished sites that still have a
+	// workload. For grids with more than 500 sites the ready ones are left out.
 	//
 	// +mapType=atomic
-	States map[string]UnitState `json:"states,omitempty"`
-	// UnlistedReadyUnits is the number of ready units that are left out of States.
-	UnlistedReadyUnits int32 `json:"unlistedReadyUnits,omitempty"`
-	// UnlistedUnits is the number of units that are not ready, and are left out of States because the object would
+	States map[string]SiteState `json:"states,omitempty"`
+	// UnlistedReadySites is the number of ready sites that are left out of States.
+	UnlistedReadySites int32 `json:"unlistedReadySites,omitempty"`
+	// UnlistedSites is the number of sites that are not ready, and are left out of States because the object would
 	// become too large.
-	UnlistedUnits int32 `json:"unlistedUnits,omitempty"`
-	// Losses are the units whose workload was removed or scaled to 0, or whose overrides changed with labels of nodes,
-	// within the last 24 hours, without an approval. They count against spec.removal.maxUnits.
+	UnlistedSites int32 `json:"unlistedSites,omitempty"`
+	// Losses are the sites whose workload was removed or scaled to 0, or whose overrides changed with labels of nodes,
+	// within the last 24 hours, without an approval. They count against spec.removal.maxSites.
 	//
 	// +listType=atomic
-	Losses []UnitLoss `json:"losses,omitempty"`
-	// CurrentRevision is the revision that ran in all units last: what the last complete rollout gave to them. New
-	// units get it until their wave begins.
+	Losses []SiteLoss `json:"losses,omitempty"`
+	// CurrentRevision is the revision that ran in all sites last: what the last complete rollout gave to them. New
+	// sites get it until their wave begins.
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	// UpdateRevision is the revision of the spec. Revisions are names of ControllerRevisions.
 	UpdateRevision string `json:"updateRevision,omitempty"`
@@ -224,9 +224,9 @@ type WorkloadGridStatus struct {
 
 // Types of the grids' conditions.
 const (
-	// ConditionReady is True when the workloads of all reachable units are ready, and Unknown if no unit is reachable.
+	// ConditionReady is True when the workloads of all reachable sites are ready, and Unknown if no site is reachable.
 	ConditionReady = "Ready"
-	// ConditionAvailable is True when every reachable unit has enough available pods, even while a change is being
+	// ConditionAvailable is True when every reachable site has enough available pods, even while a change is being
 	// rolled out.
 	ConditionAvailable = "Available"
 	// ConditionStalled is True when a workload makes no progress any more. Tools that use kstatus stop waiting then.
@@ -235,23 +235,23 @@ const (
 	ConditionSpecWarning = "SpecWarning"
 	// ConditionProgressing is True while a workload is being created, changed or removed.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True when a unit cannot be what the grid says, and someone has to mend that.
+	// ConditionDegraded is True when a site cannot be what the grid says, and someone has to mend that.
 	ConditionDegraded = "Degraded"
 )
 
-// DeploymentGrid makes one Deployment per unit.
+// DeploymentGrid makes one Deployment per site.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=dg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
-// +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
-// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
-// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Sites",type=integer,JSONPath=".status.sites"
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readySites"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableSites"
 // +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
@@ -273,19 +273,19 @@ type DeploymentGridList struct {
 	Items           []DeploymentGrid `json:"items"`
 }
 
-// StatefulSetGrid makes one StatefulSet per unit.
+// StatefulSetGrid makes one StatefulSet per site.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=ssg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
-// +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
-// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
-// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Sites",type=integer,JSONPath=".status.sites"
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readySites"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableSites"
 // +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
@@ -307,19 +307,19 @@ type StatefulSetGridList struct {
 	Items           []StatefulSetGrid `json:"items"`
 }
 
-// DaemonSetGrid makes one DaemonSet per unit.
+// DaemonSetGrid makes one DaemonSet per site.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=dsg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
-// +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
-// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
-// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Sites",type=integer,JSONPath=".status.sites"
+// +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readySites"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableSites"
 // +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
@@ -352,7 +352,7 @@ type ServiceGridSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="must be the key of a node label, such as zone1 or topology.kubernetes.io/zone"
 	GridUniqKey string `json:"gridUniqKey"`
 
-	// FallbackKeys are the keys of further node labels, in order of preference, for units without a ready pod: the
+	// FallbackKeys are the keys of further node labels, in order of preference, for sites without a ready pod: the
 	// Service's topologyKeys are GridUniqKey followed by these. The last one may be "*", which means any node.
 	//
 	// +listType=atomic
@@ -371,8 +371,8 @@ type ServiceGridSpec struct {
 type ServiceGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Units is the number of units, each of which reaches only its own pods through the Service.
-	Units int32 `json:"units"`
+	// Sites is the number of sites, each of which reaches only its own pods through the Service.
+	Sites int32 `json:"sites"`
 	// Conditions are Ready, Progressing and Degraded.
 	//
 	// +listType=map
@@ -380,17 +380,17 @@ type ServiceGridStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ServiceGrid makes one Service through which every node reaches only the endpoints of its own unit.
+// ServiceGrid makes one Service through which every node reaches only the endpoints of its own site.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=sg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
-// +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
+// +kubebuilder:printcolumn:name="Sites",type=integer,JSONPath=".status.sites"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"

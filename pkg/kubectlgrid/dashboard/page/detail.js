@@ -1,8 +1,8 @@
-// One unit, Service or grid in detail.
+// One site, Service or grid in detail.
 
 import { attribute, h, keyed, table, text } from "./dom.js";
 import { drawRollout, gridWords } from "./overview.js";
-import { gridRoute, serviceRoute, unitRoute } from "./routes.js";
+import { gridRoute, serviceRoute, siteRoute } from "./routes.js";
 
 const namedNodes = 3;
 
@@ -34,7 +34,7 @@ function places(body, kind, names) {
   return Object.fromEntries([...body.children].map((child) => [child.dataset.part, child]));
 }
 
-const draw = { units: drawUnit, services: drawService, grids: drawGrid };
+const draw = { sites: drawSite, services: drawService, grids: drawGrid };
 
 /** drawDetail shows what was chosen, and returns its title. hash distinguishes it from others of its kind. */
 export function drawDetail(body, kind, hash, answer) {
@@ -56,7 +56,7 @@ export function drawMissing(body, message) {
 function why(view) {
   const keys = view.topologyKeys;
   if (view.error) return "";
-  if (keys.length === 0) return "Nothing limits the Service, so a node is sent to any ready endpoint, whichever unit it is in.";
+  if (keys.length === 0) return "Nothing limits the Service, so a node is sent to any ready endpoint, whichever site it is in.";
   if (keys.length === 1) {
     return `A node sees the endpoints on nodes with its own value of the label ${keys[0]}, and no others, ready or not.`;
   }
@@ -70,13 +70,13 @@ function previewWords(preview) {
   if (!preview?.command || preview.ready === 0) return [];
   const words = [];
   if (preview.foreign !== undefined) {
-    words.push({ text: `Of the endpoints that a node is sent to today, ${percent(preview.foreign)} are not in its own unit.` });
+    words.push({ text: `Of the endpoints that a node is sent to today, ${percent(preview.foreign)} are not in its own site.` });
   }
   const dark = preview.dark.length;
   words.push({
     bad: dark > 0,
-    text: dark > 0 ? `Closed over the units of this map, the Service would leave ${dark} without a ready endpoint: ${preview.dark.slice(0, 10).join(", ")}${dark > 10 ? ` and ${dark - 10} more` : ""}.`
-      : "Closed over the units of this map, the Service would leave no unit without a ready endpoint.",
+    text: dark > 0 ? `Closed over the sites of this map, the Service would leave ${dark} without a ready endpoint: ${preview.dark.slice(0, 10).join(", ")}${dark > 10 ? ` and ${dark - 10} more` : ""}.`
+      : "Closed over the sites of this map, the Service would leave no site without a ready endpoint.",
   }, { text: "This closes it, once application-grid is installed:" }, { text: preview.command, code: true });
   return words;
 }
@@ -92,22 +92,22 @@ function drawService(body, { title, conclusion, view, preview }) {
     { text: why(view) }, ...previewWords(preview),
   ]);
   const governed = view.topologyKeys.length > 0;
-  const lacking = (unit) => unit.ready === 0 && (unit.name !== "" || !governed);
-  const units = [...view.units.filter(lacking), ...view.units.filter((unit) => !lacking(unit))];
-  const rows = units.flatMap((unit) => {
-    const name = governed ? orNone(unit.name) : "<all>";
+  const lacking = (site) => site.ready === 0 && (site.name !== "" || !governed);
+  const sites = [...view.sites.filter(lacking), ...view.sites.filter((site) => !lacking(site))];
+  const rows = sites.flatMap((site) => {
+    const name = governed ? orNone(site.name) : "<all>";
     const first = [
-      view.topologyKeys.length === 1 && unit.name ? { text: name, href: unitRoute(unit.name) } : name,
-      nodeNames(unit.nodes), governed ? orNone(unit.key) : "-", `${unit.ready}/${unit.endpoints.length}`,
+      view.topologyKeys.length === 1 && site.name ? { text: name, href: siteRoute(site.name) } : name,
+      nodeNames(site.nodes), governed ? orNone(site.key) : "-", `${site.ready}/${site.endpoints.length}`,
     ];
-    if (unit.endpoints.length === 0) {
-      return [{ key: unit.name, bad: lacking(unit), cells: [...first, "<none>", "-", "-", "-"] }];
+    if (site.endpoints.length === 0) {
+      return [{ key: site.name, bad: lacking(site), cells: [...first, "<none>", "-", "-", "-"] }];
     }
-    return unit.endpoints.map((e) => ({
-      key: `${unit.name} ${e.addresses} ${e.pod ?? ""} ${e.node ?? ""}`, bad: lacking(unit), cells: [...first, ...endpointCells(e)],
+    return site.endpoints.map((e) => ({
+      key: `${site.name} ${e.addresses} ${e.pod ?? ""} ${e.node ?? ""}`, bad: lacking(site), cells: [...first, ...endpointCells(e)],
     }));
   });
-  table(part.reach, "Who reaches whom", ["Unit", "Nodes", "Key", "Ready", "Endpoint", "Pod", "On node", "State"], rows);
+  table(part.reach, "Who reaches whom", ["Site", "Nodes", "Key", "Ready", "Endpoint", "Pod", "On node", "State"], rows);
   part.reach.hidden = Boolean(view.error);
   part.hidden.hidden = !view.hidden?.length;
   table(part.hidden, "Endpoints that no node sees", ["Endpoint", "Pod", "On node", "State", "Reason"],
@@ -115,50 +115,50 @@ function drawService(body, { title, conclusion, view, preview }) {
   return `Service ${view.namespace}/${view.service}`;
 }
 
-function drawUnit(body, { key, unit, nodes, workloads, services }) {
-  const part = places(body, "units", ["words", "workloads", "services"]);
+function drawSite(body, { key, site, nodes, workloads, services }) {
+  const part = places(body, "sites", ["words", "workloads", "services"]);
   const listed = 20;
   const more = nodes.length > listed ? ` and ${nodes.length - listed} more` : "";
   paragraphs(part.words, [
-    { text: `${key}=${unit.name} is ${unit.state.toLowerCase()}${unit.problem ? `: ${unit.problem}` : ""}`, bad: unit.state === "Failed" },
-    { text: nodes.length > 0 ? `Nodes: ${nodes.slice(0, listed).join(", ")}${more}` : "No node is in this unit." },
+    { text: `${key}=${site.name} is ${site.state.toLowerCase()}${site.problem ? `: ${site.problem}` : ""}`, bad: site.state === "Failed" },
+    { text: nodes.length > 0 ? `Nodes: ${nodes.slice(0, listed).join(", ")}${more}` : "No node is in this site." },
   ]);
   part.workloads.hidden = workloads.length === 0;
   table(part.workloads, "Workloads of grids", ["Grid", "Desired", "Ready", "Updated", "State"],
     workloads.map((w) => ({
-      key: gridRoute(w), bad: w.unit.phase !== "Ready",
-      cells: [{ text: `${w.kind} ${w.namespace}/${w.name}`, href: gridRoute(w) }, w.unit.desired, w.unit.ready, w.unit.updated, unitState(w.unit)],
+      key: gridRoute(w), bad: w.site.phase !== "Ready",
+      cells: [{ text: `${w.kind} ${w.namespace}/${w.name}`, href: gridRoute(w) }, w.site.desired, w.site.ready, w.site.updated, siteState(w.site)],
     })));
   part.services.hidden = services.length === 0;
-  table(part.services, "Closed Services, as this unit's nodes see them", ["Service", "Key", "Ready"],
+  table(part.services, "Closed Services, as this site's nodes see them", ["Service", "Key", "Ready"],
     services.map((s) => ({
       key: serviceRoute(s), bad: s.ready === 0,
       cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, orNone(s.key), `${s.ready}/${s.endpoints}`],
     })));
-  return `Unit ${unit.name}`;
+  return `Site ${site.name}`;
 }
 
-const unitState = (unit) => (unit.problem ? `${unit.phase}: ${unit.problem}` : unit.phase);
+const siteState = (site) => (site.problem ? `${site.phase}: ${site.problem}` : site.phase);
 
 function drawGrid(body, { grid, state, rollout }) {
-  const part = places(body, "grids", ["words", "rollout", "units"]);
-  const units = grid.units ?? [];
+  const part = places(body, "grids", ["words", "rollout", "sites"]);
+  const sites = grid.sites ?? [];
   const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
   paragraphs(part.words, [
     // A rollout that goes on is said with its waves.
     { text: state === "Changing" && rollout ? "" : gridWords({ ...grid, phases: {} }), bad: state === "Failed" },
-    { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.unitCount} units.` : "" },
+    { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.siteCount} sites.` : "" },
     { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },
     { text: rollout?.phase === "AwaitingApproval" ? `kubectl grid rollout approve ${grid.kind.toLowerCase()}/${grid.name} -n ${grid.namespace}` : "", code: true },
-    { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready units and ${grid.unlisted ?? 0} others.` : "" },
+    { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready sites and ${grid.unlisted ?? 0} others.` : "" },
   ]);
   drawRollout(part.rollout, rollout);
-  part.units.hidden = units.length === 0;
-  const ready = (unit) => unit.phase === "Ready";
-  table(part.units, `Units by the label ${grid.gridUniqKey}`, ["Unit", "Desired", "Ready", "Updated", "State"],
-    [...units.filter((unit) => !ready(unit)), ...units.filter(ready)].map((unit) => ({
-      key: unit.name, bad: !ready(unit),
-      cells: [{ text: unit.name, href: unitRoute(unit.name) }, unit.desired, unit.ready, unit.updated, unitState(unit)],
+  part.sites.hidden = sites.length === 0;
+  const ready = (site) => site.phase === "Ready";
+  table(part.sites, `Sites by the label ${grid.gridUniqKey}`, ["Site", "Desired", "Ready", "Updated", "State"],
+    [...sites.filter((site) => !ready(site)), ...sites.filter(ready)].map((site) => ({
+      key: site.name, bad: !ready(site),
+      cells: [{ text: site.name, href: siteRoute(site.name) }, site.desired, site.ready, site.updated, siteState(site)],
     })));
   return `${grid.kind} ${grid.namespace}/${grid.name}`;
 }

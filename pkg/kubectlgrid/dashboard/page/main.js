@@ -66,7 +66,7 @@ async function show() {
   drawChosen(wanted, detail);
   // An element that has moved has lost the focus; a tile may be a new one in another group.
   if (focused && focused !== document.body && document.activeElement === document.body) {
-    const again = focused.isConnected ? focused : focused.dataset.unit && $("map").querySelector(`[data-unit="${CSS.escape(focused.dataset.unit)}"]`);
+    const again = focused.isConnected ? focused : focused.dataset.site && $("map").querySelector(`[data-site="${CSS.escape(focused.dataset.site)}"]`);
     again?.focus({ preventScroll: true });
   }
   document.body.dataset.revision = overview.revision;

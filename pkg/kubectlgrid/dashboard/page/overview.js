@@ -1,17 +1,17 @@
-// Everything at a glance: what is not well, the units as a map, grids and Services.
+// Everything at a glance: what is not well, the sites as a map, grids and Services.
 
 import { attribute, h, keyed, table, text } from "./dom.js";
-import { gridRoute, serviceRoute, unitRoute } from "./routes.js";
+import { gridRoute, serviceRoute, siteRoute } from "./routes.js";
 
 const $ = (id) => document.getElementById(id);
 const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 
-const unitStates = ["Failed", "Unreachable", "Changing", "Ready", "Unused"];
-// Above this many units a tile has no room for a name.
+const siteStates = ["Failed", "Unreachable", "Changing", "Ready", "Unused"];
+// Above this many sites a tile has no room for a name.
 const namedTiles = 80;
 const listedProblems = 12;
 
-/** drawOverview shows an overview. Only what has the filter in its name is shown of units, Services and grids. */
+/** drawOverview shows an overview. Only what has the filter in its name is shown of sites, Services and grids. */
 export function drawOverview(overview, filter) {
   const named = (name) => name.toLowerCase().includes(filter.toLowerCase());
   text($("cluster"), overview.namespace ? `${overview.cluster}, namespace ${overview.namespace}` : overview.cluster);
@@ -20,7 +20,7 @@ export function drawOverview(overview, filter) {
   drawNotices(overview);
   drawFindings($("findings"), overview.findings);
   drawProblems(overview);
-  drawMap(overview, overview.map.units.filter((unit) => named(unit.name)));
+  drawMap(overview, overview.map.sites.filter((site) => named(site.name)));
   drawGrids(overview.grids.filter((grid) => named(`${grid.namespace}/${grid.name}`)));
   drawServices(overview.services.filter((service) => named(`${service.namespace}/${service.name}`)));
 }
@@ -39,14 +39,14 @@ function drawKeys({ keys, map }) {
 
 function summary({ map, services, grids, sources }) {
   const known = (...names) => names.every((name) => sources.every((source) => source.resource !== name || source.known));
-  const states = unitStates.map((state) => [state, map.units.filter((unit) => unit.state === state).length])
+  const states = siteStates.map((state) => [state, map.sites.filter((site) => site.state === state).length])
     .filter(([, n]) => n > 0).map(([state, n]) => `${n.toLocaleString("en")} ${state.toLowerCase()}`);
   const sick = (all) => {
     const n = all.filter((one) => !one.healthy).length;
     return n === 0 ? "" : `, ${n.toLocaleString("en")} not well`;
   };
-  const none = known("nodes") ? "No units" : "The units are not known";
-  const parts = [states.length > 0 ? `${count(map.units.length, "unit")}: ${states.join(", ")}` : none];
+  const none = known("nodes") ? "No sites" : "The sites are not known";
+  const parts = [states.length > 0 ? `${count(map.sites.length, "site")}: ${states.join(", ")}` : none];
   // What nodes see of Services follows from all three.
   parts.push(known("nodes", "services", "endpointslices") ? count(services.length, "Service") + sick(services)
     : "Who sees which Services is not known");
@@ -86,11 +86,11 @@ export function drawFindings(place, findings = []) {
 
 const serviceWords = {
   Invalid: () => "the annotation does not parse, so that no node sees any endpoint",
-  Lacking: (s) => `${s.without} of ${count(s.units, "unit")} without a ready endpoint`,
+  Lacking: (s) => `${s.without} of ${count(s.sites, "site")} without a ready endpoint`,
   Failing: () => "on some nodes it does not stay in its site",
   Hidden: () => "no node sees some of its ready endpoints",
   Empty: () => "no endpoint is ready",
-  Closed: (s) => (s.units > 0 ? `closed over ${count(s.units, "unit")}` : "governed, but no node is in a unit"),
+  Closed: (s) => (s.sites > 0 ? `closed over ${count(s.sites, "site")}` : "governed, but no node is in a site"),
   Open: () => "open: every node sees all endpoints",
 };
 
@@ -102,8 +102,8 @@ export function gridWords(grid) {
 
 function drawProblems({ map, services, grids }) {
   const all = [
-    ...map.units.filter((unit) => unit.state === "Failed" || unit.state === "Unreachable").map((unit) => ({
-      href: unitRoute(unit.name), name: `Unit ${unit.name}`, why: `${unit.state.toLowerCase()}: ${unit.problem}`,
+    ...map.sites.filter((site) => site.state === "Failed" || site.state === "Unreachable").map((site) => ({
+      href: siteRoute(site.name), name: `Site ${site.name}`, why: `${site.state.toLowerCase()}: ${site.problem}`,
     })),
     ...services.filter((service) => !service.healthy).map((service) => ({
       href: serviceRoute(service), name: `Service ${service.namespace}/${service.name}`, why: serviceWords[service.state](service),
@@ -113,8 +113,8 @@ function drawProblems({ map, services, grids }) {
     })),
   ];
   // Of each kind some, so that many of one kind do not hide the others.
-  const shown = all.length <= listedProblems ? all : ["Unit ", "Service ", ""].flatMap((prefix) => all.filter((p) =>
-    prefix ? p.name.startsWith(prefix) : !/^(Unit|Service) /.test(p.name)).slice(0, listedProblems / 3));
+  const shown = all.length <= listedProblems ? all : ["Site ", "Service ", ""].flatMap((prefix) => all.filter((p) =>
+    prefix ? p.name.startsWith(prefix) : !/^(Site|Service) /.test(p.name)).slice(0, listedProblems / 3));
   $("problems").hidden = all.length === 0;
   keyed($("problem-list"), shown, (p) => p.href, () => h("li", {}, h("a"), h("span")), (item, p) => {
     attribute(item.firstElementChild, "href", p.href);
@@ -125,41 +125,41 @@ function drawProblems({ map, services, grids }) {
   text($("more-problems"), `And ${(all.length - shown.length).toLocaleString("en")} more, which come first below.`);
 }
 
-function drawMap({ map, sources }, units) {
-  $("units").hidden = false;
-  let note = map.key ? "" : "No label divides the nodes into units.";
+function drawMap({ map, sources }, sites) {
+  $("sites").hidden = false;
+  let note = map.key ? "" : "No label divides the nodes into sites.";
   if (sources.some((source) => source.resource === "nodes" && !source.known)) {
-    note = "Nodes cannot be read: the units are those that grids have, if you may read these.";
+    note = "Nodes cannot be read: the sites are those that grids have, if you may read these.";
   }
-  if (map.nodesWithoutUnit > 0 && map.key) note = `${count(map.nodesWithoutUnit, "node")} without the label ${map.key}.`;
-  text($("units-note"), note);
-  attribute($("map"), "data-dense", units.length > namedTiles);
-  const groups = unitStates.map((state) => ({ state, units: units.filter((unit) => unit.state === state) }))
-    .filter((group) => group.units.length > 0);
+  if (map.nodesWithoutSite > 0 && map.key) note = `${count(map.nodesWithoutSite, "node")} without the label ${map.key}.`;
+  text($("sites-note"), note);
+  attribute($("map"), "data-dense", sites.length > namedTiles);
+  const groups = siteStates.map((state) => ({ state, sites: sites.filter((site) => site.state === state) }))
+    .filter((group) => group.sites.length > 0);
   keyed($("map"), groups, (group) => group.state,
     (group) => h("div", { class: "group" }, h("h3", { id: `group-${group.state}` }),
       h("ul", { class: "tiles", "aria-labelledby": `group-${group.state}` })),
     (element, group) => {
-      text(element.firstElementChild, `${group.state} (${group.units.length.toLocaleString("en")})`);
-      keyed(element.lastElementChild, group.units, (unit) => unit.name, newTile, drawTile);
+      text(element.firstElementChild, `${group.state} (${group.sites.length.toLocaleString("en")})`);
+      keyed(element.lastElementChild, group.sites, (site) => site.name, newTile, drawTile);
     });
   // One tile is in the order of the Tab key; the arrow keys lead to the others.
   if (!$("map").querySelector("a[tabindex='0']")) $("map").querySelector("a")?.setAttribute("tabindex", "0");
 }
 
-function newTile(unit) {
-  return h("li", {}, h("a", { href: unitRoute(unit.name), tabindex: -1, "data-unit": unit.name },
-    h("span", { class: "name" }, unit.name), " ", h("span", { class: "nodes" }), h("span", { class: "read-out" })));
+function newTile(site) {
+  return h("li", {}, h("a", { href: siteRoute(site.name), tabindex: -1, "data-site": site.name },
+    h("span", { class: "name" }, site.name), " ", h("span", { class: "nodes" }), h("span", { class: "read-out" })));
 }
 
-function drawTile(item, unit) {
+function drawTile(item, site) {
   const link = item.firstElementChild;
   const [, nodes, words] = link.children;
-  const more = [unit.state.toLowerCase()];
-  if (unit.problems > 0) more.push(count(unit.problems, "problem"), unit.problem);
-  attribute(link, "data-state", unit.state);
-  attribute(link, "title", [unit.name, count(unit.nodes, "node"), ...more].join("\n"));
-  text(nodes, count(unit.nodes, "node"));
+  const more = [site.state.toLowerCase()];
+  if (site.problems > 0) more.push(count(site.problems, "problem"), site.problem);
+  attribute(link, "data-state", site.state);
+  attribute(link, "title", [site.name, count(site.nodes, "node"), ...more].join("\n"));
+  text(nodes, count(site.nodes, "node"));
   text(words, `, ${more.join(", ")}`); // what can be seen by the colour and the sign
 }
 
@@ -226,10 +226,10 @@ export function drawRollout(place, rollout) {
       const [name, bar, numbers] = item.children;
       attribute(item, "data-state", wave.state);
       text(name, `${wave.name}: ${wave.state}`);
-      attribute(bar, "aria-label", `Units of wave ${wave.name} that are updated`);
-      attribute(bar, "max", Math.max(wave.units, 1));
+      attribute(bar, "aria-label", `Sites of wave ${wave.name} that are updated`);
+      attribute(bar, "max", Math.max(wave.sites, 1));
       attribute(bar, "value", wave.updated);
-      text(numbers, `${wave.updated} of ${count(wave.units, "unit")} updated, ${wave.ready} ready, ${wave.proven ?? 0} proven, ${wave.failed} failed, ${wave.suspects ?? 0} suspects, ${wave.deferred} deferred`);
+      text(numbers, `${wave.updated} of ${count(wave.sites, "site")} updated, ${wave.ready} ready, ${wave.proven ?? 0} proven, ${wave.failed} failed, ${wave.suspects ?? 0} suspects, ${wave.deferred} deferred`);
     });
 }
 

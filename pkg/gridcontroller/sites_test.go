@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestUnits(t *testing.T) {
+func TestSites(t *testing.T) {
 	u := newNodes()
 	node := func(labels map[string]string) *nodeState { return &nodeState{labels: labels} }
 	u.note("n1", node(map[string]string{"zone1": "east"}))
 	u.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(u.unitsOf(key))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(u.sitesOf(key))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -44,15 +44,15 @@ func TestUnits(t *testing.T) {
 	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
 	changes("[rack]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
-	// A unit is silent when its last node is.
-	lost := func(unit string) *nodeState {
-		return &nodeState{labels: map[string]string{"zone1": unit}, lost: true}
+	// A site is silent when its last node is.
+	lost := func(site string) *nodeState {
+		return &nodeState{labels: map[string]string{"zone1": site}, lost: true}
 	}
 	silent := func(want string) {
 		t.Helper()
-		units := u.unitsOf("zone1")
-		names := slices.DeleteFunc(slices.Sorted(maps.Keys(units)), func(unit string) bool {
-			_, all, _ := units.silent(unit)
+		sites := u.sitesOf("zone1")
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
+			_, all, _ := sites.silent(site)
 			return !all
 		})
 		if got := fmt.Sprint(names); got != want {

@@ -21,48 +21,48 @@ const kubectlGrace = 10 * time.Second
 
 func newLogsCommand(c *command) *cobra.Command {
 	check := false
-	cmd := newUnitCommand(c, &cobra.Command{
-		Use:   "logs KIND/NAME --unit UNIT [--check] [-- KUBECTL-FLAGS]",
+	cmd := newSiteCommand(c, &cobra.Command{
+		Use:   "logs KIND/NAME --site SITE [--check] [-- KUBECTL-FLAGS]",
 		Short: "Print the logs of a pod of a site's workload, or of its check",
 		Long: "Runs kubectl logs on a pod of a site's workload, a ready one if there is one; with --check on the\n" +
 			"Job by which the site was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
 			"exit code is that of kubectl.",
-		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f\n" +
-			"  kubectl grid logs dg/echo --unit lyon --check",
+		Example: "  kubectl grid logs dg/echo --site lyon -- --tail=20 -f\n" +
+			"  kubectl grid logs dg/echo --site lyon --check",
 	}, func(pod string, after []string) []string {
 		return append([]string{"logs", pod}, after...)
-	}, func(ctx context.Context, g *rollout.Grid, unit string) (string, error) {
+	}, func(ctx context.Context, g *rollout.Grid, site string) (string, error) {
 		if !check {
-			return c.pod(ctx, g, unit)
+			return c.pod(ctx, g, site)
 		}
-		job, err := g.Check(ctx, unit)
+		job, err := g.Check(ctx, site)
 		return "job/" + job, err
 	})
 	cmd.Flags().BoolVar(&check, "check", false, "The logs of the site's last check")
 	return cmd
 }
 
-// pod is the pod of a unit's workload that a command is about, as kubectl names it.
-func (c *command) pod(ctx context.Context, g *rollout.Grid, unit string) (string, error) {
-	pods, err := g.Pods(ctx, unit)
+// pod is the pod of a site's workload that a command is about, as kubectl names it.
+func (c *command) pod(ctx context.Context, g *rollout.Grid, site string) (string, error) {
+	pods, err := g.Pods(ctx, site)
 	if err != nil {
 		return "", err
 	}
 	if len(pods) > 1 {
-		fmt.Fprintf(c.stderr, "Unit %s has %d pods; this is %s.\n", unit, len(pods), pods[0])
+		fmt.Fprintf(c.stderr, "Site %s has %d pods; this is %s.\n", site, len(pods), pods[0])
 	}
 	return "pod/" + pods[0], nil
 }
 
 func newExecCommand(c *command) *cobra.Command {
 	container, stdin, tty := "", false, false
-	cmd := newUnitCommand(c, &cobra.Command{
-		Use:   "exec KIND/NAME --unit UNIT [-it] -- COMMAND [ARGUMENTS]",
+	cmd := newSiteCommand(c, &cobra.Command{
+		Use:   "exec KIND/NAME --site SITE [-it] -- COMMAND [ARGUMENTS]",
 		Short: "Run a command in a pod of a site's workload",
 		Long: "Runs kubectl exec on a pod of a site's workload, a ready one if there is one. What follows -- is\n" +
 			"the command. The exit code is that of kubectl, which is that of the command.",
-		Example: "  kubectl grid exec dg/echo --unit lyon -- hostname\n" +
-			"  kubectl grid exec dg/echo --unit lyon -it -- sh",
+		Example: "  kubectl grid exec dg/echo --site lyon -- hostname\n" +
+			"  kubectl grid exec dg/echo --site lyon -it -- sh",
 	}, func(pod string, after []string) []string {
 		arguments := []string{"exec", pod}
 		if container != "" {
@@ -93,13 +93,13 @@ func newExecCommand(c *command) *cobra.Command {
 	return cmd
 }
 
-// newUnitCommand makes a command that runs kubectl on what find returns of a unit, such as a pod of its workload.
+// newSiteCommand makes a command that runs kubectl on what find returns of a site, such as a pod of its workload.
 // arguments returns those for kubectl; after is what follows -- on the command line.
-func newUnitCommand(
+func newSiteCommand(
 	c *command, cmd *cobra.Command, arguments func(found string, after []string) []string,
-	find func(ctx context.Context, g *rollout.Grid, unit string) (string, error),
+	find func(ctx context.Context, g *rollout.Grid, site string) (string, error),
 ) *cobra.Command {
-	unit := ""
+	site := ""
 	var name rollout.Name
 	var after []string
 	cmd.ValidArgsFunction = complete(c.gridArguments)
@@ -118,8 +118,8 @@ func newUnitCommand(
 		switch {
 		case len(more) > 0:
 			return fmt.Errorf("too many arguments: %s; what is for kubectl follows --", strings.Join(more, " "))
-		case unit == "":
-			return errors.New("name a unit: --unit")
+		case site == "":
+			return errors.New("name a site: --site")
 		}
 		return nil
 	})
@@ -128,14 +128,14 @@ func newUnitCommand(
 		if err != nil {
 			return err
 		}
-		found, err := find(cmd.Context(), g, unit)
+		found, err := find(cmd.Context(), g, site)
 		if err != nil {
 			return err
 		}
 		connection := append(kubectlFlags(cmd.InheritedFlags()), "--namespace="+g.Object.GetNamespace())
 		return c.kubectl(cmd, append(connection, arguments(found, after)...))
 	}
-	cmd.Flags().StringVar(&unit, "unit", "", "The site")
+	cmd.Flags().StringVar(&site, "site", "", "The site")
 	return cmd
 }
 

@@ -21,13 +21,13 @@ import (
 // webSpec is a spec of the grid web.
 func webSpec(image, more string) string {
 	return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid,
-		metadata: {namespace: shop, name: web, uid: u1}, spec: {gridUniqKey: zone1, unitLabel: true,
+		metadata: {namespace: shop, name: web, uid: u1}, spec: {gridUniqKey: zone1, siteLabel: true,
 		%s template: {selector: {matchLabels: {app: x}},
 		template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: %s}]}}}}}`, more, image)
 }
 
-// applied is a cluster in which a grid is applied to the units, after which something else happens to its children.
-func applied(t *testing.T, manifest string, then func(api client.Client), units ...string) Source {
+// applied is a cluster in which a grid is applied to the sites, after which something else happens to its children.
+func applied(t *testing.T, manifest string, then func(api client.Client), sites ...string) Source {
 	t.Helper()
 	all := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
@@ -46,14 +46,14 @@ func applied(t *testing.T, manifest string, then func(api client.Client), units 
 	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
 	s := Source{API: api, Nodes: map[string]topology.Labels{}}
 	templates := gridchild.NewTemplates(&grid.Spec, gridchild.Context{})
-	for _, unit := range units {
-		s.Nodes["node-"+unit] = topology.Labels{"zone1": unit}
-		template, err := templates.Of(unit)
+	for _, site := range sites {
+		s.Nodes["node-"+site] = topology.Labels{"zone1": site}
+		template, err := templates.Of(site)
 		if err != nil {
 			t.Fatal(err)
 		}
-		child, err := gridchild.OfUnit(gridchild.OwnerOf(v1.DeploymentGridKind, grid), unit,
-			"web-"+unit, template)
+		child, err := gridchild.OfSite(gridchild.OwnerOf(v1.DeploymentGridKind, grid), site,
+			"web-"+site, template)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func applied(t *testing.T, manifest string, then func(api client.Client), units 
 	return s
 }
 
-// someone patches the workload of the unit z.
+// someone patches the workload of the site z.
 func someone(t *testing.T, patch string) func(client.Client) {
 	t.Helper()
 	return func(api client.Client) {
@@ -84,10 +84,10 @@ func someone(t *testing.T, patch string) func(client.Client) {
 	}
 }
 
-// TestNoUnitHides: a unit is answered for by another one only if it has the same now and gets the same.
-func TestNoUnitHides(t *testing.T) {
+// TestNoSiteHides: a site is answered for by another one only if it has the same now and gets the same.
+func TestNoSiteHides(t *testing.T) {
 	t.Parallel()
-	units := []string{"a", "b", "c", "z"}
+	sites := []string{"a", "b", "c", "z"}
 	one, two := webSpec("one", ""), webSpec("two", "")
 	for name, c := range map[string]struct {
 		before, after string
@@ -96,10 +96,10 @@ func TestNoUnitHides(t *testing.T) {
 	}{
 		"nothing": {one, one, nil, "default: a b c z"},
 		"all":     {one, two, nil, "default: a b c z"},
-		"an override goes": {webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), two, nil,
-			"default: a b c; default: z the template does not set replicas any more, so each unit keeps the number " +
+		"an override goes": {webSpec("one", "overrides: [{name: big, sites: {names: [z]}, replicas: 50}],"), two, nil,
+			"default: a b c; default: z the template does not set replicas any more, so each site keeps the number " +
 				"it has: 50 here"},
-		"an override comes": {one, webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), nil,
+		"an override comes": {one, webSpec("one", "overrides: [{name: big, sites: {names: [z]}, replicas: 50}],"), nil,
 			"default: a b c; default big: z"},
 		"another template that is the same": {one, webSpec("one", "templates: {z: other}, templatePool: {other: {"+
 			"selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+
@@ -107,12 +107,12 @@ func TestNoUnitHides(t *testing.T) {
 		"drift":         {one, two, someone(t, `{"spec":{"minReadySeconds":7}}`), "default: a b c; default: z"},
 		"an autoscaler": {one, two, someone(t, `{"spec":{"replicas":7}}`), "default: a b c z"},
 		"an autoscaler that is to stop": {
-			one, webSpec("one", "overrides: [{name: all, units: {names: ['*']}, replicas: 2}],"),
+			one, webSpec("one", "overrides: [{name: all, sites: {names: ['*']}, replicas: 2}],"),
 			someone(t, `{"spec":{"replicas":7}}`), "default all: a b c; default all: z"},
 		"what the Deployment's controller notes": {one, two,
 			someone(t, `{"metadata":{"annotations":{"deployment.kubernetes.io/revision":"7"}},
 				"status":{"replicas":7}}`), "default: a b c z"},
-		"a unit that is held": {one, two,
+		"a site that is held": {one, two,
 			someone(t, `{"metadata":{"annotations":{"superedge.io/hold":"works"}}}`),
 			"default: a b c; default: z the annotation superedge.io/hold keeps it as it is: works"},
 		"a workload without an owner": {one, two, someone(t, `{"metadata":{"ownerReferences":null}}`),
@@ -121,7 +121,7 @@ func TestNoUnitHides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answers, err := applied(t, c.before, c.then, units...).Compare(t.Context(), object(t, c.after))
+			answers, err := applied(t, c.before, c.then, sites...).Compare(t.Context(), object(t, c.after))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +131,7 @@ func TestNoUnitHides(t *testing.T) {
 					t.Errorf("refused: %s", a.Refused)
 				}
 				got = append(got, strings.Join(append([]string{a.Template}, a.Overrides...), " ")+": "+
-					strings.Join(append(a.Units, a.Notes...), " "))
+					strings.Join(append(a.Sites, a.Notes...), " "))
 			}
 			if got := strings.Join(got, "; "); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
@@ -140,7 +140,7 @@ func TestNoUnitHides(t *testing.T) {
 	}
 }
 
-// TestDiffKnowsTheRevision: units that labels of nodes give an override to, and a revision that an older controller has
+// TestDiffKnowsTheRevision: sites that labels of nodes give an override to, and a revision that an older controller has
 // named, are no differences.
 func TestDiffKnowsTheRevision(t *testing.T) {
 	t.Parallel()
@@ -148,7 +148,7 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			manifest := webSpec("one", rollout+
-				"overrides: [{name: big, units: {nodeSelector: {matchLabels: {size: big}}}, images: {c: two}}],")
+				"overrides: [{name: big, sites: {nodeSelector: {matchLabels: {size: big}}}, images: {c: two}}],")
 			s := applied(t, manifest, func(api client.Client) {
 				grid := &v1.DeploymentGrid{}
 				if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, grid); err != nil {

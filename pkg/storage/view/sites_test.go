@@ -26,26 +26,26 @@ import (
 // soon is what tests wait with for another goroutine.
 var soon = await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}
 
-// use is what a unit is served from, until release is called.
-func use(t *testing.T, s *storagetest.Node, unit string) (h *history.History, release func()) {
+// use is what a site is served from, until release is called.
+func use(t *testing.T, s *storagetest.Node, site string) (h *history.History, release func()) {
 	t.Helper()
-	h, release, err := s.Units.History(unit)
+	h, release, err := s.Sites.History(site)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h, release
 }
 
-// unitHistory is what a unit is served from, until the test ends.
-func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.History {
+// siteHistory is what a site is served from, until the test ends.
+func siteHistory(t *testing.T, s *storagetest.Node, site string) *history.History {
 	t.Helper()
-	h, release := use(t, s, unit)
+	h, release := use(t, s, site)
 	t.Cleanup(release)
 	return h
 }
 
-// TestUnitView: what a named unit sees, and that an empty one, or one without nodes, sees nothing.
-func TestUnitView(t *testing.T) {
+// TestSiteView: what a named site sees, and that an empty one, or one without nodes, sees nothing.
+func TestSiteView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	for name, keys := range map[string]string{
 		"free": "", "strict": `["zone"]`, "ordered": `["rack","zone","*"]`, "broken": `zone`,
@@ -53,24 +53,24 @@ func TestUnitView(t *testing.T) {
 		s.Services().Apply(wiretest.Service(name, keys))
 		s.EndpointSlices().Apply(wiretest.Slice(name+"-1", name, "node-a2", "node-b1", "node-b2"))
 	}
-	expect := func(unit, service, want string) {
+	expect := func(site, service, want string) {
 		t.Helper()
-		if got := nodesShown(t, unitHistory(t, s, unit), service+"-1"); got != want {
-			t.Errorf("unit %q, %s: got %q, want %q", unit, service, got, want)
+		if got := nodesShown(t, siteHistory(t, s, site), service+"-1"); got != want {
+			t.Errorf("site %q, %s: got %q, want %q", site, service, got, want)
 		}
 	}
 	all := "node-a2,node-b1,node-b2"
-	for _, unit := range []string{"a", "b", "c", ""} {
-		want := map[string]string{"a": "node-a2", "b": "node-b1,node-b2"}[unit]
-		expect(unit, "free", all)
-		expect(unit, "strict", want)
-		expect(unit, "ordered", want)
-		expect(unit, "broken", "")
+	for _, site := range []string{"a", "b", "c", ""} {
+		want := map[string]string{"a": "node-a2", "b": "node-b1,node-b2"}[site]
+		expect(site, "free", all)
+		expect(site, "strict", want)
+		expect(site, "ordered", want)
+		expect(site, "broken", "")
 	}
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a2" {
 		t.Errorf("this node sees %q", got)
 	}
-	// A node that moves into a unit that had no nodes, which is then like any other.
+	// A node that moves into a site that had no nodes, which is then like any other.
 	s.NodeLabels().Apply(wiretest.Node("node-b2", "c"))
 	expect("c", "strict", "node-b2")
 	expect("b", "strict", "node-b1")
@@ -86,11 +86,11 @@ func TestUnitView(t *testing.T) {
 	expect("b", "strict", "node-b1")
 }
 
-// TestUnitViewIsWatched: every change of the upstream's reaches it, with revisions of its own.
-func TestUnitViewIsWatched(t *testing.T) {
+// TestSiteViewIsWatched: every change of the upstream's reaches it, with revisions of its own.
+func TestSiteViewIsWatched(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(wiretest.Service("first", `["zone"]`)) // without a key in use no unit has nodes
-	h := unitHistory(t, s, "b")
+	s.Services().Apply(wiretest.Service("first", `["zone"]`)) // without a key in use no site has nodes
+	h := siteHistory(t, s, "b")
 	if h.Revision() <= s.History.Revision() {
 		t.Error("a client of this node's view could resume in the other one")
 	}
@@ -103,23 +103,23 @@ func TestUnitViewIsWatched(t *testing.T) {
 	expectTold(t, "it comes and goes", []string{"ADDED svc-1", "DELETED svc-1"}, cursor)
 }
 
-// TestUnitsWithoutANodeShareAView: however many names clients ask for, they cost one View.
-func TestUnitsWithoutANodeShareAView(t *testing.T) {
+// TestSitesWithoutANodeShareAView: however many names clients ask for, they cost one View.
+func TestSitesWithoutANodeShareAView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 	s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-a2", "node-b1"))
-	nobodys := unitHistory(t, s, "")
-	for i := range 3 * view.MaxUnits {
-		if unitHistory(t, s, fmt.Sprint("nobodys-", i)) != nobodys {
-			t.Fatalf("unit %d has a View of its own", i)
+	nobodys := siteHistory(t, s, "")
+	for i := range 3 * view.MaxSites {
+		if siteHistory(t, s, fmt.Sprint("nobodys-", i)) != nobodys {
+			t.Fatalf("site %d has a View of its own", i)
 		}
 	}
-	if n := s.Units.Len(); n != 1 {
+	if n := s.Sites.Len(); n != 1 {
 		t.Errorf("%d Views", n)
 	}
-	a, b := unitHistory(t, s, "a"), unitHistory(t, s, "b")
-	if a == nobodys || b == nobodys || a == b || s.Units.Len() != 3 {
-		t.Errorf("units with nodes have no Views of their own; there are %d", s.Units.Len())
+	a, b := siteHistory(t, s, "a"), siteHistory(t, s, "b")
+	if a == nobodys || b == nobodys || a == b || s.Sites.Len() != 3 {
+		t.Errorf("sites with nodes have no Views of their own; there are %d", s.Sites.Len())
 	}
 	if got := nodesShown(t, nobodys, "strict-1"); got != "" {
 		t.Errorf("nobody sees %s", got)
@@ -148,9 +148,9 @@ func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
 	}
 }
 
-// TestTheFirstNodeOfAUnit ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a
+// TestTheFirstNodeOfASite ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a
 // topology key that comes into use.
-func TestTheFirstNodeOfAUnit(t *testing.T) {
+func TestTheFirstNodeOfASite(t *testing.T) {
 	for what, comes := range map[string]func(*storagetest.Node){
 		"a label": func(s *storagetest.Node) { s.NodeLabels().Apply(wiretest.Node("node-b2", "new")) },
 		"a node":  func(s *storagetest.Node) { s.NodeLabels().Apply(wiretest.Node("node-new", "new")) },
@@ -166,14 +166,14 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})
 		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 		s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-b2", "node-new"))
-		nobodys := unitHistory(t, s, "new")
-		other := unitHistory(t, s, "a")
+		nobodys := siteHistory(t, s, "new")
+		other := siteHistory(t, s, "a")
 		cursor, otherCursor := watchNow(t, nobodys), watchNow(t, other)
 
-		// That another unit has one more node is no concern of theirs.
+		// That another site has one more node is no concern of theirs.
 		s.NodeLabels().Apply(wiretest.Node("node-more", "a"))
 		if events, changed, err := cursor.Next(10); err != nil || len(events) > 0 || changed == nil ||
-			unitHistory(t, s, "new") != nobodys {
+			siteHistory(t, s, "new") != nobodys {
 			t.Fatalf("%s: before it comes: %v, %v", what, events, err)
 		}
 		revision := nobodys.Revision()
@@ -182,9 +182,9 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 		if _, err := nobodys.Watch(served.EndpointSlices, revision); err == nil {
 			t.Errorf("%s: a watch of the View that ended", what)
 		}
-		now := unitHistory(t, s, "new")
+		now := siteHistory(t, s, "new")
 		if now == nobodys {
-			t.Fatalf("%s: the unit is still nobody's", what)
+			t.Fatalf("%s: the site is still nobody's", what)
 		}
 		want := "node-new"
 		if what == "a label" {
@@ -194,35 +194,35 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 			t.Errorf("%s: shows %q, want %q", what, got, want)
 		}
 		if _, err := now.Watch(served.EndpointSlices, revision); !errors.Is(err, history.ErrExpired) {
-			t.Errorf("%s: a client of Nobody's view could resume in the unit's: %v", what, err)
+			t.Errorf("%s: a client of Nobody's view could resume in the site's: %v", what, err)
 		}
 		if _, _, err := otherCursor.Next(10); err != nil {
-			t.Errorf("%s: a watch of another unit's view: %v", what, err)
+			t.Errorf("%s: a watch of another site's view: %v", what, err)
 		}
-		if unitHistory(t, s, "a") != other {
-			t.Errorf("%s: another unit has another View now", what)
+		if siteHistory(t, s, "a") != other {
+			t.Errorf("%s: another site has another View now", what)
 		}
 	}
 	s := syncedStore(t, storagetest.Options{})
-	nobodys := unitHistory(t, s, "b")
+	nobodys := siteHistory(t, s, "b")
 	cursor := watchNow(t, nobodys)
 	s.Services().Apply(wiretest.Service("first", `["zone"]`))
 	expectEnds(t, "a key comes into use", cursor)
 	s.EndpointSlices().Apply(wiretest.Slice("first-1", "first", "node-a1", "node-b2"))
-	if got := nodesShown(t, unitHistory(t, s, "b"), "first-1"); got != "node-b2" {
+	if got := nodesShown(t, siteHistory(t, s, "b"), "first-1"); got != "node-b2" {
 		t.Errorf("shows %q", got)
 	}
 }
 
-// TestTheLastNodeOfAUnit: its clients see that they have no endpoints any more; and one that was away meanwhile does
-// not resume in a history that never had the unit's endpoints, and so cannot tell that they are gone.
-func TestTheLastNodeOfAUnit(t *testing.T) {
+// TestTheLastNodeOfASite: its clients see that they have no endpoints any more; and one that was away meanwhile does
+// not resume in a history that never had the site's endpoints, and so cannot tell that they are gone.
+func TestTheLastNodeOfASite(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.NodeLabels().Apply(wiretest.Node("node-c1", "c"))
 	s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 	s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-c1"))
-	nobodys := unitHistory(t, s, "nobodys")
-	h := unitHistory(t, s, "c")
+	nobodys := siteHistory(t, s, "nobodys")
+	h := siteHistory(t, s, "c")
 	if got := nodesShown(t, h, "strict-1"); got != "node-c1" {
 		t.Fatalf("shows %q", got)
 	}
@@ -238,7 +238,7 @@ func TestTheLastNodeOfAUnit(t *testing.T) {
 		t.Fatalf("this shows nothing: nobody's revision is %d, the client's %d", nobodys.Revision(), seen)
 	}
 
-	now := unitHistory(t, s, "c")
+	now := siteHistory(t, s, "c")
 	if got := nodesShown(t, now, "strict-1"); got != "" {
 		t.Errorf("a new list shows %q", got)
 	}
@@ -258,46 +258,46 @@ func TestTheLastNodeOfAUnit(t *testing.T) {
 	t.Errorf("a client that knows node-c1's endpoint resumes from %d, and gets %v: it keeps the endpoint", seen, events)
 }
 
-// TestUnitsThatLostTheirNodes share the View of Nobody like others that have none, and do not end it for each other.
-func TestUnitsThatLostTheirNodes(t *testing.T) {
+// TestSitesThatLostTheirNodes share the View of Nobody like others that have none, and do not end it for each other.
+func TestSitesThatLostTheirNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})
 		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
-		ask := func(unit string) *history.History {
+		ask := func(site string) *history.History {
 			t.Helper()
-			h, release := use(t, s, unit)
+			h, release := use(t, s, site)
 			release()
 			return h
 		}
-		units := []string{"c", "d", "e"}
+		sites := []string{"c", "d", "e"}
 		own := map[string]*history.History{}
-		for _, unit := range units {
-			s.NodeLabels().Apply(wiretest.Node("node-"+unit, unit))
-			own[unit] = ask(unit)
+		for _, site := range sites {
+			s.NodeLabels().Apply(wiretest.Node("node-"+site, site))
+			own[site] = ask(site)
 		}
-		for _, unit := range units {
-			s.NodeLabels().Remove("", "node-"+unit)
+		for _, site := range sites {
+			s.NodeLabels().Remove("", "node-"+site)
 		}
 		// Their clients have gone, and come back after their Views went.
-		time.Sleep(view.UnitIdle + time.Second)
+		time.Sleep(view.SiteIdle + time.Second)
 		synctest.Wait()
-		if n := s.Units.Len(); n != 0 {
+		if n := s.Sites.Len(); n != 0 {
 			t.Fatalf("%d Views are left", n)
 		}
 		// Each may end the View of Nobody once, for what it knew; then it is one View.
 		for range 2 {
-			for _, unit := range append(units, "nobodys") {
-				if ask(unit) == own[unit] {
-					t.Errorf("unit %s gets a View that has ended", unit)
+			for _, site := range append(sites, "nobodys") {
+				if ask(site) == own[site] {
+					t.Errorf("site %s gets a View that has ended", site)
 				}
 			}
 		}
 		shared := ask("nobodys")
 		cursor := watchNow(t, shared)
 		for range 3 {
-			for _, unit := range units {
-				if h := ask(unit); h != shared {
-					t.Errorf("unit %s ends what the others watch", unit)
+			for _, site := range sites {
+				if h := ask(site); h != shared {
+					t.Errorf("site %s ends what the others watch", site)
 					shared = h
 				}
 			}
@@ -306,14 +306,14 @@ func TestUnitsThatLostTheirNodes(t *testing.T) {
 		if _, _, err := cursor.Next(10); err != nil {
 			t.Errorf("a client of Nobody: %v", err)
 		}
-		if n := s.Units.Len(); n != 1 {
+		if n := s.Sites.Len(); n != 1 {
 			t.Errorf("%d Views", n)
 		}
 	})
 }
 
-// unitViews are those of a store with as many units in use as there may be, "0" and so on, and a unit "one more".
-type unitViews struct {
+// siteViews are those of a store with as many sites in use as there may be, "0" and so on, and a site "one more".
+type siteViews struct {
 	*testing.T
 	*storagetest.Node
 
@@ -321,41 +321,41 @@ type unitViews struct {
 	releases  map[string]func()
 }
 
-func newUnitViews(t *testing.T) *unitViews {
+func newSiteViews(t *testing.T) *siteViews {
 	t.Helper()
-	u := &unitViews{t, syncedStore(t, storagetest.Options{}), map[string]*history.History{}, map[string]func(){}}
+	u := &siteViews{t, syncedStore(t, storagetest.Options{}), map[string]*history.History{}, map[string]func(){}}
 	u.Services().Apply(wiretest.Service("strict", `["zone"]`))
-	for i := range view.MaxUnits {
+	for i := range view.MaxSites {
 		u.NodeLabels().Apply(wiretest.Node(fmt.Sprint("node-", i), fmt.Sprint(i)))
 	}
 	u.NodeLabels().Apply(wiretest.Node("node-more", "one more"))
-	for i := range view.MaxUnits {
-		unit := fmt.Sprint(i)
-		u.histories[unit], u.releases[unit] = use(t, u.Node, unit)
+	for i := range view.MaxSites {
+		site := fmt.Sprint(i)
+		u.histories[site], u.releases[site] = use(t, u.Node, site)
 	}
 	return u
 }
 
-func (u *unitViews) expectReadable(unit string, want error) {
+func (u *siteViews) expectReadable(site string, want error) {
 	u.Helper()
-	if _, err := u.histories[unit].Readable(served.Services); !errors.Is(err, want) {
-		u.Errorf("unit %s: %v", unit, err)
+	if _, err := u.histories[site].Readable(served.Services); !errors.Is(err, want) {
+		u.Errorf("site %s: %v", site, err)
 	}
 }
 
-func (u *unitViews) expectLen(when string, want int) {
+func (u *siteViews) expectLen(when string, want int) {
 	u.Helper()
-	if n := u.Units.Len(); n != want {
+	if n := u.Sites.Len(); n != want {
 		u.Errorf("%s: %d Views, want %d", when, n, want)
 	}
 }
 
-// TestUnitViewsAreBounded in number: the one that nobody has used for the longest time makes room.
-func TestUnitViewsAreBounded(t *testing.T) {
+// TestSiteViewsAreBounded in number: the one that nobody has used for the longest time makes room.
+func TestSiteViewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUnitViews(t)
-		for _, unit := range []string{"one more", "nobodys"} {
-			if h, _, err := u.Units.History(unit); !errors.Is(err, view.ErrTooManyUnits) || h != nil {
+		u := newSiteViews(t)
+		for _, site := range []string{"one more", "nobodys"} {
+			if h, _, err := u.Sites.History(site); !errors.Is(err, view.ErrTooManySites) || h != nil {
 				t.Errorf("got %v %v", h, err)
 			}
 		}
@@ -367,7 +367,7 @@ func TestUnitViewsAreBounded(t *testing.T) {
 		time.Sleep(time.Second)
 		u.releases["1"]()
 		_, releaseMore := use(t, u.Node, "one more")
-		u.expectLen("with one more", view.MaxUnits)
+		u.expectLen("with one more", view.MaxSites)
 		u.expectReadable("2", served.ErrNotReady)
 		if got, release := use(t, u.Node, "1"); got != u.histories["1"] {
 			t.Error("it is not the one that was not used for the longest time")
@@ -382,16 +382,16 @@ func TestUnitViewsAreBounded(t *testing.T) {
 	})
 }
 
-// TestIdleUnitViewsAreDropped, but not those that are in use, or that were used just before.
-func TestIdleUnitViewsAreDropped(t *testing.T) {
+// TestIdleSiteViewsAreDropped, but not those that are in use, or that were used just before.
+func TestIdleSiteViewsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUnitViews(t)
+		u := newSiteViews(t)
 		again, release := use(t, u.Node, "0")
 		for _, release := range u.releases {
 			release()
 		}
-		time.Sleep(view.UnitIdle - time.Second)
-		u.expectLen("before the time", view.MaxUnits)
+		time.Sleep(view.SiteIdle - time.Second)
+		u.expectLen("before the time", view.MaxSites)
 		_, releaseFive := use(t, u.Node, "5")
 		releaseFive()
 		time.Sleep(2 * time.Second)
@@ -400,18 +400,18 @@ func TestIdleUnitViewsAreDropped(t *testing.T) {
 		if u.histories["0"] != again {
 			t.Errorf("got %v", again)
 		}
-		for unit, want := range map[string]error{"0": nil, "5": nil, "6": served.ErrNotReady} {
-			u.expectReadable(unit, want)
+		for site, want := range map[string]error{"0": nil, "5": nil, "6": served.ErrNotReady} {
+			u.expectReadable(site, want)
 		}
 		release()
-		time.Sleep(view.UnitIdle + time.Second)
+		time.Sleep(view.SiteIdle + time.Second)
 		synctest.Wait()
 		u.expectLen("in the end", 0)
 	})
 }
 
-// TestUnitViewsAtOnce: requests for the same unit and for others at one time, while its nodes come and go.
-func TestUnitViewsAtOnce(t *testing.T) {
+// TestSiteViewsAtOnce: requests for the same site and for others at one time, while its nodes come and go.
+func TestSiteViewsAtOnce(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 	s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-a2", "node-b1", "node-c1"))
@@ -426,7 +426,7 @@ func TestUnitViewsAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				h, release, err := s.Units.History([]string{"a", "b", "c", ""}[random.IntN(4)])
+				h, release, err := s.Sites.History([]string{"a", "b", "c", ""}[random.IntN(4)])
 				if err != nil {
 					t.Error(err)
 					return
@@ -446,16 +446,16 @@ func TestUnitViewsAtOnce(t *testing.T) {
 	close(done)
 	askers.Wait()
 	s.NodeLabels().Apply(wiretest.Node("node-c1", "c"))
-	for unit, want := range map[string]string{"a": "node-a2", "b": "node-b1", "c": "node-c1", "": ""} {
-		if got := nodesShown(t, unitHistory(t, s, unit), "strict-1"); got != want {
-			t.Errorf("unit %q: got %q, want %q", unit, got, want)
+	for site, want := range map[string]string{"a": "node-a2", "b": "node-b1", "c": "node-c1", "": ""} {
+		if got := nodesShown(t, siteHistory(t, s, site), "strict-1"); got != want {
+			t.Errorf("site %q: got %q, want %q", site, got, want)
 		}
 	}
 }
 
-// unitWorld is a store to which anything happens, and Views of units: those that were there early, and those that
+// siteWorld is a store to which anything happens, and Views of sites: those that were there early, and those that
 // clients have.
-type unitWorld struct {
+type siteWorld struct {
 	*testing.T
 	*storagetest.Node
 
@@ -464,12 +464,12 @@ type unitWorld struct {
 	early, asked map[string]*history.History
 }
 
-func (w *unitWorld) pick(from ...string) string { return pick(w.random, from...) }
+func (w *siteWorld) pick(from ...string) string { return pick(w.random, from...) }
 
-// newView makes the View of a unit, beside those that Units makes.
-func (w *unitWorld) newView(unit string) *history.History {
+// newView makes the View of a site, beside those that Sites makes.
+func (w *siteWorld) newView(site string) *history.History {
 	v := view.New(view.Options{
-		Facts: w.Facts, Viewer: view.Unit(unit), KeepKubernetesEndpoint: true,
+		Facts: w.Facts, Viewer: view.Site(site), KeepKubernetesEndpoint: true,
 		History: history.Options{Revisions: history.NewRevisions(1000)},
 	})
 	w.Cleanup(v.Close)
@@ -479,7 +479,7 @@ func (w *unitWorld) newView(unit string) *history.History {
 var nodesOfOthers = []string{"node-a2", "node-b1", "node-b2"}
 
 // step changes something.
-func (w *unitWorld) step() {
+func (w *siteWorld) step() {
 	switch w.random.IntN(6) {
 	case 0:
 		w.NodeLabels().Apply(wiretest.Node(w.pick(nodesOfOthers...), w.pick("a", "b", "c")))
@@ -499,21 +499,21 @@ func (w *unitWorld) step() {
 	}
 }
 
-// expectConverged: all Views of a unit show the same, and so does a node that carries that value of every key, if there
+// expectConverged: all Views of a site show the same, and so does a node that carries that value of every key, if there
 // is such a node.
-func (w *unitWorld) expectConverged(unit string) {
+func (w *siteWorld) expectConverged(site string) {
 	w.Helper()
-	fresh := w.newView(unit)
+	fresh := w.newView(site)
 	for _, r := range servedHere {
 		want := shownTable(w.T, fresh, r)
-		if got := shownTable(w.T, w.early[unit], r); !slices.Equal(got, want) {
-			w.Fatalf("%s unit %s: %s:\ngot  %q\nwant %q", w.what, unit, r.Resource, got, want)
+		if got := shownTable(w.T, w.early[site], r); !slices.Equal(got, want) {
+			w.Fatalf("%s site %s: %s:\ngot  %q\nwant %q", w.what, site, r.Resource, got, want)
 		}
-		// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
+		// A View that was Nobody's when it was asked for ends when the site gets a node, soon.
 		soon.UntilQuiet(w.T, func() string {
-			objects, _, err := w.asked[unit].List(r, "", 0)
+			objects, _, err := w.asked[site].List(r, "", 0)
 			if err != nil {
-				w.asked[unit] = unitHistory(w.T, w.Node, unit)
+				w.asked[site] = siteHistory(w.T, w.Node, site)
 				return err.Error()
 			}
 			var got []string
@@ -523,30 +523,30 @@ func (w *unitWorld) expectConverged(unit string) {
 			if slices.Equal(got, want) {
 				return ""
 			}
-			return fmt.Sprintf("%s unit %s: what was asked for neither ends nor shows what is so: %s:\n"+
-				"got  %q\nwant %q", w.what, unit, r.Resource, got, want)
+			return fmt.Sprintf("%s site %s: what was asked for neither ends nor shows what is so: %s:\n"+
+				"got  %q\nwant %q", w.what, site, r.Resource, got, want)
 		})
 	}
-	if !w.HasUnit(unit) {
+	if !w.HasSite(site) {
 		return
 	}
 	as := nodeThere(w.T, w.Node, append([]string{"node-a1"}, nodesOfOthers...),
-		map[string]string{"zone": unit, "rack": unit})
+		map[string]string{"zone": site, "rack": site})
 	if got, want := shownTable(w.T, fresh, served.EndpointSlices), shownTable(w.T, as.History,
 		served.EndpointSlices); !slices.Equal(got, want) {
-		w.Fatalf("%s unit %s: a node of the unit sees\n%q, the view is\n%q", w.what, unit, want, got)
+		w.Fatalf("%s site %s: a node of the site sees\n%q, the view is\n%q", w.what, site, want, got)
 	}
 }
 
-// TestUnitViewConverges: whenever it was made and whatever the order, it shows what one made last shows, and what
-// a node of that unit sees.
-func TestUnitViewConverges(t *testing.T) {
+// TestSiteViewConverges: whenever it was made and whatever the order, it shows what one made last shows, and what
+// a node of that site sees.
+func TestSiteViewConverges(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 3))
 	for round := range 100 {
-		w := &unitWorld{T: t, Node: newStore(), what: fmt.Sprintf("seed %d round %d", seed, round), random: random}
+		w := &siteWorld{T: t, Node: newStore(), what: fmt.Sprintf("seed %d round %d", seed, round), random: random}
 		w.early = map[string]*history.History{"a": w.newView("a"), "b": w.newView("b")}
-		w.asked = map[string]*history.History{"a": unitHistory(t, w.Node, "a"), "b": unitHistory(t, w.Node, "b")}
+		w.asked = map[string]*history.History{"a": siteHistory(t, w.Node, "a"), "b": siteHistory(t, w.Node, "b")}
 		if random.IntN(2) == 0 {
 			for range 10 {
 				w.step()
@@ -560,12 +560,12 @@ func TestUnitViewConverges(t *testing.T) {
 			w.step()
 			if random.IntN(10) == 0 {
 				// As a client that was told to list again, or comes now.
-				unit := w.pick("a", "b")
-				w.asked[unit] = unitHistory(t, w.Node, unit)
+				site := w.pick("a", "b")
+				w.asked[site] = siteHistory(t, w.Node, site)
 			}
 		}
-		for unit := range w.early {
-			w.expectConverged(unit)
+		for site := range w.early {
+			w.expectConverged(site)
 		}
 	}
 }
@@ -591,9 +591,9 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 	return there
 }
 
-// TestUnknownUnitsHoldNothing: requests for units that do not exist leave nothing behind when they have ended, however
+// TestUnknownSitesHoldNothing: requests for sites that do not exist leave nothing behind when they have ended, however
 // long the names are.
-func TestUnknownUnitsHoldNothing(t *testing.T) {
+func TestUnknownSitesHoldNothing(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
 	ask := func(name string) {
 		_, release := use(t, s, name)

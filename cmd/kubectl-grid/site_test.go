@@ -42,7 +42,7 @@ func withEcho(change func(*v1.DeploymentGrid)) server {
 	return s
 }
 
-// withPods is withEcho with two pods in each unit, of which the second is ready. All have the same labels, as have all
+// withPods is withEcho with two pods in each site, of which the second is ready. All have the same labels, as have all
 // pods of a grid.
 func withPods() server {
 	s := withEcho(nil)
@@ -54,17 +54,17 @@ func withPods() server {
 		}
 	}
 	sets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
-	for _, unit := range []string{"west", "east"} {
-		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+unit] = &appsv1.Deployment{
+	for _, site := range []string{"west", "east"} {
+		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+site] = &appsv1.Deployment{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-			ObjectMeta: owned("echo-"+unit, "deployment-"+unit, "u"), Spec: appsv1.DeploymentSpec{Selector: selector},
+			ObjectMeta: owned("echo-"+site, "deployment-"+site, "u"), Spec: appsv1.DeploymentSpec{Selector: selector},
 		}
 		sets.Items = append(sets.Items, appsv1.ReplicaSet{
-			ObjectMeta: owned("echo-"+unit+"-x", "set-"+unit, "deployment-"+unit),
+			ObjectMeta: owned("echo-"+site+"-x", "set-"+site, "deployment-"+site),
 		})
 		for i, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
 			pods.Items = append(pods.Items, corev1.Pod{
-				ObjectMeta: owned(fmt.Sprintf("echo-%s-%d", unit, i), "", "set-"+unit),
+				ObjectMeta: owned(fmt.Sprintf("echo-%s-%d", site, i), "", "set-"+site),
 				Status: corev1.PodStatus{
 					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
 				},
@@ -76,7 +76,7 @@ func withPods() server {
 	return s
 }
 
-// TestLogsAndExec: kubectl is run on a ready pod of the unit, against the cluster that the flags lead to, and its exit
+// TestLogsAndExec: kubectl is run on a ready pod of the site, against the cluster that the flags lead to, and its exit
 // code is ours.
 func TestLogsAndExec(t *testing.T) {
 	for _, test := range []struct {
@@ -85,18 +85,18 @@ func TestLogsAndExec(t *testing.T) {
 		want []string
 	}{
 		{
-			"logs dg/echo --unit west", "0",
+			"logs dg/echo --site west", "0",
 			[]string{"--namespace=shop", "logs", "pod/echo-west-1"},
 		},
 		{
-			"logs deploymentgrid echo --unit east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
+			"logs deploymentgrid echo --site east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
 			[]string{
 				"--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop", "logs",
 				"pod/echo-east-1", "--tail=20", "-f",
 			},
 		},
 		{
-			"exec dg/echo --unit east -it -c main -- sh -c true", "3",
+			"exec dg/echo --site east -it -c main -- sh -c true", "3",
 			[]string{
 				"--namespace=shop", "exec", "pod/echo-east-1", "--container=main", "--stdin", "--tty", "--", "sh", "-c",
 				"true",
@@ -115,14 +115,14 @@ func TestLogsAndExec(t *testing.T) {
 	}
 }
 
-// TestLogsOfACheck: the unit's last Job is asked, of this grid and no other owner's.
+// TestLogsOfACheck: the site's last Job is asked, of this grid and no other owner's.
 func TestLogsOfACheck(t *testing.T) {
 	s := withEcho(nil)
 	jobs := &batchv1.JobList{}
 	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = jobs
 	fakeKubectl(t, "0")
-	if o := call(t, s, "logs", "dg/echo", "--unit=west", "--check"); o.code != flags.ExitFailure ||
-		!strings.Contains(o.stderr, `there is no check of unit "west"`) {
+	if o := call(t, s, "logs", "dg/echo", "--site=west", "--check"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `there is no check of site "west"`) {
 		t.Errorf("got %+v", o)
 	}
 	for i, by := range []string{"u", "u", "another"} {
@@ -131,7 +131,7 @@ func TestLogsOfACheck(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
 		}})
 	}
-	o := call(t, s, "logs", "dg/echo", "--unit=west", "--check", "--", "--all-containers")
+	o := call(t, s, "logs", "dg/echo", "--site=west", "--check", "--", "--all-containers")
 	if want := "--namespace=shop\nlogs\njob/check-1\n--all-containers\n"; o.stdout != want {
 		t.Errorf("got %+v, want %s", o, want)
 	}
@@ -144,15 +144,15 @@ func TestLogsAndExecRefuse(t *testing.T) {
 		code int
 		says string
 	}{
-		"logs dg/echo":                         {flags.ExitUsage, "name a unit: --unit"},
-		"logs --unit east":                     {flags.ExitUsage, "name a grid: KIND/NAME"},
-		"logs sg/echo --unit east":             {flags.ExitUsage, "a ServiceGrid has no rollout"},
-		"logs dg/echo --unit east more":        {flags.ExitUsage, "what is for kubectl follows --"},
-		"logs dg/echo --unit north":            {flags.ExitFailure, `has no unit "north"; it has east, west`},
-		"logs dg/none --unit east":             {flags.ExitFailure, ""},
-		"exec dg/echo --unit east":             {flags.ExitUsage, "give the command after --"},
-		"exec dg/echo --unit east --":          {flags.ExitUsage, "give the command after --"},
-		"exec dg/echo -- hostname --unit east": {flags.ExitUsage, "name a unit: --unit"},
+		"logs dg/echo":                         {flags.ExitUsage, "name a site: --site"},
+		"logs --site east":                     {flags.ExitUsage, "name a grid: KIND/NAME"},
+		"logs sg/echo --site east":             {flags.ExitUsage, "a ServiceGrid has no rollout"},
+		"logs dg/echo --site east more":        {flags.ExitUsage, "what is for kubectl follows --"},
+		"logs dg/echo --site north":            {flags.ExitFailure, `has no site "north"; it has east, west`},
+		"logs dg/none --site east":             {flags.ExitFailure, ""},
+		"exec dg/echo --site east":             {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo --site east --":          {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo -- hostname --site east": {flags.ExitUsage, "name a site: --site"},
 	} {
 		o := call(t, withPods(), strings.Fields(args)...)
 		if o.code != want.code || o.stdout != "" || !strings.Contains(o.stderr, want.says) {
@@ -162,35 +162,35 @@ func TestLogsAndExecRefuse(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	none := withPods()
 	none.objects["/api/v1/namespaces/shop/pods"] = &corev1.PodList{}
-	if o := call(t, none, "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
-		!strings.Contains(o.stderr, `the Deployment echo-east of unit "east" has no pods`) {
+	if o := call(t, none, "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `the Deployment echo-east of site "east" has no pods`) {
 		t.Errorf("without pods: got %+v", o)
 	}
-	if o := call(t, withPods(), "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
+	if o := call(t, withPods(), "logs", "dg/echo", "--site", "east"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, "running kubectl: ") {
 		t.Errorf("without kubectl: got %+v", o)
 	}
 }
 
-// TestDiffOfUnit: what one unit has is compared with what it will get; the other units are not asked about.
-func TestDiffOfUnit(t *testing.T) {
+// TestDiffOfSite: what one site has is compared with what it will get; the other sites are not asked about.
+func TestDiffOfSite(t *testing.T) {
 	s := &dryRuns{server: withEcho(func(grid *v1.DeploymentGrid) {
 		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
 		grid.Spec.Rollout = &v1.Rollout{}
 	})}
-	o := call(t, s, "diff", "dg/echo", "--unit", "west")
-	if o.code != exitDifferences || !strings.Contains(o.stdout, "unit west\n") || strings.Contains(o.stdout, "east") ||
+	o := call(t, s, "diff", "dg/echo", "--site", "west")
+	if o.code != exitDifferences || !strings.Contains(o.stdout, "site west\n") || strings.Contains(o.stdout, "east") ||
 		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
 		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
 	}
 	for args, says := range map[string]string{
-		"diff dg/echo":                   "give KIND/NAME with --unit and without -f",
-		"diff dg/echo --unit west -f x":  "give KIND/NAME with --unit and without -f",
-		"diff --unit west -f x":          "--unit is of a grid in the cluster",
-		"diff dg/echo more --unit west":  "too many arguments",
-		"diff sg/echo --unit west":       "a ServiceGrid has no rollout",
-		"diff dg/echo --unit north":      `has no unit "north"`,
-		"diff deployment/x --unit north": "is no kind of grid",
+		"diff dg/echo":                   "give KIND/NAME with --site and without -f",
+		"diff dg/echo --site west -f x":  "give KIND/NAME with --site and without -f",
+		"diff --site west -f x":          "--site is of a grid in the cluster",
+		"diff dg/echo more --site west":  "too many arguments",
+		"diff sg/echo --site west":       "a ServiceGrid has no rollout",
+		"diff dg/echo --site north":      `has no site "north"`,
+		"diff deployment/x --site north": "is no kind of grid",
 	} {
 		if o := call(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
 			t.Errorf("%s: got %+v", args, o)

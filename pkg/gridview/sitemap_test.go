@@ -27,7 +27,7 @@ func TestSummary(t *testing.T) {
 	for _, test := range []struct {
 		annotation, endpoints string
 		state                 ServiceState
-		units, without        int
+		sites, without        int
 		lacking               string
 	}{
 		{`["zone"]`, "p@a1 q@b1 r@c1", ServiceClosed, 3, 0, "[]"},
@@ -39,7 +39,7 @@ func TestSummary(t *testing.T) {
 		{"", "p!@a1", ServiceEmpty, 0, 0, "[]"},
 	} {
 		s := summaryOf("s", test.annotation, test.endpoints, nodes)
-		if s.State != test.state || s.Units != test.units || s.Without != test.without ||
+		if s.State != test.state || s.Sites != test.sites || s.Without != test.without ||
 			fmt.Sprint(s.lacking) != test.lacking {
 			t.Errorf("%s %s: got %+v", test.annotation, test.endpoints, s)
 		}
@@ -53,22 +53,22 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// tellMap is a map in one line per unit: "unit(nodes) state problems: problem".
-func tellMap(m UnitMap) string {
+// tellMap is a map in one line per site: "site(nodes) state problems: problem".
+func tellMap(m SiteMap) string {
 	var lines []string
-	for _, u := range m.Units {
+	for _, u := range m.Sites {
 		lines = append(lines, fmt.Sprintf("%s(%d) %s %d: %s", u.Name, u.Nodes, u.State, u.Problems, u.Problem))
 	}
 	return strings.Join(lines, "\n")
 }
 
-func TestUnitMap(t *testing.T) {
+func TestSiteMap(t *testing.T) {
 	nodes := map[string]topology.Labels{
 		"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}, "c1": {"zone": "c"}, "d1": {"zone": "d"},
 		"bare": {},
 	}
-	grid := func(name string, units ...Unit) Grid {
-		return Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", Units: units}
+	grid := func(name string, sites ...Site) Grid {
+		return Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", Sites: sites}
 	}
 	all := "p@a1 q@b1 r@c1 s@d1"
 	for _, test := range []struct {
@@ -80,19 +80,19 @@ func TestUnitMap(t *testing.T) {
 		{"nothing is meant for them", nil, []ServiceSummary{summaryOf("open", "", all, nodes)},
 			[]string{"a(2) Unused 0: ", "b(1) Unused 0: ", "c(1) Unused 0: ", "d(1) Unused 0: "}},
 		{"a closed Service", nil, []ServiceSummary{summaryOf("db", `["zone"]`, "p@a1 q@c1 r@d1", nodes)},
-			[]string{"b(1) Failed 1: Service shop/db has no ready endpoint for this unit", "a(2) Ready 0: ",
+			[]string{"b(1) Failed 1: Service shop/db has no ready endpoint for this site", "a(2) Ready 0: ",
 				"c(1) Ready 0: ", "d(1) Ready 0: "}},
 		{"one of another key", nil, []ServiceSummary{summaryOf("db", `["rack"]`, all, nodes)},
 			[]string{"a(2) Unused 0: ", "b(1) Unused 0: ", "c(1) Unused 0: ", "d(1) Unused 0: "}},
 		{
-			"the worst counts, but a unit that cannot be reached is no more than that",
+			"the worst counts, but a site that cannot be reached is no more than that",
 			[]Grid{
-				grid("one", Unit{Name: "a", Phase: v1.UnitProgressing, Problem: "soon"},
-					Unit{Name: "b", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"},
-					Unit{Name: "d", Phase: v1.UnitReady}),
-				grid("two", Unit{Name: "a", Phase: v1.UnitReady},
-					Unit{Name: "c", Phase: v1.UnitUnreachable, Problem: "away"},
-					Unit{Name: "gone", Phase: v1.UnitRemoving, Problem: "no node"}),
+				grid("one", Site{Name: "a", Phase: v1.SiteProgressing, Problem: "soon"},
+					Site{Name: "b", Phase: v1.SiteReady}, Site{Name: "c", Phase: v1.SiteStalled, Problem: "stuck"},
+					Site{Name: "d", Phase: v1.SiteReady}),
+				grid("two", Site{Name: "a", Phase: v1.SiteReady},
+					Site{Name: "c", Phase: v1.SiteUnreachable, Problem: "away"},
+					Site{Name: "gone", Phase: v1.SiteRemoving, Problem: "no node"}),
 			},
 			[]ServiceSummary{summaryOf("db", `["zone"]`, "p@a1 q@b1 s@d1", nodes)},
 			[]string{
@@ -103,26 +103,26 @@ func TestUnitMap(t *testing.T) {
 			},
 		},
 		{
-			"a grid whose status only counts the units that are ready",
+			"a grid whose status only counts the sites that are ready",
 			[]Grid{{Kind: "DeploymentGrid", Namespace: "shop", Name: "large", Key: "zone", UnlistedReady: 3,
-				Units: []Unit{{Name: "b", Phase: v1.UnitFailed, Problem: "no"}}}}, nil,
+				Sites: []Site{{Name: "b", Phase: v1.SiteFailed, Problem: "no"}}}}, nil,
 			[]string{"b(1) Failed 1: DeploymentGrid shop/large: Failed: no", "a(2) Ready 0: ", "c(1) Ready 0: ",
 				"d(1) Ready 0: "},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := Units("zone", nodes, test.grids, test.services, nil)
+			m := MapSites("zone", nodes, test.grids, test.services, nil)
 			if got, want := tellMap(m), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
-			if m.NodesWithoutUnit != 1 {
-				t.Errorf("%d nodes without a unit", m.NodesWithoutUnit)
+			if m.NodesWithoutSite != 1 {
+				t.Errorf("%d nodes without a site", m.NodesWithoutSite)
 			}
 		})
 	}
 	// Of nodes that may not be read nothing is said.
-	m := Units("zone", nil, []Grid{grid("one", Unit{Name: "a", Phase: v1.UnitReady})}, nil, nil)
-	if got := tellMap(m); got != "a(0) Ready 0: " || m.NodesWithoutUnit != 0 {
+	m := MapSites("zone", nil, []Grid{grid("one", Site{Name: "a", Phase: v1.SiteReady})}, nil, nil)
+	if got := tellMap(m); got != "a(0) Ready 0: " || m.NodesWithoutSite != 0 {
 		t.Errorf("got %s", got)
 	}
 }
@@ -163,13 +163,13 @@ func TestSeenBy(t *testing.T) {
 	}
 }
 
-// BenchmarkOfService is a Service with an endpoint in each of so many units. The time for an endpoint has to stay.
+// BenchmarkOfService is a Service with an endpoint in each of so many sites. The time for an endpoint has to stay.
 func BenchmarkOfService(b *testing.B) {
-	for _, units := range []int{100, 1000, 10000} {
-		b.Run(fmt.Sprint(units), func(b *testing.B) {
+	for _, sites := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint(sites), func(b *testing.B) {
 			nodes := map[string]topology.Labels{}
 			var text strings.Builder
-			for i := range units {
+			for i := range sites {
 				nodes[fmt.Sprint("n", i)] = topology.Labels{"zone": fmt.Sprint("u", i)}
 				fmt.Fprintf(&text, "p%d@n%d ", i, i)
 			}
@@ -181,7 +181,7 @@ func BenchmarkOfService(b *testing.B) {
 					b.Fatal("it is not closed")
 				}
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(units), "ns/endpoint")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(sites), "ns/endpoint")
 		})
 	}
 }

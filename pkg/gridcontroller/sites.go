@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodes has the nodes of the cluster, from which the units of every key follow.
+// nodes has the nodes of the cluster, from which the sites of every key follow.
 type nodes struct {
 	mu     sync.Mutex // guards everything below
 	byName map[string]*nodeState
-	// keys are those that were asked for. The value is set if units are selected by further labels of their nodes.
+	// keys are those that were asked for. The value is set if sites are selected by further labels of their nodes.
 	keys map[string]bool
 }
 
@@ -27,8 +27,8 @@ type nodeState struct {
 	since time.Time
 }
 
-// units are those of one key: the distinct, non-empty values of a label, with the nodes that have them.
-type units map[string][]*nodeState
+// sites are those of one key: the distinct, non-empty values of a label, with the nodes that have them.
+type sites map[string][]*nodeState
 
 func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}, keys: map[string]bool{}} }
 
@@ -49,30 +49,30 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// followLabels has note return a key also when any label of the nodes of its units changes.
+// followLabels has note return a key also when any label of the nodes of its sites changes.
 func (n *nodes) followLabels(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.keys[key] = true
 }
 
-// unitsOf returns the units of a key. From then on note returns the key when they change.
-func (n *nodes) unitsOf(key string) units {
+// sitesOf returns the sites of a key. From then on note returns the key when they change.
+func (n *nodes) sitesOf(key string) sites {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, ok := n.keys[key]; !ok {
 		n.keys[key] = false
 	}
-	all := units{}
+	all := sites{}
 	for _, node := range n.byName {
-		if unit := node.labels[key]; unit != "" {
-			all[unit] = append(all[unit], node)
+		if site := node.labels[key]; site != "" {
+			all[site] = append(all[site], node)
 		}
 	}
 	return all
 }
 
-// note notes the state of a node, nil if it was deleted. It returns the keys whose units are others now.
+// note notes the state of a node, nil if it was deleted. It returns the keys whose sites are others now.
 func (n *nodes) note(name string, now *nodeState) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,10 +94,10 @@ func (n *nodes) note(name string, now *nodeState) []string {
 	return changed
 }
 
-// silent returns how many nodes of a unit the control plane has lost contact with, and if that is all of them, since
+// silent returns how many nodes of a site the control plane has lost contact with, and if that is all of them, since
 // when.
-func (u units) silent(unit string) (nodes int64, all bool, since time.Time) {
-	for _, node := range u[unit] {
+func (u sites) silent(site string) (nodes int64, all bool, since time.Time) {
+	for _, node := range u[site] {
 		if node.lost {
 			nodes++
 			if node.since.After(since) {
@@ -105,5 +105,5 @@ func (u units) silent(unit string) (nodes int64, all bool, since time.Time) {
 			}
 		}
 	}
-	return nodes, nodes > 0 && int(nodes) == len(u[unit]), since
+	return nodes, nodes > 0 && int(nodes) == len(u[site]), since
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-// TestUnitIsTakenOffThePath, and nothing else of the request changes.
-func TestUnitIsTakenOffThePath(t *testing.T) {
-	handler := WithUnit()(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		unit, ok := r.Context().Value(unitKey{}).(string)
-		_, _ = fmt.Fprintf(w, "%q %v %s %s", unit, ok, r.URL.EscapedPath(), r.URL.RawQuery)
+// TestSiteIsTakenOffThePath, and nothing else of the request changes.
+func TestSiteIsTakenOffThePath(t *testing.T) {
+	handler := WithSite()(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		site, ok := r.Context().Value(siteKey{}).(string)
+		_, _ = fmt.Fprintf(w, "%q %v %s %s", site, ok, r.URL.EscapedPath(), r.URL.RawQuery)
 	}))
 	for path, want := range map[string]string{
 		"/api/v1/services?a=b":                            `"" false /api/v1/services a=b`,
-		"/superedge-ingress/unit-a/api/v1/services?a=b":   `"unit-a" true /api/v1/services a=b`,
-		"/superedge-ingress/unit%2Da/api/v1/pods/x%2Fy":   `"unit-a" true /api/v1/pods/x%2Fy `,
+		"/superedge-ingress/site-a/api/v1/services?a=b":   `"site-a" true /api/v1/services a=b`,
+		"/superedge-ingress/site%2Da/api/v1/pods/x%2Fy":   `"site-a" true /api/v1/pods/x%2Fy `,
 		"/superedge-ingress//api/v1/services":             `"" true /api/v1/services `,
 		"/superedge-ingress/apis/apis/apps/v1":            `"apis" true /apis/apps/v1 `,
-		"/superedge-ingress/unit-a/":                      `"unit-a" true / `,
-		"/superedge-ingress/unit-a":                       `"unit-a" true / `,
+		"/superedge-ingress/site-a/":                      `"site-a" true / `,
+		"/superedge-ingress/site-a":                       `"site-a" true / `,
 		"/superedge-ingress":                              `"" false /superedge-ingress `,
 		"/superedge-ingress/a/superedge-ingress/b/api/v1": `"a" true /superedge-ingress/b/api/v1 `,
 	} {
@@ -37,7 +37,7 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/superedge-ingress/no%20unit/api", "/superedge-ingress/a%2Fb/api",
+		"/superedge-ingress/no%20site/api", "/superedge-ingress/a%2Fb/api",
 		"/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api",
 		"/superedge-ingress/apis/discovery.k8s.io/v1/endpointslices", "/superedge-ingress/api/v1/services",
 	} {
@@ -53,8 +53,8 @@ func get(t *testing.T, handler http.Handler, path string) *httptest.ResponseReco
 	return answer(handler, request(t, "GET", path))
 }
 
-// unitServer serves the units of a cluster with that many nodes, each in a unit of its own: u0, u1 and so on.
-func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
+// siteServer serves the sites of a cluster with that many nodes, each in a site of its own: u0, u1 and so on.
+func siteServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	t.Helper()
 	store := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
 	var all []*wire.Object
@@ -64,14 +64,14 @@ func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 	store.NodeLabels().Replace(all)
 	store.Services().Replace([]*wire.Object{wiretest.Service("s", `["zone"]`)})
 	store.EndpointSlices().Replace(nil)
-	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Units: store.Units}.History}
-	return store, WithUnit()(WithServed(server, "node0")(mark("upstream")))
+	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Sites: store.Sites}.History}
+	return store, WithSite()(WithServed(server, "node0")(mark("upstream")))
 }
 
-// TestTooManyUnits is told as something that passes. As many are served at a time as there may be, each of them only as
+// TestTooManySites is told as something that passes. As many are served at a time as there may be, each of them only as
 // long as somebody asks.
-func TestTooManyUnits(t *testing.T) {
-	store, handler := unitServer(t, 100)
+func TestTooManySites(t *testing.T) {
+	store, handler := siteServer(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -81,30 +81,30 @@ func TestTooManyUnits(t *testing.T) {
 		w := get(t, handler, path)
 		if w.Code == http.StatusServiceUnavailable {
 			if i == 0 || w.Header().Get("Retry-After") == "" || statusOf(t, w).Message == "" {
-				t.Errorf("unit %d: %s", i, w.Body)
+				t.Errorf("site %d: %s", i, w.Body)
 			}
-			if store.Units.Len() != i {
-				t.Errorf("%d units, and %d Views", i, store.Units.Len())
+			if store.Sites.Len() != i {
+				t.Errorf("%d sites, and %d Views", i, store.Sites.Len())
 			}
-			// A unit that is served already, this node's view, and units without nodes once there is room.
+			// A site that is served already, this node's view, and sites without nodes once there is room.
 			if w := get(t, handler, "/superedge-ingress/u0/api/v1/services"); w.Code != http.StatusOK {
-				t.Errorf("a unit that is served: %d %s", w.Code, w.Body)
+				t.Errorf("a site that is served: %d %s", w.Code, w.Body)
 			}
 			if w := get(t, handler, "/api/v1/services"); w.Code != http.StatusOK {
 				t.Errorf("this node's view: %d %s", w.Code, w.Body)
 			}
 			cancel()
 			watches.Wait()
-			if w := get(t, handler, path); w.Code != http.StatusOK || store.Units.Len() != i {
+			if w := get(t, handler, path); w.Code != http.StatusOK || store.Sites.Len() != i {
 				t.Errorf("when the others are not asked for any more: %d %s, %d Views",
-					w.Code, w.Body, store.Units.Len())
+					w.Code, w.Body, store.Sites.Len())
 			}
 			return
 		}
 		if w.Code != http.StatusOK {
-			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
+			t.Fatalf("site %d: %d %s", i, w.Code, w.Body)
 		}
-		// A watch holds on to its unit.
+		// A watch holds on to its site.
 		started := make(chan struct{})
 		watches.Go(func() {
 			r := request(t, "GET", path+"?watch=true").WithContext(ctx)
@@ -112,7 +112,7 @@ func TestTooManyUnits(t *testing.T) {
 		})
 		<-started
 	}
-	t.Error("a hundred units, and no end")
+	t.Error("a hundred sites, and no end")
 }
 
 // startedWriter tells when the answer begins.
@@ -127,23 +127,23 @@ func (w *startedWriter) WriteHeader(code int) {
 	close(w.started)
 }
 
-// TestUnitsWithoutNodesAreNotTooMany: units without nodes are answered, however many there are.
-func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
-	store, handler := unitServer(t, 1)
+// TestSitesWithoutNodesAreNotTooMany: sites without nodes are answered, however many there are.
+func TestSitesWithoutNodesAreNotTooMany(t *testing.T) {
+	store, handler := siteServer(t, 1)
 	for i := range 100 {
 		w := get(t, handler, fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))
 		if w.Code != http.StatusOK {
-			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
+			t.Fatalf("site %d: %d %s", i, w.Code, w.Body)
 		}
 	}
-	if n := store.Units.Len(); n != 1 {
+	if n := store.Sites.Len(); n != 1 {
 		t.Errorf("%d Views", n)
 	}
 }
 
-// TestARequestThatIsWrongCostsNoView: what is wrong with it is known before a unit is looked for.
+// TestARequestThatIsWrongCostsNoView: what is wrong with it is known before a site is looked for.
 func TestARequestThatIsWrongCostsNoView(t *testing.T) {
-	store, handler := unitServer(t, 3)
+	store, handler := siteServer(t, 3)
 	for _, query := range []string{"?resourceVersion=x", "?watch=x", "?fieldSelector=no.such=field", "?limit=-1"} {
 		if w := get(t, handler, "/superedge-ingress/u1/api/v1/services"+query); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
@@ -153,7 +153,7 @@ func TestARequestThatIsWrongCostsNoView(t *testing.T) {
 	if w.Code != http.StatusNotFound {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
-	if n := store.Units.Len(); n != 0 {
+	if n := store.Sites.Len(); n != 0 {
 		t.Errorf("%d Views", n)
 	}
 }

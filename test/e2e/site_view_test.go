@@ -16,19 +16,19 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// TestIngressControllerOfAnotherUnit: client-go informers, as ingress controllers have them, on a node of unit a
-// see what a named unit sees, in both protocols, and follow a node that moves.
-func TestIngressControllerOfAnotherUnit(t *testing.T) {
+// TestIngressControllerOfAnotherSite: client-go informers, as ingress controllers have them, on a node of site a
+// see what a named site sees, in both protocols, and follow a node that moves.
+func TestIngressControllerOfAnotherSite(t *testing.T) {
 	for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
 		t.Run(string(protocol), func(t *testing.T) {
 			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
 			f := newFixture(t)
-			f.daemonSet("echo", unitLabel)
+			f.daemonSet("echo", siteLabel)
 			node := f.Node("a1")
 			factories := map[string]informers.SharedInformerFactory{}
-			for _, unit := range []string{unitA, unitB, "unit-c"} {
+			for _, site := range []string{siteA, siteB, "site-c"} {
 				config := node.WrapperConfig(cluster.RoleKubeProxy)
-				config.Host += "/superedge-ingress/" + unit
+				config.Host += "/superedge-ingress/" + site
 				client, err := kubernetes.NewForConfig(config)
 				f.Must(err)
 				factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
@@ -36,28 +36,28 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 				factory.Discovery().V1().EndpointSlices().Informer()
 				factory.Start(f.ctx.Done())
 				f.Cleanup(factory.Shutdown)
-				factories[unit] = factory
+				factories[site] = factory
 			}
 			expect := func(what string, want map[string]string) {
 				t.Helper()
 				f.Eventually(what, func() error {
-					for unit, factory := range factories {
+					for site, factory := range factories {
 						lister := factory.Discovery().V1().EndpointSlices().Lister()
 						listed, err := lister.EndpointSlices(f.namespace).List(labels.Everything())
 						if err != nil || len(listed) == 0 {
-							return fmt.Errorf("unit %q: no slices: %w", unit, err)
+							return fmt.Errorf("site %q: no slices: %w", site, err)
 						}
-						if got := nodesOf(listed, isAny); got != want[unit] {
-							return fmt.Errorf("unit %q sees endpoints on %q, want %q", unit, got, want[unit])
+						if got := nodesOf(listed, isAny); got != want[site] {
+							return fmt.Errorf("site %q sees endpoints on %q, want %q", site, got, want[site])
 						}
 					}
 					return nil
 				})
 			}
-			expect("every unit sees its own", map[string]string{unitA: "a1 a2", unitB: "b1 b2"})
-			f.relabel("b2", "unit-c")
-			expect("a node moves into a unit that nobody was of",
-				map[string]string{unitA: "a1 a2", unitB: "b1", "unit-c": "b2"})
+			expect("every site sees its own", map[string]string{siteA: "a1 a2", siteB: "b1 b2"})
+			f.relabel("b2", "site-c")
+			expect("a node moves into a site that nobody was of",
+				map[string]string{siteA: "a1 a2", siteB: "b1", "site-c": "b2"})
 		})
 	}
 }
@@ -65,7 +65,7 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 // TestExplainCommand asks the running wrapper with the shipped binary, on the node.
 func TestExplainCommand(t *testing.T) {
 	f := newFixture(t)
-	service := f.daemonSet("echo", unitLabel)
+	service := f.daemonSet("echo", siteLabel)
 	f.ExpectReach("before", service, closedLoop)
 	node := f.Node("a1")
 	binary := suite.Binary(t, "application-grid-wrapper")
@@ -75,8 +75,8 @@ func TestExplainCommand(t *testing.T) {
 	table, err := run()
 	f.Must(err)
 	t.Logf("\n%s", table)
-	for _, want := range []string{"Seen from node:  a1", unitLabel + "=" + unitA, "2 kept, 2 hidden",
-		"node b1 has " + unitLabel + "=" + unitB + ", not " + unitA} {
+	for _, want := range []string{"Seen from node:  a1", siteLabel + "=" + siteA, "2 kept, 2 hidden",
+		"node b1 has " + siteLabel + "=" + siteB + ", not " + siteA} {
 		if !strings.Contains(table, want) {
 			t.Errorf("it does not say %q", want)
 		}

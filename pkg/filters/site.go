@@ -16,35 +16,35 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
-// UnitPathPrefix begins the path of a request for what a named unit sees. The unit follows, and then the path of an API
-// request. It is for an ingress controller that serves a unit from a node outside of it.
-const UnitPathPrefix = "/superedge-ingress/"
+// SitePathPrefix begins the path of a request for what a named site sees. The site follows, and then the path of an API
+// request. It is for an ingress controller that serves a site from a node outside of it.
+const SitePathPrefix = "/superedge-ingress/"
 
-// unitKey is the context key of a request's unit.
-type unitKey struct{}
+// siteKey is the context key of a request's site.
+type siteKey struct{}
 
-// WithUnit removes UnitPathPrefix and the unit from a request's path, and keeps the unit in the context, where Viewing
+// WithSite removes SitePathPrefix and the site from a request's path, and keeps the site in the context, where Viewing
 // finds it.
-func WithUnit() Filter {
+func WithSite() Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			escaped, ok := strings.CutPrefix(r.URL.EscapedPath(), UnitPathPrefix)
+			escaped, ok := strings.CutPrefix(r.URL.EscapedPath(), SitePathPrefix)
 			if !ok {
 				next.ServeHTTP(w, r)
 				return
 			}
 			segment, rest, _ := strings.Cut(escaped, "/")
-			unit, err := url.PathUnescape(segment)
-			if (unit == "api" || unit == "apis") && !strings.HasPrefix(rest, "api") {
-				// Clients that join paths drop an empty unit, so that the path's "api" seems to be the unit.
-				err = errors.New("the unit is missing")
+			site, err := url.PathUnescape(segment)
+			if (site == "api" || site == "apis") && !strings.HasPrefix(rest, "api") {
+				// Clients that join paths drop an empty site, so that the path's "api" seems to be the site.
+				err = errors.New("the site is missing")
 			}
 			if err == nil {
-				if problems := validation.IsValidLabelValue(unit); len(problems) > 0 {
+				if problems := validation.IsValidLabelValue(site); len(problems) > 0 {
 					err = errors.New(problems[0])
 				}
 			}
-			r = r.Clone(context.WithValue(r.Context(), unitKey{}, unit))
+			r = r.Clone(context.WithValue(r.Context(), siteKey{}, site))
 			if err == nil {
 				r.URL.RawPath = "/" + rest
 				r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
@@ -52,7 +52,7 @@ func WithUnit() Filter {
 			if err != nil {
 				serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf(
 					"after %s the value of a node label is expected, then the path of an API request: %v",
-					UnitPathPrefix, err)))
+					SitePathPrefix, err)))
 				return
 			}
 			next.ServeHTTP(w, r)
@@ -60,22 +60,22 @@ func WithUnit() Filter {
 	}
 }
 
-// Viewing finds the View for a request: that of the unit that the request names, else the node's own.
+// Viewing finds the View for a request: that of the site that the request names, else the node's own.
 type Viewing struct {
 	Own   *view.View
-	Units *view.Units
-	// OwnOnly, if set, is why there is nothing to show of any unit now; nil if there is.
+	Sites *view.Sites
+	// OwnOnly, if set, is why there is nothing to show of any site now; nil if there is.
 	OwnOnly func() error
 }
 
 // View returns the View for a request. The caller must call release when the request ends.
 func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err error) {
-	unit, ok := r.Context().Value(unitKey{}).(string)
+	site, ok := r.Context().Value(siteKey{}).(string)
 	if !ok {
 		return v.Own, func() {}, nil
 	}
-	shown, release, err = v.Units.View(unit)
-	if errors.Is(err, view.ErrTooManyUnits) {
+	shown, release, err = v.Sites.View(site)
+	if errors.Is(err, view.ErrTooManySites) {
 		err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
 	}
 	if err == nil && v.OwnOnly != nil {

@@ -10,57 +10,57 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// MapState is in one word how a unit is, over all grids and Services of one label key.
+// MapState is in one word how a site is, over all grids and Services of one label key.
 type MapState string
 
-// The states of a unit, the worst first.
+// The states of a site, the worst first.
 const (
 	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a closed Service
-	// has no ready endpoint in the unit.
+	// has no ready endpoint in the site.
 	MapFailed MapState = "Failed"
-	// MapUnreachable says that the control plane has lost contact with all nodes of the unit. What else is wrong there
+	// MapUnreachable says that the control plane has lost contact with all nodes of the site. What else is wrong there
 	// follows from that.
 	MapUnreachable MapState = "Unreachable"
 	// MapChanging says that a workload of a grid is on its way, or waits for someone.
 	MapChanging MapState = "Changing"
-	// MapReady says that everything that is meant for the unit is ready.
+	// MapReady says that everything that is meant for the site is ready.
 	MapReady MapState = "Ready"
-	// MapUnused says that no grid and no closed Service is meant for the unit.
+	// MapUnused says that no grid and no closed Service is meant for the site.
 	MapUnused MapState = "Unused"
 )
 
 var mapStates = []MapState{MapFailed, MapUnreachable, MapChanging, MapReady, MapUnused}
 
-// UnitMap is the units of a cluster over one label key, and how each is.
-type UnitMap struct {
+// SiteMap is the sites of a cluster over one label key, and how each is.
+type SiteMap struct {
 	Key string `json:"key"`
-	// Units are those that are not well first, then by name.
-	Units []MapUnit `json:"units"`
-	// NodesWithoutUnit is how many nodes do not have the label.
-	NodesWithoutUnit int `json:"nodesWithoutUnit"`
+	// Sites are those that are not well first, then by name.
+	Sites []MapSite `json:"sites"`
+	// NodesWithoutSite is how many nodes do not have the label.
+	NodesWithoutSite int `json:"nodesWithoutSite"`
 }
 
-// MapUnit is a unit of a UnitMap.
-type MapUnit struct {
+// MapSite is a site of a SiteMap.
+type MapSite struct {
 	Name  string   `json:"name"`
 	Nodes int      `json:"nodes"`
 	State MapState `json:"state"`
-	// Problems is how many workloads and Services are not well in the unit, Problem what is wrong with the first.
+	// Problems is how many workloads and Services are not well in the site, Problem what is wrong with the first.
 	Problems int    `json:"problems,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// Units makes the map of a label key, of what is known of the nodes, grids and Services, and of what was found of the
-// nodes. Nodes are nil if they could not be read; then the units are those of the grids.
-func Units(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
-	diagnosis *Diagnosis) UnitMap {
-	m := unitMapper{key: key, units: map[string]*MapUnit{}}
-	result := UnitMap{Key: key, Units: []MapUnit{}}
+// MapSites makes the map of a label key, of what is known of the nodes, grids and Services, and of what was found of the
+// nodes. Nodes are nil if they could not be read; then the sites are those of the grids.
+func MapSites(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
+	diagnosis *Diagnosis) SiteMap {
+	m := siteMapper{key: key, sites: map[string]*MapSite{}}
+	result := SiteMap{Key: key, Sites: []MapSite{}}
 	for _, labels := range nodes {
-		if unit := labels[key]; unit != "" {
-			m.unit(unit).Nodes++
+		if site := labels[key]; site != "" {
+			m.site(site).Nodes++
 		} else {
-			result.NodesWithoutUnit++
+			result.NodesWithoutSite++
 		}
 	}
 	for i := range grids {
@@ -74,17 +74,17 @@ func Units(key string, nodes map[string]topology.Labels, grids []Grid, services 
 		}
 	}
 	for _, f := range diagnosis.Of([]string{key}) {
-		if unit := nodes[f.Node][key]; unit != "" && f.Severity == Failure {
-			m.unit(unit).note(MapFailed, f.Object.String()+": "+f.Message)
+		if site := nodes[f.Node][key]; site != "" && f.Severity == Failure {
+			m.site(site).note(MapFailed, f.Object.String()+": "+f.Message)
 		}
 	}
-	for _, unit := range m.units {
-		if m.everywhere && unit.Nodes > 0 {
-			unit.note(MapReady, "")
+	for _, site := range m.sites {
+		if m.everywhere && site.Nodes > 0 {
+			site.note(MapReady, "")
 		}
-		result.Units = append(result.Units, *unit)
+		result.Sites = append(result.Sites, *site)
 	}
-	slices.SortFunc(result.Units, func(a, b MapUnit) int {
+	slices.SortFunc(result.Sites, func(a, b MapSite) int {
 		return cmp.Or(CompareStates(a.State, b.State), cmp.Compare(a.Name, b.Name))
 	})
 	return result
@@ -103,24 +103,24 @@ func Worse(a, b MapState) MapState {
 	return a
 }
 
-// unitMapper gathers what is the matter in the units of a key.
-type unitMapper struct {
+// siteMapper gathers what is the matter in the sites of a key.
+type siteMapper struct {
 	key   string
-	units map[string]*MapUnit
-	// everywhere is set if something is meant for all units that have nodes.
+	sites map[string]*MapSite
+	// everywhere is set if something is meant for all sites that have nodes.
 	everywhere bool
 }
 
-func (m *unitMapper) unit(name string) *MapUnit {
-	if m.units[name] == nil {
-		m.units[name] = &MapUnit{Name: name, State: MapUnused}
+func (m *siteMapper) site(name string) *MapSite {
+	if m.sites[name] == nil {
+		m.sites[name] = &MapSite{Name: name, State: MapUnused}
 	}
-	return m.units[name]
+	return m.sites[name]
 }
 
-// note notes a state of something in a unit. The worst state counts, but in a unit that cannot be reached nothing else
+// note notes a state of something in a site. The worst state counts, but in a site that cannot be reached nothing else
 // is known for sure.
-func (u *MapUnit) note(state MapState, problem string) {
+func (u *MapSite) note(state MapState, problem string) {
 	if u.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, u.State) < 0) {
 		u.State, u.Problem = state, problem
 	}
@@ -129,42 +129,42 @@ func (u *MapUnit) note(state MapState, problem string) {
 	}
 }
 
-func (m *unitMapper) addGrid(g *Grid) {
-	for i := range g.Units {
-		unit := &g.Units[i]
-		state := unit.MapState()
+func (m *siteMapper) addGrid(g *Grid) {
+	for i := range g.Sites {
+		site := &g.Sites[i]
+		state := site.MapState()
 		problem := ""
 		if state != MapReady {
-			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, unit.State())
+			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, site.State())
 		}
-		m.unit(unit.Name).note(state, problem)
+		m.site(site.Name).note(state, problem)
 	}
-	// The status of a large grid leaves out the units that are ready.
+	// The status of a large grid leaves out the sites that are ready.
 	m.everywhere = m.everywhere || g.UnlistedReady > 0
 }
 
-// MapState is what the phase of a unit in one grid contributes to its state.
-func (u *Unit) MapState() MapState {
+// MapState is what the phase of a site in one grid contributes to its state.
+func (u *Site) MapState() MapState {
 	switch u.Phase {
-	case v1.UnitReady:
+	case v1.SiteReady:
 		return MapReady
-	case v1.UnitFailed, v1.UnitStalled, Missing:
+	case v1.SiteFailed, v1.SiteStalled, Missing:
 		return MapFailed
-	case v1.UnitUnreachable:
+	case v1.SiteUnreachable:
 		return MapUnreachable
-	case v1.UnitProgressing, v1.UnitRetained, v1.UnitHeld, v1.UnitRemoving, Unknown:
+	case v1.SiteProgressing, v1.SiteRetained, v1.SiteHeld, v1.SiteRemoving, Unknown:
 		return MapChanging
 	default:
 		return MapChanging
 	}
 }
 
-func (m *unitMapper) addService(s *ServiceSummary) {
+func (m *siteMapper) addService(s *ServiceSummary) {
 	m.everywhere = true
-	problem := fmt.Sprintf("Service %s/%s has no ready endpoint for this unit", s.Namespace, s.Name)
+	problem := fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name)
 	for _, labels := range s.lacking {
-		if unit := labels[m.key]; unit != "" {
-			m.unit(unit).note(MapFailed, problem)
+		if site := labels[m.key]; site != "" {
+			m.site(site).note(MapFailed, problem)
 		}
 	}
 }

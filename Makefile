@@ -263,7 +263,7 @@ demo-programs:
 		-ldflags='$(MODULE)/test/...=$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ $(DEMO_PROGRAMS)
 
 .PHONY: demo
-demo: demo-programs ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
+demo: demo-programs ## Shows site-local Services on an embedded cluster. ARGS=--once ends by itself.
 	@$(BIN)/demo/edge-cluster demo --install $(ARGS)
 
 .PHONY: bench

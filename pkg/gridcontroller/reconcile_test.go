@@ -679,6 +679,49 @@ func TestTakeOver(t *testing.T) {
 	f.expectTook()
 }
 
+// TestSiteLabelOfChildren: what the controller creates selects its own site's pods, unless siteLabel is false. A workload
+// that exists keeps its selector and its pods' labels, so that no pod is replaced. Only a grid that asks for the label
+// hears of that.
+func TestSiteLabelOfChildren(t *testing.T) {
+	for name, test := range map[string]struct {
+		siteLabel *bool
+		created   string
+		warning   string
+	}{
+		"by default":   {nil, "west", ""},
+		"true":         {new(true), "west", "demo-east"},
+		"switched off": {new(false), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, grid := demo(t, in("east west"), func(grid *v1.DeploymentGrid) { grid.Spec.SiteLabel = test.siteLabel })
+			old := ownedBy(grid.UID)
+			if err := f.client.Create(t.Context(), old, client.FieldOwner(v1.FieldManager)); err != nil {
+				t.Fatal(err)
+			}
+			f.pass(grid)
+			for child, want := range map[string]string{"demo-east": "", "demo-west": test.created} {
+				d := f.deployment(child)
+				selected, inPods := "", d.Spec.Template.Labels[v1.LabelGridSite]
+				if d.Spec.Selector != nil {
+					selected = d.Spec.Selector.MatchLabels[v1.LabelGridSite]
+				}
+				if selected != want || inPods != want {
+					t.Errorf("%s selects site %q, its pods have %q, want %q", child, selected, inPods, want)
+				}
+			}
+			warned := ""
+			for _, c := range grid.Status.Conditions {
+				if c.Type == v1.ConditionSpecWarning {
+					warned = c.Message
+				}
+			}
+			if (warned != "") != (test.warning != "") {
+				t.Errorf("got the warning %q", warned)
+			}
+		})
+	}
+}
+
 // TestSummary: conditions name the first few sites, and count the rest.
 func TestSummary(t *testing.T) {
 	states := map[string]v1.SiteState{"x": {Phase: v1.SiteReady}}

@@ -34,7 +34,7 @@ const (
 	newSite = "nodeunit3"
 )
 
-// errWrong is what a demo ends with that showed something else than a closed loop.
+// errWrong ends a demo in which a connection left its site, or a change did not arrive.
 var errWrong = errors.New("what was seen is not what should be")
 
 func newDemoCommand() *cobra.Command {

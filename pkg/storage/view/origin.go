@@ -70,7 +70,7 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 			service.Name)
 	case o != nil && o.Corrected():
 		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"
-	case o != nil && v.counts[o].Hidden > 0:
+	case o != nil && (v.counts[o].Hidden > 0 || v.choice(o).Without != nil):
 		return "endpoints on dead or silent nodes are left out"
 	default:
 		return ""

@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // publication has what a step may have to show differently.
@@ -180,16 +181,36 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 		}
 		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
 	}
-	if o.Service == nil || !o.Service.Keys.Governed() {
-		return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, e) })
-	}
-	if isTruncated(o) {
+	if o.Service != nil && o.Service.Keys.Governed() && isTruncated(o) {
 		return v.completed(o)
 	}
-	decision := v.decision(o.Service, o.Resource())
-	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, e)
+	choice := v.choice(o)
+	if o.Service == nil || !o.Service.Keys.Governed() {
+		body, count = v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, choice, e) })
+	} else {
+		decision := v.keeps(o, choice)
+		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
+			return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, choice, e)
+		})
+	}
+	return v.withoutPorts(o, body, choice.Without), count
+}
+
+// withoutPorts leaves ports out of the body of a slice. It returns none of a body that cannot be read.
+func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
+	if without == nil || o.Resource() != served.EndpointSlices {
+		return body
+	}
+	body, err := wire.WithoutPorts(body, func(p wire.Port) bool {
+		return p.Numbered && slices.ContainsFunc(without, func(w topology.Port) bool {
+			return w.Name == string(p.Name) && w.Protocol == string(p.Protocol)
+		})
 	})
+	if err != nil {
+		o.Unreadable(err)
+		return nil
+	}
+	return slices.Clip(body)
 }
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps none of an object that

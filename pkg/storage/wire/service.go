@@ -77,6 +77,6 @@ func TraitsOf(body []byte) ServiceTraits {
 		return ServiceTraits{}
 	}
 	t.Local = internal == policyLocal || external == policyLocal
-	t.AllLocal = internal == policyLocal && (external == policyLocal || external == "")
+	t.AllLocal = internal == policyLocal && external == ""
 	return t
 }

@@ -2,12 +2,14 @@ package rule
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -21,6 +23,8 @@ const (
 
 // TestKubeProxyReachesWhatTheRuleSays in random worlds, after each of the changes that come one by one.
 func TestKubeProxyReachesWhatTheRuleSays(t *testing.T) {
+	klog.LogToStderr(false) // kube-proxy logs the ports that it leaves out
+	klog.SetOutput(io.Discard)
 	seed := rand.Uint64()
 	judged := 0
 	for number := range worlds {

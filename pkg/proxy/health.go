@@ -47,6 +47,9 @@ func (p *Proxy) report() health.Report {
 	for service, reason := range p.facts.Invalid() {
 		report.Note("service %s: all endpoints hidden: %s", service, reason)
 	}
+	if err := p.view.LocalEndpointProblem(); err != nil {
+		report.Note("default/kubernetes: its endpoint is not replaced by this node's own: %v", err)
+	}
 	p.noteSite(&report)
 	return report
 }

@@ -290,7 +290,7 @@ func (m *model) local(own map[string]string) (ip, port string, ok bool) {
 		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
 	}
 	for _, a := range annotations {
-		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" {
+		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" && !strings.Contains(ip, ":") {
 			return ip, a["superedge.io/local-port"], true
 		}
 	}

@@ -2,7 +2,7 @@ package rule
 
 import (
 	"fmt"
-	"io"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -23,8 +23,7 @@ const (
 
 // TestKubeProxyReachesWhatTheRuleSays in random worlds, after each of the changes that come one by one.
 func TestKubeProxyReachesWhatTheRuleSays(t *testing.T) {
-	klog.LogToStderr(false) // kube-proxy logs the ports that it leaves out
-	klog.SetOutput(io.Discard)
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // kube-proxy logs the ports that it leaves out
 	seed := rand.Uint64()
 	judged := 0
 	for number := range worlds {

@@ -155,8 +155,12 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(served.EndpointSlices) {
+		local, notReplaced := v.localEndpointFor(o)
+		if notReplaced != nil {
+			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced))
+		}
 		m := member{
-			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o),
+			upstream: o.Upstream, body: o.Body(), local: local,
 			dead: make(map[string]bool), silent: make(map[string]bool),
 		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {

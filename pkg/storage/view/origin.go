@@ -60,8 +60,12 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 	case r == served.Endpoints:
 		service = v.facts.Service(name)
 	}
+	var local *LocalEndpoint
+	if o != nil {
+		local, _ = v.localEndpointFor(o) // without an endpoint, whatever the reason, it is not altered so
+	}
 	switch {
-	case o != nil && v.localEndpointFor(o) != nil:
+	case local != nil:
 		return "its endpoint is that of the API server on this node"
 	case service != nil && service.Upstream == nil:
 		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)

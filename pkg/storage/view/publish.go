@@ -174,12 +174,15 @@ func (v reading) object(o *facts.Object) shown {
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
 // upstream's body, with corrected endpoints and without those on dead nodes or suspected.
 func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
-	if local := v.localEndpointFor(o); local != nil {
-		body, err := local.body(o.Resource())
+	local, err := v.localEndpointFor(o)
+	if local != nil {
+		body, err = local.body(o.Resource())
 		if err == nil {
 			return body, EndpointCount{Kept: 1}
 		}
-		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
+	}
+	if err != nil {
+		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
 	}
 	if o.Service != nil && o.Service.Keys.Governed() && isTruncated(o) {
 		return v.completed(o)

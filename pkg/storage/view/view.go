@@ -150,6 +150,19 @@ func (v *View) Endpoints(r *served.Resource) EndpointCount {
 	return count
 }
 
+// Divided returns the names of the Services of which the viewer is shown different ports by different keys, sorted.
+func (v *View) Divided() (names []string) {
+	v.source.Read(func(facts.Reader) {
+		for s, d := range v.decided {
+			if slices.ContainsFunc(d.slices, func(c facts.Choice) bool { return c.Rank() != d.slices[0].Rank() }) {
+				names = append(names, s.Name.String())
+			}
+		}
+	})
+	slices.Sort(names)
+	return names
+}
+
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	now := reading{v, in}

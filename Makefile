@@ -157,7 +157,7 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
 		mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	$(ON_CLUSTER) -short $(LONGEST) ./e2e/... ./faults/... ./docs/... $(ARGS)
+	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.

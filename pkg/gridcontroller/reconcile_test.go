@@ -541,6 +541,17 @@ func TestNoSites(t *testing.T) {
 	}
 }
 
+// TestSiteOfAnEmptyValue: an empty value of the label is a site, after which no workload can be named. The other sites
+// have theirs.
+func TestSiteOfAnEmptyValue(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
+	f.pass(grid)
+	f.expectNames("demo-east")
+	f.expect(grid, "Degraded=True SitesFailed", "InvalidName: no Deployment can be named after this site", "zone1", "give the label a value")
+	f.expectSite(grid, "", v1.SiteFailed)
+}
+
 func TestAutoDeleteUnusedTemplate(t *testing.T) {
 	f, grid := demo(t, in("east"), func(grid *v1.DeploymentGrid) {
 		grid.Spec.AutoDeleteUnusedTemplate = true

@@ -65,8 +65,11 @@ type Previewer struct {
 	services map[types.NamespacedName]*tally
 }
 
-// previewNode is what matters of a node. site is empty if it has no value of the key.
-type previewNode struct{ site, zone string }
+// previewNode is what matters of a node. sited is set if it has the label, whose value may be empty.
+type previewNode struct {
+	site, zone string
+	sited      bool
+}
 
 // tally counts the ready endpoints of a Service.
 type tally struct {
@@ -85,7 +88,7 @@ type counts struct {
 	// unhinted is how many ready endpoints have no hints; as long as there are any, kube-proxy heeds none.
 	unhinted int
 	// hinted counts the ready endpoints by the zone that they are for, and their site.
-	hinted map[string]map[string]int
+	hinted map[string]map[previewNode]int
 }
 
 // NewPreviewer makes a Previewer for a key and the labels of all nodes.
@@ -98,9 +101,10 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 		services: map[types.NamespacedName]*tally{},
 	}
 	for name, labels := range nodes {
-		n := previewNode{site: labels[key], zone: labels[corev1.LabelTopologyZone]}
+		n := previewNode{zone: labels[corev1.LabelTopologyZone]}
+		n.site, n.sited = labels[key]
 		p.nodes[name] = n
-		if n.site != "" {
+		if n.sited {
 			p.sites[n.site]++
 			p.groups[n]++
 		}
@@ -140,7 +144,7 @@ func (p *Previewer) AddService(s *corev1.Service) {
 }
 
 func noCounts() counts {
-	return counts{readyIn: map[string]int{}, hinted: map[string]map[string]int{}}
+	return counts{readyIn: map[string]int{}, hinted: map[string]map[previewNode]int{}}
 }
 
 // ForgetSlices makes the Previewer forget all slices, because their list begins again.
@@ -162,9 +166,9 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 			continue
 		}
 		t.ready++
-		site := p.nodes[ptr.Deref(e.NodeName, "")].site
-		if site != "" {
-			t.readyIn[site]++
+		node := p.nodes[ptr.Deref(e.NodeName, "")]
+		if node.sited {
+			t.readyIn[node.site]++
 		}
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
 			t.unhinted++
@@ -172,9 +176,9 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 		}
 		for _, zone := range e.Hints.ForZones {
 			if t.hinted[zone.Name] == nil {
-				t.hinted[zone.Name] = map[string]int{}
+				t.hinted[zone.Name] = map[previewNode]int{}
 			}
-			t.hinted[zone.Name][site]++
+			t.hinted[zone.Name][previewNode{site: node.site, sited: node.sited}]++
 		}
 	}
 }
@@ -242,7 +246,7 @@ func (p *Previewer) foreign(t *tally) float64 {
 		all, own := t.ready, t.readyIn[node.site]
 		// Where no endpoint is meant for the node's zone kube-proxy takes all of them.
 		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
-			all, own = 0, near[node.site]
+			all, own = 0, near[previewNode{site: node.site, sited: true}]
 			for _, n := range near {
 				all += n
 			}
@@ -275,7 +279,7 @@ func DivideNodes(nodes map[string]topology.Labels) (keys []string, sites map[str
 	}
 	sites = map[string]int{}
 	for key, of := range values {
-		if delete(of, ""); len(of) > 1 && !named[key] && key != corev1.LabelHostname {
+		if len(of) > 1 && !named[key] && key != corev1.LabelHostname {
 			keys, sites[key] = append(keys, key), len(of)
 		}
 	}

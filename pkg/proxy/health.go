@@ -47,6 +47,13 @@ func (p *Proxy) report() health.Report {
 	for service, reason := range p.facts.Invalid() {
 		report.Note("service %s: all endpoints hidden: %s", service, reason)
 	}
+	if divided := p.view.Divided(); len(divided) > 0 {
+		report.Note("topologyKeys: different keys decide for different ports of %s; application-grid-wrapper explain "+
+			"names them", some(divided))
+	}
+	if err := p.view.LocalEndpointProblem(); err != nil {
+		report.Note("default/kubernetes: its endpoint is not replaced by this node's own: %v", err)
+	}
 	p.noteSite(&report)
 	return report
 }

@@ -102,7 +102,8 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 // followShare follows one stream to its end. It is a follow.Options.Stream.
 func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) error {
 	began := time.Now()
-	state, known := decodeShareState(h.facts.ShareMark())
+	mark := h.facts.ShareMark()
+	state, known := decodeShareState(mark)
 	version := h.version()
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
@@ -131,7 +132,10 @@ func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) 
 		case err != nil:
 			return err
 		}
-		h.facts.ApplyShare(step)
+		step.After, mark = mark, step.Mark
+		if err := h.facts.ApplyShare(step); err != nil {
+			return err
+		}
 		stepped(state.Version.String())
 	}
 }

@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"bytes"
+	"errors"
 	"maps"
 	"slices"
 
@@ -31,9 +33,15 @@ type ShareStep struct {
 	Objects map[string]map[types.NamespacedName]*wire.Object
 	// Whole reports which objects are gone if the step does not have them.
 	Whole func(input string, name types.NamespacedName) bool
+	// After is the Mark of the state on which the step follows; nil for none.
+	After []byte
 	// Mark names the state after the step, for the hub.
 	Mark []byte
 }
+
+// errLost means that a share is not as the hub believes.
+var errLost = errors.New("a step of the cache panicked, and a part of this node's share may be missing: it is asked " +
+	"for again, whole")
 
 // Put puts an object into the step, in place of what was put of it before; nil if it is gone.
 func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Object) {
@@ -45,8 +53,15 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 
 // ApplyShare applies a step, or sets it aside. If the facts were restored from a State, that is replaced once the other
 // inputs are complete, too.
-func (f *Facts) ApplyShare(step ShareStep) {
+//
+// After an error the stream that brought the step must end. What a step that panicked was to change may be missing, so
+// the mark is forgotten with it, and no later step of the same stream brings it back: it follows on another state.
+func (f *Facts) ApplyShare(step ShareStep) error {
+	applied := false
 	f.update(func() {
+		if !bytes.Equal(f.shareMark(), step.After) {
+			return
+		}
 		mark := &f.ways.mark
 		if !f.ways.shared {
 			mark = &f.ways.asideMark
@@ -70,7 +85,12 @@ func (f *Facts) ApplyShare(step ShareStep) {
 			}
 		}
 		f.releaseIfComplete()
+		applied = true
 	})
+	if !applied {
+		return errLost
+	}
+	return nil
 }
 
 // shareStore is what a step is applied to: what an input has, or what is kept back for it.
@@ -151,6 +171,10 @@ func (in *Input) isAside() bool { return in.f.ways.shared && slices.Contains(sha
 func (f *Facts) ShareMark() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
+	return f.shareMark()
+}
+
+func (f *Facts) shareMark() []byte {
 	if !f.ways.shared {
 		return f.ways.asideMark
 	}

@@ -12,7 +12,12 @@ func TestSwitchTakesTheMark(t *testing.T) {
 	f := New(Options{})
 	f.FollowShare()
 	step := func(mark string) {
-		f.ApplyShare(ShareStep{Whole: func(string, types.NamespacedName) bool { return true }, Mark: []byte(mark)})
+		t.Helper()
+		step := ShareStep{Whole: func(string, types.NamespacedName) bool { return true }, Mark: []byte(mark)}
+		step.After = f.ShareMark()
+		if err := f.ApplyShare(step); err != nil {
+			t.Fatal(err)
+		}
 	}
 	expect := func(what, want string) {
 		t.Helper()

@@ -60,8 +60,12 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 	case r == served.Endpoints:
 		service = v.facts.Service(name)
 	}
+	var local *LocalEndpoint
+	if o != nil {
+		local, _ = v.localEndpointFor(o) // without an endpoint, whatever the reason, it is not altered so
+	}
 	switch {
-	case o != nil && v.localEndpointFor(o) != nil:
+	case local != nil:
 		return "its endpoint is that of the API server on this node"
 	case service != nil && service.Upstream == nil:
 		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)
@@ -70,7 +74,7 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 			service.Name)
 	case o != nil && o.Corrected():
 		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"
-	case o != nil && v.counts[o].Hidden > 0:
+	case o != nil && (v.counts[o].Hidden > 0 || v.choice(o).Without != nil):
 		return "endpoints on dead or silent nodes are left out"
 	default:
 		return ""

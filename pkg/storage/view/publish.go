@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // publication has what a step may have to show differently.
@@ -173,23 +174,46 @@ func (v reading) object(o *facts.Object) shown {
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
 // upstream's body, with corrected endpoints and without those on dead nodes or suspected.
 func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
-	if local := v.localEndpointFor(o); local != nil {
-		body, err := local.body(o.Resource())
+	local, err := v.localEndpointFor(o)
+	if local != nil {
+		body, err = local.body(o.Resource())
 		if err == nil {
 			return body, EndpointCount{Kept: 1}
 		}
-		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
 	}
-	if o.Service == nil || !o.Service.Keys.Governed() {
-		return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, e) })
+	if err != nil {
+		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
 	}
-	if isTruncated(o) {
+	if o.Service != nil && o.Service.Keys.Governed() && isTruncated(o) {
 		return v.completed(o)
 	}
-	decision := v.decision(o.Service, o.Resource())
-	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, e)
+	choice := v.choice(o)
+	if o.Service == nil || !o.Service.Keys.Governed() {
+		body, count = v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, choice, e) })
+	} else {
+		decision := v.keeps(o, choice)
+		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
+			return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, choice, e)
+		})
+	}
+	return v.withoutPorts(o, body, choice.Without), count
+}
+
+// withoutPorts leaves ports out of the body of a slice. It returns none of a body that cannot be read.
+func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
+	if without == nil || o.Resource() != served.EndpointSlices {
+		return body
+	}
+	body, err := wire.WithoutPorts(body, func(p wire.Port) bool {
+		return p.Numbered && slices.ContainsFunc(without, func(w topology.Port) bool {
+			return w.Name == string(p.Name) && w.Protocol == string(p.Protocol)
+		})
 	})
+	if err != nil {
+		o.Unreadable(err)
+		return nil
+	}
+	return slices.Clip(body)
 }
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps none of an object that

@@ -35,7 +35,6 @@ func (v reading) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCoun
 	var count EndpointCount
 	var subsets []corev1.EndpointSubset
 	byPorts := make(map[string]int)
-	decision := v.decision(o.Service, served.EndpointSlices)
 	family, err := addressType(o)
 	if err != nil {
 		return nil, count, err
@@ -60,8 +59,10 @@ func (v reading) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCoun
 			subsets = append(subsets, corev1.EndpointSubset{Ports: ports})
 		}
 		rest := slice.Endpoints
+		choice := v.choice(member)
+		decision := v.keeps(member, choice)
 		err = member.Codec().Scan(member.Body(), func(e wire.Endpoint) {
-			if !decision.Keep(v.facts.LabelsOf(e.NodeName)) || v.hides(member, e) {
+			if !decision.Keep(v.facts.LabelsOf(e.NodeName)) || v.hides(member, choice, e) {
 				count.Hidden++
 			} else {
 				count.Kept++

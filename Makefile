@@ -195,6 +195,12 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
+.PHONY: test-k3s
+test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic, a few minutes. It has a stand-in for k3s. Needs root.
+	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
+	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
+	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)
+
 # The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.
 CILIUM_MODULE := test/cilium/agent
 

@@ -170,6 +170,14 @@ test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
 
+# Hours of faults that do not end; 0.05 is a try.
+HOURS ?= 2
+
+.PHONY: soak
+soak: build cluster ## Runs wrapper and hub for hours under faults, and judges what grows and what fails: HOURS=2. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
+
 # What a kubeadm cluster needs of this machine, and what runs containers there. The module is checked here and not by
 # `make verify`, which does not download what only this builds.
 CONTAINERD_MODULE := test/kubeadm/containerd

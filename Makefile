@@ -178,6 +178,12 @@ soak: build cluster ## Runs wrapper and hub for hours under faults, and judges w
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
 
+.PHONY: test-skew
+test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic, 2 minutes: those of hack/skew-commit. Needs root.
+	@hack/require.sh git:git nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@code=0; hack/skew.sh $(BIN)/older || code=$$?; if [ $$code -eq 3 ]; then echo "make test-skew is left out"; exit 0; fi; \
+		[ $$code -eq 0 ] && OLDER_BIN=$(BIN)/older $(ON_CLUSTER) -v ./skew $(ARGS)
+
 # What a kubeadm cluster needs of this machine, and what runs containers there. The module is checked here and not by
 # `make verify`, which does not download what only this builds.
 CONTAINERD_MODULE := test/kubeadm/containerd

@@ -63,8 +63,7 @@ var ways = map[string]string{
 	RKE2: rancher("rke2", "rke2-agent (rke2-server on a server)"),
 	MicroK8s: labelFirst + "in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then snap " +
 		"restart microk8s.daemon-kubelite",
-	"": "Give kube-proxy on each edge node the server http://localhost:51006, by its kubeconfig or by --master, and " +
-		"restart it",
+	"": labelFirst + "give kube-proxy the server http://localhost:51006, by its kubeconfig or by --master, and restart it",
 }
 
 // labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is not
@@ -93,7 +92,6 @@ func For(kind Kind, images Images) *Install {
 	case K3s:
 		k.WriteString("resources: [../manifests/k3s]\n")
 		values.WriteString("distribution: k3s\n")
-		note(ways[K3s])
 	default:
 		install.Kubeconfig = plain(distribution, &k, &values, note)
 	}
@@ -124,6 +122,9 @@ func For(kind Kind, images Images) *Install {
 		k.WriteString("patches:\n" + patches.String())
 	}
 	note("Label nodes one by one: kubectl label node NODE superedge.io/application-grid=true")
+	if distribution != Kubeadm { // whose kube-proxy moves by itself
+		note(cmp.Or(ways[distribution], ways[""]))
+	}
 	install.Kustomization, install.Values = k.String(), values.String()
 	return install
 }
@@ -171,7 +172,6 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
 		"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
 	fmt.Fprintf(values, "distribution: plain\nwrapper:\n  server: %s\n", address)
-	note(cmp.Or(ways[distribution], ways[""]))
 	_, content, _ := strings.Cut(manifests.Kubeconfig, "apiVersion:") // without its comment
 	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }

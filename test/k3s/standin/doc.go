@@ -3,7 +3,8 @@
 // its code:
 //
 //   - config.yaml, and the files of config.yaml.d after it, where "key+" appends to a list;
-//   - a load balancer on 127.0.0.1:6444 of an agent; on a server kube-apiserver itself has that port, and 6443 leads to it;
+//   - a load balancer on 127.0.0.1:6444 of an agent; on a server kube-apiserver itself has that port, and 6443
+//     leads to it;
 //   - nothing of the agent starts before the server answers;
 //   - kubeconfigs of the kubelet and of kube-proxy that are written at each start;
 //   - kube-proxy-arg over the defaults, parsed by kube-proxy's own flags before anything starts;

@@ -10,15 +10,15 @@ import (
 // PKI is where a server finds the certificates of its control plane, by kubeadm's names.
 const PKI = "/etc/kubernetes/pki/"
 
-// startControlPlane starts etcd and the components of the control plane, which try again until the one that they need
-// answers. kube-apiserver listens on this port of the loopback.
+// startControlPlane starts etcd and the components of the control plane. kube-apiserver listens on this port, of all
+// addresses: it advertises that port for the Service kubernetes, where k3s' own advertises 6443.
 func (a *agent) startControlPlane(port string) {
 	const etcd = "http://127.0.0.1:2379"
 	go a.child("etcd", "--data-dir=/var/lib/rancher/k3s/server/db/etcd", "--listen-client-urls="+etcd,
 		"--advertise-client-urls="+etcd, "--listen-peer-urls=http://127.0.0.1:2380", "--unsafe-no-fsync")
 	go func() {
 		awaitPort("127.0.0.1:2379")
-		a.child("kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port,
+		a.child("kube-apiserver", "--etcd-servers="+etcd, "--bind-address=0.0.0.0", "--secure-port="+port,
 			"--advertise-address="+a.first("node-ip", ""), "--allow-privileged=true", "--authorization-mode=Node,RBAC",
 			"--service-cluster-ip-range="+a.first("service-cidr", "10.43.0.0/16"),
 			"--enable-admission-plugins=NodeRestriction", "--endpoint-reconciler-type=lease",

@@ -66,6 +66,9 @@ func run(ctx context.Context) error {
 	if err := os.WriteFile(PIDFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		return err
 	}
+	if err := os.MkdirAll(agentDir+"/pod-manifests", 0o700); err != nil { // of static pods
+		return err
+	}
 	if err := version.SetDynamicVersion(version.Get().GitVersion + "+k3s1"); err != nil {
 		return fmt.Errorf("the version of k3s: %w", err)
 	}

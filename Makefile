@@ -170,6 +170,20 @@ test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
 
+# Hours of faults that do not end; 0.05 is a try.
+HOURS ?= 2
+
+.PHONY: soak
+soak: build cluster ## Runs wrapper and hub for hours under faults, and judges what grows and what fails: HOURS=2. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
+
+.PHONY: test-skew
+test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic, 2 minutes: those of hack/skew-commit. Needs root.
+	@hack/require.sh git:git nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@code=0; hack/skew.sh $(BIN)/older || code=$$?; if [ $$code -eq 3 ]; then echo "make test-skew is left out"; exit 0; fi; \
+		[ $$code -eq 0 ] && OLDER_BIN=$(BIN)/older $(ON_CLUSTER) -v ./skew $(ARGS)
+
 # What a kubeadm cluster needs of this machine, and what runs containers there. The module is checked here and not by
 # `make verify`, which does not download what only this builds.
 CONTAINERD_MODULE := test/kubeadm/containerd
@@ -194,6 +208,12 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
+
+.PHONY: test-k3s
+test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic, a few minutes. It has a stand-in for k3s. Needs root.
+	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
+	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
+	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)
 
 # The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.
 CILIUM_MODULE := test/cilium/agent

@@ -101,7 +101,7 @@ func TestCheckInstall(t *testing.T) {
 		}
 	}
 	if o := call(t, s, "check", "--pre"); !strings.Contains(o.stdout, "resources: [../manifests/k3s]") ||
-		!strings.Contains(o.stdout, "- On each edge node, in /etc/rancher/k3s/config.yaml") {
+		!strings.Contains(o.stdout, "/etc/rancher/k3s/config.yaml.d/application-grid.yaml; then restart k3s-agent") {
 		t.Errorf("got %+v", o)
 	}
 }

@@ -189,6 +189,7 @@ var templates = []template{
 		{manifest: "edge-node-policy/removal.yaml", replaced: []replacement{
 			{place: "metadata.name: kube-system}", by: "metadata.name: {{ .Release.Namespace }}}"},
 		}},
+		{manifest: "edge-node-policy/k3s.yaml"},
 		{manifest: "cilium/policy.yaml", when: withCilium, replaced: []replacement{
 			{place: "namespace: kube-system,", by: "namespace: {{ .Values.cilium.namespace }},"},
 			{

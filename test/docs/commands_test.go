@@ -29,7 +29,7 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm runs what is for kubeadm",
+	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm and make test-k3s run it",
 	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
 	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",
 }

@@ -139,17 +139,6 @@ func (s *Source) Start() { s.group.start(s) }
 // of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }
 
-// StartAt begins to follow the source as Start does, with a list that is at least of this version; 0 for any.
-func (s *Source) StartAt(version uint64) {
-	s.mu.Lock()
-	s.from = ""
-	if version > 0 {
-		s.from = strconv.FormatUint(version, 10)
-	}
-	s.mu.Unlock()
-	s.Start()
-}
-
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }
 
@@ -287,27 +276,6 @@ func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
 		SetHeader("User-Agent", s.group.UserAgent(agent)).
 		MaxRetries(0)
-}
-
-// Estimate asks the upstream about how many bytes of memory following the source takes at most: a list, encoded and
-// decoded.
-func (s *Source) Estimate(ctx context.Context) (int64, error) {
-	const sample = 100
-	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.UserAgent("estimate")).
-		Do(ctx).Get()
-	page, ok := got.(*objectList)
-	if err != nil || !ok || len(page.items) == 0 {
-		return 0, err
-	}
-	var size int64
-	for _, o := range page.items {
-		size += int64(len(o.Meta) + len(o.Body))
-	}
-	objects := int64(len(page.items))
-	if page.RemainingItemCount != nil {
-		size += size * *page.RemainingItemCount / objects
-	}
-	return 3 * size, nil
 }
 
 func (s *Source) request(options *metav1.ListOptions) *rest.Request {

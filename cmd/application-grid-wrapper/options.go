@@ -175,8 +175,8 @@ func (o *options) servingFlags() {
 		"Limit of watches. One more is answered 429. One caller (a user, an address or a certificate) gets at most "+
 			"half of them.")
 	f.IntVar(&o.proxy.MaxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
-		"Limit of the bytes of lists under way and of bodies of writes. One more is answered 429. One caller gets at "+
-			"most half of that, but always one list of any size.")
+		"Limit of the bytes of lists under way. One more is answered 429. One caller gets at most half of that, but "+
+			"always one list of any size.")
 	f.BoolVar(&o.proxy.Debug, "debug", false, "Serve /debug/pprof.")
 }
 

@@ -42,7 +42,7 @@ func (p *Proxy) chain() http.Handler {
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
-		filters.WithWrites(viewing, p.memory),
+		filters.WithWrites(viewing),
 	}
 	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
 		chain = append(chain, filters.WithKeptAnswers(filters.KeptAnswers{

@@ -275,8 +275,8 @@ func (m *metrics) registerQuotas(p *Proxy) {
 		"watches_refused_total", "Watches that were answered 429 because there was no place for them.",
 	}, {
 		p.memory, "list_bytes",
-		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.",
-		"lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.",
+		"Memory that lists under way take; --max-list-bytes bounds it.",
+		"lists_refused_total", "Lists that were answered 429 because there was no room for them.",
 	}} {
 		m.registry.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{

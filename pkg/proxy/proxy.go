@@ -54,7 +54,7 @@ type Config struct {
 	TLS *TLSFiles
 	// MaxConnections and MaxWatches limit what clients may have open at once; 0 means the default.
 	MaxConnections, MaxWatches int
-	// MaxListBytes limits the memory that lists, and bodies of writes, take at once; 0 means the default.
+	// MaxListBytes limits the memory that lists take at once; 0 means the default.
 	MaxListBytes int
 	// Debug serves /debug/pprof.
 	Debug bool
@@ -132,8 +132,7 @@ type Proxy struct {
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches have one place for each of those, memory has one for each byte of a list, or of a write's
-	// body.
+	// connections and watches have one place for each of those, memory has one for each byte of a list.
 	connections, watches, memory *quota.Quota
 	// delegatesIdentity is set if the wrapper may delegate its identity to all who can reach it, because they are
 	// processes of this node or have a client certificate.

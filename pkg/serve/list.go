@@ -57,7 +57,7 @@ func (s *Server) admit(r *http.Request, page page, as *representation) (done fun
 	}
 	done, ok := s.Admit(r, listMemory(page, as))
 	if !ok {
-		return nil, TooMuchMemory()
+		return nil, tooMuchMemory()
 	}
 	return done, nil
 }

@@ -198,7 +198,8 @@ func TestParseRequest(t *testing.T) {
 
 // isAPIError reports whether the error is one that a bad request may get.
 func isAPIError(err error) bool {
-	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err)
+	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err) ||
+		apierrors.IsResourceExpired(err)
 }
 
 func FuzzParseRequest(f *testing.F) {

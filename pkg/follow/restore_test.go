@@ -238,8 +238,8 @@ func TestCachesProveNothing(t *testing.T) {
 }
 
 // TestRestoredAtRandom plays random worlds: objects come and go, the link is down or silent, histories expire, and the
-// upstream is restored, also while the link is down, and passes the version that was known. In the end a source has what
-// the upstream has; in every other world, in which no version is passed, soon after each restore too.
+// upstream is restored, also while the link is down, and passes the version that was known. In the end a source has
+// what the upstream has; in every other world, in which no version is passed, soon after each restore too.
 func TestRestoredAtRandom(t *testing.T) {
 	for seed := range uint64(*restoreSeeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

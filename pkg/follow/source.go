@@ -716,8 +716,8 @@ func isVersionRefused(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || isTooLarge(err)
 }
 
-// isTooLarge reports whether the upstream has not reached the requested resourceVersion. Some versions of kube-apiserver
-// pass on what etcd says of an exact one.
+// isTooLarge reports whether the upstream has not reached the requested resourceVersion. Some versions of
+// kube-apiserver pass on what etcd says of an exact one.
 func isTooLarge(err error) bool {
 	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) ||
 		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "required revision is a future revision")

@@ -373,8 +373,8 @@ func (w *world) happen() {
 	}
 }
 
-// otherServer lets a replica come to one of the two API servers at its next requests. One of them has a watch cache that
-// may lag.
+// otherServer lets a replica come to one of the two API servers at its next requests. One of them has a watch cache
+// that may lag.
 func (w *world) otherServer(replica int) {
 	servers, which := []http.Handler{w.cluster, w.cluster.Lagging()}, w.below(2)
 	w.note("replica %d comes to the API server %d", replica, which)

@@ -73,8 +73,8 @@ func namesOf(items []corev1.Service) string {
 	return strings.Join(names, ",")
 }
 
-// TestListsAreWhole: client-go and kubectl ask for pages of 500, and take a whole list without a token as the last page.
-// A token of another server is answered as one that has expired, upon which they list again.
+// TestListsAreWhole: client-go and kubectl ask for pages of 500, and take a whole list without a token as the last
+// page. A token of another server is answered as one that has expired, upon which they list again.
 func TestListsAreWhole(t *testing.T) {
 	c := newSyncedCluster(t, service("a"), service("b"), service("c"))
 	for _, query := range []string{"limit=1", "limit=1&resourceVersion=0", "limit=500"} {

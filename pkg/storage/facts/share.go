@@ -30,8 +30,8 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 	step.Objects[input][name] = o
 }
 
-// ApplyShare applies a step, in place of the methods of the inputs that a share fills. If the facts were restored from a
-// State, that is replaced once the other inputs are complete, too.
+// ApplyShare applies a step, in place of the methods of the inputs that a share fills. If the facts were restored from
+// a State, that is replaced once the other inputs are complete, too.
 func (f *Facts) ApplyShare(step ShareStep) {
 	f.update(func() {
 		f.shareMark = step.Mark
@@ -79,8 +79,8 @@ func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored; nil if there
-// was none.
+// ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored; nil if
+// there was none.
 func (f *Facts) ShareMark() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -93,7 +93,7 @@ var templates = []template{
 			image("application-grid-wrapper"),
 			{
 				place: "          args:\n",
-				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
+				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub\n" +
 					"            {{- end }}\n" + exchanged("            - --site-exchange=on\n"+
 					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n") +
 					"            {{- if " + withCilium +

@@ -133,7 +133,6 @@ func (f *follower) follow(in scope) error {
 	source, err := f.groups[in.kind.account].Add(follow.Options{
 		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
 		FieldSelector: in.fields,
-		Verified:      in.kind == pods,
 		Sink:          sink{f.store, in},
 	})
 	if err != nil {

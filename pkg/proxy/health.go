@@ -23,12 +23,9 @@ func (p *Proxy) report() health.Report {
 		report.Fail("the wrapper is stopping")
 	}
 	p.noteFiles(&report)
-	if p.usesHub() {
-		report.Note("%s", p.wayLine())
-		if hub := p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
-			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: "+
-				"%v", hub.Problem())
-		}
+	if hub := p.config.HubConnection; hub != nil && hub.Problem() != nil {
+		report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v",
+			hub.Problem())
 	}
 	labelsSynced := p.view.ServesRestored() != nil
 	for _, s := range p.upstream.States() {
@@ -76,8 +73,7 @@ func (p *Proxy) noteFiles(report *health.Report) {
 	}
 }
 
-// knows reports whether there is something to serve, from a snapshot or from the upstream. Whoever goes another way
-// begins again there, and serves what it knows meanwhile.
+// knows reports whether there is something to serve, from a snapshot or from the upstream.
 func (p *Proxy) knows() bool { return p.view.ServesRestored() != nil || p.isLive() }
 
 // noteSource says how the upstream is followed on one source.

@@ -191,10 +191,6 @@ var (
 			"not parse; all its endpoints are hidden.",
 		"namespace", "service")
 
-	descHub = desc("hub_in_use",
-		"1 while this node's share is taken from a hub, 0 while the API server is followed in its place; absent with "+
-			"--hub=off.")
-
 	descRestoredAge = desc("snapshot_served_age_seconds",
 		"Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once "+
 			"the upstream's state is served.")
@@ -236,13 +232,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descSites, float64(c.p.sites.Len()))
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
-	}
-	if c.p.usesHub() {
-		inUse := 0.0
-		if c.p.upstream.Way().Hub {
-			inUse = 1
-		}
-		gauge(descHub, inUse)
 	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
 	if c.p.config.Runtime != nil && c.p.livePods != nil {
@@ -286,8 +275,8 @@ func (m *metrics) registerQuotas(p *Proxy) {
 		"watches_refused_total", "Watches that were answered 429 because there was no place for them.",
 	}, {
 		p.memory, "list_bytes",
-		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.",
-		"lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.",
+		"Memory that lists under way take; --max-list-bytes bounds it.",
+		"lists_refused_total", "Lists that were answered 429 because there was no room for them.",
 	}} {
 		m.registry.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{

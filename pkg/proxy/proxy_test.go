@@ -28,7 +28,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/health"
@@ -668,7 +667,7 @@ func TestHubsKubeconfigIsReread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, smallCluster(), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, Connection: connection} })
+	start(t, smallCluster(), func(c *Config) { c.Hub, c.HubConnection = true, connection })
 	write(strings.ReplaceAll(string(content), "127.0.0.1:1", "127.0.0.1:2"))
 	soon.UntilQuiet(t, func() string {
 		if host := connection.Server().Host; host != "127.0.0.1:2" {

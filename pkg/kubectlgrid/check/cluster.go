@@ -111,7 +111,7 @@ type workload struct {
 	// onDelete is that its pods are replaced only when they are deleted, hub the wrapper's flag --hub, selector its
 	// pods', bypass what it is that reads endpoints itself, problem what is wrong with the first of its pods.
 	onDelete bool
-	hub      string
+	hub      bool
 	selector *metav1.LabelSelector
 	bypass   *bypass
 	problem  string

@@ -327,7 +327,8 @@ func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpe
 	case calicoProgram, ciliumProgram:
 		w.env = envOf(container)
 	case wrapperProgram:
-		w.hub, _ = flagOf(commandLine(container), "hub")
+		words := commandLine(container)
+		w.hub = slices.Contains(words, "--hub") || slices.Contains(words, "--hub=true")
 	case controllerProgram:
 		c.carry(w.namespace, spec)
 		if w.ready < w.desired {

@@ -71,7 +71,8 @@ type Facts struct {
 
 	inputs map[string]*Input
 	hold   hold
-	ways   ways
+	// shareMark is the Mark of the last ShareStep.
+	shareMark []byte
 	// live is closed once the upstream's state is complete and applied.
 	live chan struct{}
 

@@ -213,12 +213,6 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	c.f.services.count(s, o, -1)
-	if c.resource == served.EndpointSlices {
-		// Truncated Endpoints are completed from the slices, so they change too.
-		for _, legacy := range s.Objects(served.Endpoints) {
-			add(&c.f.step.Objects, legacy)
-		}
-	}
 	listed := &s.listed[listIndex(c.resource)]
 	listed.objects = slices.DeleteFunc(listed.objects, func(m *Object) bool { return m == o })
 	o.Service = nil

@@ -407,3 +407,12 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	}
 	return true, fmt.Sprintf("node %s has %s=%s too", node, key, value)
 }
+
+// decodeSlice decodes a slice with another body than its own.
+func decodeSlice(o *wire.Object, body []byte) (*discoveryv1.EndpointSlice, error) {
+	slice := &discoveryv1.EndpointSlice{}
+	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, body, 0)); err != nil {
+		return nil, fmt.Errorf("decoding EndpointSlice %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	return slice, nil
+}

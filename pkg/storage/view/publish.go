@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -103,7 +102,6 @@ func (v reading) publish(received time.Time, p *publication) {
 		}
 		all = append(all, one)
 	}
-	v.addTruncated(p)
 	for _, o := range p.objects() {
 		if v.filled[o.Resource()] {
 			all = append(all, v.object(o))
@@ -183,9 +181,6 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	}
 	if err != nil {
 		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
-	}
-	if o.Service != nil && o.Service.Keys.Governed() && isTruncated(o) {
-		return v.completed(o)
 	}
 	choice := v.choice(o)
 	if o.Service == nil || !o.Service.Keys.Governed() {
@@ -277,31 +272,4 @@ func (v *View) Content() uint64 {
 	var content uint64
 	v.source.Read(func(in facts.Reader) { content = v.content + in.Listings() })
 	return content
-}
-
-// overCapacityTruncated is the value of the annotation corev1.EndpointsOverCapacity on Endpoints that lack some.
-const overCapacityTruncated = "truncated"
-
-// isTruncated reports whether an object is an Endpoints object that lacks some of the Service's endpoints. The
-// endpoints controller keeps at most 1,000 of them, and does not regard sites.
-func isTruncated(o *facts.Object) bool {
-	return o.Resource() == served.Endpoints &&
-		o.Upstream.Annotation(corev1.EndpointsOverCapacity) == overCapacityTruncated
-}
-
-// addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.
-func (v reading) addTruncated(p *publication) {
-	if !v.filled[served.Endpoints] {
-		return
-	}
-	for o := range p.listed.set {
-		if o.Resource() != served.EndpointSlices || o.Service == nil {
-			continue
-		}
-		for _, legacy := range o.Service.Objects(served.Endpoints) {
-			if isTruncated(legacy) {
-				p.add(legacy)
-			}
-		}
-	}
 }

@@ -9,44 +9,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// Origin says how the upstream's object relates to the object that is shown.
-type Origin struct {
-	// Revision is the revision of the object that is shown; 0 if it is not shown.
-	Revision uint64
-	// ResourceVersion is the upstream's resourceVersion; "" if it is not known, as for objects of a State from disk.
-	ResourceVersion string
-	// Altered is why the object that is shown differs from the upstream's; "" if at most its metadata differs. A client
-	// that writes back an altered object destroys what it was not shown.
-	Altered string
-}
-
-// Origin returns the Origin of an object. The error is served.ErrNotReady as long as it is not known whether the
-// object is shown altered.
-func (v *View) Origin(r *served.Resource, name types.NamespacedName) (Origin, error) {
-	var origin Origin
-	var err error
+// Altered returns why an object that lists endpoints is shown otherwise than the upstream has it; "" if at most its
+// metadata differs. A client that writes back an altered object destroys what it was not shown. The error is
+// served.ErrNotReady as long as that is not known.
+func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why string, err error) {
 	v.source.Read(func(in facts.Reader) {
-		// If the resource cannot be read, none of its objects are shown.
-		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
-			origin.Revision = shown.Revision
-		}
-		if upstream := in.Upstream(r, name); upstream != nil {
-			origin.ResourceVersion = upstream.ResourceVersion
-		}
-		if !listsEndpoints(r) {
-			return
-		}
-		if in.State(served.Services) != served.Ready {
-			err = served.ErrNotReady
-			return
-		}
 		o := in.Object(r, name)
-		if o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
+		if in.State(served.Services) != served.Ready ||
+			o == nil && r == served.EndpointSlices && in.State(r) == served.NotReady {
 			err = served.ErrNotReady
+			return
 		}
-		origin.Altered = reading{v, in}.altered(r, name, o)
+		why = reading{v, in}.altered(r, name, o)
 	})
-	return origin, err
+	return why, err
 }
 
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not

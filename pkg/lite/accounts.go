@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -97,7 +98,7 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	}
 	k := s.kindOf(info, kind{account: account, getOnly: info.Name != ""})
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
-	if k == nil || err != nil {
+	if k == nil || err != nil || !isEquality(selector) {
 		return scope{}, false
 	}
 	in = scope{k, info.Namespace, selector.String()}
@@ -105,6 +106,14 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 		in = named(k, info.Namespace, info.Name)
 	}
 	return in, len(in.namespace)+len(in.fields) <= scopeLength
+}
+
+// isEquality reports whether a selector says of each field what it is. There are any number of others that select
+// everything.
+func isEquality(selector fields.Selector) bool {
+	return !slices.ContainsFunc(selector.Requirements(), func(r fields.Requirement) bool {
+		return r.Operator == selection.NotEquals
+	})
 }
 
 // note begins to keep a scope of an account. The error, which comes once, says that there are too many.
@@ -192,7 +201,11 @@ func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-ch
 }
 
 func bearerOf(r *http.Request) string {
-	return strings.TrimPrefix(r.Header.Get("Authorization"), bearerPrefix)
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme+" ", bearerPrefix) { // RFC 7235, 2.1
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 // accountToken returns the newest token for kube-apiserver that is kept of an account; "" stands for any account.
@@ -244,7 +257,7 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	}
 	as := func(account string) *rest.Config {
 		config := rest.CopyConfig(config)
-		config.Transport = asAccount{watching{anonymous, s.link}, s.store, account}
+		config.Transport = asAccount{s.link.Watch(anonymous), s.store, account}
 		return config
 	}
 	for account := range s.store.accounts {

@@ -18,7 +18,9 @@ type budget struct {
 	at           time.Time
 }
 
-func newBudget(hourly int64, now time.Time) budget { return budget{hourly: hourly, left: hourly, at: now} }
+func newBudget(hourly int64, now time.Time) budget {
+	return budget{hourly: hourly, left: hourly, at: now}
+}
 
 // fill brings the budget up to a time. A clock that is set back fills nothing.
 func (b *budget) fill(now time.Time) {
@@ -64,6 +66,9 @@ func (s *Store) Due() bool {
 	s.budget.fill(s.options.Now())
 	return s.budget.left > 0
 }
+
+// Spare reports whether more than half of the budget is left.
+func (s *Store) Spare() bool { return s.Due() && s.budget.left > s.budget.hourly/2 }
 
 // Written is how many bytes were written since Open.
 func (s *Store) Written() int64 { return s.written }

@@ -33,6 +33,9 @@ type inode struct {
 	allocated int64
 	// fresh is how many bytes were written since the last sync.
 	fresh int64
+	// broken is set after a sync that failed: its blocks are bad, so that nothing more of the file gets to the disk,
+	// though later syncs say so, until the machine starts again.
+	broken bool
 }
 
 const sector = 512
@@ -66,7 +69,7 @@ func (m *model) crash() {
 				content = m.torn(content, node.writes[i](bytes.Clone(content)))
 			}
 		}
-		node.seen, node.safe, node.writes = bytes.Clone(content), content, nil
+		node.seen, node.safe, node.writes, node.broken = bytes.Clone(content), content, nil, false
 	}
 	m.now = maps.Clone(m.safe)
 }
@@ -228,6 +231,9 @@ func (f *modelFile) Truncate(size int64) error {
 func (f *modelFile) Sync() error {
 	f.flash += max(f.node.fresh, 16<<10)
 	f.node.fresh = 0
+	if f.node.broken {
+		return nil
+	}
 	if f.failing && f.random.IntN(2) == 0 {
 		// The pages that could not be written count as clean from now on.
 		for _, write := range f.node.writes {
@@ -235,7 +241,7 @@ func (f *modelFile) Sync() error {
 				f.node.safe = write(f.node.safe)
 			}
 		}
-		f.node.writes = nil
+		f.node.writes, f.node.broken = nil, true
 		return errIO
 	}
 	for _, write := range f.node.writes {

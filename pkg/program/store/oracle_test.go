@@ -35,6 +35,8 @@ type world struct {
 	// lasting has the lasting keys that are on the disk for sure.
 	lasting map[string]bool
 	gone    int
+	// room is set while a disk that may be full now had space when the last commit was made.
+	room bool
 	// unsaid are lasting keys that could not be committed yet.
 	unsaid []string
 	// copies are of the disk, with what was sure then.
@@ -105,7 +107,7 @@ func (w *world) open() []error {
 			w.Fatalf("seed %d: %s was on the disk, and is lost: %v", w.seed, key, problems)
 		}
 	}
-	w.state, w.pending, w.unsaid = found, map[string][]byte{}, nil
+	w.state, w.pending, w.unsaid, w.room = found, map[string][]byte{}, nil, false
 	w.history, w.acked = append(w.history[:0:0], w.history[:at+1]...), at
 	return problems
 }
@@ -132,9 +134,14 @@ func (w *world) change() {
 func (w *world) commit() {
 	rest, _ := split(w.state)
 	w.history = append(w.history, rest)
-	if w.store.Commit(w.pending) == nil {
+	commit := func() error { return w.store.Commit(w.pending) }
+	if w.random.IntN(8) == 0 {
+		commit = w.store.Rewrite
+	}
+	if len(w.pending) > 0 && commit() == nil {
 		w.acked = len(w.history) - 1
 		w.pending = map[string][]byte{}
+		w.room = !w.disk.full && !w.disk.failing
 	}
 }
 
@@ -154,8 +161,7 @@ func (w *world) confirm() {
 			w.lasting[key] = true
 		}
 	} else {
-		if w.disk.full && !w.disk.failing && !w.disk.readOnly && w.store.newest != nil &&
-			w.store.newest.file.(*modelFile).node.allocated >= w.store.newest.offset+reserveSize/2 {
+		if w.room && !w.disk.failing && !w.disk.readOnly {
 			w.Fatalf("seed %d: on a full disk what is lasting has no space: %v", w.seed, err)
 		}
 		w.unsaid = slices.Sorted(maps.Keys(changes))
@@ -164,6 +170,7 @@ func (w *world) confirm() {
 
 func (w *world) trouble() {
 	d := w.disk
+	w.room = w.room && !d.failing
 	d.full, d.noInodes, d.readOnly, d.failing = false, false, false, false
 	switch w.random.IntN(8) {
 	case 0:

@@ -120,6 +120,9 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	return state, problems
 }
 
+// Blocked is why nothing is ever written; nil if it is.
+func (s *Store) Blocked() error { return s.blocked }
+
 func name(generation uint64) string { return fmt.Sprintf("%s%016x", prefix, generation) }
 
 // generations returns those that there are, the newest first.
@@ -311,6 +314,17 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 		_ = errors.Join(s.disk.Remove(name(older.generation)), s.disk.Sync()) // else it goes with the next generation
 	}
 	return nil
+}
+
+// Rewrite writes the whole state as the next generation. Commit does it when it is time.
+func (s *Store) Rewrite() error {
+	switch {
+	case s.blocked != nil:
+		return s.blocked
+	case s.lock == nil:
+		return errors.New("the directory is not locked")
+	}
+	return s.rewrite()
 }
 
 // limit is how large the newest file may be before the state is written to the next one.

@@ -296,3 +296,20 @@ func TestSizes(t *testing.T) {
 		k.put("a", []byte("1"))
 	}
 }
+
+// TestStaleBytes: what a disk has left of another file, at the place where the next commit would be, is no commit.
+func TestStaleBytes(t *testing.T) {
+	a, _ := keep(t, t.TempDir(), nil)
+	b, _ := keep(t, t.TempDir(), nil)
+	for _, k := range []*keeper{a, b} {
+		k.put("a", []byte("1"))
+	}
+	end := b.newest.offset
+	b.put("stale", []byte("1"))
+	stale, err := os.ReadFile(files(t, b.dir)[0])
+	b.must(err)
+	change(t, files(t, a.dir)[0], func(data []byte) []byte { return append(data, stale[end:]...) })
+	if problems := a.reopen(); len(a.state) != 1 || len(problems) != 1 {
+		t.Errorf("%q %v", a.state, problems)
+	}
+}

@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ import (
 const (
 	// accountScopes is how many scopes of one account are kept. flannel and CoreDNS have two to four.
 	accountScopes = 64
+	// accountBytes is about how many bytes of objects of one account are kept.
+	accountBytes = 16 << 20
 	// scopeLength is how long the name of a scope of an account may be.
 	scopeLength = 1024
 )
@@ -120,7 +123,7 @@ func isEquality(selector fields.Selector) bool {
 func (s *Store) note(in scope) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.sets[in]; ok {
+	if _, ok := s.sets[in]; ok || s.refused[in] {
 		return nil
 	}
 	count := 0
@@ -138,6 +141,28 @@ func (s *Store) note(in scope) error {
 		return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
 	}
 	return nil
+}
+
+// sizes is about how many bytes the objects of sets have.
+func (s *Store) sizes(of []scope) map[scope]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sizes := map[scope]int{}
+	for _, in := range of {
+		if set := s.sets[in]; set != nil && in.kind.account != "" {
+			for _, o := range set.objects {
+				sizes[in] += len(o.Body)
+			}
+		}
+	}
+	return sizes
+}
+
+// refuse keeps nothing of a scope until the next start.
+func (s *Store) refuse(in scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[in] = true
 }
 
 // noting notes what a caller reads, once kube-apiserver has answered with success: it has authenticated the caller and
@@ -275,9 +300,18 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
+	sizes := f.store.sizes(known)
+	slices.SortFunc(known, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
+	held := map[string]int{}
 	for _, in := range known {
 		account := in.kind.account
 		if account == "" || !here[account] {
+			continue
+		}
+		if held[account] += sizes[in]; held[account] > accountBytes {
+			f.store.refuse(in)
+			klog.FromContext(ctx).Info("A ServiceAccount reads more than is kept of one, forgetting the largest",
+				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
 			continue
 		}
 		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {

@@ -149,8 +149,8 @@ func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return current
 }
 
-// servingPair returns the serving certificate, which it makes at the first start, or if it cannot be read. With an error
-// the certificate is in memory only; there is one nevertheless.
+// servingPair returns the serving certificate, which it makes at the first start, or if it cannot be read. With an
+// error the certificate is in memory only; there is one nevertheless.
 func servingPair(dir string) (tls.Certificate, error) {
 	path := filepath.Join(dir, servingFile)
 	pair, err := tls.LoadX509KeyPair(path, path)

@@ -61,7 +61,9 @@ func images(pod *corev1.Pod) []string {
 				c.Name))
 		}
 	}
-	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.ImageID != "" })
+	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.ImageID != ""
+	})
 	for i := range pod.Spec.Volumes {
 		image := pod.Spec.Volumes[i].Image
 		switch {

@@ -53,6 +53,8 @@ const (
 	// maxRequests is how many requests of others than the kubelet may be under way at once, most of them watches, and
 	// how many connections they may have at the further address.
 	maxRequests = 1000
+	// healthConnections is how many connections there may be at the health address.
+	healthConnections = 50
 )
 
 // Server serves a kubelet. Its requests go to kube-apiserver, or are answered from a Store while that is away.
@@ -238,7 +240,8 @@ func (s *Server) Run(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", s.listener.Addr().String(),
 		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(s.listener, "", "") }()
+	bounded := &quota.Listener{Listener: s.listener, Quota: quota.New(maxRequests), Logger: klog.FromContext(ctx)}
+	go func() { served <- server.ServeTLS(bounded, "", "") }()
 	select {
 	case err := <-served:
 		return err
@@ -307,9 +310,15 @@ func (s *Server) serveHealth(ctx context.Context) {
 	mux.HandleFunc("GET /livez", health.Alive)
 	mux.Handle("GET /readyz", health.Ready(s.report))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.ListenAndServe(); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.HealthAddress)
+	if err == nil {
+		err = server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(healthConnections),
+			Logger: klog.FromContext(ctx)})
+	}
+	if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
 		klog.FromContext(ctx).Error(err, "Cannot serve /readyz", "address", s.config.HealthAddress)
 	}
 }

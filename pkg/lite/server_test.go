@@ -58,10 +58,18 @@ type cloud struct {
 	forbidden map[string]bool
 	// refusals counts those; guarded by mu.
 	refusals int
+	// deletes is the answer to each DELETE, if it is set.
+	deletes atomic.Pointer[answerOf]
 	// gateway is set while something else answers in its place, with 503.
 	gateway atomic.Bool
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
+}
+
+// answerOf is an answer with a body; the connection ends in place of it if the code is below 0.
+type answerOf struct {
+	code int
+	body string
 }
 
 // write writes an object as JSON.
@@ -74,6 +82,17 @@ func (*cloud) write(w http.ResponseWriter, object any) {
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.gateway.Load() {
 		http.Error(w, "no server is available", http.StatusServiceUnavailable)
+		return
+	}
+	if with := c.deletes.Load(); with != nil && r.Method == http.MethodDelete {
+		if with.code < 0 {
+			panic(http.ErrAbortHandler)
+		}
+		if strings.HasPrefix(with.body, "{") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(with.code)
+		_, _ = io.WriteString(w, with.body) // if the client is gone, it needs no answer
 		return
 	}
 	c.mu.Lock()

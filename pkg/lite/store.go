@@ -49,6 +49,8 @@ type Store struct {
 	versionsKept time.Time
 	// full has the accounts that read more than is kept of one.
 	full map[string]bool
+	// refused has the scopes of accounts that are too large.
+	refused map[scope]bool
 	// keys are the cluster's keys for tokens, encodedKeys as they came, and keysAt is when.
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
@@ -92,6 +94,7 @@ const keepVersion = 10 * time.Minute
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
+		refused: map[scope]bool{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		changed: make(chan struct{}, 1), restored: make(chan struct{}, 1),

@@ -76,7 +76,8 @@ func TestLink(t *testing.T) {
 }
 
 // TestLinkAsksTheServer: a probe is a request that no cache answers. What a gateway says in place of an API server
-// counts as away, and what an API server says counts as there, also if it refuses; what waits is called when it is back.
+// counts as away, and what an API server says counts as there, also if it refuses. What waits is called when it is
+// back.
 func TestLinkAsksTheServer(t *testing.T) {
 	var code atomic.Int64
 	code.Store(http.StatusCreated)

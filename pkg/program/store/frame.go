@@ -203,8 +203,8 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 	return entries, flags, err
 }
 
-// write writes one transaction, a nil value for each key that is removed. last is the value of budgetKey, which is asked
-// for when the size of the transaction is known. After an error part of it may be there.
+// write writes one transaction, a nil value for each key that is removed. last is the value of budgetKey, which is
+// asked for when the size of the transaction is known. After an error part of it may be there.
 func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset

@@ -120,6 +120,8 @@ func (s *Server) keep(ctx context.Context) {
 		changed := s.store.hasChanged()
 		if due {
 			s.commit(logger)
+		} else {
+			s.commitGone(logger)
 		}
 		if again := time.Since(looked) >= lookInterval; changed || again {
 			if again {

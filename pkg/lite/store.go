@@ -382,7 +382,7 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	for key, value := range s.pending {
 		if of := s.setOf(key); of != "" {
 			accounts[of] = append(accounts[of], key)
-		} else {
+		} else if !isLasting(key) { // takeGone takes those
 			s.writing[key] = value
 		}
 	}

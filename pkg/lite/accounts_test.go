@@ -203,7 +203,7 @@ func (f *fixture) readAll() {
 	f.kept(5)
 }
 
-// rewritten has the journal written anew, as it is when it has grown.
+// rewritten has the store written anew, as it is when it has grown.
 func (f *fixture) rewritten() {
 	f.Helper()
 	f.server.mu.Lock()

@@ -35,9 +35,9 @@ type Config struct {
 	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the
 	// others are, over plain HTTP; "" for nowhere.
 	Address, HealthAddress string
-	// Dir has the journal, the certificate and the kubelet's new kubeconfig.
+	// Dir has the store, the certificate and the kubelet's new kubeconfig.
 	Dir string
-	// SealKey is the key of 32 bytes with which the journal is sealed; nil for none.
+	// SealKey is the key of 32 bytes with which the store is sealed; nil for none.
 	SealKey []byte
 	// MaxOfflineAge is how long after kube-apiserver was last heard of the kubelet is answered; 0 for ever.
 	MaxOfflineAge time.Duration

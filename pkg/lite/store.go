@@ -45,7 +45,7 @@ type Store struct {
 	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older heardKept may be.
 	heardPrecision time.Duration
-	// versionsKept is when the versions of all sets were last put into the journal.
+	// versionsKept is when the versions of all sets were last put on the disk.
 	versionsKept time.Time
 	// full has the accounts that read more than is kept of one.
 	full map[string]bool
@@ -88,14 +88,14 @@ type token struct {
 	Issued time.Time `json:"issued"`
 }
 
-// keepVersion is how old the version of a set in the journal may be while its objects do not change.
+// keepVersion is how old the version of a set on the disk may be while its objects do not change.
 const keepVersion = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
 		refused: map[scope]bool{},
-		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
+		sets:    map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		changed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
@@ -105,7 +105,7 @@ func newStore(node string) *Store {
 	return s
 }
 
-// Keys of the journal are a letter and fields, separated by zeros.
+// Keys of the store are a letter and fields, separated by zeros.
 const (
 	keySet    = "s" // kind, namespace, fields: the version
 	keyObject = "o" // kind, namespace, fields, namespace, name: the object
@@ -125,7 +125,7 @@ func objectKey(in scope, name types.NamespacedName) string {
 	return in.key(keyObject, name.Namespace, name.Name)
 }
 
-// isLasting reports whether a key of the journal is never forgotten.
+// isLasting reports whether a key of the store is never forgotten.
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
 // load takes over what the disk has. The problems name what cannot be read. A set with such an object is not used:
@@ -304,7 +304,7 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 	}
 }
 
-// noteVersion puts the version of a set into the journal. The caller holds the lock.
+// noteVersion puts the version of a set on the disk. The caller holds the lock.
 func (s *Store) noteVersion(in scope, set *set) {
 	set.kept = set.version
 	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
@@ -328,7 +328,7 @@ func (s *Store) hear(now time.Time) {
 	}
 }
 
-// textOf is a time in the journal, empty if its year is beyond 9999.
+// textOf is a time on the disk, empty if its year is beyond 9999.
 func textOf(at time.Time) []byte {
 	text, err := at.MarshalText()
 	if err != nil {

@@ -548,7 +548,8 @@ func TestSiteOfAnEmptyValue(t *testing.T) {
 	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
 	f.pass(grid)
 	f.expectNames("demo-east")
-	f.expect(grid, "Degraded=True SitesFailed", "InvalidName: no Deployment can be named after this site", "zone1", "give the label a value")
+	f.expect(grid, "Degraded=True SitesFailed", "InvalidName: no Deployment can be named after this site", "zone1",
+		"give it a value")
 	f.expectSite(grid, "", v1.SiteFailed)
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Tier says how good an endpoint is, wherever it is. A lower one is better: a data plane uses an endpoint of a tier only
-// where a Service has none of a lower one.
+// Tier says how good an endpoint is, wherever it is. A lower one is better: a data plane uses an endpoint of a tier
+// only where a Service has none of a lower one.
 type Tier uint8
 
 // The tiers.
@@ -159,8 +159,8 @@ type Endpoint struct {
 }
 
 // DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
-// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind of
-// traffic that it has is Local) uses endpoints there even where others have better ones.
+// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind
+// of traffic that it has is Local) uses endpoints there even where others have better ones.
 func DecidesAsOne(headless, local bool) bool { return headless || local }
 
 // Choices says how each of the slices of one Service is shown to a node with the labels here. A Service without keys

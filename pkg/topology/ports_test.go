@@ -7,8 +7,8 @@ import (
 )
 
 // worldOf reads slices from lines such as "IPv4 web,admin: node1 node2! node3~", one slice each: the address type, the
-// ports, and the nodes of the endpoints. ! is an endpoint that is terminating and serves, - one that is not ready, ? one
-// that is suspected, and ~ one on a silent node.
+// ports, and the nodes of the endpoints. ! is an endpoint that is terminating and serves, - one that is not ready, ?
+// one that is suspected, and ~ one on a silent node.
 func worldOf(nodes map[string]Labels, lines string) (all []Slice, on [][]string) {
 	tiers := map[byte]Tier{'!': Terminating, '-': Unusable, '?': Suspected, '~': Silent}
 	for line := range strings.SplitSeq(strings.TrimSpace(lines), "\n") {
@@ -48,7 +48,7 @@ func TestChoices(t *testing.T) {
 	}{
 		{"each port by itself", poolAny, "4 web: node1 node2\n4 admin: node2", "pool: node1; *: node2"},
 		{"each family by itself", poolAny, "4 http: node1\n6 http: node2", "pool: node1; *: node2"},
-		{"a slice by the worst of its ports", poolAny, "4 web: node1\n4 web,admin: node2", "pool: node1; *: node2 -web"},
+		{"a slice by its worst port", poolAny, "4 web: node1\n4 web,admin: node2", "pool: node1; *: node2 -web"},
 		{
 			"what is left of the better port has a worse tier", poolAny, "4 web: node1\n4 web,admin: node1! node2",
 			"pool: node1; *: node1 node2 -web",

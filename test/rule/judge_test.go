@@ -153,7 +153,8 @@ func (w *world) expected() (ports map[string]reached, lost map[string]bool) {
 					e.Hints = nil
 				}
 				own := ptr.Deref(e.NodeName, "") == viewer && w.grade(&e) != useless
-				if own && (len(keys) == 0 || slices.ContainsFunc(keys, func(key string) bool { return w.matches(key, &e) })) {
+				if own && (len(keys) == 0 ||
+					slices.ContainsFunc(keys, func(key string) bool { return w.matches(key, &e) })) {
 					here = append(here, e)
 					lost[name] = lost[name] || w.grade(&e) == terminating
 				}

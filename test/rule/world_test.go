@@ -228,7 +228,8 @@ func (w *world) endpoint(family discoveryv1.AddressType) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{
 		Addresses: []string{address}, Conditions: w.conditions(),
 		TargetRef: &corev1.ObjectReference{
-			Kind: "Pod", Namespace: "ns", Name: fmt.Sprint("pod-", w.addresses), UID: types.UID(fmt.Sprint("uid-", w.addresses)),
+			Kind: "Pod", Namespace: "ns", Name: fmt.Sprint("pod-", w.addresses),
+			UID: types.UID(fmt.Sprint("uid-", w.addresses)),
 		},
 	}
 	if node := pick(w, append(slices.Clone(nodeNames), viewer, "unknown", "")...); node != "" {

@@ -46,7 +46,8 @@ spec:
 	told := Tellable(Rejected(err))
 	for _, part := range []string{
 		"keep one of them, or give them different keys",
-		`.spec.template.spec.containers[name="web"].ports has two entries with the key [containerPort=53,protocol="UDP"]`,
+		`.spec.template.spec.containers[name="web"].ports has two entries with the key ` +
+			`[containerPort=53,protocol="UDP"]`,
 		`.spec.template.spec.containers[name="web"].env has two entries with the key [name="A"]`,
 	} {
 		if told.Reason != v1.ReasonRejected || !strings.Contains(told.Message, part) {

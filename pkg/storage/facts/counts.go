@@ -129,8 +129,8 @@ func (s *Service) needsCounts() bool {
 	return len(s.Keys) > 1 || s.listed[0].counts != nil || s.listed[1].counts != nil
 }
 
-// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node sees
-// it.
+// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
+// sees it.
 func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
 	switch {
 	case in.Dead(s, e.NodeName):

@@ -147,14 +147,14 @@ const (
 	SilentNode = Suspicion(topology.Silent)
 )
 
-// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace, as this
-// node sees it.
+// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace, as
+// this node sees it.
 func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspicion {
 	return in.SuspicionFrom(in.f.options.NodeName, s, namespace, e)
 }
 
-// SuspicionFrom is Suspicion as another node sees it. A node is not silent to itself, and traffic that may use endpoints
-// on its own node only has no better ones.
+// SuspicionFrom is Suspicion as another node sees it. A node is not silent to itself, and traffic that may use
+// endpoints on its own node only has no better ones.
 func (in Reader) SuspicionFrom(viewer string, s *Service, namespace string, e wire.Endpoint) Suspicion {
 	own := viewer != "" && string(e.NodeName) == viewer
 	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService || own && s.traits.Local {

@@ -39,8 +39,8 @@ type Explanation struct {
 	Invalid string `json:"invalid,omitempty"`
 	// Site has the node's values of the keys, without keys that the node lacks.
 	Site map[string]string `json:"site,omitempty"`
-	// DecidingKey is the key by which endpoints are kept; "" if none are, if the Service is not governed, or if its ports
-	// have different ones.
+	// DecidingKey is the key by which endpoints are kept; "" if none are, if the Service is not governed, or if its
+	// ports have different ones.
 	DecidingKey string `json:"decidingKey,omitempty"`
 	// Ports have the deciding keys if they differ between the ports.
 	Ports []ExplainedPort `json:"ports,omitempty"`
@@ -275,8 +275,8 @@ func (q *question) answer() error {
 					m.upstream.Name, m.local.IP, m.local.Port))
 		}
 		for _, port := range m.choice.Without {
-			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown without port %s, for which other slices have better "+
-				"endpoints", m.upstream.Name, cmp.Or(port.Name, port.Protocol)))
+			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown without port %s, for which other slices have "+
+				"better endpoints", m.upstream.Name, cmp.Or(port.Name, port.Protocol)))
 		}
 		if err := q.addAll(m); err != nil {
 			return err

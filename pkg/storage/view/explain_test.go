@@ -133,7 +133,9 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 			slice := wiretest.SliceOf(fmt.Sprint("svc-", i), "svc", on...)
 			for j := range slice.Endpoints {
 				if !*slice.Endpoints[j].Conditions.Ready && random.IntN(2) == 0 {
-					slice.Endpoints[j].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Terminating: new(true)}
+					slice.Endpoints[j].Conditions = discoveryv1.EndpointConditions{
+						Ready: new(false), Terminating: new(true),
+					}
 				}
 			}
 			for _, name := range []string{"web", "admin"} {

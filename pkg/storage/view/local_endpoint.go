@@ -37,8 +37,8 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
 }
 
-// localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced. The error
-// says why one that was given is not used.
+// localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced. The
+// error says why one that was given is not used.
 //
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
 // the same Service. An address of another family than the object's replaces nothing: data planes would have no endpoint

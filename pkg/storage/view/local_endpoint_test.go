@@ -29,15 +29,16 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 	}{
 		{
 			name: "IPv6 for IPv4", flag: "fd00::20", slices: map[string]string{"IPv4": "192.0.2.1"}, list: "192.0.2.1",
-			problem: "the local endpoint fd00::20 is an IPv6 address, and EndpointSlice default/kubernetes-IPv4 has IPv4",
+			problem: "the local endpoint fd00::20 is an IPv6 address, and EndpointSlice default/kubernetes-IPv4 has",
 		},
 		{
 			name: "IPv4 for IPv6", flag: "169.254.20.11", slices: map[string]string{"IPv6": "2001:db8::1"},
 			problem: "is an IPv4 address",
 		},
 		{
-			name: "of two families", flag: "fd00::20", slices: map[string]string{"IPv4": "192.0.2.1", "IPv6": "fd00::20"},
-			list: "192.0.2.1",
+			name: "of two families", flag: "fd00::20",
+			slices: map[string]string{"IPv4": "192.0.2.1", "IPv6": "fd00::20"},
+			list:   "192.0.2.1",
 		},
 		{
 			name: "annotations", onList: "fd00::20", slices: map[string]string{"IPv4": "192.0.2.1"}, list: "192.0.2.1",
@@ -67,8 +68,10 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 				return map[string]string{v1.AnnotationLocalEndpoint: ip, v1.AnnotationLocalPort: "51003"}
 			}
 			list := wiretest.Object(&corev1.Endpoints{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotated(test.onList)},
-				Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", Name: "kubernetes", Annotations: annotated(test.onList),
+				},
+				Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}},
 			})
 			s.NodeLabels().Replace(nil)
 			s.KubernetesEndpoints().Apply(list)

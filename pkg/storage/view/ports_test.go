@@ -131,7 +131,8 @@ func TestPortsCostTheirSlices(t *testing.T) {
 	here := sliceFrom(t, "here", admin)
 	here.Endpoints[0].NodeName = new("node1")
 	s.EndpointSlices().Apply(wiretest.Object(here))
-	// admin has a pod here now, so that the slice of both ports shows neither that of the other pool nor leaves a port out.
+	// admin has a pod here now, so that the slice of both ports shows neither that of the other pool nor leaves a port
+	// out.
 	expectTold(t, "a pod for admin", []string{"ADDED here", "MODIFIED both"}, cursor)
 	s.EndpointSlices().Remove("ns", "here")
 	expectTold(t, "it is gone", []string{"DELETED here", "MODIFIED both"}, cursor)

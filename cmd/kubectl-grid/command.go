@@ -28,8 +28,8 @@ const exitPerson = 4
 
 // exitCodes is what --help says of them.
 const exitCodes = `
-Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong; 3 the answer names a
-problem.`
+Exit codes: 0 there is no failure, and what cannot be seen is counted; 1 something could not be read; 2 the command line
+is wrong; 3 there is a failure.`
 
 // exitError ends a command with this exit code. Why has been printed.
 type exitError int
@@ -40,6 +40,17 @@ const (
 	errProblems   exitError = exitProblems
 	errUnanswered exitError = flags.ExitFailure
 )
+
+// ending is how a command ends whose answer has been printed.
+func ending(failed, complete bool) error {
+	switch {
+	case failed:
+		return errProblems
+	case !complete:
+		return errUnanswered
+	}
+	return nil
+}
 
 // command is what all subcommands use.
 type command struct {

@@ -119,7 +119,7 @@ func TestPreview(t *testing.T) {
 			p.AddSlice(endpointsOn(test.endpoints...))
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
-			expectPreview(t, p.Preview(), test)
+			expectPreview(t, p.Preview(nil), test)
 		})
 	}
 }
@@ -175,7 +175,7 @@ func TestPreviewLeavesOut(t *testing.T) {
 	stranger := endpointsOn("e1")
 	stranger.Labels = nil
 	p.AddSlice(stranger)
-	preview := p.Preview()
+	preview := p.Preview(nil)
 	if len(preview.Services) != 1 || preview.Services[0].Ready != 2 {
 		t.Errorf("got %+v", preview.Services)
 	}

@@ -387,7 +387,7 @@ var gridDefects = map[string]defect{
 			"failure Grids DeploymentGrid shop/echo: Stalled (SitesStalled): site east; Degraded (NameConflict): x " +
 				"is taken"}},
 	"a grid that nobody answers": {altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
-		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not told of it"}},
+		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not reported on it yet"}},
 	"an annotation that does not parse": {
 		altered("Service shop/echo-svc", "metadata: {annotations: {topologyKeys: zone1}}"),
 		[]string{
@@ -411,12 +411,15 @@ var networkDefects = map[string]defect{
 	"Cilium at the API server": {adding(cilium),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
-	"Cilium at the wrapper":            {adding(cilium + ciliumAt("https://127.0.0.1:51006")), nil},
-	"Cilium at the wrapper everywhere": {adding(cilium + ciliumEverywhere), nil},
+	"Cilium at the wrapper":            {all(overTLS, adding(cilium+ciliumAt("https://127.0.0.1:51006"))), nil},
+	"Cilium at the wrapper everywhere": {all(overTLS, adding(cilium+ciliumEverywhere)), nil},
+	"Cilium over TLS at a wrapper without": {adding(cilium + ciliumEverywhere),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://localhost:51006, and the " +
+			"wrapper serves plain HTTP", "failure KubeProxyReplacement Node edge1"}},
 	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
-	"Cilium with the wrapper's address in its environment": {adding(ciliumWithAddress("localhost", "51006")), nil},
+	"Cilium with the wrapper's address in its environment": {all(overTLS, adding(ciliumWithAddress("localhost", "51006"))), nil},
 	"Cilium with another address in its environment": {adding(ciliumWithAddress("10.0.0.1", "6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://10.0.0.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://10.0.0.1:6443, past"}},

@@ -119,8 +119,25 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	}
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
 		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newDashboardCommand(c), newRolloutCommand(c),
-		newLogsCommand(c), newExecCommand(c))
+		newLogsCommand(c), newExecCommand(c), newOptionsCommand())
+	// As kubectl has it: a command's help has its own flags, and one command those that all have.
+	root.SetUsageTemplate(strings.NewReplacer("HasAvailableLocalFlags", "LocalNonPersistentFlags.HasAvailableFlags",
+		".LocalFlags", ".LocalNonPersistentFlags", "\n\nGlobal Flags:\n{{.InheritedFlags.FlagUsages | "+
+			"trimTrailingWhitespaces}}", "\n\nUse \"kubectl grid options\" for the flags that all commands have.").Replace(
+		root.UsageTemplate()))
 	return root
+}
+
+func newOptionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "Print the flags that all commands have", ValidArgsFunction: cobra.NoFileCompletions,
+		Args: flags.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "These flags can be given to any command:\n\n%s",
+				cmd.Root().PersistentFlags().FlagUsages())
+			return err
+		},
+	}
 }
 
 // noCommand is the error of a command that there is not, with those that may be meant.

@@ -107,11 +107,11 @@ func (d *Diagnosis) OfGrid(keys []string) []Finding {
 	return found
 }
 
-// concerns reports whether the node of a finding is in a site of the keys. A node that is in no site at all is missed
-// by every Service.
+// concerns reports whether the node of a finding is in a site of the keys. An edge node that is in no site at all is
+// missed by the Services that it is in no site of.
 func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	labels, known := d.Nodes[f.Node]
-	return !known || inGroup(labels, keys) || f.Check == CheckSite
+	return !known || inGroup(labels, keys) != (f.Check == CheckSite)
 }
 
 // BySeverity orders findings, the worst first.

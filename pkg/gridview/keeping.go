@@ -113,7 +113,7 @@ func (v *Verdict) String() string {
 		parts[0] = fmt.Sprintf("stays in its sites on %d of %s", v.Keeps, count(v.Edge, "edge node"))
 	}
 	if len(v.Fails) > 0 {
-		parts = append(parts, fmt.Sprintf("it does not on %d: %s", len(v.Fails), enumerate.First(v.Fails, namedSites)))
+		parts = append(parts, fmt.Sprintf("not well on %d: %s", len(v.Fails), enumerate.First(v.Fails, namedSites)))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(v.Unknown)) {
 		parts = append(parts, fmt.Sprintf("%d cannot be seen from here: %s", v.Unknown[reason], reason))
@@ -210,8 +210,12 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 		return fmt.Sprintf("%d of %s %s%s: %s", len(names), count(sites, "site"), what, port,
 			enumerate.First(names, namedSites))
 	}
+	severity := Failure
+	if SiteKey(v.TopologyKeys) == "" {
+		severity = Warning // no site lacks an endpoint, but a node its own
+	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachNone])) {
-		add(Failure, of(port, sites, troubled[ReachNone][port]), fallback)
+		add(severity, of(port, sites, troubled[ReachNone][port]), fallback)
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
 		names := troubled[ReachTerminating][port]

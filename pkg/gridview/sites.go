@@ -76,7 +76,7 @@ func (s Sites) Findings() []Finding {
 			}
 		}
 		if isEdge(labels) {
-			found = append(found, s.inNoSite(name, all)...)
+			found = append(found, s.inNoSite(name, all, sites)...)
 		}
 	}
 	for _, key := range keys {
@@ -94,22 +94,20 @@ func halfInSite(name, key, value string) Finding {
 		Action: fmt.Sprintf("kubectl label node %s --overwrite %s=%s", name, v1.LabelEdgeNode, v1.EdgeNodePods)}
 }
 
-// inNoSite is what an edge node without any site key deserves: a failure if it has none of the keys that are used, a
-// warning if it has only its own name for one.
-func (s Sites) inNoSite(name string, all []string) []Finding {
+// inNoSite is the failure of an edge node that has none of the keys that Services and grids use, besides its own name:
+// it was meant to have one. One that has another key is of another fleet.
+func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]bool) []Finding {
 	labels := s.Nodes[name]
 	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
-		return SiteKey(keys) != "" && !inGroup(labels, keys)
+		return len(sites[SiteKey(keys)]) > 0 && !inGroup(labels, keys)
 	})
-	others := slices.DeleteFunc(slices.Clone(all), func(key string) bool { return key == corev1.LabelHostname })
-	if i < 0 || hasAny(labels, others) {
+	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(all), func(key string) bool {
+		return key == corev1.LabelHostname
+	})) {
 		return nil
 	}
-	severity, key := Failure, SiteKey(s.Governed[i])
-	if hasAny(labels, all) {
-		severity = Warning
-	}
-	return []Finding{{Severity: severity, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name,
+	key := SiteKey(s.Governed[i])
+	return []Finding{{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name,
 		Message: fmt.Sprintf("it is an edge node in no site: without the label %s it reaches nothing of the Services "+
 			"with that key", key), Action: actionLabel(name, key)}}
 }

@@ -199,7 +199,7 @@ func (v *View) Judge(d *Diagnosis) {
 	v.Verdict = d.Verdict(v.TopologyKeys, v.nodes, reaches)
 	v.Findings = append(d.Of(v.TopologyKeys), v.reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
-	v.Closed = !v.Empty() && !Failed(v.Findings)
+	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
 }
 
 // Reached are the findings about the Service itself; the others are about the cluster.

@@ -184,7 +184,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 		config := p.proxy
 		past := config.serverErr == nil && !leadsToWrapper(config.server, port)
 		// kubeadm's own waits for the wrapper: see manifests/kubeadm.
-		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper
+		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper &&
+			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		wrapper := firstOf(e.wrappers[n.name])
 		e.first(gridview.CheckKubeProxy, n.name,
 			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("whom it asks on node %s is not known: %v",

@@ -123,7 +123,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	// As kubectl has it: a command's help has its own flags, and one command those that all have.
 	root.SetUsageTemplate(strings.NewReplacer("HasAvailableLocalFlags", "LocalNonPersistentFlags.HasAvailableFlags",
 		".LocalFlags", ".LocalNonPersistentFlags", "\n\nGlobal Flags:\n{{.InheritedFlags.FlagUsages | "+
-			"trimTrailingWhitespaces}}", "\n\nUse \"kubectl grid options\" for the flags that all commands have.").Replace(
+			"trimTrailingWhitespaces}}", "\n\nUse \"kubectl grid options\" for the flags that all "+
+			"commands have.").Replace(
 		root.UsageTemplate()))
 	return root
 }

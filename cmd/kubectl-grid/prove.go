@@ -41,12 +41,15 @@ func newProveCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
 		Short: "Try out which sites a Service reaches from every site",
-		Long: "Connects to the Service from a node of every site, again and again, by each address family that the node\n" +
+		Long: "Connects to the Service from a node of every site, again and again, by each address family that " +
+			"the node\n" +
 			"has, and prints which sites were reached from which. A short pod on the node does that, in the node's\n" +
-			"network: it opens TCP connections, sends nothing, and asks the kernel where each was sent. It is removed\n" +
+			"network: it opens TCP connections, sends nothing, and asks the kernel where each was sent. It is " +
+			"removed\n" +
 			"in the end. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" +
 			"\n" +
-			"Exit codes: 0 no connection left its site; 1 that could not be proved, or something could not be read; 2 the\n" +
+			"Exit codes: 0 no connection left its site; 1 that could not be proved, or something could not be " +
+			"read; 2 the\n" +
 			"command line is wrong; 3 a connection left its site, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",

@@ -167,7 +167,8 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 			return nil // nothing keeps any Service to sites, and every node reaches all
 		}
 		add(Failure, fmt.Sprintf("no node has the label %s, so there are no sites, and no edge node reaches it", keys),
-			annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+" for the nodes of each")
+			annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+" for the "+
+				"nodes of each")
 		return found
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
@@ -194,7 +195,8 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
 		annotate(strings.Join(append(quoted, `"*"`), ","))
 	if t.local {
-		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service -n %s %s "+
+		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
+			"-n %s %s "+
 			`-p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
 	}
 	of := func(port string, sites int, names []string) string {
@@ -226,7 +228,8 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 		if isEdge(v.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
 				Node: node, Key: site, Message: fmt.Sprintf("it runs a pod of Service %s/%s, and has no label %s: the "+
-					"node reaches nothing of the Service, and no edge node reaches that pod", v.Namespace, v.Service, keys),
+					"node reaches nothing of the Service, and no edge node reaches "+
+					"that pod", v.Namespace, v.Service, keys),
 				Action: actionLabel(node, site)})
 		}
 	}

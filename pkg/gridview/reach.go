@@ -89,8 +89,9 @@ func NewTally(service *corev1.Service, keys topology.Keys, nodes map[string]topo
 	spec := &service.Spec
 	t := &Tally{
 		service: service, keys: keys, nodes: nodes, own: max(slices.Index(keys, SiteKey(keys)), 0),
-		fixedPorts: spec.ClusterIP != corev1.ClusterIPNone && len(spec.Ports) > 0, fixedFamilies: len(spec.IPFamilies) > 0,
-		local: isLocal(service),
+		fixedPorts:    spec.ClusterIP != corev1.ClusterIPNone && len(spec.Ports) > 0,
+		fixedFamilies: len(spec.IPFamilies) > 0,
+		local:         isLocal(service),
 	}
 	t.Restart()
 	return t

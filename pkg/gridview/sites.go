@@ -85,11 +85,13 @@ func (s Sites) Findings() []Finding {
 	return found
 }
 
-// halfInSite is the failure of a node that is not an edge node, in a site of edge nodes. No action removes the label: it
+// halfInSite is the failure of a node that is not an edge node, in a site of edge nodes. No action removes the label:
+// it
 // may be one that others go by, such as topology.kubernetes.io/zone.
 func halfInSite(name, key, value string) Finding {
 	return Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name, Key: key,
-		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to the site, "+
+		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to "+
+			"the site, "+
 			"so they reach every site from there", key, value),
 		Action: fmt.Sprintf("kubectl label node %s --overwrite %s=%s", name, v1.LabelEdgeNode, v1.EdgeNodePods)}
 }

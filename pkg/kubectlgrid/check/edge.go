@@ -62,7 +62,8 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
-	r.all(gridview.CheckWrapper, "", row{r.clean(gridview.CheckWrapper), OK, about, "the wrapper is ready on " + each, ""})
+	r.all(gridview.CheckWrapper, "", row{r.clean(gridview.CheckWrapper), OK, about, "the wrapper is " +
+		"ready on " + each, ""})
 	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
 	r.all(gridview.CheckKubeProxy, "", row{proxied && r.clean(gridview.CheckKubeProxy), OK, about,
 		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
@@ -154,17 +155,22 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 			"if the site has no link this is as it should be; otherwise see why the node is not ready"},
 		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)},
 		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
-			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that node's "+
-				"site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to $(NODE_NAME)"})
+			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach "+
+				"that node's "+
+				"site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
+				"$(NODE_NAME)"})
 }
 
 // checkNodeArgs looks for a node that is not an edge node, or no longer, whose arguments of k3s give its kube-proxy a
 // wrapper that does not serve there.
 func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
 	master, _ := flagOf(n.proxyArgs, "master")
-	r.all(gridview.CheckKubeProxy, n.name, row{leadsToWrapper(master, defaultPort) && !n.proxyDisabled && !firstOf(wrappers).ready,
-		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules stay as "+
-			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's config.yaml "+
+	r.all(gridview.CheckKubeProxy, n.name, row{
+		leadsToWrapper(master, defaultPort) && !n.proxyDisabled && !firstOf(wrappers).ready,
+		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules "+
+			"stay as "+
+			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's "+
+			"config.yaml "+
 			"and restart %s", master, n.distribution)})
 }
 
@@ -200,9 +206,12 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
 				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/install.md says how", port)},
-			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s (%s) on "+
-				"node %s%s: it never gets an answer, and its rules stay as they are", config.server, config.source, n.name,
-				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or change the " +
+			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
+				"(%s) on "+
+				"node %s%s: it never gets an answer, and its rules stay as "+
+				"they are", config.server, config.source, n.name,
+				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or " +
+				"change the " +
 				"wrapper's --insecure, and restart it; docs/install.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
@@ -271,7 +280,8 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 			fmt.Sprintf(`put kube-proxy-arg: ["master=http://localhost:%d"] into the node's config.yaml and restart %s`,
 				port, n.distribution)},
 		row{otherScheme(master, e.wrappers[n.name]) != "", Failure, n.about(), "its kube-proxy, a part of " +
-			n.distribution + ", asks " + master + otherScheme(master, e.wrappers[n.name]) + ": its rules stay as they are",
+			n.distribution + ", asks " + master + otherScheme(master, e.wrappers[n.name]) + ": its rules stay as " +
+			"they are",
 			"give master= in the node's config.yaml the wrapper's scheme and restart " + n.distribution})
 }
 

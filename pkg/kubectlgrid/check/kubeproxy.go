@@ -102,7 +102,8 @@ func leadsToWrapper(server string, port int32) bool {
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
 }
 
-// otherScheme says that a URL of a wrapper has another scheme than the node's wrapper serves; nothing if it has the same,
+// otherScheme says that a URL of a wrapper has another scheme than the node's wrapper serves; nothing if it has the
+// same,
 // or if no wrapper can be seen.
 func otherScheme(server string, wrappers []*pod) string {
 	if len(wrappers) == 0 || strings.HasPrefix(server, "https:") == wrappers[0].tls {

@@ -490,7 +490,8 @@ func conditionOf(object *unstructured.Unstructured, name string) map[string]any 
 // changeAnswered is how long the controller may take to answer a change of a grid.
 const changeAnswered = time.Minute
 
-// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded, or that they are of an earlier
+// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded, or that they are of an
+// earlier
 // generation.
 func (c *Cluster) gridTrouble(object v1.Object) string {
 	var conditions []metav1.Condition
@@ -511,7 +512,8 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 		trouble = append(trouble, "the controller has not reported on it yet")
 	} else if generation := object.GetGeneration(); observed < generation &&
 		c.Now.Sub(changed(object)) > changeAnswered {
-		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at generation %d "+
+		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at "+
+			"generation %d "+
 			"of %d", observed, generation))
 	}
 	return strings.Join(trouble, "; ")

@@ -95,7 +95,8 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Service: service, Targets: target.addresses, Keys: view.TopologyKeys, view: view, portName: target.port.Name,
+	p := &Plan{Service: service, Targets: target.addresses, Keys: view.TopologyKeys, view: view,
+		portName:  target.port.Name,
 		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
 	edge := func(name string) bool { return nodes[name].Edge }
 	anyEdge := slices.ContainsFunc(slices.Collect(maps.Keys(nodes)), edge)
@@ -187,7 +188,8 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		case port.Protocol == "" || port.Protocol == corev1.ProtocolTCP:
 			t := target{port: port}
 			for _, address := range addresses {
-				t.addresses = append(t.addresses, netip.AddrPortFrom(address, uint16(port.Port))) //nolint:gosec // a port
+				number := uint16(port.Port) //nolint:gosec // a port
+				t.addresses = append(t.addresses, netip.AddrPortFrom(address, number))
 			}
 			return t, nil
 		}
@@ -238,7 +240,8 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	return found
 }
 
-// allowed are the addresses, without ports, that a node of a site may reach; ready is that one of them takes connections
+// allowed are the addresses, without ports, that a node of a site may reach; ready is that one of them takes
+// connections
 // on the port that is asked.
 func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool, ready bool) {
 	addresses = map[string]bool{}
@@ -254,7 +257,8 @@ func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool
 	}
 	return addresses, !slices.Contains(site.Without, s.node) && slices.ContainsFunc(site.Reach,
 		func(r gridview.PortReach) bool {
-			return string(r.Family) == string(familyOf(s.target.Addr())) && (r.Name == p.portName || r.Protocol == "") &&
+			return string(r.Family) == string(familyOf(s.target.Addr())) &&
+				(r.Name == p.portName || r.Protocol == "") &&
 				r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachTerminating
 		})
 }

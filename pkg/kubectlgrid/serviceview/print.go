@@ -106,7 +106,8 @@ func Conclusion(view *gridview.View) string {
 	}
 	text := "The Service " + view.Verdict.String() + "."
 	if len(view.Without) > 0 {
-		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s", output.Count(len(view.Without), "site"),
+		text = fmt.Sprintf("%s without a ready endpoint that it may "+
+			"use: %s. %s", output.Count(len(view.Without), "site"),
 			enumerate.First(view.Without, output.NamedFindings), text)
 	}
 	return text

@@ -63,6 +63,9 @@ type Previewer struct {
 	sites    map[string]int
 	groups   map[previewNode]int
 	services map[types.NamespacedName]*tally
+	// labels are those of all nodes, edge the sites with an edge node.
+	labels map[string]topology.Labels
+	edge   map[string]bool
 }
 
 // previewNode is what matters of a node. sited is set if it has the label, whose value may be empty.
@@ -75,8 +78,8 @@ type previewNode struct {
 type tally struct {
 	service PreviewService
 	family  discoveryv1.AddressType
-	// local is that a node is sent to its own endpoints only.
-	local bool
+	// reach is what each site would reach, governed what edge nodes reach today.
+	reach, governed *Tally
 	counts
 }
 
@@ -99,6 +102,8 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 		sites:    map[string]int{},
 		groups:   map[previewNode]int{},
 		services: map[types.NamespacedName]*tally{},
+		labels:   nodes,
+		edge:     map[string]bool{},
 	}
 	for name, labels := range nodes {
 		n := previewNode{zone: labels[corev1.LabelTopologyZone]}
@@ -107,6 +112,7 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 		if n.sited {
 			p.sites[n.site]++
 			p.groups[n]++
+			p.edge[n.site] = p.edge[n.site] || isEdge(labels)
 		}
 	}
 	return p
@@ -126,8 +132,9 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	t := &tally{
 		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
 		family:  discoveryv1.AddressTypeIPv4, counts: noCounts(),
-		local: ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
+		reach: NewTally(s, topology.Keys{p.key}, p.labels),
 	}
+	t.reach.local = false           // the site of a node with an endpoint is not dark
 	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
 		t.family = discoveryv1.AddressType(s.Spec.IPFamilies[0])
 	}
@@ -137,7 +144,10 @@ func (p *Previewer) AddService(s *corev1.Service) {
 		t.service.Message = fmt.Sprintf("annotation %s=%s is %v", annotation, s.Annotations[annotation], err)
 	case keys.Governed():
 		t.service.TopologyKeys = keys
-	case t.local:
+		if SiteKey(keys) == p.key {
+			t.governed = NewTally(s, keys, p.labels)
+		}
+	case isLocal(s):
 		t.service.Message = "internalTrafficPolicy Local: each node is sent to its own endpoints"
 	}
 	p.services[name] = t
@@ -151,13 +161,24 @@ func noCounts() counts {
 func (p *Previewer) ForgetSlices() {
 	for _, t := range p.services {
 		t.counts = noCounts()
+		t.reach.Restart()
+		if t.governed != nil {
+			t.governed.Restart()
+		}
 	}
 }
 
 // AddSlice counts the ready endpoints of a slice.
 func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	t := p.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
-	if t == nil || s.AddressType != t.family {
+	if t == nil {
+		return
+	}
+	t.reach.Add(s)
+	if t.governed != nil {
+		t.governed.Add(s)
+	}
+	if s.AddressType != t.family {
 		return
 	}
 	for i := range s.Endpoints {
@@ -183,8 +204,8 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// Preview is what was counted.
-func (p *Previewer) Preview() *Preview {
+// Preview is what was counted, and what was found that concerns Services with the key.
+func (p *Previewer) Preview(d *Diagnosis) *Preview {
 	preview := &Preview{
 		Key:              p.key,
 		Sites:            []PreviewSite{},
@@ -197,7 +218,15 @@ func (p *Previewer) Preview() *Preview {
 	}
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
+		if t.governed != nil {
+			view := Group(t.governed.keys, p.labels).OfTally(t.governed)
+			view.Judge(d)
+			preview.Findings = append(preview.Findings, view.reach...)
+		}
 	}
+	slices.SortStableFunc(preview.Findings, ByObject)
+	preview.Findings = append(d.Of([]string{p.key}), preview.Findings...)
+	slices.SortStableFunc(preview.Findings, BySeverity)
 	slices.SortFunc(preview.Services, func(a, b PreviewService) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -218,9 +247,13 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 		return s
 	}
+	edges := slices.Contains(slices.Collect(maps.Values(p.edge)), true) // without any, all nodes may become edge nodes
 	for site := range p.sites {
-		if s.ReadyIn[site] == 0 {
-			s.Dark = append(s.Dark, site)
+		for _, c := range t.reach.ports {
+			if (p.edge[site] || !edges) && t.reach.reach(c, "", topology.Labels{p.key: site}) == ReachNone {
+				s.Dark = append(s.Dark, site)
+				break
+			}
 		}
 	}
 	slices.Sort(s.Dark)
@@ -238,7 +271,7 @@ func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 
 
 // foreign is the share of the endpoints that a node is sent to today which is not in its site, on the average of nodes.
 func (p *Previewer) foreign(t *tally) float64 {
-	if t.local {
+	if isLocal(t.reach.service) {
 		return 0
 	}
 	sum, nodes := 0.0, 0

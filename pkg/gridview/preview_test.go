@@ -120,7 +120,7 @@ func TestPreview(t *testing.T) {
 			p.AddSlice(endpointsOn(test.endpoints...))
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
-			expectPreview(t, p.Preview(), test)
+			expectPreview(t, p.Preview(nil), test)
 		})
 	}
 }
@@ -176,7 +176,7 @@ func TestPreviewLeavesOut(t *testing.T) {
 	stranger := endpointsOn("e1")
 	stranger.Labels = nil
 	p.AddSlice(stranger)
-	preview := p.Preview()
+	preview := p.Preview(nil)
 	if len(preview.Services) != 1 || preview.Services[0].Ready != 2 {
 		t.Errorf("got %+v", preview.Services)
 	}
@@ -210,7 +210,7 @@ func TestPreviewOfAnEmptyValue(t *testing.T) {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{NodeName: &node}},
 	})
-	got := p.Preview()
+	got := p.Preview(nil)
 	if p.Sites() != 1 || len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
 		t.Errorf("got the sites %+v, %d nodes without", got.Sites, got.NodesWithoutSite)
 	}

@@ -146,6 +146,9 @@ func (r *Report) checkHub(c *Cluster) {
 			fmt.Sprintf("kubectl -n %s describe deployment %s", about.Namespace, about.Name)},
 		row{asks && !c.hubAPI, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no " +
 			"wrapper reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
+		row{asks && c.hubAway != "", Failure, Object{Kind: kindAPIService, Name: hubAPIName}, fmt.Sprintf("it is not "+
+			"available (%s), so no wrapper reaches the hub: %s", c.hubAway, alone), "kubectl describe apiservice " +
+			hubAPIName},
 		row{len(hubs) > 0 && !asks && len(wrappers) > 0, Warning, about, "the hub is there, and no wrapper asks it",
 			"give the wrapper's DaemonSet --hub, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
@@ -181,7 +184,7 @@ func (r *Report) checkSkew(c *Cluster) {
 				"; pods on nodes without a link are replaced when they are back"})
 	}
 	tags := map[string][]string{}
-	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram} {
+	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram, hubProgram} {
 		for _, w := range c.installed(program) {
 			tags[tagOf(w.image)] = append(tags[tagOf(w.image)], w.name)
 		}

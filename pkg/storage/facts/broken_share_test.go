@@ -20,7 +20,6 @@ func TestShareOfABrokenStep(t *testing.T) {
 		NodeName: "node0", KeepKubernetesEndpoint: true,
 		Broken: func(error) { broken++ }, Panics: func() bool { return armed },
 	})
-	store.FollowShare()
 	step := func(after, mark string, whole bool, services ...*wire.Object) error {
 		s := facts.ShareStep{
 			Objects: map[string]map[types.NamespacedName]*wire.Object{}, Mark: []byte(mark),

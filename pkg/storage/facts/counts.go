@@ -2,6 +2,7 @@ package facts
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"unique"
@@ -163,13 +164,13 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 	listed := &s.listed[listIndex(o.Resource())]
 	c := listed.counts[o.ports]
 	if c == nil {
+		// Of lists that no object has any more, none outlives the next new one. Until then they are kept, because most
+		// changes take an object out and put it back with the same list.
+		maps.DeleteFunc(listed.counts, func(_ PortList, c *counts) bool { return c.objects == 0 })
 		c = &counts{}
 		listed.counts[o.ports] = c
 	}
-	if c.objects += delta; c.objects == 0 {
-		delete(listed.counts, o.ports)
-		return
-	}
+	c.objects += delta
 	keys := s.ranked()
 	o.scan(func(e wire.Endpoint) {
 		c.add(in.Tier(s, s.Name.Namespace, e), keys, in.LabelsOf(e.NodeName), delta)
@@ -231,8 +232,10 @@ func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
 		return nil
 	}
 	choices := make([]Choice, 0, len(counted))
-	for ports := range counted {
-		choices = append(choices, Choice{ports: ports})
+	for ports, c := range counted {
+		if c.objects > 0 {
+			choices = append(choices, Choice{ports: ports})
+		}
 	}
 	if len(choices) > 1 {
 		slices.SortFunc(choices, func(a, b Choice) int {

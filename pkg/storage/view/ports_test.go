@@ -33,6 +33,8 @@ const (
 		"{addresses: [10.244.1.3], nodeName: node2, conditions: {ready: true}}]}"
 	both = "{addressType: IPv4, ports: [{name: admin, port: 8080}, {name: web, port: 8081}], endpoints: [" +
 		"{addresses: [10.244.1.7], nodeName: node2}]}"
+	bothEnding = "{addressType: IPv4, ports: [{name: admin, port: 8080}, {name: web, port: 8081}], endpoints: [" +
+		"{addresses: [10.244.1.7], nodeName: node1, conditions: {ready: false, terminating: true}}]}"
 	ipv4 = "{addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [" +
 		"{addresses: [10.1.0.1], nodeName: node1, conditions: {ready: true}}]}"
 	ipv6 = "{addressType: IPv6, ports: [{name: http, port: 8080}], endpoints: [" +
@@ -64,6 +66,14 @@ func TestEachPortHasItsKey(t *testing.T) {
 		},
 		{"one key alone", `["pool"]`, []string{web, both}, "10.244.1.2 web;  admin,web", "pool"},
 		{"not governed", ``, []string{web, both}, "10.244.1.2,10.244.1.5 web; 10.244.1.7 admin,web", ""},
+		{
+			"not governed: untouched", ``, []string{web, bothEnding},
+			"10.244.1.2,10.244.1.5 web; 10.244.1.7 admin,web", "",
+		},
+		{
+			"one key: no port is left out", `["pool"]`, []string{web, bothEnding},
+			"10.244.1.2 web; 10.244.1.7 admin,web", "pool",
+		},
 		{
 			"the only pod of the site ends", `["kubernetes.io/hostname","pool"]`, []string{ending},
 			"10.244.1.2 http", "kubernetes.io/hostname",

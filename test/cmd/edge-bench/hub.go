@@ -273,8 +273,8 @@ func measureFleets(ctx context.Context, o options) error {
 	whole := o.fleet
 	ready := panel{title: "Bytes to become ready", unit: "kB a node"}
 	change := panel{title: "Bytes a change of an endpoint", unit: "kB a node"}
-	watches := panel{title: "Watches of all nodes", site: "at the API server's watch caches"}
-	wrapper := panel{title: "Memory of a wrapper", site: "MB resident"}
+	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
+	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
 	for _, part := range []int{8, 4, 2, 1} {
 		o.fleet = fleet{nodes: whole.nodes / part, sites: max(whole.sites/part, 1), services: whole.services / part,
 			endpoints: whole.endpoints}

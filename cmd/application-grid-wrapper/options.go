@@ -138,7 +138,7 @@ func (o *options) siteFlags() {
 		"on: while the upstream is away, the wrapper asks the nodes of its site how their pods are, and shows these "+
 			"so. It hides endpoints on neighbours that do not answer any more, unless no other endpoint of the "+
 			"Service is ready. It needs --site-exchange-key-file.")
-	f.StringSliceVar(&o.proxy.SiteLabels, "site-label", nil,
+	f.StringSliceVar(&o.proxy.SiteKeys, "site-keys", nil,
 		"Keys of labels, comma-separated. Nodes with the same value of any of them are neighbours. Empty: the "+
 			"topology keys of all Services, so that one Service may change who is whose neighbour.")
 	f.Uint16Var(&o.exchange.Port, "site-exchange-port", exchange.DefaultPort,
@@ -193,7 +193,7 @@ func (o *options) without() []string {
 	without((o.cri == criOff || o.cri == "") && o.siteExchange != exchangeOn,
 		"no container runtime is asked; --cri names one", "return-grace")
 	without(o.siteExchange != exchangeOn, "nothing is exchanged without --site-exchange=on",
-		"site-exchange-port", "site-exchange-key-file", "site-label")
+		"site-exchange-port", "site-exchange-key-file", "site-keys")
 	without(!o.proxy.Hub, "no hub is used; --hub uses it", "hub-kubeconfig")
 	without(o.insecure, "plain HTTP is served; --insecure=false serves TLS",
 		"cert-dir", "cert-file", "key-file", "ca-file")
@@ -254,9 +254,9 @@ func (o *options) readExchange(config *proxy.Config) error {
 	case o.exchange.Port == 0:
 		return errors.New("--site-exchange-port must be greater than 0")
 	}
-	for _, key := range config.SiteLabels {
+	for _, key := range config.SiteKeys {
 		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-			return fmt.Errorf("--site-label %q is no key of a label: %s", key, strings.Join(wrong, ", "))
+			return fmt.Errorf("--site-keys %q is no key of a label: %s", key, strings.Join(wrong, ", "))
 		}
 	}
 	config.SiteExchange = &o.exchange

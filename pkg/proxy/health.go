@@ -136,7 +136,7 @@ func (p *Proxy) noteSite(report *health.Report) {
 		report.Note("%s", livePodsDetail(p.livePods.Status()))
 	}
 	if p.exchange != nil {
-		detail := exchangeDetail(p.exchange.Status(), p.livePods.Status(), len(p.config.SiteLabels) > 0)
+		detail := exchangeDetail(p.exchange.Status(), p.livePods.Status(), len(p.config.SiteKeys) > 0)
 		if p.config.Runtime == nil {
 			detail += "; without --cri this node does not say which pods it runs"
 		}

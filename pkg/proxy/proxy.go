@@ -71,9 +71,9 @@ type Config struct {
 	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
 	Runtime     livepods.Runtime
 	ReturnGrace time.Duration
-	// SiteLabels are the keys of the labels that say which nodes are of one site: those that have the same value of any
+	// SiteKeys are the keys of the labels that say which nodes are of one site: those that have the same value of any
 	// of them. Without any, these are the topology keys of all Services.
-	SiteLabels []string
+	SiteKeys []string
 	// SiteExchange, if set, exchanges facts with the neighbours while the upstream is away.
 	SiteExchange *SiteExchange
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
@@ -210,7 +210,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
-		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: p.config.SiteLabels,
+		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteKeys: p.config.SiteKeys,
 		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
 	own, err := p.config.Connection.Config()

@@ -21,9 +21,9 @@ type Options struct {
 	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
 	// whose annotations name the local API server.
 	NeedsKubernetesEndpoints bool
-	// SiteLabels are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
+	// SiteKeys are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
 	// Services if there are none.
-	SiteLabels []string
+	SiteKeys []string
 	// Broken, if set, is called with the reason and the stack when a step panicked. What was stored stays, the indexes
 	// are made again, and so is what Watchers have made of them; the change of the step itself may be lost, so the
 	// upstream should be listed again. Broken must not call the Facts. Without it the panic ends the program.

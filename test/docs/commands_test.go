@@ -113,8 +113,8 @@ func start(t *testing.T) *reader {
 		return map[string]string{"zone1": name, "superedge.io/application-grid": "static"}
 	}
 	c := suite.Start(t, cluster.Options{Nodes: []cluster.NodeSpec{
-		{Name: "node0", Labels: site("nodeunit1")}, {Name: "node1", Labels: site("nodeunit2")},
-		{Name: "node2", Labels: site("nodeunit2")},
+		{Name: "node0", Labels: site("east")}, {Name: "node1", Labels: site("west")},
+		{Name: "node2", Labels: site("west")},
 	}}, "application-grid-wrapper", "statefulset-grid-daemon")
 	controller, err := c.NewController(t.Context(), "docs", suite.Binary(t, "application-grid-controller"))
 	suite.Must(t, err)

@@ -179,7 +179,7 @@ soak: build cluster ## Runs wrapper and hub for hours under faults, and judges w
 	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
 
 .PHONY: test-skew
-test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic, 2 minutes: those of hack/skew-commit. Needs root.
+test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic: those of hack/skew-commit. Needs root.
 	@hack/require.sh git:git nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	@code=0; hack/skew.sh $(BIN)/older || code=$$?; if [ $$code -eq 3 ]; then echo "make test-skew is left out"; exit 0; fi; \
 		[ $$code -eq 0 ] && OLDER_BIN=$(BIN)/older $(ON_CLUSTER) -v ./skew $(ARGS)
@@ -210,7 +210,7 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 .PHONY: test-k3s
-test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic, a few minutes. It has a stand-in for k3s. Needs root.
+test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
 	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)

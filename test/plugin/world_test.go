@@ -462,7 +462,7 @@ var defects = []struct {
 			set := a.Objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+wrapper]
 			containers, _, _ := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
 			container := containers[0].(map[string]any)
-			container["args"] = []any{"--hub=require"}
+			container["args"] = []any{"--hub"}
 			_ = unstructured.SetNestedSlice(set.Object, containers, "spec", "template", "spec", "containers")
 		})
 		return true

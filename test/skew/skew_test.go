@@ -86,7 +86,7 @@ func TestNodes(t *testing.T) {
 	east1.Runtime, east2.Runtime = true, true
 	c, err := cluster.Start(t.Context(), cluster.Options{
 		Components: suite.Binary(t, "components"), Wrapper: r.path(wrapper), Hub: r.path(hub), Progress: os.Stdout,
-		Nodes: []cluster.NodeSpec{east1, east2, node("west1", "west", "--hub=require")},
+		Nodes: []cluster.NodeSpec{east1, east2, node("west1", "west", "--hub")},
 	})
 	suite.Must(t, err)
 	t.Cleanup(func() { suite.Must(t, c.Stop()) })

@@ -79,7 +79,7 @@ func newWorld(t *testing.T) *world {
 	lite.Interposed, lite.Lite = true, true
 	c := suite.Start(t, cluster.Options{HubReplicas: 2, Nodes: []cluster.NodeSpec{
 		node(steady, east, cluster.NFTables), node(mover, east, cluster.IPTables),
-		node("west1", west, cluster.NFTables, "--hub=require"), lite,
+		node("west1", west, cluster.NFTables, "--hub"), lite,
 	}}, "application-grid-wrapper", "application-grid-hub")
 	from := *seed
 	if from == 0 {

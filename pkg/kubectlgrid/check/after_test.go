@@ -414,7 +414,7 @@ var newDefects = map[string]defect{
  status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: "x509: unknown authority"}]}}
 `), func(c *testCluster) {
 		ds := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper")
-		ds.Spec.Template.Spec.Containers[0].Args = append(ds.Spec.Template.Spec.Containers[0].Args, "--hub=require")
+		ds.Spec.Template.Spec.Containers[0].Args = append(ds.Spec.Template.Spec.Containers[0].Args, "--hub")
 	}), []string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (FailedDiscoveryCheck: x509: unknown " +
 		"authority)", "warning ProgramVersions DaemonSet in kube-system: the programs are of different versions"}},
 	"kube-proxy over TLS at a plain wrapper": {func(c *testCluster) {

@@ -15,7 +15,9 @@ import (
 // asked for takes a capability: test/e2e/install asks it.
 func TestProbe(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "result")
-	for _, args := range [][]string{{"127.0.0.1:1", "--requests=3"}, {"127.0.0.1:1", "--requests=3", "--output=" + file}} {
+	for _, args := range [][]string{
+		{"127.0.0.1:1", "--requests=3"}, {"127.0.0.1:1", "--requests=3", "--output=" + file},
+	} {
 		o := call(t, append([]string{"probe"}, args...)...)
 		data := []byte(o.stdout)
 		if len(args) == 3 {

@@ -69,8 +69,8 @@ func refusesWrite(viewing Viewing, r *http.Request) error {
 
 // cannotWrite refuses a write, and says what to do instead.
 func cannotWrite(resource *served.Resource, what, why string) error {
-	return forbidden(fmt.Sprintf("%s %s cannot be written through the wrapper, %s. Read and write it at the API server "+
-		"directly", resource.Kind, what, why))
+	return forbidden(fmt.Sprintf("%s %s cannot be written through the wrapper, %s. Read and write it at the API "+
+		"server directly", resource.Kind, what, why))
 }
 
 // mediaTypeOf returns the media type of a request's body. The API's default is JSON.

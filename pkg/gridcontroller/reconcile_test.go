@@ -691,9 +691,9 @@ func TestTakeOver(t *testing.T) {
 	f.expectTook()
 }
 
-// TestSiteLabelOfChildren: what the controller creates selects its own site's pods, unless siteLabel is false. A workload
-// that exists keeps its selector and its pods' labels, so that no pod is replaced. Only a grid that asks for the label
-// hears of that.
+// TestSiteLabelOfChildren: what the controller creates selects its own site's pods, unless siteLabel is false. A
+// workload that exists keeps its selector and its pods' labels, so that no pod is replaced. Only a grid that asks for
+// the label gets a warning.
 func TestSiteLabelOfChildren(t *testing.T) {
 	for name, test := range map[string]struct {
 		siteLabel *bool

@@ -62,7 +62,7 @@ const (
 	CheckNames      = "Names"
 	CheckController = "Controller"
 	CheckReach      = "Reach"
-	// The checks of whether a node keeps Services to its site.
+	// CheckWrapper and those below say whether a node keeps Services to its site.
 	CheckWrapper     = "Wrapper"
 	CheckKubeProxy   = "KubeProxy"
 	CheckReplacement = "KubeProxyReplacement"

@@ -147,6 +147,15 @@ func actionLabel(node, key string) string {
 	return fmt.Sprintf("kubectl label node %s %s=SITE", node, key)
 }
 
+// quoted are keys as an annotation has them.
+func quoted(keys topology.Keys) string {
+	all := make([]string, 0, len(keys))
+	for _, key := range keys {
+		all = append(all, fmt.Sprintf("%q", key))
+	}
+	return strings.Join(all, ",")
+}
+
 // judge says what is wrong with whom the edge nodes reach of a Service: sites without an endpoint, and nodes that run a
 // pod of it in no site. Sites are those of edge nodes; if there are no edge nodes, of all.
 func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
@@ -184,16 +193,12 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 		}
 		for _, r := range s.Reach {
 			if of := troubled[r.Reach]; of != nil {
-				of[r.Port.String()] = append(of[r.Port.String()], cmp.Or(s.Name, `""`))
+				of[r.String()] = append(of[r.String()], cmp.Or(s.Name, `""`))
 			}
 		}
 	}
-	quoted := make([]string, 0, len(v.TopologyKeys))
-	for _, key := range v.TopologyKeys {
-		quoted = append(quoted, fmt.Sprintf("%q", key))
-	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		annotate(strings.Join(append(quoted, `"*"`), ","))
+		annotate(quoted(v.TopologyKeys)+`,"*"`)
 	if t.local {
 		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
 			"-n %s %s "+

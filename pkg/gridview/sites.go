@@ -44,19 +44,19 @@ func SiteKey(keys topology.Keys) string {
 
 // Findings say which nodes are half in a site, and which sites have no names of their own.
 func (s Sites) Findings() []Finding {
-	used, any := map[string]bool{}, map[string]bool{} // site keys, and all keys
+	used, named := map[string]bool{}, map[string]bool{} // site keys, and all keys
 	for _, keys := range s.Governed {
 		if key := SiteKey(keys); key != "" {
 			used[key] = true
 		}
 		for _, key := range keys {
-			any[key] = true
+			named[key] = true
 		}
 	}
 	for _, key := range s.GridKeys {
-		any[key] = true
+		named[key] = true
 	}
-	keys, all := slices.Sorted(maps.Keys(used)), slices.Collect(maps.Keys(any))
+	keys, all := slices.Sorted(maps.Keys(used)), slices.Collect(maps.Keys(named))
 	edge := func(name string) bool { return isEdge(s.Nodes[name]) || s.Wrapped[name] }
 	sites := map[string]map[string]bool{} // the values of each site key on edge nodes
 	for _, key := range keys {

@@ -38,8 +38,10 @@ func TestSites(t *testing.T) {
 		"an edge node in no site": {Sites{Nodes: map[string]topology.Labels{"a": edge(), "b": edge("zone=x")},
 			Governed: []topology.Keys{zone, {"zone", "region"}}},
 			[]string{"a: it is an edge node in no site: without the label zone"}},
-		"an edge node with nothing but its name": {Sites{Nodes: map[string]topology.Labels{"a": edge(), "b": edge("zone=x")},
-			Governed: []topology.Keys{host, zone}}, []string{"a: it is an edge node in no site: without the label zone"}},
+		"an edge node with nothing but its name": {Sites{
+			Nodes:    map[string]topology.Labels{"a": edge(), "b": edge("zone=x")},
+			Governed: []topology.Keys{host, zone},
+		}, []string{"a: it is an edge node in no site: without the label zone"}},
 		"an edge node of other Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},
 			Governed: []topology.Keys{zone, {"other"}}}, nil},
 		"an edge node of grids without Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},

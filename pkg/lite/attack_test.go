@@ -87,7 +87,9 @@ func TestNothingOnTheDiskBlocksAStart(t *testing.T) {
 			f.start()
 			f.followed()
 			report := f.report()
-			said := slices.ContainsFunc(report.Details, func(n string) bool { return strings.Contains(n, "not on disk: ") })
+			said := slices.ContainsFunc(report.Details, func(n string) bool {
+				return strings.Contains(n, "not on disk: ")
+			})
 			if len(report.Reasons) > 0 || said != (name != "the serving certificate is damaged") {
 				t.Errorf("%+v", report)
 			}

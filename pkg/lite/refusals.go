@@ -32,7 +32,8 @@ func neverAgain(pod *corev1.Pod) []string {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(pod.Status.ContainerStatuses) == 0 {
 		return nil
 	}
-	return []string{"its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it again"}
+	return []string{"its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
+		"again"}
 }
 
 func tooLong(pod *corev1.Pod) []string {

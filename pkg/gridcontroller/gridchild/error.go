@@ -53,8 +53,9 @@ var listedTwice = regexp.MustCompile(`(\.\S+): duplicate entries for key (\[[^]]
 // Kubernetes creates objects in which entries of a list have the same key, with a warning or without. Server-side apply
 // refuses them, because it could not say whose each of them is.
 func Rejected(err error) error {
-	var lists []string
-	for _, found := range listedTwice.FindAllStringSubmatch(err.Error(), -1) {
+	twice := listedTwice.FindAllStringSubmatch(err.Error(), -1)
+	lists := make([]string, 0, len(twice))
+	for _, found := range twice {
 		lists = append(lists, fmt.Sprintf("%s has two entries with the key %s", found[1], found[2]))
 	}
 	if len(lists) == 0 {

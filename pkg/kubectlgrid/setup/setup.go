@@ -63,7 +63,8 @@ var ways = map[string]string{
 	RKE2: rancher("rke2", "rke2-agent (rke2-server on a server)"),
 	MicroK8s: labelFirst + "in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then snap " +
 		"restart microk8s.daemon-kubelite",
-	"": labelFirst + "give kube-proxy the server http://localhost:51006, by its kubeconfig or by --master, and restart it",
+	"": labelFirst + "give kube-proxy the server http://localhost:51006, by its kubeconfig or by --master, and " +
+		"restart it",
 }
 
 // labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is not

@@ -31,8 +31,8 @@ func (b *budget) fill(now time.Time) {
 
 // entry is the budget in a transaction.
 func (b *budget) entry() []byte {
-	value := binary.BigEndian.AppendUint64(nil, uint64(b.left)) //nolint:gosec // it is read as signed
-	return binary.BigEndian.AppendUint64(value, uint64(b.at.Unix()))
+	value := binary.BigEndian.AppendUint64(nil, uint64(b.left))      //nolint:gosec // it is read as signed
+	return binary.BigEndian.AppendUint64(value, uint64(b.at.Unix())) //nolint:gosec // as above
 }
 
 // load takes over the budget of an earlier process. That of the newest transaction counts.

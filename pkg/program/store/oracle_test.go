@@ -99,8 +99,8 @@ func (w *world) open() []error {
 		}
 	}
 	if at < 0 {
-		w.Fatalf("seed %d: after a crash there is what was not committed, or is older than what was said to be on the disk: "+
-			"%v %v", w.seed, slices.Sorted(maps.Keys(rest)), problems)
+		w.Fatalf("seed %d: after a crash there is what was not committed, or is older than what was said to be on "+
+			"the disk: %v %v", w.seed, slices.Sorted(maps.Keys(rest)), problems)
 	}
 	for key := range w.lasting {
 		if !lasting[key] {

@@ -219,14 +219,13 @@ func (s *Store) read(number uint64) (*generation, map[string][]byte, error) {
 		}
 		if err != nil {
 			g.torn = true
-			return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a loss "+
-				"of power: %w", size-g.offset, err)
+			return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a "+
+				"loss of power: %w", size-g.offset, err)
 		}
 		for _, e := range entries {
-			switch {
-			case e.value == nil:
+			if e.value == nil {
 				delete(state, e.key)
-			default:
+			} else {
 				state[e.key] = e.value
 			}
 		}

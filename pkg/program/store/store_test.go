@@ -33,13 +33,13 @@ func keep(t *testing.T, dir string, key []byte) (*keeper, []error) {
 	t.Helper()
 	k := &keeper{T: t, dir: dir, key: key, now: time.Unix(1e9, 0)}
 	problems := k.reopen()
-	t.Cleanup(func() { _ = k.Store.Close() })
+	t.Cleanup(func() { _ = k.Close() })
 	return k, problems
 }
 
 func (k *keeper) reopen() (problems []error) {
 	if k.Store != nil {
-		k.must(k.Store.Close())
+		k.must(k.Close())
 	}
 	k.Store, k.state, problems = Open(Options{Dir: k.dir, Key: k.key, Lasting: isLasting, HourlyBytes: 32 << 20,
 		State: func() iter.Seq2[string, []byte] { return sorted(k.state) }, Now: func() time.Time { return k.now }})

@@ -85,7 +85,7 @@ func (c *counts) best(keys topology.Keys, here topology.Labels) topology.Value {
 				value, ok = "", true
 			}
 			if ok && byKey[key][value] > 0 {
-				return topology.Tier(tier).Value(rank) //nolint:gosec // an index of an array of a few
+				return topology.Tier(tier).Value(rank)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ type LivePod struct {
 	Serving bool `json:"serving,omitempty"`
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Suspected bool `json:"doubted,omitempty"`
+	Suspected bool `json:"suspected,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }

@@ -294,7 +294,8 @@ func TestOnlyForbiddenTakesRightsAway(t *testing.T) {
 			t.Errorf("%v: %v", test.err, got)
 		}
 	}
-	gateway := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "x", "404 page not found", 0, true)
+	gateway := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "x", "404 page not found", 0,
+		true)
 	if isNotFound(gateway, "x") || !isNotFound(apierrors.NewNotFound(resource, "x"), "x") {
 		t.Error("a gateway's 404 is taken for kube-apiserver's")
 	}

@@ -73,7 +73,8 @@ func images(pod *corev1.Pod) []string {
 			missing = append(missing, fmt.Sprintf("the image of volume %s is asked for at every start "+
 				"(pullPolicy Always)", pod.Spec.Volumes[i].Name))
 		case !ran:
-			missing = append(missing, fmt.Sprintf("no container has run, so the image of volume %s may not be on the node",
+			missing = append(missing, fmt.Sprintf("no container has run, so the image of volume %s may not be on the "+
+				"node",
 				pod.Spec.Volumes[i].Name))
 		}
 	}

@@ -37,8 +37,8 @@ import (
 type Config struct {
 	// Connection leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Connection *apiclient.Connection
-	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection leads to the API
-	// server that the hub is behind; nil for Connection.
+	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection leads to the
+	// API server that the hub is behind; nil for Connection.
 	Hub           bool
 	HubConnection *apiclient.Connection
 	// NodeName is this node's name. It may be empty; then the node belongs to no site.

@@ -482,7 +482,7 @@ func TestMetrics(t *testing.T) {
 		prefix+`objects{resource="endpointslices"} 1`,
 		prefix+`endpoints{resource="endpointslices",view="kept"} 1`,
 		prefix+`endpoints{resource="endpointslices",view="hidden"} 1`,
-		prefix+`log_events{resource="services"} 1`,
+		prefix+`history_events{resource="services"} 1`,
 		prefix+`revision `,
 		prefix+`nodes 2`,
 		prefix+`upstream_up{source="services"} 1`,

@@ -72,8 +72,8 @@ func ParseOptions(query url.Values, resource *served.Resource, info RequestInfo)
 	}
 	o.Exact = match == metav1.ResourceVersionMatchExact
 	if given.Continue != "" && !o.Watch {
-		return Options{}, apierrors.NewResourceExpired("the continue parameter is not of this server, whose lists are " +
-			"whole; list again without it")
+		return Options{}, apierrors.NewResourceExpired("the continue parameter is not of this server, whose lists " +
+			"are whole; list again without it")
 	}
 	return o, nil
 }

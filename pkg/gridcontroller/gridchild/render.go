@@ -238,14 +238,17 @@ func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error
 	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}
+	// A template without a selector is refused by the API server. The site alone would select other grids' pods.
+	own, _, err := unstructured.NestedMap(template, "selector")
+	selects := o.SelectsSite && err == nil && len(own) > 0
 	for _, place := range []struct {
 		here bool
 		key  string
 		path []string
 	}{
 		{true, o.Key, []string{"template", "spec", "nodeSelector"}},
-		{o.SelectsSite, v1.LabelGridSite, []string{"selector", "matchLabels"}},
-		{o.SelectsSite, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
+		{selects, v1.LabelGridSite, []string{"selector", "matchLabels"}},
+		{selects, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
 	} {
 		if !place.here {
 			continue

@@ -61,14 +61,14 @@ type Kind struct {
 var ways = map[string]string{
 	K3s:  rancher("k3s", "k3s-agent (k3s on a server)"),
 	RKE2: rancher("rke2", "rke2-agent (rke2-server on a server)"),
-	MicroK8s: labelFirst + "in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then snap " +
-		"restart microk8s.daemon-kubelite",
+	MicroK8s: labelFirst + "in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then " +
+		"snap restart microk8s.daemon-kubelite",
 	"": labelFirst + "give kube-proxy the server http://localhost:51006, by its kubeconfig or by --master, and " +
 		"restart it",
 }
 
-// labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is not
-// there waits silently, and its node's rules do not change.
+// labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is
+// not there waits silently, and its node's rules do not change.
 const labelFirst = "On each edge node, once it has the label " + v1.LabelEdgeNode +
 	"=true and its wrapper is ready, and not before: "
 

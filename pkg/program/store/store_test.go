@@ -166,7 +166,8 @@ func TestBudget(t *testing.T) {
 			}
 			// The first hour has the budget that is left from before, too. A commit may go beyond it by its own size.
 			if most := int64(3*32<<20 + 1<<20); w.disk.flash > most || w.disk.flash < most/2 && !failing {
-				t.Errorf("%d bytes, failing %v: %d bytes in two hours, want %d at most", size, failing, w.disk.flash, most)
+				t.Errorf("%d bytes, failing %v: %d bytes in two hours, want %d at most", size, failing, w.disk.flash,
+					most)
 			}
 		}
 	}
@@ -242,7 +243,8 @@ func TestZerosOverCommits(t *testing.T) {
 	}
 	newest := files(t, k.dir)[0]
 	change(t, newest, func(data []byte) []byte { clear(data[:100]); return data })
-	if problems := k.reopen(); len(k.state) == 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), newest) {
+	if problems := k.reopen(); len(k.state) == 0 || len(problems) != 1 ||
+		!strings.Contains(problems[0].Error(), newest) {
 		t.Errorf("%d keys, %v", len(k.state), problems)
 	}
 	k.put("again", []byte("1"))

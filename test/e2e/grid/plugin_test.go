@@ -330,7 +330,7 @@ func TestPluginViews(t *testing.T) {
 		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
 		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
 		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n",
-		"without a ready endpoint: west")
+		"have no ready endpoint: west")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
 	f.expectSaid("grid view s"+in, 0,
 		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1",

@@ -14,7 +14,8 @@ import (
 // ConfigDirectory has files that add to a node's configuration.
 const ConfigDirectory = kubeadm.K3sConfig + ".d/"
 
-// restart is systemctl on a node: it restarts k3s, whatever name of it the unit has. systemd kills only the main process
+// restart is systemctl on a node: it restarts k3s, whatever name of it the unit has. systemd kills only the
+// main process
 // of these units; process 1 of the node starts it again.
 const restart = `#!/bin/sh
 case "$*" in

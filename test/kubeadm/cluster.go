@@ -163,7 +163,7 @@ func (c *Cluster) Stop() error {
 }
 
 // powerOn makes the nodes and starts them.
-func (c *Cluster) powerOn(ctx context.Context) error {
+func (c *Cluster) powerOn(_ context.Context) error {
 	if err := c.installPrograms(); err != nil {
 		return err
 	}
@@ -277,7 +277,8 @@ func (c *Cluster) initialize(ctx context.Context) error {
 	return c.Connect(ctx, "/etc/kubernetes/admin.conf")
 }
 
-// Connect makes the client, and the kubeconfig for programs on the host, of this kubeconfig of the control plane's node:
+// Connect makes the client, and the kubeconfig for programs on the host, of this kubeconfig of the control
+// plane's node:
 // through a relay, as the nodes' network is not the host's.
 func (c *Cluster) Connect(ctx context.Context, kubeconfig string) error {
 	data, err := c.ControlPlane().ReadFile(kubeconfig)
@@ -328,7 +329,8 @@ func (c *Cluster) join(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// awaitReady waits until every node and all pods that kubeadm made are ready, but CoreDNS: what it asked before kube-proxy
+// awaitReady waits until every node and all pods that kubeadm made are ready, but CoreDNS: what it asked
+// before kube-proxy
 // had written rules it asks again after half a minute, and nothing here needs it before that.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	return poll(ctx, 3*time.Minute, func() error {

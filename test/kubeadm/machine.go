@@ -24,7 +24,8 @@ const (
 	LiteConfig = "/etc/default/lite-apiserver"
 	// LiteProgram is lite-apiserver.
 	LiteProgram = "/opt/application-grid/lite-apiserver"
-	// K3sConfig is the configuration of k3s. A node that has it starts k3s, which starts containerd and the kubelet itself.
+	// K3sConfig is the configuration of k3s. A node that has it starts k3s, which starts containerd and the
+	// kubelet itself.
 	K3sConfig = "/etc/rancher/k3s/config.yaml"
 	// PowerOn is the command by which a program runs RunPowerOn.
 	PowerOn = "power-on"

@@ -137,7 +137,9 @@ func (w *world) of(name string, s *corev1.Service) truth {
 	broken := m.past || m.frozen || m.as != ""
 	for _, o := range w.connect(name, s) {
 		for there := range o.reached {
-			t.wrong = t.wrong || strict && in && !slices.ContainsFunc(keys, func(key string) bool { return shares(key, there) })
+			t.wrong = t.wrong || strict && in && !slices.ContainsFunc(keys, func(key string) bool {
+				return shares(key, there)
+			})
 		}
 		lacks := in && len(o.reached) == 0 && o.something
 		t.wrong = t.wrong || lacks && !slices.Equal(keys, []string{hostname})
@@ -146,8 +148,10 @@ func (w *world) of(name string, s *corev1.Service) truth {
 	t.wrong = t.wrong || broken && in
 	t.hidden = t.wrong && m.past && (m.kind == "systemd" || m.kind == "static")
 	if !in {
-		// It reaches nothing, as nodes of another fleet. If a pod of the Service runs there it was meant to be in a site.
-		t.apart, t.wrong = true, t.wrong || slices.ContainsFunc(w.places[s.Name], func(p place) bool { return p.node == name })
+		// It reaches nothing, as nodes of another fleet. If a pod of the Service runs there it was meant to be in a
+		// site.
+		t.apart = true
+		t.wrong = t.wrong || slices.ContainsFunc(w.places[s.Name], func(p place) bool { return p.node == name })
 	}
 	return t
 }

@@ -264,7 +264,7 @@ var (
 
 // judgeActions carries out what is printed for one failure after the other, each on a cluster of its own: the failure is
 // gone, and there is no other one.
-func (w *world) judgeActions(r *rand.Rand, check *answer) (acted int) {
+func (w *world) judgeActions(_ *rand.Rand, check *answer) (acted int) {
 	w.Helper()
 	for _, f := range check.Findings {
 		if f.Severity != "failure" || acted == 2 {

@@ -144,7 +144,8 @@ func (w *world) addService(i int) {
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, fmt.Sprintf("fd00::%d", i+1))
 	}
 	for j, port := range shape.ports {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port, Port: int32(80 + j), Protocol: corev1.ProtocolTCP})
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port,
+			Port: int32(80 + j), Protocol: corev1.ProtocolTCP})
 	}
 	if shape.local {
 		s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
@@ -182,12 +183,14 @@ func (w *world) slicesOf(s *corev1.Service) (all []*discoveryv1.EndpointSlice) {
 			if p.without == string(family) {
 				continue
 			}
-			slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressType(family), ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: strings.ToLower(fmt.Sprintf("%s-%d-%s", s.Name, i, family)),
-				Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}}}
+			slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressType(family),
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: strings.ToLower(fmt.Sprintf("%s-%d-%s", s.Name, i, family)),
+					Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}}}
 			for j := range s.Spec.Ports {
 				if port := s.Spec.Ports[j]; p.without != port.Name || port.Name == "" {
-					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name, Port: ptr.To(int32(8080 + j)),
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name,
+						Port:     ptr.To(int32(8080 + j)),
 						Protocol: ptr.To(corev1.ProtocolTCP)})
 				}
 			}
@@ -318,7 +321,9 @@ func arguments(a *clustertest.API, pod string, args ...any) {
 
 // some is one of the machines with a property; "" if there is none.
 func (w *world) some(r *rand.Rand, is func(m *machine) bool) string {
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(w.machines)), func(name string) bool { return !is(w.machines[name]) })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(w.machines)), func(name string) bool {
+		return !is(w.machines[name])
+	})
 	if len(names) == 0 {
 		return ""
 	}

@@ -243,14 +243,13 @@ func (w *world) endpoint(family discoveryv1.AddressType) discoveryv1.Endpoint {
 
 func (w *world) conditions() discoveryv1.EndpointConditions {
 	boolean := func(likely bool) *bool {
-		switch {
-		case w.chance(10):
+		if w.chance(10) {
 			return nil
-		case w.chance(10):
-			return ptr.To(!likely)
-		default:
-			return &likely
 		}
+		if w.chance(10) {
+			return ptr.To(!likely)
+		}
+		return &likely
 	}
 	if w.chance(50) {
 		return discoveryv1.EndpointConditions{Ready: boolean(true), Serving: boolean(true), Terminating: boolean(false)}

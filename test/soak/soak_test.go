@@ -73,7 +73,8 @@ func TestSoak(t *testing.T) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	node := func(name, site string, mode cluster.ProxyMode, args ...string) cluster.NodeSpec {
-		return cluster.NodeSpec{Name: name, Labels: map[string]string{siteLabel: site}, ProxyMode: mode, WrapperArgs: args}
+		return cluster.NodeSpec{Name: name, Labels: map[string]string{siteLabel: site}, ProxyMode: mode,
+			WrapperArgs: args}
 	}
 	lite := node("west2", west, cluster.IPTables)
 	lite.Interposed, lite.Lite = true, true
@@ -88,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	t.Logf("-seed=%d", from)
 	w := &world{
 		Test:   suite.NewTest(t, c, within, 100*time.Millisecond),
-		random: rand.New(rand.NewPCG(from, 0)), //nolint:gosec // it orders faults
+		random: rand.New(rand.NewPCG(from, 0)),
 		client: workload.In(c.Client(), metav1.NamespaceDefault), askers: map[string]*asker{}, done: map[string]int{},
 		sites: map[string]string{steady: east, mover: east, "west1": west, "west2": west}, replicas: 2,
 	}

@@ -77,7 +77,8 @@ func TestEdgeNodePolicy(t *testing.T) {
 	f.noWarnings("edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
 }
 
-// TestLabelAfterKubeProxy: kube-apiserver refuses to take the label from a node whose k3s leads kube-proxy to the wrapper.
+// TestLabelAfterKubeProxy: kube-apiserver refuses to take the label from a node whose k3s leads kube-proxy to
+// the wrapper.
 func TestLabelAfterKubeProxy(t *testing.T) {
 	t.Parallel()
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true,

@@ -8,7 +8,8 @@
 //   - nothing of the agent starts before the server answers;
 //   - kubeconfigs of the kubelet and of kube-proxy that are written at each start;
 //   - kube-proxy-arg over the defaults, parsed by kube-proxy's own flags before anything starts;
-//   - containerd as a child that ends with it, kubelet and kube-proxy side by side in the process, which ends when one of
+//   - containerd as a child that ends with it, kubelet and kube-proxy side by side in the process, which ends
+//     when one of
 //     them ends;
 //   - node-label and the annotation k3s.io/node-args, patched into the Node at each start.
 //

@@ -124,7 +124,8 @@ func validate(args []string) error {
 
 // child runs a program that ends with this process; this process ends with it.
 func (a *agent) child(name string, args ...string) {
-	runtime.LockOSThread()                                                                                       // the child dies with the thread that has started it
+	// the child dies with the thread that has started it
+	runtime.LockOSThread()
 	file, err := os.OpenFile(filepath.Join("/var/log", name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of ours
 	if err != nil {
 		a.ended <- err

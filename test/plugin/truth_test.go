@@ -108,7 +108,8 @@ type truth struct {
 	wrong bool
 	// hidden is that nobody can see it but on the node, apart that the node is in no site of the Service.
 	hidden, apart bool
-	// warned is that the node lacks an endpoint of its own where a Service has no sites, or that only endpoints that are
+	// warned is that the node lacks an endpoint of its own where a Service has no sites, or that only
+	// endpoints that are
 	// ending are left.
 	warned bool
 }

@@ -262,7 +262,8 @@ var (
 	patchAction    = regexp.MustCompile(`kubectl patch service -n shop (\S+) -p '\{"spec":\{"internalTrafficPolicy":"Cluster"\}\}'`)
 )
 
-// judgeActions carries out what is printed for one failure after the other, each on a cluster of its own: the failure is
+// judgeActions carries out what is printed for one failure after the other, each on a cluster of its own:
+// the failure is
 // gone, and there is no other one.
 func (w *world) judgeActions(_ *rand.Rand, check *answer) (acted int) {
 	w.Helper()

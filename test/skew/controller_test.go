@@ -51,7 +51,8 @@ spec:
   template: {selector: {app: web}, ports: [{port: 80}]}
 `
 
-// TestController takes the controller and its CRDs from the older release to today's and back. No rollout begins, and no
+// TestController takes the controller and its CRDs from the older release to today's and back. No rollout
+// begins, and no
 // pod is replaced.
 func TestController(t *testing.T) {
 	r := newReleases(t)

@@ -116,7 +116,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// works proves that a change in the cloud reaches every node: each reaches a Service that was not there, in its own site.
+// works proves that a change in the cloud reaches every node: each reaches a Service that was not there,
+// in its own site.
 func (u *upgrade) works(what string) {
 	u.Helper()
 	u.services++

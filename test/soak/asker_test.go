@@ -25,7 +25,8 @@ type asker struct {
 	url  string
 
 	mu sync.Mutex
-	// allowed says who may answer; strict is that somebody else is a failure, and not only a connection that fails; excused
+	// allowed says who may answer; strict is that somebody else is a failure, and not only a connection that
+	// fails; excused
 	// counts faults that explain failures. Guarded by mu.
 	allowed func(node string) bool
 	strict  bool

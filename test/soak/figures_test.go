@@ -32,7 +32,8 @@ type sample struct {
 	tried, excused, failed int
 }
 
-// What may be there at the end beyond the second sample, of a program that was not restarted: Go keeps some memory, a log
+// What may be there at the end beyond the second sample, of a program that was not restarted: Go keeps
+// some memory, a log
 // holds up to 8 MiB, connections come and go.
 const (
 	moreResident   = 16 << 20
@@ -71,7 +72,9 @@ func (w *world) sample() {
 	w.Log(s.String())
 }
 
-func (w *world) measure(program *cluster.Component, metrics func(context.Context) (string, error), changes string) figures {
+func (w *world) measure(
+	program *cluster.Component, metrics func(context.Context) (string, error), changes string,
+) figures {
 	w.Helper()
 	f := figures{pid: program.PID()}
 	var err error

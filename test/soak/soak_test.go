@@ -168,7 +168,8 @@ func (w *world) any(but string) *cluster.Node {
 // restoreLink ends what was done to a link.
 func (w *world) restoreLink(node *cluster.Node) { w.Must(node.RestoreLink(w.Context())) }
 
-// flap and the others cut no link for as long as the API server needs to call the node dead: its pods would be taken away.
+// flap and the others cut no link for as long as the API server needs to call the node dead: its pods
+// would be taken away.
 func (w *world) flap() {
 	node := w.any("")
 	for range 2 + w.random.IntN(4) {

@@ -113,7 +113,8 @@ func (s *site) expectLate(how string, selects bool) {
 			return err
 		}
 		if got := d.Spec.Selector.MatchLabels["superedge.io/grid-site"]; (got != "") != selects ||
-			d.Status.ReadyReplicas != 1 || d.Status.UpdatedReplicas != 1 || d.Status.ObservedGeneration != d.Generation {
+			d.Status.ReadyReplicas != 1 || d.Status.UpdatedReplicas != 1 ||
+			d.Status.ObservedGeneration != d.Generation {
 			return fmt.Errorf("it selects site %q, and its status is %+v", got, d.Status)
 		}
 		pods, err := s.client.CoreV1().Pods(late).List(s.ctx, metav1.ListOptions{})

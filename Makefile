@@ -137,7 +137,7 @@ $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
-.PHONY: test-site
+.PHONY: test-unit
 test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
 	$(if $(RACE),@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev && \
 		CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),./...))

@@ -159,6 +159,10 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
+.PHONY: diagram
+diagram: ## Draws docs/sites.svg, the picture at the top of the README.
+	go run ./hack/diagram -write
+
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
 	@hack/require.sh chromium:chromium node:nodejs npm:npm

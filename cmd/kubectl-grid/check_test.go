@@ -153,7 +153,7 @@ func TestProveFailures(t *testing.T) {
 		says       string
 	}{
 		{"no Service", "prove", s, flags.ExitUsage, "give the name of one Service"},
-		{"no such Service", "prove absent", s, flags.ExitFailure, "there is no Service and no ServiceGrid absent"},
+		{"no such Service", "prove absent", s, flags.ExitFailure, "no Service and no ServiceGrid absent"},
 		{"neither", "prove dg/echo", s, flags.ExitUsage, "neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
 		{"no requests", "prove echo-svc --requests=0", s, flags.ExitUsage, "give 1 to 10000"},
 		{"no time", "prove echo-svc --timeout=0s", s, flags.ExitUsage, "more than 0"},

@@ -177,7 +177,7 @@ type KeyUse struct {
 	Services int `json:"services"`
 }
 
-// Keys are the label keys that grids and Services are closed over, those with the most first. If there are none, they
+// Keys are the label keys that grids and Services are closed over, those with the most first. If nothing has keys, they
 // are the keys that divide the nodes, as DivideNodes says; of these at most a few.
 func Keys(nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) []KeyUse {
 	const most = 5

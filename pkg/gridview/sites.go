@@ -32,7 +32,7 @@ type Sites struct {
 }
 
 // SiteKey is the key of a Service whose values are its sites: the first that is neither the name of a node nor "*". It
-// is empty if there is none; the keys after it are fallbacks.
+// is empty if it has none; the keys after it are fallbacks.
 func SiteKey(keys topology.Keys) string {
 	for _, key := range keys {
 		if key != topology.Any && key != corev1.LabelHostname {
@@ -114,7 +114,7 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 			"with that key", key), Action: actionLabel(name, key)}}
 }
 
-// names says which sites of a key have no CoreDNS, or have one that nobody is led to.
+// names says which sites of a key have no CoreDNS, or have one that no query reaches.
 func (s Sites) names(key string) []Finding {
 	if s.Resolvers == nil || key == corev1.LabelHostname {
 		return nil

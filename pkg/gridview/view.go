@@ -90,7 +90,7 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 }
 
 // KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
-// annotation does not parse, because nobody sees anything then.
+// annotation does not parse, because no node sees anything then.
 func KeysOf(service *corev1.Service) topology.Keys {
 	keys, _, err := topology.KeysOf(service.Annotations)
 	if err != nil {

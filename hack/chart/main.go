@@ -114,7 +114,7 @@ type part struct {
 	when string
 	// replaced are the places that are replaced by values.
 	replaced []replacement
-	// before and after are put around it; a kubeconfig is no object, and becomes one so. indent is by how much the
+	// before and after are put around it; a kubeconfig is not an object, and becomes one so. indent is by how much the
 	// manifest's lines move to the right.
 	before, after string
 	indent        int

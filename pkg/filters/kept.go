@@ -53,8 +53,8 @@ type keptAnswer struct {
 
 // WithKeptAnswers keeps what the clients read, but for Secrets and subresources: the last answer to each GET and LIST,
 // and the objects at the beginning of each watch with sendInitialEvents. While the upstream is away it gives them to
-// clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients go on from there
-// when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
+// clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients continue from
+// there when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
 func WithKeptAnswers(kept KeptAnswers) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -34,7 +34,7 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 	}
 	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
 	if err != nil {
-		// The wrapper goes on without snapshots: serving now matters more than the next restart.
+		// The wrapper continues without snapshots: serving now matters more than the next restart.
 		p.stateErr = err
 		logger.Error(err,
 			"No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; "+

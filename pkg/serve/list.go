@@ -57,7 +57,7 @@ func (s *Server) admit(r *http.Request, page page, as *representation) (done fun
 	return done, nil
 }
 
-// pageOf selects the objects of a LIST response. Lists are whole: kube-apiserver, too, ignores the limit of a list from
+// pageOf selects the objects of a LIST response. Lists are whole: kube-apiserver also ignores the limit of a list from
 // its watch cache.
 func pageOf(h *history.History, resource *served.Resource, options Options) (page, error) {
 	objects, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)
@@ -198,7 +198,7 @@ func markZipped(w http.ResponseWriter) {
 	w.Header().Add("Vary", "Accept-Encoding")
 }
 
-// Compress writes a whole gzip member. It is flushed before it ends: a reader of a stream of members that has come to
+// Compress writes a whole gzip member. It is flushed before it ends: a reader of a stream of members that is at
 // the end of one waits for the next before it returns what it has. Errors are those of w, and mean that the client is
 // gone.
 func Compress(w io.Writer, body []byte) {
@@ -218,7 +218,7 @@ func isLocal(r *http.Request) bool {
 
 // allowWrite sets how long the client may take to accept what is written next.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	// A ResponseWriter of a test may not support deadlines; then there is none.
+	// A ResponseWriter of a test may not support deadlines; then it has none.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 

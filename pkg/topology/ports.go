@@ -15,7 +15,7 @@ const (
 	Ready Tier = iota
 	// Suspected is one that is ready, and whose own node suspects that it does not answer.
 	Suspected
-	// Silent is one that is ready, on a node that its neighbours do not hear any more.
+	// Silent is one that is ready, on a node that no longer answers its neighbours.
 	Silent
 	// Terminating is one that is not ready, is terminating, and is not said not to serve.
 	Terminating
@@ -23,8 +23,8 @@ const (
 	Unusable
 )
 
-// TierOf returns the tier of an endpoint with these conditions, which have the defaults of discovery/v1, whom nobody
-// suspects.
+// TierOf returns the tier of an endpoint with these conditions, which have the defaults of discovery/v1, if it is
+// not suspected.
 func TierOf(ready, serving, terminating bool) Tier {
 	switch {
 	case ready:
@@ -92,8 +92,8 @@ func (c Choice) Hides(t Tier) bool { return t > c.Tier && (t == Suspected || t =
 //
 // The value of a port is the best one of all lists that have it. A slice is shown by the worst value among its ports,
 // and without the ports that have a better one: the endpoints that the better port's key matches in this slice have a
-// worse tier than others have, and nobody uses those beside better ones. So no slice has to be split. A list without
-// ports has the best value of all: its slices decide as one with the rest of the Service.
+// worse tier than others have, and no data plane uses those beside better ones. So no slice has to be split. A list
+// without ports has the best value of all: its slices decide as one with the rest of the Service.
 func Choose(lists [][]Port, best []Value) []Choice {
 	choices := make([]Choice, len(lists))
 	if len(lists) == 1 {

@@ -56,7 +56,7 @@ type Store struct {
 	// blocked is why nothing is ever written; nil if it is.
 	blocked error
 
-	// newest and older are the files that are appended to. newest is nil while there is none, or after it has failed.
+	// newest and older are the files that are appended to. newest is nil before the first one, or after it has failed.
 	newest, older *generation
 	// foreign and damaged are the generations of files that cannot be read.
 	foreign, damaged map[uint64]bool
@@ -439,12 +439,12 @@ func (s *Store) writeState() error {
 		s.abandon(g)
 		return errors.Join(err, s.disk.Remove(asideName)) // a full disk needs the space
 	}
-	_ = g.file.Reserve(g.offset + reserveSize) // without it the next commit says so
+	_ = g.file.Reserve(g.offset + reserveSize) // without it the next commit fails
 	if err = s.disk.Rename(asideName, name(g.generation)); err == nil {
 		err = s.disk.Sync()
 	}
 	if err != nil {
-		// Nobody knows which of the two files a loss of power would leave, so neither is appended to.
+		// It is not known which of the two files a loss of power would leave, so neither is appended to.
 		s.abandon(g)
 		s.abandon(s.newest)
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
@@ -460,7 +460,7 @@ func (s *Store) writeState() error {
 	return nil
 }
 
-// removeOthers removes the generations that are not needed any more. What cannot be removed is removed the next time.
+// removeOthers removes the generations that are no longer needed. What cannot be removed is removed the next time.
 // Without the sync a file that was abandoned could be the older generation after a loss of power, and it may lack what
 // is lasting.
 func (s *Store) removeOthers(there []uint64) {

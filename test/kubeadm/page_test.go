@@ -271,7 +271,7 @@ func (p *pages) underSystemd() {
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0")
 	p.expect("node1", "node1")
-	// The token is renewed, and the site restarted.
+	// The token is renewed, and the unit restarted.
 	manual.Follow(section, "kubectl grid kubeconfig")
 	p.stopUnit(node)
 	p.installUnit(node)

@@ -79,7 +79,7 @@ func newMetrics(p *Proxy) *metrics {
 		m.neighbourRequests,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "cache_panics_total",
-			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
+			Help: "Changes of the cache that panicked, which is a defect. The cache was rebuilt.",
 		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{p}, follow.Metrics(namespace, p.upstream.States))
@@ -197,7 +197,7 @@ var (
 
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
-	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
+	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 without one.")
 )
 
 // collector reads the facts, the node's view and what was written to the state directory when it is scraped.

@@ -121,7 +121,7 @@ var (
 	// errClientGone ends a watch whose connection cannot be written to.
 	errClientGone = errors.New("the client is gone or too slow")
 	// errTimeout ends a watch at the time that the client named.
-	errTimeout = errors.New("the watch's timeout has come")
+	errTimeout = errors.New("the watch's timeout has passed")
 	// errStopping ends the watches of a process that is about to end. A client that resumed its watch at the next
 	// process would be refused as expired, and pause once more before it lists. One that resumed at another API server
 	// would hear nothing: kube-apiserver waits without a word for a revision that it has not reached. To a list with

@@ -159,6 +159,10 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
+.PHONY: diagram
+diagram: ## Draws docs/sites.svg, the picture at the top of the README.
+	go run ./hack/diagram -write
+
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
 	@hack/require.sh chromium:chromium node:nodejs npm:npm
@@ -204,13 +208,13 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
+test-kubeadm: kubeadm-programs ## Runs the pages about kubeadm on such a cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 .PHONY: test-k3s
-test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
+test-k3s: kubeadm-programs ## Runs docs/k3s.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
 	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)

@@ -30,7 +30,7 @@ const (
 	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
 		"CoreDNS answers\n" +
 		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own site, for every\n" +
-		"StatefulSetGrid. docs/install.md says how CoreDNS reads the file."
+		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's daemon.

@@ -138,7 +138,7 @@ func (s Sites) names(key string) []Finding {
 		f.Message = fmt.Sprintf("%d of the %d sites of %s have no CoreDNS (%s): names do not resolve there while the "+
 			"link is down", len(without), len(sites), key, enumerate.First(without, namedSites))
 		f.Action = "add components: [../manifests/coredns-edge] to your kustomization and apply it, or set the " +
-			"chart's coreDNS.enabled (docs/install.md, CoreDNS in each site)"
+			"chart's coreDNS.enabled (docs/coredns.md)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
 		f.Action = "kubectl -n kube-system annotate --overwrite service kube-dns " +

@@ -47,7 +47,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 	server, known := minor(c.Server.Version)
 	r.first(check, "",
 		row{name == "", Warning, about, "what made this cluster cannot be told from its nodes",
-			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster"},
+			"find out how each node's kube-proxy is started, and see docs/other-clusters.md"},
 		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and "+
 			"writes it back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy " +
 			"you configure, such as edge nodes of your own"},
@@ -59,7 +59,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 		Object{Kind: kindPolicy},
 		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
 			c.Server.Version),
-		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
+		"one command has to be repeated after each upgrade: docs/kubeadm.md, Before 1.36"})
 	counts := map[string]int{}
 	for _, n := range c.nodes {
 		counts[n.distribution]++
@@ -110,7 +110,7 @@ func (r *Report) checkProxyThere(c *Cluster) {
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
 			"there is no kube-proxy in this cluster that the API server knows of",
 			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a site of "+
-				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
+				"systemd or as part of another program, go on with docs/other-clusters.md")
 	}
 }
 

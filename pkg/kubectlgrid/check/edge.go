@@ -221,14 +221,14 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
-				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/install.md says how", port)},
+				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how", port)},
 			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
 				"(%s) on "+
 				"node %s%s: it never gets an answer, and its rules stay as "+
 				"they are", config.server, config.source, n.name,
 				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or " +
 				"change the " +
-				"wrapper's --insecure, and restart it; docs/install.md says how"},
+				"wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
 				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
@@ -260,7 +260,7 @@ func (e *edgeCheck) twoProxies(n *node) {
 	proxies := e.proxies[n.name]
 	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
-		"keep all but one off the node (docs/install.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
+		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
 			"delete the pod of the one that stays: it writes only what changes, and would find out of the other's " +
 			"rules within an hour"})
 }

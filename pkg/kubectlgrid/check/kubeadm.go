@@ -62,7 +62,7 @@ func (r *Report) checkKubeadm(c *Cluster) {
 	if sets.edge == nil && sets.everywhere != nil {
 		r.add(Warning, check, sets.everywhere.about(), "it asks the wrapper on every node, which the next upgrade by "+
 			"kubeadm undoes, as it writes this DaemonSet again",
-			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/install.md)")
+			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/kubeadm.md)")
 		return
 	}
 	server, known := minor(c.Server.Version)
@@ -78,7 +78,7 @@ func (r *Report) checkKubeadm(c *Cluster) {
 			"kubeadm takes away what keeps its kube-proxy off edge nodes",
 			"kubectl apply -f manifests/kubeadm/kube-proxy-policy.yaml"})
 	r.all(check, "", row{sets.edge == nil, Failure, named(kindDaemonSet, system, "kube-proxy-edge"),
-		"there is no kube-proxy for edge nodes", "apply manifests/kubeadm (docs/install.md)"})
+		"there is no kube-proxy for edge nodes", "apply manifests/kubeadm (docs/kubeadm.md)"})
 	if r.clean(check) {
 		r.ok(check, sets.edge.about(), "edge nodes have it once their wrapper is ready, and no other kube-proxy")
 	}

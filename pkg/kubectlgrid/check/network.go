@@ -41,7 +41,7 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 	for _, cache := range c.running(nodeLocalProgram) {
 		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up "+
 			"to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, "+
 				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
 	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")

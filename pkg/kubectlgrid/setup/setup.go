@@ -1,5 +1,5 @@
-// Package setup writes the files that install application-grid on a kind of cluster: what docs/install.md has an
-// operator write. It asks no cluster; package check finds out which kind one is.
+// Package setup writes the files that install application-grid on a kind of cluster: what docs/kubeadm.md and its
+// siblings have an operator write. It asks no cluster; package check finds out which kind one is.
 package setup
 
 import (
@@ -14,7 +14,7 @@ import (
 // Install is how to install on one cluster.
 type Install struct {
 	Distribution string `json:"distribution"`
-	// Kustomization is the file edge/kustomization.yaml of docs/install.md, Values are those of the Helm chart.
+	// Kustomization is the file edge/kustomization.yaml of docs/kubeadm.md or its siblings, Values are those of the Helm chart.
 	Kustomization string `json:"kustomization"`
 	Values        string `json:"values"`
 	// Kubeconfig is the file kubeconfig.conf next to the kustomization, if that names one.
@@ -161,7 +161,7 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
 			"has it; never that of the Service kubernetes")
 	}
-	if known { // docs/install.md: as on k3s, with another address
+	if known { // docs/k3s.md: as on k3s, with another address
 		k.WriteString("resources: [../manifests/k3s]\n")
 	} else {
 		k.WriteString("resources:\n")

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +31,8 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 	if p.config.StateDir == "" {
 		return
 	}
-	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
+	dir, state, minRevision, err := snapshot.Open(snapshot.Options{Path: p.config.StateDir,
+		NodeName: p.config.NodeName, Logger: logger.WithName("snapshot")})
 	if err != nil {
 		// The wrapper goes on without snapshots: serving now matters more than the next restart.
 		p.stateErr = err
@@ -40,11 +40,8 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 			"No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; "+
 				"see --state-dir",
 			"directory", p.config.StateDir)
-	}
-	if errors.Is(err, snapshot.ErrInUse) {
 		return
 	}
-	state, minRevision := dir.Load()
 	p.revisions.SkipTo(minRevision)
 	if state != nil {
 		p.facts.Restore(state)

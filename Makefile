@@ -319,10 +319,15 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 # What is generated from pkg/apis: the copying of types, and the CRDs.
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
 
+# What the chart has as manifests/ have it. Its templates are written by hand, and test/e2e/install compares what helm makes
+# of them with what kustomize makes of manifests/.
+CHART := charts/application-grid
+
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, the chart's templates, docs/reference.md, and the man pages.
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, what the chart copies of manifests/, docs/reference.md, and the man pages.
 	$(GENERATE)
-	go run ./hack/chart -write
+	cp manifests/crds/superedge.io_*.yaml $(CHART)/crds/
+	cp manifests/monitoring/alerts.yaml manifests/monitoring/dashboard.json manifests/kubeadm/kube-proxy-away.yaml $(CHART)/files/
 	go test -count=1 -p 1 -run 'TestFlagsReference|TestManual|TestCRDReference' ./cmd/... ./docs -update
 
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
@@ -354,7 +359,6 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
-	go run ./hack/chart -check
 	$(BIN)/licences -check $(NOTICES)
 	go vet ./...
 	go -C test vet ./...

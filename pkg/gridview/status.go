@@ -37,7 +37,7 @@ type Grid struct {
 	Problem string `json:"problem,omitempty"`
 	// RollsOut: the grid has nothing but its rollout to report, and every site is Ready.
 	RollsOut bool `json:"-"`
-	// Service is that of a ServiceGrid, SiteCount the number of sites that it is closed over.
+	// Service is that of a ServiceGrid, SiteCount the number of sites that it stays in.
 	Service   string `json:"service,omitempty"`
 	SiteCount int32  `json:"siteCount"`
 	// Sites are those of a grid of workloads, by name.

@@ -70,8 +70,8 @@ type set struct {
 	kept  uint64
 	saved bool
 	// older is set while a first list is older than what is kept. A replica that lags gives such a list, and one that
-	// was restored from a backup: doubted is set once it was listed again, at the newest version, behind until then.
-	older, doubted, behind bool
+	// was restored from a backup: suspected is set once it was listed again, at the newest version, behind until then.
+	older, suspected, behind bool
 	// current is set once kube-apiserver has said all of it since the start of the process.
 	current bool
 }

@@ -129,6 +129,8 @@ type Proxy struct {
 	snapshots atomic.Pointer[snapshot.Writer]
 	// stateErr is why the state directory cannot be used. It is set once, before anything is served.
 	stateErr error
+	// keptAnswers is nil without KeepAnswersFor, and until the state directory was opened.
+	keptAnswers *filters.KeptAnswers
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts

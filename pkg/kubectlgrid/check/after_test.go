@@ -47,7 +47,8 @@ var wrapperDefects = map[string]defect{
 			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
 			"where no wrapper is",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
-			"warning EdgeLabel Node: no node has the label superedge.io/application-grid"}},
+			"failure EdgeLabel Node: no node has the label superedge.io/application-grid, so nothing keeps 1 " +
+				"Service"}},
 	"a label that means nothing": {labelled("cloud0", "yes"),
 		[]string{"warning EdgeLabel Node cloud0: the label superedge.io/application-grid=yes means nothing"}},
 	"no wrapper": {without("Pod kube-system/application-grid-wrapper-edge0"),
@@ -262,7 +263,7 @@ var neighbourDefects = map[string]defect{
 		},
 		[]string{"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity",
 			"warning Removal MutatingAdmissionPolicy kube-proxy.superedge.io: it is left of an installation",
-			"warning EdgeLabel Node: no node has the label"}},
+			"failure EdgeLabel Node: no node has the label"}},
 	"a hub's APIService without a hub": {
 		adding(`{apiVersion: apiregistration.k8s.io/v1, kind: APIService,
  metadata: {name: v1alpha1.hub.superedge.io}}`),

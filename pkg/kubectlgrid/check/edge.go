@@ -10,6 +10,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // Commands that repair something.
@@ -57,8 +58,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 	}
 	about, each := Object{Kind: kindNode}, "each of "+output.Count(edges, "edge node")
 	if edges == 0 {
-		r.add(Warning, "EdgeLabel", about, "no node has the label "+v1.LabelEdgeNode+", so nothing keeps Services to "+
-			"their site", "label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
+		r.noEdgeNodes(c)
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
@@ -71,6 +71,22 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
 		row{pods > 0 && r.clean("Daemon"), OK, about,
 			fmt.Sprintf("%s is ready on each of %s", daemonProgram, output.Count(pods, "edge node")), ""})
+}
+
+// noEdgeNodes is a warning until a Service has to stay in its sites.
+func (r *Report) noEdgeNodes(c *Cluster) {
+	severity, services, staying := Warning, "Services to their sites", 0
+	for _, s := range c.services {
+		if s.keys.Governed() && !slices.Contains(s.keys, topology.Any) {
+			staying++
+		}
+	}
+	if staying > 0 {
+		severity, services = Failure, output.Count(staying, "Service")+" with topologyKeys to the sites"
+	}
+	r.add(severity, "EdgeLabel", Object{Kind: kindNode}, "no node has the label "+v1.LabelEdgeNode+
+		", so nothing keeps "+services,
+		"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 }
 
 // edgeNode looks at a node that asked for the wrapper.

@@ -108,7 +108,7 @@ type SiteDetail struct {
 	Nodes []string `json:"nodes"`
 	// Workloads are the site's in all grids of the key, those that are not well first.
 	Workloads []SiteWorkload `json:"workloads"`
-	// Services are the closed Services that have the key among theirs, those without a ready endpoint first.
+	// Services are the site-local Services that have the key among theirs, those without a ready endpoint first.
 	Services []SiteService `json:"services"`
 }
 

@@ -67,7 +67,7 @@ func workloads(t *testing.T) map[string]workload {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +335,7 @@ func TestForWhom(t *testing.T) {
 		t.Fatalf("%q, %v", files, err)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file) //nolint:gosec // a page
+		data, err := os.ReadFile(file)
 		if err != nil || !forWhom.Match(data) {
 			t.Errorf("%s does not begin with whom it is for (%v)", filepath.Base(file), err)
 		}

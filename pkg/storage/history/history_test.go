@@ -210,8 +210,8 @@ func TestSlowCursorsConverge(t *testing.T) {
 	}
 }
 
-// TestABurstExpelsNobody: a change of every object, of several times the bytes that the log may hold, reaches a cursor of
-// before it without a new list. A second one does not.
+// TestABurstExpelsNobody: a change of every object, of several times the bytes that the log may hold, reaches a cursor
+// of before it without a new list. A second one does not.
 func TestABurstExpelsNobody(t *testing.T) {
 	const objects = 500
 	h := ready(Options{LogBytes: 50_000})

@@ -64,14 +64,21 @@ type fixture struct {
 	ctx       context.Context
 	client    kubernetes.Interface
 	namespace string
+	// addresses are those of the pods, clients ask the wrappers; by node.
 	addresses map[string]string
+	clients   map[string]kubernetes.Interface
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{Test: suite.NewTest(t, shared, deadline, 20*time.Millisecond), ctx: t.Context(),
-		client: shared.Client(), namespace: suite.Namespace(t, shared, "restore-"), addresses: map[string]string{}}
-	for _, node := range []string{direct, behind, cached} {
+	f := &fixture{Test: suite.NewTest(t, shared, deadline, 100*time.Millisecond), ctx: t.Context(),
+		client: shared.Client(), namespace: suite.Namespace(t, shared, "restore-"), addresses: map[string]string{},
+		clients: map[string]kubernetes.Interface{}}
+	for _, n := range shared.Nodes() {
+		node := n.Name()
+		client, err := kubernetes.NewForConfig(n.WrapperConfig(cluster.RoleKubeProxy))
+		f.Must(err)
+		f.clients[node] = client
 		f.Must(workload.In(f.client, f.namespace).CreatePod(f.ctx, "echo-"+node, "echo", node))
 		f.Eventually("the pod on "+node+" has an address", func() error {
 			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, "echo-"+node, metav1.GetOptions{})
@@ -126,11 +133,7 @@ func (f *fixture) slice(service, name, node string, ordinal int) {
 type state struct{ slices, reached, names string }
 
 func (f *fixture) look(node *cluster.Node, echo *corev1.Service) (s state, err error) {
-	client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
-	if err != nil {
-		return s, err
-	}
-	list, err := client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx, metav1.ListOptions{})
+	list, err := f.clients[node.Name()].DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx, metav1.ListOptions{})
 	if err != nil {
 		return s, err
 	}

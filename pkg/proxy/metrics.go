@@ -168,7 +168,7 @@ var (
 		"resource", "view")
 	descLogLength = desc("history_events", "Events in the log that watches resume from, by resource.", "resource")
 	descPastBytes = desc("history_bytes",
-		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
+		"Memory that the log of events holds for watches that resume or lag, by resource.",
 		"resource")
 	descSites = desc("site_views",
 		"Views of sites that are kept because clients request them under /superedge-ingress/.")
@@ -220,7 +220,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		name := s.Resource.Resource
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
-		gauge(descPastBytes, float64(s.PastBytes), name)
+		gauge(descPastBytes, float64(s.LogBytes), name)
 		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
 			count := c.p.view.Endpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")

@@ -205,14 +205,10 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 			return nil, err
 		}
 	}
-	switch {
-	case changed == nil:
+	if changed == nil {
 		return more, nil
-	case c.cursor.CaughtUp():
-		return changed, errors.Join(c.maybeBookmark(), c.flush())
-	default:
-		return changed, c.flush()
 	}
+	return changed, c.flush()
 }
 
 // send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that

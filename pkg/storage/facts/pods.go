@@ -134,50 +134,46 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	})
 }
 
-// Suspicion says how likely it is that an endpoint does not answer.
-type Suspicion topology.Tier
-
-// Suspicions, from the least to the greatest. Those of ready endpoints are tiers of the rule: one that is suspected is
-// hidden where a less suspected one is ready.
-const (
-	NoSuspicion = Suspicion(topology.Ready)
-	// SuspectedPod is an endpoint of which its own node suspects that the pod does not answer.
-	SuspectedPod = Suspicion(topology.Suspected)
-	// SilentNode is an endpoint on a silent node.
-	SilentNode = Suspicion(topology.Silent)
-)
-
-// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace, as
-// this node sees it.
-func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspicion {
-	return in.SuspicionFrom(in.f.options.NodeName, s, namespace, e)
+// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
+// sees it.
+func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
 }
 
-// SuspicionFrom is Suspicion as another node sees it. A node is not silent to itself, and traffic that may use
-// endpoints on its own node only has no better ones.
-func (in Reader) SuspicionFrom(viewer string, s *Service, namespace string, e wire.Endpoint) Suspicion {
+// TierFrom is Tier as another node sees it. A node is neither dead nor silent to itself.
+func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
 	own := viewer != "" && string(e.NodeName) == viewer
-	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService || own && s.traits.Local {
-		return NoSuspicion
+	switch {
+	case !own && in.Dead(s, e.NodeName):
+		return topology.Unusable
+	case e.Terminates():
+		return topology.Terminating
+	case !e.Ready:
+		return topology.Unusable
+	case !in.AnySuspicions() || s == nil || s.Name == KubernetesService || own && s.traits.Local:
+		return topology.Ready // traffic that may use endpoints on its own node only has no better ones
+	case !own && in.Silent(s, e.NodeName):
+		return topology.Silent
+	case in.suspects(s, namespace, e):
+		return topology.Suspected
+	default:
+		return topology.Ready
 	}
-	if !own && in.Silent(s, e.NodeName) {
-		return SilentNode
-	}
+}
+
+// suspects reports whether the node of a ready endpoint suspects that its pod does not answer. A Service that publishes
+// addresses that are not ready shows this one too.
+func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
 	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
-		return NoSuspicion // a Service that publishes addresses that are not ready shows this one too
+		return false
 	}
 	pod, ok := podOf(namespace, e)
-	if !ok {
-		return NoSuspicion
-	}
 	live := in.f.livePods[string(e.NodeName)]
-	if _, about := live.About[pod]; live.About != nil && !about {
-		return NoSuspicion
+	if _, about := live.About[pod]; !ok || live.About != nil && !about {
+		return false
 	}
-	if found, _ := live.find(pod); found.Suspected {
-		return SuspectedPod
-	}
-	return NoSuspicion
+	found, _ := live.find(pod)
+	return found.Suspected
 }
 
 // AnySuspicions reports whether any node is silent, or any pod suspected.

@@ -15,6 +15,9 @@ import (
 
 const namespace = "statefulset_grid_daemon"
 
+// manyOverwrites is how often the block must be overwritten by another program until that is reported.
+const manyOverwrites = 3
+
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", health.Alive)
@@ -39,6 +42,10 @@ func (d *Daemon) report() health.Report {
 		report.Fail("%s", cmp.Or(d.unlisted(), now.blocked))
 	case !now.synced && now.err == nil:
 		report.Fail("starting: waiting for the API server")
+	}
+	if now.overwritten >= manyOverwrites {
+		report.Fail("another program has overwritten the block in %s %d times: does another statefulset-grid-daemon "+
+			"write this file, with another --hostname?", d.config.Path, now.overwritten)
 	}
 	if err := d.config.Connection.Problem(); err != nil {
 		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,11 +26,16 @@ type PodKey struct {
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Others are addresses of the pod at other networks: its endpoints there keep them.
+	Others []netip.Addr `json:"others,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Suspected bool `json:"doubted,omitempty"`
+	Suspected bool `json:"suspected,omitempty"`
+	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not serving while the pod was ready:
+	// it keeps its conditions while the pod is Serving.
+	Idle []string `json:"idle,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }
@@ -61,7 +67,8 @@ func (l *LivePods) equal(other *LivePods) bool {
 	}
 	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
 		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
-			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses)
+			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses) &&
+				slices.Equal(a.Others, b.Others) && slices.Equal(a.Idle, b.Idle)
 		})
 }
 
@@ -77,9 +84,9 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// correction returns how the endpoint of a pod really is. It returns nil if that is not known, so that the upstream's
+// correction returns how the endpoint of a pod, in an object of a Service, really is. It returns nil if that is not known, so that the upstream's
 // word counts.
-func (l *LivePods) correction(pod PodKey, endpoint wire.Endpoint) *wire.Correction {
+func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint) *wire.Correction {
 	if l.About != nil {
 		if _, about := l.About[pod]; !about {
 			return nil
@@ -89,16 +96,18 @@ func (l *LivePods) correction(pod PodKey, endpoint wire.Endpoint) *wire.Correcti
 	if !found {
 		return &wire.Correction{Gone: true}
 	}
-	if len(live.Addresses) == 0 {
-		return &wire.Correction{Serving: live.Serving}
-	}
+	corrected := &wire.Correction{Serving: live.Serving, Kept: live.Serving && slices.Contains(live.Idle, service)}
 	current, err := netip.ParseAddr(string(endpoint.Address))
-	if err != nil {
+	switch current = current.Unmap(); {
+	case err != nil:
 		return nil // a name: no pod's endpoint has one
+	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current), slices.Contains(live.Others, current):
+		return corrected
 	}
 	for _, address := range live.Addresses {
-		if address.Is4() == current.Unmap().Is4() {
-			return &wire.Correction{Address: address.String(), Serving: live.Serving}
+		if address.Is4() == current.Is4() {
+			corrected.Address = address.String()
+			return corrected
 		}
 	}
 	return &wire.Correction{Gone: true}
@@ -139,8 +148,9 @@ type Suspicion uint8
 // Suspicions, from the least to the greatest. An endpoint is hidden where a less suspected one is ready.
 const (
 	NoSuspicion Suspicion = iota
-	// SuspectedPod is an endpoint of which its own node suspects that the pod does not answer.
-	SuspectedPod
+	// Suspected is an endpoint of which its own node suspects that the pod does not answer, or one on a node that is
+	// heard, but does not take part in the exchange any more.
+	Suspected
 	// SilentNode is an endpoint on a silent node.
 	SilentNode
 )
@@ -152,6 +162,9 @@ func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspic
 	}
 	if in.Silent(s, e.NodeName) {
 		return SilentNode
+	}
+	if in.SuspectedNode(s, e.NodeName) {
+		return Suspected
 	}
 	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.published {
 		return NoSuspicion // a Service that publishes addresses that are not ready shows this one too
@@ -165,13 +178,15 @@ func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspic
 		return NoSuspicion
 	}
 	if found, _ := live.find(pod); found.Suspected {
-		return SuspectedPod
+		return Suspected
 	}
 	return NoSuspicion
 }
 
-// AnySuspicions reports whether any node is silent, or any pod suspected.
-func (in Reader) AnySuspicions() bool { return len(in.f.silent)+len(in.f.suspected) > 0 }
+// AnySuspicions reports whether any node is silent, or any node or pod suspected.
+func (in Reader) AnySuspicions() bool {
+	return len(in.f.silent)+len(in.f.dead)+len(in.f.suspectedNodes)+len(in.f.suspected) > 0
+}
 
 // Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
 func (in Reader) Why(namespace string, e wire.Endpoint) string {
@@ -214,10 +229,9 @@ func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction
 	if !ok {
 		return nil, time.Time{}
 	}
-	if correction = live.correction(pod, endpoint); correction != nil {
-		s := f.services.byName[types.NamespacedName{
-			Namespace: o.Upstream.Namespace, Name: o.collection.serviceOf(o.Upstream),
-		}]
+	service := o.collection.serviceOf(o.Upstream)
+	if correction = live.correction(pod, service, endpoint); correction != nil {
+		s := f.services.byName[types.NamespacedName{Namespace: o.Upstream.Namespace, Name: service}]
 		correction.Published = s != nil && s.published
 	}
 	return correction, live.AsOf
@@ -294,10 +308,12 @@ func (c *collection) correct(o *Object) {
 
 // KnownPod is what the upstream says of a pod in the pod's endpoints.
 type KnownPod struct {
-	// Address is one of the pod's addresses.
-	Address string
-	// Serving is unset if any endpoint of the pod is not serving.
+	// Addresses are those of the pod's endpoints, sorted.
+	Addresses []netip.Addr
+	// Serving is set if any endpoint of the pod is serving. One of another Service may be drained.
 	Serving bool
+	// Idle names the Services whose endpoint of the pod is not serving, sorted.
+	Idle []string
 	// Governed is set if any endpoint of the pod belongs to a Service with topologyKeys.
 	Governed bool
 	// Disputed is set if SetLivePods says otherwise of any endpoint of the pod.
@@ -343,12 +359,18 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		if !ok {
 			return
 		}
-		known, found := of[key]
-		if !found {
-			known.Serving = true
+		known := of[key]
+		if address, err := netip.ParseAddr(string(e.Address)); err == nil {
+			i, found := slices.BinarySearchFunc(known.Addresses, address.Unmap(), netip.Addr.Compare)
+			if !found {
+				known.Addresses = slices.Insert(known.Addresses, i, address.Unmap())
+			}
 		}
-		known.Address = string(e.Address)
-		known.Serving = known.Serving && e.Serving()
+		known.Serving = known.Serving || e.Serving()
+		if service := o.collection.serviceOf(o.Upstream); !e.Serving() && !slices.Contains(known.Idle, service) {
+			known.Idle = append(known.Idle, strings.Clone(service))
+			slices.Sort(known.Idle)
+		}
 		known.Governed = known.Governed || governed
 		if correction, _ := o.Correction(e); correction != nil && !e.Is(correction) {
 			known.Disputed = true
@@ -358,16 +380,17 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 }
 
 // NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for
-// a while; then what it says of the node's pods is not the kubelet's word.
-func (f *Facts) NodeReady() bool {
+// a while; then what it says of the node's pods is not the kubelet's word. heartbeat differs whenever the kubelet has
+// reported.
+func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
 	if o == nil {
-		return false
+		return false, ""
 	}
-	ready, err := wire.NodeReady(o.Body)
-	return err == nil && ready
+	ready, heartbeat, err := wire.NodeReport(o.Body)
+	return err == nil && ready, strings.Clone(heartbeat)
 }
 
 // Applied reports whether everything that came from the upstream is applied: nothing is held back, and the facts are

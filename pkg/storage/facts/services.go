@@ -78,7 +78,7 @@ func (l *listing) suspectedRank(s *Service, here topology.Labels) int {
 			break
 		}
 		o.scan(func(e wire.Endpoint) {
-			if e.Ready && in.Suspicion(s, s.Name.Namespace, e) > NoSuspicion && !in.Dead(s, e.NodeName) {
+			if e.Ready && in.Suspicion(s, s.Name.Namespace, e) > NoSuspicion {
 				best = min(best, s.Keys.Rank(here, in.LabelsOf(e.NodeName)))
 			}
 		})
@@ -94,7 +94,7 @@ func (s *Service) count(o *Object, delta int) {
 	ready := s.listed[listIndex(o.Resource())].ready
 	f := o.collection.f
 	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.reader().Dead(s, e.NodeName) || f.reader().Suspicion(s, s.Name.Namespace, e) > NoSuspicion {
+		if !e.Ready || f.reader().Suspicion(s, s.Name.Namespace, e) > NoSuspicion {
 			return
 		}
 		labels := f.reader().LabelsOf(e.NodeName)

@@ -17,10 +17,9 @@ func (s spared) of(r *served.Resource) facts.Suspicion {
 	return s.list
 }
 
-// hides reports whether an endpoint of an object is hidden because its node is dead, or because it is suspected.
+// hides reports whether an endpoint of an object is hidden because it is suspected, or its node is silent.
 func (v reading) hides(o *facts.Object, e wire.Endpoint) bool {
-	return v.facts.Dead(o.Service, e.NodeName) ||
-		v.facts.Suspicion(o.Service, o.Upstream.Namespace, e) > v.spared[o.Service].of(o.Resource())
+	return v.facts.Suspicion(o.Service, o.Upstream.Namespace, e) > v.spared[o.Service].of(o.Resource())
 }
 
 // spares returns the least suspicion of all ready endpoints of a Service that the viewer may see.
@@ -33,7 +32,7 @@ func (v reading) spares(s *facts.Service, r *served.Resource) facts.Suspicion {
 	least, ready := facts.SilentNode, false
 	for _, o := range s.Objects(r) {
 		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
-			if e.Ready && !v.facts.Dead(s, e.NodeName) && keep(e) {
+			if e.Ready && keep(e) {
 				least, ready = min(least, v.facts.Suspicion(s, s.Name.Namespace, e)), true
 			}
 		})

@@ -174,8 +174,9 @@ var (
 		"Views of sites that are kept because clients request them under /superedge-ingress/.")
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
-	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden where others are ready.")
-	descLive     = desc("corrected_pods",
+	descDead     = desc("dead_nodes",
+		"Nodes that the health service calls dead; endpoints on them are hidden where others are ready.")
+	descLive = desc("corrected_pods",
 		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
 			"or has not caught up; absent without --cri.")
 	descMembers = desc("site_neighbours",

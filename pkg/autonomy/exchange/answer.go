@@ -18,8 +18,8 @@ const (
 	// idle is how long a connection may be without a message.
 	idle = 2 * maxMembers / questionsPerSecond * time.Second
 	// maxStrangers is the most connections whose other side has not yet shown that it has the key. When there are more,
-	// one of them is dropped at random. maxLinksOf is the most of one node that has shown it: one is needed, and another
-	// while it takes the place of a broken one.
+	// one of them is dropped at random. maxLinksOf is the most of one node that has shown it: one is needed, and
+	// another while it takes the place of a broken one.
 	maxStrangers, maxLinksOf = 64, 2
 	// questionBurst is how many questions may come at once on a connection, on which twice as many are taken as a
 	// neighbour asks.

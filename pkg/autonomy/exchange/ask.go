@@ -91,7 +91,7 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Lock()
 	asked := question{Version: p.version, Needs: e.needed}
 	e.mu.Unlock()
-	answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
+	used, answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
 	var word *facts.LivePods
 	news := asked.Needs && answered.Version != asked.Version
 	if err == nil && news && answered.Version != 0 {
@@ -122,7 +122,9 @@ func (p *peer) ask(ctx context.Context) {
 	if p.failures++; p.failing.IsZero() && e.needed {
 		p.failing = begun
 	}
-	p.drop()
+	if used != nil && p.link == used { // the neighbour may have made another one meanwhile
+		p.drop()
+	}
 }
 
 // nothing is an error that means that nothing has come from the other machine.
@@ -147,7 +149,7 @@ func unreached(err error) error {
 }
 
 // tryAsk asks the neighbour over the kept connection, or over a new one.
-func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (answered answer, err error) {
+func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (used *link, answered answer, err error) {
 	p.e.mu.Lock()
 	if p.link == nil {
 		p.link = newest(p.e.links[p.name]) // the neighbour may have made one
@@ -156,12 +158,12 @@ func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (ans
 	p.e.mu.Unlock()
 	if l == nil {
 		if l, err = p.connect(ctx); err != nil {
-			return answer{}, err
+			return nil, answer{}, err
 		}
 		l = p.e.keep(p.name, l)
 	}
 	answered, err = l.ask(asked, until)
-	return answered, unreached(err)
+	return l, answered, unreached(err)
 }
 
 // read reads the pods of an answer to a question that was asked then.

@@ -8,8 +8,8 @@
 // cloud is there each neighbour is asked every 5 minutes, so that /readyz says in time whether it would work.
 //
 // The facts say which nodes are neighbours. A node is believed about itself only, because it has the address that the
-// cluster knows, and shows that it has the key of the site (link.go). Whoever has not shown that yet has 2 s, and one of
-// a few places that neighbours do not need. Without a key nothing is sent and no port is opened.
+// cluster knows, and shows that it has the key of the site (link.go). Whoever has not shown that yet has 2 s, and one
+// of a few places that neighbours do not need. Without a key nothing is sent and no port is opened.
 //
 // An Exchange passes nothing on by itself: package livepods decides when a neighbour's word counts, package
 // storage/view what a silent neighbour means for what is shown, and package proxy connects them.

@@ -345,7 +345,8 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	return moved || !slices.Equal(before, e.locals), err
 }
 
-// pass passes on which neighbours are silent or suspected, and which take part or did, as long as they belong to the site.
+// pass passes on which neighbours are silent or suspected, and which take part or did, as long as they belong to the
+// site.
 func (e *Exchange) pass() {
 	status, silent, suspected := e.Status(), make(map[string]struct{}), make(map[string]struct{})
 	if status.Err == nil {

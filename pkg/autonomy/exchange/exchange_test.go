@@ -130,8 +130,8 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// TestSilent: a node that dies is silent soon, and one whose wrapper was stopped is suspected. With the upstream there, nothing is
-// hidden.
+// TestSilent: a node that dies is silent soon, and one whose wrapper was stopped is suspected. With the upstream there,
+// nothing is hidden.
 func TestSilent(t *testing.T) {
 	for _, count := range []int{2, 4} { // a site of two is the commonest
 		inSite(t, count, func(t *testing.T, l *lan, nodes []*node) {
@@ -796,6 +796,11 @@ func TestHungWrapper(t *testing.T) {
 				if listener, err = l.Listen(netip.AddrPortFrom(nodes[2].address, testPort)); err != nil {
 					t.Fatal(err)
 				}
+				go func() {
+					for err := error(nil); err == nil; { // the kernel takes them, and nobody reads
+						_, err = listener.Accept()
+					}
+				}()
 			}
 			time.Sleep(8 * time.Second)
 			nodes[0].expect("suspected", nodes[0].suspects(), "")

@@ -133,7 +133,8 @@ func (e *Exchange) secure(
 	})
 	from := &io.LimitedReader{R: secured}
 	return &link{
-		Conn: secured, from: from, reader: json.NewDecoder(from), answers: make(chan answer, 1), ended: make(chan struct{}),
+		Conn: secured, from: from, reader: json.NewDecoder(from),
+		answers: make(chan answer, 1), ended: make(chan struct{}),
 	}, reasoned(secured.HandshakeContext(ctx))
 }
 

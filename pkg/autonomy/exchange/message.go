@@ -38,8 +38,8 @@ const (
 	maxMessage, maxEnvelope = 1 << 20, 256
 	// maxPods is the most pods of an answer: those that package cri lists at most.
 	maxPods = 2000
-	// maxPodAddresses is the most addresses of a pod, at its network and at others, and the most Services in which it is
-	// idle; maxText is the most bytes of its namespace, name, UID and reason.
+	// maxPodAddresses is the most addresses of a pod, at its network and at others, and the most Services in which it
+	// is idle; maxText is the most bytes of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
 )
 
@@ -79,7 +79,8 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	all := make([]podMessage, 0, len(pods))
 	for key, pod := range pods {
 		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
-		pod.Others, pod.Idle = pod.Others[:min(len(pod.Others), maxPodAddresses)], pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
+		pod.Others = pod.Others[:min(len(pod.Others), maxPodAddresses)]
+		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
 	slices.SortFunc(all, func(a, b podMessage) int {

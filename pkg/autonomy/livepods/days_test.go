@@ -168,9 +168,9 @@ func restarted(p cri.Pod, name string) cri.Pod {
 	return p
 }
 
-// TestKubeletDiesWithAContainer: the kubelet and one of two containers die together (out of memory). The API server goes
-// on to call the pod ready until it calls the node not ready, after 50 s (Kubernetes 1.32 and newer; 40 before). The
-// pod is not used beside another one; and not at all if it is certain that the container is needed.
+// TestKubeletDiesWithAContainer: the kubelet and one of two containers die together (out of memory). The API server
+// goes on to call the pod ready until it calls the node not ready, after 50 s (Kubernetes 1.32 and newer; 40 before).
+// The pod is not used beside another one; and not at all if it is certain that the container is needed.
 func TestKubeletDiesWithAContainer(t *testing.T) {
 	for certain, alone := range map[bool]string{false: "10.0.0.1", true: "10.0.0.1!"} {
 		run := func(state string) cri.Pod {
@@ -183,7 +183,8 @@ func TestKubeletDiesWithAContainer(t *testing.T) {
 		b := newBench(t)
 		b.pods = []cri.Pod{run("")}
 		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}), sliceFor("two", ep{"db", "10.0.0.1", "n0", true, true}, other),
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}),
+			sliceFor("two", ep{"db", "10.0.0.1", "n0", true, true}, other),
 		}
 		b.api()
 		b.run(600)
@@ -191,7 +192,8 @@ func TestKubeletDiesWithAContainer(t *testing.T) {
 		b.run(50)
 		b.ready = corev1.ConditionUnknown
 		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}), sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}, other),
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}),
+			sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}, other),
 		}
 		b.api()
 		expect := func(when string) {
@@ -212,28 +214,36 @@ func TestKubeletDiesWithAContainer(t *testing.T) {
 	}
 }
 
-// TestHungWatch: the same before a link of which it takes some time until it is known that it is away (a watch that hangs
-// on a live connection: up to 150 s).
+// TestHungWatch: the same before a link of which it takes some time until it is known that it is away (a watch that
+// hangs on a live connection: up to 150 s).
 func TestHungWatch(t *testing.T) {
 	for _, hangs := range []int{25, 30, 35, 40, 45, 60, 150} {
 		b := newBench(t)
-		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "sidecar"), restarted(up("web", "10.0.0.2", "s2", "app", "side"), "app")}
+		b.pods = []cri.Pod{
+			up("db", "10.0.0.1", "s1", "app", "sidecar"), restarted(up("web", "10.0.0.2", "s2", "app", "side"), "app"),
+		}
 		b.slices = []*discoveryv1.EndpointSlice{
-			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other), sliceFor("two", ep{"web", "10.0.0.2", "n0", true, true}),
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other),
+			sliceFor("two", ep{"web", "10.0.0.2", "n0", true, true}),
 		}
 		b.api()
 		b.run(600)
-		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!", "sidecar"), restarted(up("web", "10.0.0.2", "s2", "app!", "side"), "app")}
+		b.pods = []cri.Pod{
+			up("db", "10.0.0.1", "s1", "app!", "sidecar"),
+			restarted(up("web", "10.0.0.2", "s2", "app!", "side"), "app"),
+		}
 		b.run(hangs)
 		b.state = Away
 		b.run(10)
 		if one, two := b.shows("one"), b.shows("two"); one != "10.0.1.1" || two != "10.0.0.2!" {
-			t.Errorf("noticed after %d s: the containers app have ended, and the Services show %q and %q", hangs, one, two)
+			t.Errorf("noticed after %d s: the containers app have ended, and the Services show %q and %q",
+				hangs, one, two)
 		}
 	}
 }
 
-// TestDebuggedBeforeReady: kubectl debug in a pod that is not ready yet; the shell goes on when it has become ready. Then the power goes.
+// TestDebuggedBeforeReady: kubectl debug in a pod that is not ready yet; the shell goes on when it has become ready.
+// Then the power goes.
 func TestDebuggedBeforeReady(t *testing.T) {
 	b := newBench(t)
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
@@ -260,7 +270,8 @@ func TestDebuggedBeforeReady(t *testing.T) {
 	}
 }
 
-// TestUpgradeWhileDebugged: the wrapper's pod is replaced (new version: its emptyDir begins empty) while a debug container runs in a pod.
+// TestUpgradeWhileDebugged: the wrapper's pod is replaced (new version: its emptyDir begins empty) while a debug
+// container runs in a pod.
 func TestUpgradeWhileDebugged(t *testing.T) {
 	b := newBench(t)
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
@@ -276,8 +287,8 @@ func TestUpgradeWhileDebugged(t *testing.T) {
 	}
 }
 
-// TestTwoServices: a pod in two Services, of which one has a slice of its own that calls it not ready (an endpoint that was drained, a
-// leader's Service). The link goes, nothing else.
+// TestTwoServices: a pod in two Services, of which one has a slice of its own that calls it not ready (an endpoint that
+// was drained, a leader's Service). The link goes, nothing else.
 func TestTwoServices(t *testing.T) {
 	b := newBench(t)
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
@@ -373,7 +384,8 @@ func TestWipedRuntime(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs again, is called ready.
+// TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
+// again, is called ready.
 func TestCrashBeforeTheLink(t *testing.T) {
 	b := newBench(t)
 	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
@@ -411,7 +423,8 @@ func TestHungRuntimeNotReady(t *testing.T) {
 	}
 }
 
-// TestSlowStart: slow start: a pod in a new sandbox needs a minute until it passes its probe; the link goes in that minute.
+// TestSlowStart: a pod in a new sandbox needs a minute until it passes its probe; the link goes in that
+// minute.
 func TestSlowStart(t *testing.T) {
 	for _, after := range []int{20, 40} {
 		b := newBench(t)

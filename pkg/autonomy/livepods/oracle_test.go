@@ -315,8 +315,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	}
 }
 
-// hasLive reports whether the Service of a pod has another one on the machine that was ready and runs, and of which this
-// node could know that.
+// hasLive reports whether the Service of a pod has another one on the machine that was ready and runs, and of which
+// this node could know that.
 func (m *machine) hasLive(p *pod) bool {
 	for _, q := range m.all() {
 		said := m.atLeave[q.name]

@@ -676,7 +676,8 @@ func (m *machine) receive() {
 	m.store.NodeLabels().Replace(w.nodes)
 	own := wiretest.NodeOf(m.name, "a")
 	own.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.NewTime(epoch.Add(time.Duration(m.beaten) * time.Second)),
+		Type: corev1.NodeReady, Status: status,
+		LastHeartbeatTime: metav1.NewTime(epoch.Add(time.Duration(m.beaten) * time.Second)),
 	}}
 	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	m.store.Services().Replace(w.services)

@@ -33,8 +33,8 @@ type LivePod struct {
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
 	Suspected bool `json:"suspected,omitempty"`
-	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not serving while the pod was ready:
-	// it keeps its conditions while the pod is Serving.
+	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not serving while the pod was
+	// ready: it keeps its conditions while the pod is Serving.
 	Idle []string `json:"idle,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
@@ -84,8 +84,8 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// correction returns how the endpoint of a pod, in an object of a Service, really is. It returns nil if that is not known, so that the upstream's
-// word counts.
+// correction returns how the endpoint of a pod, in an object of a Service, really is. It returns nil if that is not
+// known, so that the upstream's word counts.
 func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint) *wire.Correction {
 	if l.About != nil {
 		if _, about := l.About[pod]; !about {

@@ -71,7 +71,7 @@ type Daemon struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// restored has the paths whose last answer was that of a snapshot.
+	// restored has the paths whose last answer was that of a snapshot, or corrected.
 	restored map[string]struct{}
 	// woken is when the first change came that is not in the file yet; zero if there is none.
 	woken time.Time

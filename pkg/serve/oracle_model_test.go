@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,9 @@ func (m *model) really(
 	if len(running.Addresses) == 0 {
 		return address, running.Serving, true, true
 	}
+	if parsed, err := netip.ParseAddr(address); err == nil && slices.Contains(running.Addresses, parsed) {
+		return address, running.Serving, true, true
+	}
 	for _, a := range running.Addresses {
 		if strings.Contains(a.String(), ":") == strings.Contains(address, ":") {
 			return a.String(), running.Serving, true, true
@@ -147,7 +151,10 @@ func (m *model) trueSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSli
 		if known {
 			ready, terminating := ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Terminating, false)
 			wasServing := ptr.Deref(e.Conditions.Serving, ready)
-			isReady := serving && !terminating || m.published(s.Namespace, s.Labels[discoveryv1.LabelServiceName])
+			isReady := ready
+			if serving != wasServing {
+				isReady = serving && !terminating || m.published(s.Namespace, s.Labels[discoveryv1.LabelServiceName])
+			}
 			if now != e.Addresses[0] || isReady != ready || serving != wasServing {
 				e.Addresses = []string{now}
 				e.Conditions = discoveryv1.EndpointConditions{
@@ -175,7 +182,9 @@ func (m *model) trueEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 					if !runs {
 						continue
 					}
-					a.IP, serves = now, serving || m.published(e.Namespace, e.Name)
+					if a.IP = now; serving != isReady {
+						serves = serving || m.published(e.Namespace, e.Name)
+					}
 				}
 				if serves {
 					ready = append(ready, a)
@@ -201,7 +210,21 @@ type naiveEndpoint struct {
 	ready bool
 }
 
-// alive reports whether an endpoint of the Service is not hidden as one on a dead node.
+// shows returns which endpoints of the Service are not hidden as those on dead nodes, which are shown where no other
+// one that the viewer may see is ready.
+func (m *model) shows(
+	service types.NamespacedName, all []naiveEndpoint, governed bool, keep func(naiveEndpoint) bool,
+) func(naiveEndpoint) bool {
+	anyAlive, anyReady := false, false
+	for _, e := range all {
+		if e.ready && (!governed || keep(e)) {
+			anyReady, anyAlive = true, anyAlive || m.alive(service, e)
+		}
+	}
+	return func(e naiveEndpoint) bool { return m.alive(service, e) || anyReady && !anyAlive }
+}
+
+// alive reports whether an endpoint of the Service is not on a dead node.
 func (m *model) alive(service types.NamespacedName, e naiveEndpoint) bool {
 	if service == kubernetesName || e.node == nil || *e.node == viewer {
 		return true
@@ -266,10 +289,12 @@ func (m *model) governs(
 	if len(keys) == 1 {
 		return true, matcher(keys[0])
 	}
-	for _, key := range keys {
-		for _, e := range all {
-			if e.ready && m.alive(service, e) && matcher(key)(e) {
-				return true, matcher(key)
+	for _, dead := range []bool{false, true} { // these count where no other one is ready
+		for _, key := range keys {
+			for _, e := range all {
+				if e.ready && m.alive(service, e) != dead && matcher(key)(e) {
+					return true, matcher(key)
+				}
 			}
 		}
 	}
@@ -330,9 +355,10 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 		}
 	}
 	governed, keep := m.governs(service, all)
+	shows := m.shows(service, all, governed, keep)
 	kept := []discoveryv1.Endpoint(nil)
 	for _, e := range s.Endpoints {
-		if !m.alive(service, sliceEndpoint(e)) {
+		if !shows(sliceEndpoint(e)) {
 			continue
 		}
 		if governed {
@@ -370,12 +396,13 @@ func (m *model) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 		}
 	}
 	governed, keep := m.governs(name, all)
+	shows := m.shows(name, all, governed, keep)
 	var subsets []corev1.EndpointSubset
 	for _, s := range e.Subsets {
 		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
 			for _, a := range addresses {
 				endpoint := naiveEndpoint{a.NodeName, ready}
-				if m.alive(name, endpoint) && (!governed || keep(endpoint)) {
+				if shows(endpoint) && (!governed || keep(endpoint)) {
 					kept = append(kept, a)
 				}
 			}

@@ -606,7 +606,9 @@ func (k *Keeper) give() {
 		return
 	}
 	live := k.current()
-	k.config.Neighbours.Share(live)
+	if k.pods != nil || k.rebooted {
+		k.config.Neighbours.Share(live)
+	}
 	k.pass(live)
 }
 

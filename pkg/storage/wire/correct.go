@@ -177,11 +177,7 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 			if c.Gone {
 				continue
 			}
-			value = movedAddress(value, c.Address)
-			serving = c.Serving || c.Published
-			if c.Kept {
-				serving = endpoint.Ready
-			}
+			value, serving = movedAddress(value, c.Address), endpoint.parseConditions().corrected(c).ready
 		}
 		addresses++
 		if serving {

@@ -288,27 +288,44 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	mixed := said.mixed || p.provenIn != p.sandbox && said.left < p.started+35 ||
 		m.deaf > 0 && said.asOf >= m.deafFrom-15 && said.asOf <= m.deaf+45 || m.hangs >= said.asOf-15
 	switch {
-	case shown && !p.runs() && w.now-since > 5:
-		fail("is dead and shown as ready")
+	case shown && !p.runsAny() && w.now-since > 5:
+		fail("has no container that runs, and is shown as ready")
+	case shown && !p.runs() && w.now-since > 5 && m.hasLive(p):
+		fail("is dead and shown as ready, beside one that is not")
 	case shown && p.address != at && w.now-since > 5:
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
 	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[p.service]) == 0):
 		fail("was called ready, has not changed, and is hidden")
-	case unchanged && !said.said && p.born < said.left && shown && !mixed:
+	case unchanged && !said.said && p.born < said.left && shown && !mixed &&
+		(m.hasLive(p) || p.changed < said.asOf-30 && said.asOf < said.left-75 && p.runs()):
 		fail("was called not ready, has not changed, and is shown")
-	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed:
-		fail("was called not ready, was started again in its sandbox, and is shown")
-	case said.said && known && ran > 15 && !shown:
+	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed &&
+		m.hasLive(p):
+		fail("was called not ready, was started again in its sandbox, and is shown beside one that is ready")
+	case said.said && said.ready && known && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
 	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 &&
 		m.hasUnchanged(p):
 		fail("was started again a moment ago, and is shown beside one that has not changed")
-	case p.provenIn == "" && p.former == nil && shown && w.now-away > 5:
-		fail("was never called ready, and is shown")
+	case p.provenIn == "" && p.former == nil && shown && w.now-away > 5 && m.hasLive(p):
+		fail("was never called ready, and is shown beside one that was")
 	}
+}
+
+// hasLive reports whether the Service of a pod has another one on the machine that was ready and runs, and of which
+// this node could know that.
+func (m *machine) hasLive(p *pod) bool {
+	for _, q := range m.all() {
+		said := m.atLeave[q.name]
+		if q != p && q.service == p.service && q.former == nil && said.pod == q && said.said && said.ready &&
+			q.runs() && m.w.now-max(q.started, m.away, m.booted, m.begun, m.hangs) > 15 && m.hangs < m.w.now-15 {
+			return true
+		}
+	}
+	return false
 }
 
 // hasUnchanged reports whether the Service of a pod has another one on the machine that is ready as it was long ago.
@@ -328,7 +345,7 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 	at, shown := m.shown[p.service][p.name]
 	switch {
 	case !shown || o.lies || p.service == published:
-	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil &&
+	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil && (!p.runsAny() || m.hasLive(p)) &&
 		w.now-max(p.down, m.away, o.begun, m.begun, o.hangs) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
 	case !o.on && w.now-max(o.changedAt(), m.away, m.begun) > 12:

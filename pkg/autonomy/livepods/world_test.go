@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -59,10 +60,22 @@ type container struct {
 	id    string
 	state cri.ContainerState
 	main  bool
+	// debug says that it is one of kubectl debug, restarted that it has taken the place of another.
+	debug, restarted bool
 }
 
 // runs reports whether all of the pod's own containers run.
 func (p *pod) runs() bool { return p.started != never && p.sandbox != "" }
+
+// runsAny reports whether any of the pod's own containers runs.
+func (p *pod) runsAny() bool {
+	for _, c := range p.containers {
+		if c.state == cri.Running && p.sandbox != "" && !c.debug {
+			return true
+		}
+	}
+	return false
+}
 
 // ready reports what the kubelet's probes say.
 func (p *pod) ready(now seconds) bool { return p.runs() && !p.faulty && now >= p.proven }
@@ -102,6 +115,8 @@ type machine struct {
 	// ready.
 	words map[string]word // by name
 	heard seconds
+	// beaten is when the kubelet last reported its node.
+	beaten seconds
 	// notReady is when it was last called so.
 	notReady  seconds
 	nodeReady bool
@@ -297,7 +312,7 @@ func (m *machine) crash(p *pod) {
 	m.tell(p)
 	w.in(w.between(1, 30), func() {
 		if p.sandbox == sandbox && m.pods[p.name] == p {
-			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
+			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true, restarted: true}
 			m.up(p)
 		}
 	})
@@ -322,10 +337,10 @@ func (m *machine) unprove(p *pod) {
 // debug runs a shell in a pod that ends with an error.
 func (m *machine) debug(p *pod) {
 	w := m.w
-	if !m.link || !p.ready(w.now-5) {
+	if !m.link || p.sandbox == "" {
 		return
 	}
-	c := &container{id: m.id("c"), state: cri.Running}
+	c := &container{id: m.id("c"), state: cri.Running, debug: true}
 	p.containers[m.id("debugger")] = c
 	w.touch()
 	w.in(w.between(5, 200), func() { c.state = cri.Exited; w.touch() })
@@ -402,6 +417,10 @@ func (m *machine) beat() {
 	switch {
 	case m.on && m.link && w.now >= m.deaf && w.now-max(m.linked, m.booted) >= m.late:
 		m.heard, m.says = w.now, m.index%2 == 1
+		if w.now-m.beaten >= 300 {
+			m.beaten = w.now
+			w.publish()
+		}
 		if !m.nodeReady {
 			m.nodeReady = true
 			for _, p := range m.all() {
@@ -509,7 +528,7 @@ func (m *machine) start() {
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
 	m.keeper = New(Config{
 		NodeName: m.name, Facts: m.store, Upstream: m.upstream, Runtime: m, Neighbours: m,
-		ReturnGrace: DefaultReturnGrace, Observer: m, Now: w.clock,
+		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: fmt.Sprint(m.booted), Now: w.clock,
 	})
 }
 
@@ -545,12 +564,15 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 			running.Kubelet = ptr.To(p.ready(m.w.now))
 		}
 		for name, c := range p.containers {
-			running.Containers[name] = cri.Container{ID: c.id, State: c.state}
+			running.Containers[name] = cri.Container{ID: c.id, State: c.state, Restarted: c.restarted}
 		}
 		pods = append(pods, running)
 	}
 	return pods, nil
 }
+
+// Socket implements Runtime.
+func (m *machine) Socket() string { return "socket" }
 
 // Close implements Runtime.
 func (m *machine) Close() {}
@@ -653,7 +675,10 @@ func (m *machine) receive() {
 	defer m.store.Release()
 	m.store.NodeLabels().Replace(w.nodes)
 	own := wiretest.NodeOf(m.name, "a")
-	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	own.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: status,
+		LastHeartbeatTime: metav1.NewTime(epoch.Add(time.Duration(m.beaten) * time.Second)),
+	}}
 	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	m.store.Services().Replace(w.services)
 	m.store.EndpointSlices().Replace(w.endpoints)

@@ -133,15 +133,23 @@ func (s *Service) needsCounts() bool {
 // Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
 // sees it.
 func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
+}
+
+// TierFrom is Tier as another node sees it. A node is not silent to itself, and traffic that may use endpoints on its
+// own node only has no better ones.
+func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	tier := topology.TierOf(e.Ready, true, e.Terminates())
+	own := viewer != "" && string(e.NodeName) == viewer
 	switch {
-	case in.Dead(s, e.NodeName):
-		return topology.Unusable
-	case e.Ready:
-		return topology.Tier(in.Suspicion(s, namespace, e))
-	case e.Terminates():
-		return topology.Terminating
+	case tier != topology.Ready, !in.AnySuspicions(), s == nil, s.Name == KubernetesService, own && s.traits.Local:
+		return tier
+	case !own && in.Silent(s, e.NodeName):
+		return topology.Silent
+	case !own && in.SuspectedNode(s, e.NodeName), in.suspectedPod(s, namespace, e):
+		return topology.Suspected
 	default:
-		return topology.Unusable
+		return tier
 	}
 }
 

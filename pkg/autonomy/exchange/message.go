@@ -38,8 +38,8 @@ const (
 	maxMessage, maxEnvelope = 1 << 20, 256
 	// maxPods is the most pods of an answer: those that package cri lists at most.
 	maxPods = 2000
-	// maxPodAddresses is the most addresses of a pod, at its network and at others, and the most Services in which it
-	// is idle; maxText is the most bytes of its namespace, name, UID and reason.
+	// maxPodAddresses is the most addresses of a pod, those that it had and those that it has, and the most Services in
+	// which it is idle; maxText is the most bytes of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
 )
 
@@ -79,7 +79,7 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	all := make([]podMessage, 0, len(pods))
 	for key, pod := range pods {
 		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
-		pod.Others = pod.Others[:min(len(pod.Others), maxPodAddresses)]
+		pod.Former = pod.Former[:min(len(pod.Former), maxPodAddresses)]
 		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
@@ -108,7 +108,7 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 			return nil, 0, err
 		}
 		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
-			max(len(pod.Addresses), len(pod.Others), len(pod.Idle)) > maxPodAddresses ||
+			max(len(pod.Addresses), len(pod.Former), len(pod.Idle)) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
 			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}

@@ -444,7 +444,7 @@ func (k *Keeper) readWords() {
 	}
 	known := k.config.Facts.PodsOn(k.config.NodeName)
 	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
-		return a.Serving == b.Serving && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Idle, b.Idle)
+		return a.Serving == b.Serving && slices.Equal(a.Idle, b.Idle)
 	})
 	k.known, k.changes = known, changes
 }
@@ -465,7 +465,7 @@ func (k *Keeper) takeWords(fresh bool) {
 			r.hear(key.UID, known, c)
 		}
 	}
-	if fresh {
+	if fresh && k.isKubelets() {
 		maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
 			_, runs := k.pods[key]
 			return !runs && gone[key] != nil
@@ -509,14 +509,12 @@ func (k *Keeper) standIn() {
 // verify notes if the runtime runs none of the node's pods.
 func (k *Keeper) verify() {
 	expected := 0
-	for key, known := range k.known {
-		if known.Serving && k.find(key) != nil {
-			return
-		} else if known.Serving {
+	for _, known := range k.known {
+		if known.Serving {
 			expected++
 		}
 	}
-	if expected > 0 {
+	if expected > 0 && !k.isKubelets() {
 		err := fmt.Errorf("it runs none of the %d ready pods that endpoints on this node name: it may not be the "+
 			"kubelet's", expected)
 		k.update(func(s *Status) { s.Err = err })
@@ -592,11 +590,21 @@ func (k *Keeper) current() *facts.LivePods {
 	return live
 }
 
+// isKubelets reports whether the runtime that has answered is the kubelet's: it runs a pod of an endpoint.
+func (k *Keeper) isKubelets() bool {
+	for key := range k.known {
+		if k.find(key) != nil {
+			return true
+		}
+	}
+	return len(k.known) == 0
+}
+
 // knowsAbsent reports whether a pod that the runtime has not listed does not run. That is not known if it has not
-// answered since the process began, or if it is another runtime than before; but after a boot no pod runs until it is
-// seen.
+// answered since the process began, or if it is not the one that has run the kubelet's pods; but after a boot no pod
+// runs until it is seen.
 func (k *Keeper) knowsAbsent() bool {
-	return k.rebooted || k.pods != nil && (k.noted == "" || k.noted == k.config.Runtime.Socket())
+	return k.rebooted || k.pods != nil && k.noted == k.config.Runtime.Socket()
 }
 
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.

@@ -1,6 +1,7 @@
 package livepods
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,6 +21,8 @@ const (
 	// probing is how long a pod that was started again must run until it is as good as others: a kubelet's readiness
 	// probe would take as long.
 	probing = 10 * time.Second
+	// maxFormer is the most addresses that are kept of a pod.
+	maxFormer = 8
 )
 
 // Note is what is kept of a pod.
@@ -34,11 +37,11 @@ type Note struct {
 	// has done so since it calls the node ready again. Until that is long enough Ready is the word before.
 	Mixed bool `json:"mixed,omitempty"`
 	// Sandbox is the sandbox of which the API server last said what Ready says, and IDs are those of its containers by
-	// name. Others are the addresses of the pod's endpoints that are not its sandbox's.
+	// name. Former are the addresses of this sandbox, and of those since, as long as there was contact.
 	Sandbox string            `json:"sandbox,omitempty"`
 	IDs     map[string]string `json:"ids,omitempty"`
-	Others  []netip.Addr      `json:"others,omitempty"`
-	// Idle names the Services whose endpoint of the pod was not serving when the API server last called the pod ready.
+	Former  []netip.Addr      `json:"former,omitempty"`
+	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod so.
 	Idle []string `json:"idle,omitempty"`
 	// Needed has the names of the containers that ran when the API server called the pod ready: true for those that are
 	// certainly needed, false for those that may be of kubectl debug.
@@ -65,7 +68,7 @@ type record struct {
 // observe takes how the pod is seen now.
 func (r *record) observe(pod cri.Pod, now time.Time) {
 	if r.UID != pod.UID { // another static pod of the same name, of which it is not known what has to run
-		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready, Replaced: r.heard}}
+		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready, Former: r.Former, Replaced: cmp.Or(r.heard, r.Replaced)}}
 	}
 	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
@@ -128,17 +131,22 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	if r.Replaced != "" && r.Replaced == uid {
 		return // of the pod before
 	}
+	for _, address := range r.now.Addresses {
+		if !slices.Contains(r.Former, address) {
+			r.Former = append(slices.Clone(r.Former[max(0, len(r.Former)-maxFormer+1):]), address)
+		}
+	}
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
 	became := known.Serving && (first || !r.Ready)
 	switch {
 	case !known.Serving && !c.nodeReady: // that is the API server's word on the node
-		r.Mixed, r.Stood, r.from = true, 0, c.now
+		if r.Ready {
+			r.Mixed, r.Stood, r.from = true, 0, c.now
+		}
 		return
 	case known.Serving:
 		r.Mixed, r.Idle = false, known.Idle
-	case !r.Mixed:
-		r.Idle = nil
 	}
 	if !r.Mixed && known.Serving != r.Ready {
 		r.Ready, r.Stood, r.from = known.Serving, 0, c.now
@@ -156,9 +164,6 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 		return
 	}
 	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
-	if settled {
-		r.noteOthers(known)
-	}
 	switch {
 	case r.Ready && settled && c.beat.Sub(r.since) >= stands:
 		r.learnNeeded() // the kubelet has seen the pod as it is, and calls it ready
@@ -192,19 +197,9 @@ func (r *record) learnNeeded() {
 
 // noteIDs notes the pod as it is now.
 func (r *record) noteIDs() {
-	r.Sandbox, r.IDs = r.now.Sandbox, make(map[string]string)
+	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, make(map[string]string)
 	for name, c := range r.counted(r.now) {
 		r.IDs[name] = c.ID
-	}
-}
-
-// noteOthers notes the addresses of the pod's endpoints that are not its sandbox's.
-func (r *record) noteOthers(known facts.KnownPod) {
-	r.Others = nil
-	for _, address := range known.Addresses {
-		if len(r.now.Addresses) > 0 && !slices.Contains(r.now.Addresses, address) {
-			r.Others = append(r.Others, address)
-		}
 	}
 }
 
@@ -251,7 +246,7 @@ func (r *record) runsAny() bool {
 
 // judge says how the pod is now, and why. The API server's state of it may be old.
 func (r *record) judge(now time.Time) facts.LivePod {
-	pod := facts.LivePod{Addresses: r.now.Addresses, Others: r.Others, Idle: r.Idle}
+	pod := facts.LivePod{Addresses: r.now.Addresses, Former: r.Former, Idle: r.Idle}
 	stopped, certain := r.stopped()
 	switch {
 	case r.now.Kubelet != nil:

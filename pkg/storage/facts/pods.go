@@ -26,15 +26,16 @@ type PodKey struct {
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Others are addresses of the pod at other networks: its endpoints there keep them.
-	Others []netip.Addr `json:"others,omitempty"`
+	// Former are those that the pod is known to have had at the network of Addresses: its endpoints there are moved. One
+	// of another network stays. If there are none, all are moved.
+	Former []netip.Addr `json:"former,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
 	Suspected bool `json:"suspected,omitempty"`
-	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not serving while the pod was
-	// ready: it keeps its conditions while the pod is Serving.
+	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not ready while the pod was: it
+	// keeps its conditions while the pod is Serving.
 	Idle []string `json:"idle,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
@@ -68,7 +69,7 @@ func (l *LivePods) equal(other *LivePods) bool {
 	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
 		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
 			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses) &&
-				slices.Equal(a.Others, b.Others) && slices.Equal(a.Idle, b.Idle)
+				slices.Equal(a.Former, b.Former) && slices.Equal(a.Idle, b.Idle)
 		})
 }
 
@@ -101,7 +102,8 @@ func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint
 	switch current = current.Unmap(); {
 	case err != nil:
 		return nil // a name: no pod's endpoint has one
-	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current), slices.Contains(live.Others, current):
+	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current),
+		len(live.Former) > 0 && !slices.Contains(live.Former, current):
 		return corrected
 	}
 	for _, address := range live.Addresses {
@@ -281,11 +283,9 @@ func (c *collection) correct(o *Object) {
 
 // KnownPod is what the upstream says of a pod in the pod's endpoints.
 type KnownPod struct {
-	// Addresses are those of the pod's endpoints, sorted.
-	Addresses []netip.Addr
 	// Serving is set if any endpoint of the pod is serving. One of another Service may be drained.
 	Serving bool
-	// Idle names the Services whose endpoint of the pod is not serving, sorted.
+	// Idle names the Services whose endpoint of the pod is not ready, sorted.
 	Idle []string
 	// Governed is set if any endpoint of the pod belongs to a Service with topologyKeys.
 	Governed bool
@@ -333,14 +333,8 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 			return
 		}
 		known := of[key]
-		if address, err := netip.ParseAddr(string(e.Address)); err == nil {
-			i, found := slices.BinarySearchFunc(known.Addresses, address.Unmap(), netip.Addr.Compare)
-			if !found {
-				known.Addresses = slices.Insert(known.Addresses, i, address.Unmap())
-			}
-		}
 		known.Serving = known.Serving || e.Serving()
-		if service := o.collection.serviceOf(o.Upstream); !e.Serving() && !slices.Contains(known.Idle, service) {
+		if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {
 			known.Idle = append(known.Idle, strings.Clone(service))
 			slices.Sort(known.Idle)
 		}

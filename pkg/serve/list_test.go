@@ -387,7 +387,7 @@ func TestCorrectedIsMarked(t *testing.T) {
 		watch := c.request(ctx, servicesPath+"?watch=true&timeoutSeconds=600&resourceVersion="+
 			strconv.FormatUint(c.store.History.Revision(), 10), marked...)
 		away.Store(want == "")
-		c.store.Services().Apply(wiretest.Object(service("other"+strconv.Itoa(i))))
+		c.store.Services().Apply(wiretest.Object(service("other" + strconv.Itoa(i))))
 		if body, err := io.ReadAll(watch.Body); err != nil || len(body) > 0 {
 			t.Errorf("step %d: the watch goes on: %q, %v", i, body, err)
 		}

@@ -47,7 +47,9 @@ type peer struct {
 }
 
 // heard notes that the neighbour has shown that it has the key, and lives. e.mu is held.
-func (p *peer) heard() { p.partner, p.failures, p.missed, p.failing = true, 0, 0, time.Time{} }
+func (p *peer) heard() {
+	p.partner, p.err, p.failures, p.missed, p.failing = true, nil, 0, 0, time.Time{}
+}
 
 // isDue reports whether the neighbour is to be asked. e.mu is held.
 func (p *peer) isDue() bool {

@@ -177,7 +177,7 @@ type Keeper struct {
 	// since is when the phase began, gone when the upstream went away; zero if it was away before this process was
 	// there.
 	since, gone time.Time
-	// long is set in the phase returning after an outage that the API server has noticed.
+	// long is set in the phase returning after an outage that the API server may have noticed.
 	long bool
 	// about has the pods for which this node's word counts in the phase returning, and in the phase following while the
 	// API server calls the node not ready.
@@ -263,6 +263,7 @@ func (k *Keeper) step(ctx context.Context) {
 			k.leave(ctx)
 		}
 		k.readWords()
+		k.takeLast()
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -357,6 +358,13 @@ func (k *Keeper) catchUp(ctx context.Context) {
 		return
 	}
 	answered := k.ask(ctx)
+	k.readWords()
+	if ready, _ := k.config.Facts.NodeReady(); !ready && k.config.Runtime != nil {
+		k.long = true // the link was dead before anything noticed
+		for pod := range k.known {
+			k.about[pod] = struct{}{}
+		}
+	}
 	k.give()
 	k.hear()
 	k.readWords()
@@ -454,14 +462,17 @@ func (k *Keeper) readWords() {
 func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
 	ready, _ := k.config.Facts.NodeReady()
-	c := contact{
-		now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready, fresh: fresh,
-	}
+	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready}
 	gone := maps.Clone(k.records)
 	for key, known := range k.known {
 		name, r, _ := find(k.records, key)
 		delete(gone, name)
+		if r != nil {
+			r.noteAddresses()
+		}
 		if _, about := k.about[key]; r != nil && (!about || k.phase == following) {
+			_, runs := k.pods[name]
+			c.fresh = fresh && runs
 			r.hear(key.UID, known, c)
 		}
 	}
@@ -484,14 +495,24 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 }
 
+// takeLast takes the API's last words on pods of which there is no note.
+func (k *Keeper) takeLast() {
+	for key, known := range k.known {
+		if _, r, _ := find(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
+			r.heard, r.Ready, r.Idle = key.UID, true, known.Idle
+		}
+	}
+}
+
 // standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
 // Service has no other ready endpoint. Otherwise the upstream's word counts.
 func (k *Keeper) standIn() {
 	k.about = make(map[facts.PodKey]struct{})
 	live := k.current()
+	ready, _ := k.config.Facts.NodeReady()
 	for key, known := range k.known {
 		name, pod, runs := find(live.Pods, key)
-		if r := k.records[name]; runs && r != nil && r.Mixed && !known.Serving && pod.Serving {
+		if r := k.records[name]; runs && r != nil && (r.Mixed || !ready) && !known.Serving && pod.Serving {
 			pod.Suspected = true
 			pod.Why = "it runs, and the API server calls the node not ready"
 			live.Pods[name] = pod
@@ -580,12 +601,15 @@ func (k *Keeper) current() *facts.LivePods {
 		live.Pods[key] = pod
 	}
 	for key, known := range k.known {
-		if _, _, runs := find(live.Pods, key); !runs && !k.knowsAbsent() {
-			live.Pods[key] = facts.LivePod{
-				Serving: known.Serving, Suspected: known.Serving && (k.pods != nil || silent), Idle: known.Idle,
-				Why: "the runtime does not say whether it runs",
-			}
+		if _, _, runs := find(live.Pods, key); runs || k.knowsAbsent() {
+			continue
 		}
+		pod := facts.LivePod{Serving: known.Serving, Idle: known.Idle, Why: "the runtime does not say whether it runs"}
+		if _, r, _ := find(k.records, key); r != nil && r.Ready && !known.Serving { // the API calls the node not ready
+			pod.Serving, pod.Idle = true, r.Idle
+		}
+		pod.Suspected = pod.Serving && (k.pods != nil || silent)
+		live.Pods[key] = pod
 	}
 	return live
 }

@@ -43,8 +43,9 @@ type Note struct {
 	Former  []netip.Addr      `json:"former,omitempty"`
 	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod so.
 	Idle []string `json:"idle,omitempty"`
-	// Needed has the names of the containers that ran when the API server called the pod ready: true for those that are
-	// certainly needed, false for those that may be of kubectl debug.
+	// Needed has the names of the containers that the kubelet calls needed. If it does not say so, they are those that
+	// ran when the API server called the pod ready: true for those that are certainly needed, false for those that may
+	// be of kubectl debug.
 	Needed map[string]bool `json:"needed,omitempty"`
 	// Extra has the names of containers that were first seen when the pod was ready without them.
 	Extra map[string]bool `json:"extra,omitempty"`
@@ -69,6 +70,12 @@ type record struct {
 func (r *record) observe(pod cri.Pod, now time.Time) {
 	if r.UID != pod.UID { // another static pod of the same name, of which it is not known what has to run
 		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready, Former: r.Former, Replaced: cmp.Or(r.heard, r.Replaced)}}
+	}
+	if pod.Needed != nil {
+		r.Needed = make(map[string]bool, len(pod.Needed))
+		for name := range pod.Needed {
+			r.Needed[name] = true
+		}
 	}
 	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
@@ -95,10 +102,6 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	counted := maps.Clone(pod.Containers)
 	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool {
-		if pod.Needed != nil {
-			_, needed := pod.Needed[name]
-			return !needed
-		}
 		_, needed := r.Needed[name]
 		return r.Extra[name] || len(r.Needed) > 0 && !needed
 	})
@@ -122,19 +125,14 @@ type contact struct {
 	now, confirmed, beat time.Time
 	// nodeReady is set if the API server calls the node ready.
 	nodeReady bool
-	// fresh is set if the pods were seen a moment ago.
+	// fresh is set if the pod was seen a moment ago.
 	fresh bool
 }
 
 // hear takes what the API server says of the pod, which it calls by this UID.
 func (r *record) hear(uid string, known facts.KnownPod, c contact) {
-	if r.Replaced != "" && r.Replaced == uid {
-		return // of the pod before
-	}
-	for _, address := range r.now.Addresses {
-		if !slices.Contains(r.Former, address) {
-			r.Former = append(slices.Clone(r.Former[max(0, len(r.Former)-maxFormer+1):]), address)
-		}
+	if r.Replaced != "" && r.Replaced == uid && c.confirmed.Sub(r.since) < stands {
+		return // of the pod before, unless the manifest was changed back
 	}
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
@@ -197,35 +195,34 @@ func (r *record) learnNeeded() {
 
 // noteIDs notes the pod as it is now.
 func (r *record) noteIDs() {
-	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, make(map[string]string)
-	for name, c := range r.counted(r.now) {
-		r.IDs[name] = c.ID
+	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, r.ids()
+}
+
+// noteAddresses notes the addresses that the pod has while there is contact.
+func (r *record) noteAddresses() {
+	for _, address := range r.now.Addresses {
+		if !slices.Contains(r.Former, address) {
+			r.Former = append(slices.Clone(r.Former[max(0, len(r.Former)-maxFormer+1):]), address)
+		}
 	}
 }
 
 // unchanged reports whether the pod is as it was noted.
 func (r *record) unchanged() bool {
-	if r.IDs == nil || r.Sandbox != r.now.Sandbox {
-		return false
+	return r.IDs != nil && r.Sandbox == r.now.Sandbox && maps.Equal(r.IDs, r.ids())
+}
+
+// ids returns the ids of the containers that count.
+func (r *record) ids() map[string]string {
+	ids := make(map[string]string)
+	for name, c := range r.counted(r.now) {
+		ids[name] = c.ID
 	}
-	for name, id := range r.IDs {
-		if r.now.Containers[name].ID != id {
-			return false
-		}
-	}
-	return true
+	return ids
 }
 
 // stopped returns a container that does not run although it is needed, or may be; "" if there is none.
 func (r *record) stopped() (name string, certain bool) {
-	if r.now.Needed != nil {
-		for _, name := range slices.Sorted(maps.Keys(r.now.Needed)) {
-			if r.now.Containers[name].State != cri.Running {
-				return name, true
-			}
-		}
-		return "", false
-	}
 	for _, needed := range slices.Sorted(maps.Keys(r.Needed)) {
 		if r.now.Containers[needed].State != cri.Running && (name == "" || r.Needed[needed] && !certain) {
 			name, certain = needed, r.Needed[needed]

@@ -60,6 +60,8 @@ type pod struct {
 	// debugged says that a container of kubectl debug ran while the pod was not ready, or was looked at for the first
 	// time: over the Container Runtime Interface nothing tells it from one of the pod's own.
 	debugged bool
+	// saw has the addresses that the wrapper has seen it have while it had the API.
+	saw map[netip.Addr]bool
 	// unprobed is until when a kubelet that has restarted calls the pod not ready, whatever it is.
 	unprobed seconds
 }
@@ -121,9 +123,9 @@ type machine struct {
 	index int
 
 	on, link bool
-	// linked is since when the link is there, or not; noticed is when the wrapper notices that it is not, confirmed when
-	// the API has last confirmed what it says, which a watch does once a minute.
-	linked, noticed, confirmed seconds
+	// linked is since when the link is there, or not, mended since when it was there last; noticed is when the wrapper
+	// notices that it is not, confirmed when the API has last confirmed what it says, which a watch does once a minute.
+	linked, mended, noticed, confirmed seconds
 	// dead is until when the kubelet does not run: nobody starts a container again, or probes.
 	dead seconds
 	// wipes says that the runtime knows no pod after a boot, and that the kubelet starts none without the API (CRI-O).
@@ -193,6 +195,8 @@ type world struct {
 	events   []event
 	machines []*machine
 	touched  seconds
+	// sharp says that wrappers notice at once that a link is away.
+	sharp bool
 	// grace is how long the API waits for a kubelet until it calls the node not ready.
 	grace seconds
 	// names are those of the Services that each have some of the pods, more those that have all of them besides. nodes,
@@ -276,7 +280,8 @@ func (m *machine) newPod(name, service string, static bool) *pod {
 	r := m.w.r
 	p := &pod{
 		name: name, uid: m.id("uid"), service: service, static: static, host: r.IntN(6) == 0,
-		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, down: m.w.now, changed: m.w.now,
+		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, saw: map[netip.Addr]bool{},
+		down: m.w.now, changed: m.w.now,
 	}
 	for i := range 1 + r.IntN(3) {
 		p.mains = append(p.mains, fmt.Sprintf("main%d", i))
@@ -569,7 +574,7 @@ func (m *machine) recreate(p *pod) {
 // cut takes the link, mend gives it back.
 func (m *machine) cut() {
 	m.link, m.linked, m.noticed = false, m.w.now, m.w.now
-	if m.w.r.IntN(3) == 0 { // nothing comes, and nothing says so
+	if !m.w.sharp && m.w.r.IntN(3) == 0 { // nothing comes, and nothing says so
 		m.noticed += m.w.between(1, 45)
 		m.w.in(m.noticed-m.w.now, m.w.touch)
 	}
@@ -578,8 +583,8 @@ func (m *machine) cut() {
 }
 
 func (m *machine) mend(late seconds) {
-	m.link, m.linked, m.late = true, m.w.now, late
-	m.w.touch()
+	m.link, m.linked, m.mended, m.late = true, m.w.now, m.w.now, late
+	m.w.publish() // what was said meanwhile comes now
 	for _, p := range m.all() {
 		m.w.in(m.w.between(0, 10), func() { m.tell(p) })
 	}
@@ -655,6 +660,7 @@ func (m *machine) start() {
 		m.away, m.back, m.atLeave, m.received = never, never, nil, nil
 		for _, p := range m.all() {
 			p.debugged = p.debugged || p.isDebugged()
+			clear(p.saw)
 		}
 	}
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
@@ -693,6 +699,9 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 	for _, p := range m.all() {
 		if p.sandbox == "" {
 			continue
+		}
+		if m.upstream() == Followed {
+			p.saw[p.address] = true
 		}
 		running := cri.Pod{
 			Namespace: "ns", Name: p.name, UID: p.uid, Static: p.static, Sandbox: p.sandbox,

@@ -339,8 +339,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
 	unseen := w.now <= m.blind() && m.answered < p.changed
 	known := p.former == nil || said.left-p.born > 140 // else it may be said of the static pod before
-	// It was looked at after 10 s, and probed for 10 s. When the link is back after a few seconds nobody can know that it
-	// was dead for long before, and that the API will call the node not ready.
+	// It was looked at after 10 s, and probed for 10 s. When the link is back after a few seconds nobody can know that
+	// it was dead for long before, and that the API will call the node not ready.
 	noticed := known && !p.debugged && w.now-max(p.changed, m.blind(), m.begun) > 20 &&
 		(m.back == never || m.back-m.away >= 10)
 	since := max(p.changed, away)
@@ -395,8 +395,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 	}
 	since := max(p.changed, away)
 	steady := p.saw[said.address] && p.changed <= said.asOf-10 && p.sandbox == said.sandbox &&
-		said.said && said.ready && !p.debugged && p.former == nil && !m.says && m.back == never && said.left >= m.linked &&
-		w.now-max(since, m.begun) > 20
+		said.said && said.ready && !p.debugged && p.former == nil && !m.says &&
+		m.back == never && said.left >= m.linked && w.now-max(since, m.begun) > 20
 	for service, want := range map[string]string{
 		family: fmt.Sprintln(p.six(), true, true), network: fmt.Sprintln(p.lan(), true, true),
 		drained: fmt.Sprintln(p.address, false, true), follows: fmt.Sprintln(p.address, false, false),
@@ -416,7 +416,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 			wrong = "is shown at an address that it has not"
 		}
 		if wrong != "" {
-			t.Fatalf("%d: %s, away since %d (booted %d): pod %s of Service %s %s: %q, not %q\nthe API said %+v\ntruth %+v",
+			t.Fatalf("%d: %s, away since %d (booted %d): pod %s of Service %s %s: %q, not %q\n"+
+				"the API said %+v\ntruth %+v",
 				w.now, m.name, m.away, m.booted, p.name, service, wrong, is, want, said, *p)
 		}
 	}
@@ -428,7 +429,8 @@ func (m *machine) hasLive(p *pod) bool {
 	for _, q := range m.all() {
 		said := m.atLeave[q.name]
 		if q != p && q.service == p.service && q.former == nil && !q.debugged &&
-			said.pod == q && said.said && said.ready && q.runs() && m.w.now-max(q.started, m.away, m.booted, m.begun, m.blind()) > 15 {
+			said.pod == q && said.said && said.ready && q.runs() &&
+			m.w.now-max(q.started, m.away, m.booted, m.begun, m.blind()) > 15 {
 			return true
 		}
 	}
@@ -495,8 +497,8 @@ func (w *world) find(name string) *pod {
 func TestOutageWithoutChanges(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorld(seed, 1+int(seed)%4)
-		w.more = []string{family, network, follows} // the API itself changes a drained one when it calls a node not ready
-		w.sharp = true // neighbours are not heard where a link was dead for long and is noticed to be so for a second
+		w.more = []string{family, network, follows} // the API changes a drained one when it calls a node not ready
+		w.sharp = true                              // neighbours are not heard where a link was dead for long and is noticed to be so for a second
 		w.run(300, func() {})
 		before := map[string]map[string]map[string]netip.Addr{}
 		revisions := map[string]uint64{}

@@ -26,8 +26,8 @@ type PodKey struct {
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Former are those that the pod is known to have had at the network of Addresses: its endpoints there are moved. One
-	// of another network stays. If there are none, all are moved.
+	// Former are those that the pod is known to have had at the network of Addresses: its endpoints there are moved.
+	// One of another network stays. If there are none, all are moved.
 	Former []netip.Addr `json:"former,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`

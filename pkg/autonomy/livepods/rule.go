@@ -22,7 +22,7 @@ const (
 	// probe would take as long.
 	probing = 10 * time.Second
 	// maxFormer is the most addresses that are kept of a pod.
-	maxFormer = 8
+	maxFormer = 16
 )
 
 // Note is what is kept of a pod.
@@ -37,7 +37,7 @@ type Note struct {
 	// has done so since it calls the node ready again. Until that is long enough Ready is the word before.
 	Mixed bool `json:"mixed,omitempty"`
 	// Sandbox is the sandbox of which the API server last said what Ready says, and IDs are those of its containers by
-	// name. Former are the addresses of this sandbox, and of those since, as long as there was contact.
+	// name. Former are the addresses of this sandbox, and of those since; none if none was seen in contact.
 	Sandbox string            `json:"sandbox,omitempty"`
 	IDs     map[string]string `json:"ids,omitempty"`
 	Former  []netip.Addr      `json:"former,omitempty"`
@@ -95,7 +95,9 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			r.Extra[name] = true
 		}
 	}
-	r.now = pod
+	if r.now = pod; len(r.Former) > 0 {
+		r.noteAddresses()
+	}
 }
 
 // counted returns the containers that count.
@@ -198,12 +200,17 @@ func (r *record) noteIDs() {
 	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, r.ids()
 }
 
-// noteAddresses notes the addresses that the pod has while there is contact.
+// noteAddresses notes the addresses that the pod has. Of many the oldest and the newest stay: the API server may have
+// the first or the last.
 func (r *record) noteAddresses() {
 	for _, address := range r.now.Addresses {
-		if !slices.Contains(r.Former, address) {
-			r.Former = append(slices.Clone(r.Former[max(0, len(r.Former)-maxFormer+1):]), address)
+		if slices.Contains(r.Former, address) {
+			continue
 		}
+		if r.Former = slices.Clone(r.Former); len(r.Former) >= maxFormer {
+			r.Former = slices.Delete(r.Former, maxFormer/2, maxFormer/2+1)
+		}
+		r.Former = append(r.Former, address)
 	}
 }
 

@@ -412,7 +412,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 		case listed && service == network && p.saw[said.address] && m.back == never &&
 			!strings.HasPrefix(is, p.lan().String()):
 			wrong = "is shown at an address of another network"
-		case ready && service == family && at != p.six() && w.now-since > 5 && p.saw[said.address]:
+		case ready && service == family && at != p.six() && w.now-since > 5 && p.saw[said.address] &&
+			p.saw[m.words[p.name].address]:
 			wrong = "is shown at an address that it has not"
 		}
 		if wrong != "" {

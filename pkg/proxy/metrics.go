@@ -174,13 +174,15 @@ var (
 		"Views of sites that are kept because clients request them under /superedge-ingress/.")
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
-	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
-	descLive     = desc("corrected_pods",
+	descDead     = desc("dead_nodes",
+		"Nodes that the health service calls dead; endpoints on them are hidden where others are ready.")
+	descLive = desc("corrected_pods",
 		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
 			"or has not caught up; absent without --cri.")
 	descMembers = desc("neighbours",
-		"Other nodes of the site, by state: alive (it takes part in the exchange), silent (it is not heard any more) "+
-			"or unknown (it was not heard since this wrapper started); absent without --site-exchange=on.", "state")
+		"Other nodes of the site, by state: alive (it takes part in the exchange), suspected (it is reached but does "+
+			"not answer), silent (it is not heard any more) or unknown (it was not heard since this wrapper started); "+
+			"absent without --site-exchange=on.", "state")
 	descHidden = desc("silent_nodes",
 		"Neighbours whose endpoints are hidden, because they are not heard any more while the upstream is away.")
 	descNeighbourPods = desc("neighbours_corrected_pods",
@@ -239,10 +241,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.p.exchange != nil {
 		status := c.p.exchange.Status()
-		alive, silent := len(status.Alive), len(status.Silent)
+		alive, silent, suspected := len(status.Alive), len(status.Silent), len(status.Suspected)
 		gauge(descMembers, float64(alive), "alive")
 		gauge(descMembers, float64(silent), "silent")
-		gauge(descMembers, float64(status.Members-alive-silent), "unknown")
+		gauge(descMembers, float64(suspected), "suspected")
+		gauge(descMembers, float64(status.Members-alive-silent-suspected), "unknown")
 		gauge(descHidden, float64(len(c.p.facts.SilentNodes())))
 		gauge(descNeighbourPods, float64(c.p.livePods.Status().NeighboursCorrected))
 	}

@@ -112,9 +112,11 @@ type member struct {
 	body        []byte
 	corrections []correction
 	local       *LocalEndpoint
-	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
-	// do not hear any more.
+	// dead has the nodes that a health service calls dead, silent these and those that the neighbours do not hear any
+	// more.
 	dead, silent map[string]bool
+	// suspected has the nodes whose machines answer the neighbours, and whose wrappers do not.
+	suspected map[string]bool
 	// list has the slice's ports, and the endpoints of body, whose tiers are in their order. choice says how it is
 	// shown.
 	list   topology.List
@@ -163,7 +165,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 		}
 		m := member{
 			upstream: o.Upstream, body: o.Body(), local: local,
-			dead: make(map[string]bool), silent: make(map[string]bool),
+			dead: make(map[string]bool), silent: make(map[string]bool), suspected: make(map[string]bool),
 		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			name := string(e.NodeName)
@@ -172,6 +174,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 			}
 			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
 			m.silent[name] = name != q.e.Node && v.facts.Silent(s, e.NodeName)
+			m.suspected[name] = name != q.e.Node && v.facts.SuspectedNode(s, e.NodeName)
 			c, asOf := o.Correction(e)
 			said := correction{made: c != nil && !e.Is(c), asOf: asOf, why: v.facts.Why(o.Upstream.Namespace, e)}
 			said.gone = c != nil && c.Gone
@@ -329,8 +332,13 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		x.Reason += "; " + c.why
 	}
 	suspicion := "its own node suspects that it does not answer"
-	if m.silent[x.Node] {
+	switch {
+	case m.dead[x.Node]:
+		suspicion = fmt.Sprintf("the health service calls node %s dead", x.Node)
+	case m.silent[x.Node]:
 		suspicion = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
+	case m.suspected[x.Node]:
+		suspicion = fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", x.Node)
 	}
 	switch {
 	case !x.Kept || c.tier != topology.Suspected && c.tier != topology.Silent:
@@ -338,9 +346,9 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
 	default:
 		x.Kept, x.Reason = false, suspicion
-		if m.silent[x.Node] {
+		if m.silent[x.Node] && !m.dead[x.Node] {
 			x.Reason += " (site exchange)"
-		} else if c.why != "" {
+		} else if !m.silent[x.Node] && !m.suspected[x.Node] && c.why != "" {
 			x.Reason += ": " + c.why
 		}
 	}
@@ -375,8 +383,6 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
-	case m.dead[node]:
-		return false, fmt.Sprintf("the health service calls node %s dead", node)
 	case q.e.Invalid != "":
 		return false, "the " + q.e.Invalid
 	case !q.keys.Governed():

@@ -213,6 +213,7 @@ func (f *fixture) rewritten() {
 
 // TestAccounts: after a loss of power, without the cloud, accounts get what each of them read, and nothing else.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -352,6 +353,7 @@ func (f *fixture) strangers() map[string]string {
 
 // TestStrangersWithTokens get nothing without the cloud.
 func TestStrangersWithTokens(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -401,6 +403,7 @@ func TestStrangersWithTokens(t *testing.T) {
 
 // TestTokenBeforeTheClock: kube-apiserver has signed a token some minutes after it was last heard of.
 func TestTokenBeforeTheClock(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -416,6 +419,7 @@ func TestTokenBeforeTheClock(t *testing.T) {
 
 // TestAccountsAreBounded: thousands of questions, and large ones, cost no more than some.
 func TestAccountsAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -480,6 +484,7 @@ func (f *fixture) refusedOnce() {
 
 // TestAccountsThatMayNotReadAnyMore are answered nothing.
 func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -523,6 +528,7 @@ func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 
 // TestPlaces: one caller that holds many watches leaves places to others, and the kubelet needs none.
 func TestPlaces(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.prepare = func(s *Server) { s.places = quota.New(3) }
 	f.start()
@@ -547,6 +553,7 @@ func TestPlaces(t *testing.T) {
 
 // TestReplacedObjectsAreForgotten: an account reads one object by name after the other, as a pod that reads itself.
 func TestReplacedObjectsAreForgotten(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	for i := range 2 * accountScopes {
@@ -572,6 +579,7 @@ func TestReplacedObjectsAreForgotten(t *testing.T) {
 
 // TestAccountsWithoutAPod of theirs on the node are forgotten.
 func TestAccountsWithoutAPod(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -587,6 +595,7 @@ func TestAccountsWithoutAPod(t *testing.T) {
 // TestNewKeysOfTheCluster are read when a token that kube-apiserver has accepted is signed with one, and the old ones
 // do not count any more.
 func TestNewKeysOfTheCluster(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -620,6 +629,7 @@ func TestNewKeysOfTheCluster(t *testing.T) {
 
 // TestFurtherAddress: pods are served there once there is a certificate, which may change; the kubelet does not wait.
 func TestFurtherAddress(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	dir := t.TempDir()
 	f.config.Further = Further{Address: strings.Replace(f.config.Address, "127.0.0.1", "127.0.0.2", 1),

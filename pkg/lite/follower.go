@@ -58,9 +58,10 @@ type follower struct {
 	tokensDue, fetchDue chan struct{}
 
 	mu sync.Mutex
-	// fetched is when an object was fetched last, refused since when an account has been refused a list or an object.
-	// Both are guarded by mu.
+	// fetched is when an object was asked for that was fetched last, refused since when an account has been refused a
+	// list or an object. relisted is since when all is fetched again. They are guarded by mu.
 	fetched, refused map[scope]time.Time
+	relisted         time.Time
 }
 
 // clientKey names a client: of a group version, with whose credentials.
@@ -215,7 +216,7 @@ func (f *follower) relist(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.fetched)
+	f.relisted = time.Now()
 }
 
 // update follows what the node's pods name and accounts read, and nothing else.
@@ -272,6 +273,7 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 		if !in.kind.getOnly || f.isFresh(in) {
 			continue
 		}
+		began := time.Now()
 		if err := f.get(ctx, in); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
@@ -280,20 +282,21 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 			}
 			continue
 		}
-		f.noteFetched(in)
+		f.noteFetched(in, began)
 	}
 }
 
 func (f *follower) isFresh(in scope) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Since(f.fetched[in]) < refetchInterval
+	at := f.fetched[in]
+	return time.Since(at) < refetchInterval && at.After(f.relisted)
 }
 
-func (f *follower) noteFetched(in scope) {
+func (f *follower) noteFetched(in scope, began time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fetched[in] = time.Now()
+	f.fetched[in] = began
 	delete(f.refused, in)
 }
 

@@ -252,7 +252,7 @@ func newFixture(t *testing.T) *fixture {
 	port, err := freeport.Find(t.Context())
 	f.must(err)
 	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"),
-		Address: fmt.Sprintf("127.0.0.1:%d", port), Dir: t.TempDir()}
+		Address: fmt.Sprintf("127.0.0.1:%d", port), Dir: inMemory(t)}
 	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
 	return f
 }
@@ -442,6 +442,7 @@ func (f *fixture) heardAt(at time.Time) {
 
 // TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
 func TestRebootWithoutTheCloud(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.rebootWithoutTheCloud()
 	client := f.clientFor(f.kubelet())
@@ -519,6 +520,7 @@ func TestGoneStaysGone(t *testing.T) {
 
 // TestStrangers get nothing, with and without the cloud; a token goes to kube-apiserver without the node's certificate.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	as := func(certificate string, header ...string) (int, error) {
 		config := rest.AnonymousClientConfig(f.kubelet())
@@ -564,6 +566,7 @@ func TestStrangers(t *testing.T) {
 
 // TestAnotherObjectIsNotKept: an answer has to be the object that was asked for.
 func TestAnotherObjectIsNotKept(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	server, err := New(f.config, klog.Background())
 	f.must(err)
@@ -585,6 +588,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 
 // TestTheWatchEndsWithTheReturn of the cloud, so that the kubelet goes on there.
 func TestTheWatchEndsWithTheReturn(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.cloud.gateway.Store(true)
 	f.server.link.Fail()
@@ -604,6 +608,7 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 
 // TestMistakes are named.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	admin := f.issue(f.authority, "kubernetes-admin", "system:masters")
 	f.writeKubeconfig(admin)

@@ -142,6 +142,7 @@ func (f *follower) follow(in scope) error {
 	if err != nil {
 		return err
 	}
+	source.StartAt(f.store.versionOf(in))
 	source.Start()
 	f.sources[in] = source
 	return nil
@@ -149,6 +150,9 @@ func (f *follower) follow(in scope) error {
 
 // Run follows until ctx is done.
 func (f *follower) Run(ctx context.Context) {
+	for in, source := range f.sources {
+		source.StartAt(f.store.versionOf(in)) // what is kept was read since
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, group := range f.groups {
@@ -209,8 +213,7 @@ func (f *follower) retry() {
 
 // relist has everything listed and fetched again. A watch from a version that the API server does not have is silent.
 func (f *follower) relist(ctx context.Context) {
-	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup, or has answered with an older state than " +
-		"what is kept; listing everything again")
+	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup; listing everything again")
 	for _, group := range f.groups {
 		group.Relist()
 	}

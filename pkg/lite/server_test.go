@@ -52,6 +52,8 @@ type cloud struct {
 	lists   map[string]any
 	expiry  time.Time
 	deleted []string
+	// lags has the lists of a replica that has reached no other version. Guarded by mu.
+	lags    map[string]any
 	patched []string
 	// issuer signs tokens. forbidden has what accounts may not read, as "NAMESPACE/NAME PATH". Guarded by mu.
 	issuer    issuer
@@ -65,6 +67,11 @@ type cloud struct {
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
 }
+
+// tooLarge is what kube-apiserver says of a version that it has not reached.
+var tooLarge = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+	Status: metav1.StatusFailure, Reason: metav1.StatusReasonTimeout, Code: http.StatusGatewayTimeout,
+	Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}}
 
 // answerOf is an answer with a body; the connection ends in place of it if the code is below 0.
 type answerOf struct {
@@ -102,6 +109,8 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.who[name] = true
 	list, ok := c.lists[r.URL.Path]
+	lagging, lags := c.lags[r.URL.Path]
+	version := r.URL.Query().Get("resourceVersion")
 	_, said, err := parseToken(bearerOf(r))
 	forbidden := err == nil && c.forbidden[said.account()+" "+r.URL.Path]
 	issuer := c.issuer
@@ -137,6 +146,11 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") == "true":
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
+	case lags && version == "0":
+		c.write(w, lagging)
+	case lags && version != "":
+		w.WriteHeader(http.StatusGatewayTimeout)
+		c.write(w, tooLarge)
 	case ok:
 		c.write(w, list)
 	case r.Method == http.MethodDelete || r.Method == http.MethodPatch || r.URL.Path == "/livez":

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +33,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // issuer signs tokens as kube-apiserver does.
@@ -455,6 +460,60 @@ func TestAccountsAreBounded(t *testing.T) {
 	for _, other := range []string{"labelSelector=a%3Db", "fieldSelector=a%3D%3D%3Db%2C%3D"} {
 		if in, ok := store.scopeOf(r(other), dnsName); ok {
 			t.Errorf("%s is kept as %v", other, in)
+		}
+	}
+}
+
+// TestBytesOfAccountsAreBounded, of one and of all, with their metadata; the largest are forgotten.
+func TestBytesOfAccountsAreBounded(t *testing.T) {
+	s, all := newStore("node0"), needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{}}
+	var accounts []types.NamespacedName
+	for i := range 6 {
+		account := types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("reader-", i)}
+		accounts = append(accounts, account)
+		all.tokens[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = struct{}{}
+	}
+	s.allow(accounts)
+	const small, large = 10 << 10, 3 << 20
+	for _, account := range accounts {
+		for i := range 10 {
+			size := large
+			if i == 0 {
+				size = small
+			}
+			in := named(s.kinds[(&kind{resource: configMaps.resource, account: account.String()}).key()], "shop",
+				fmt.Sprint("large-", i))
+			sink{s, in}.At("7", func() {
+				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: in.object(), ResourceVersion: "7",
+					Annotations: map[string]string{"large": strings.Repeat("x", size)}}})})
+			})
+		}
+	}
+	f := &follower{store: s, refused: map[scope]time.Time{}, sources: map[scope]*follow.Source{}}
+	f.addAccounts(t.Context(), all, s.scopes())
+	bytes, count := map[string]int{}, 0
+	for in, size := range s.sizes(slices.Collect(maps.Keys(all.scopes))) {
+		bytes[in.kind.account] += size
+		bytes["all"] += size
+		if size < large {
+			count++
+		}
+	}
+	if count != len(accounts) {
+		t.Errorf("%d of %d small objects are kept", count, len(accounts))
+	}
+	for account, size := range bytes {
+		if most := accountBytes; account != "all" && size > most || size > accountsBytes {
+			t.Errorf("%s has %d bytes", account, size)
+		}
+	}
+	if bytes["all"] < accountsBytes-large {
+		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
+	}
+	for in := range s.refused {
+		if err := s.note(in); err != nil || all.scopes[in] {
+			t.Errorf("%v is kept, or said again: %v", in, err)
 		}
 	}
 }

@@ -190,7 +190,10 @@ func TestRefusals(t *testing.T) {
 		"restartPolicy":        func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
 		"image of volume v":    func(p *corev1.Pod) { p.Spec.Volumes = imageVolume(corev1.PullAlways) },
 		"ResourceClaim gpu is": func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = gpuClaim() },
-		"being deleted":        func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
+		"graceful shutdown": func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Terminated"
+		},
+		"being deleted": func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
 		"activeDeadlineSeconds": func(p *corev1.Pod) {
 			p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60)
 			p.Status.StartTime = ptr.To(metav1.NewTime(time.Now().Add(-time.Hour)))

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -644,5 +645,77 @@ func TestMistakes(t *testing.T) {
 		if _, err := New(twice, klog.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("twice: %v, want %s", err, want)
 		}
+	}
+}
+
+// TestHealthIsForThisNode: web pages cannot read /readyz by a name that resolves to the loopback, and those who open
+// connections and say nothing leave some to others.
+func TestHealthIsForThisNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	port, err := freeport.Find(t.Context())
+	f.must(err)
+	f.config.HealthAddress = fmt.Sprintf("127.0.0.1:%d", port)
+	f.start()
+	ask := func(host string) (code int, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+f.config.HealthAddress+"/healthz",
+			nil)
+		f.must(err)
+		r.Host, r.Close = host, true
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	for host, want := range map[string]int{f.config.HealthAddress: http.StatusOK, "localhost": http.StatusOK,
+		"[::1]:51009": http.StatusOK, "rebound.example.com": http.StatusForbidden, "192.0.2.1": http.StatusForbidden} {
+		patience.Until(t, "host "+host, func() error {
+			if code, err := ask(host); err != nil || code != want {
+				return fmt.Errorf("got %d, %w", code, err)
+			}
+			return nil
+		})
+	}
+	f.config.HealthAddress = "0.0.0.0:51009"
+	if w := httptest.NewRecorder(); true {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://node0.example.com:51009/healthz", nil)
+		(&Server{config: f.config, metrics: f.server.metrics}).healthHandler().ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Errorf("who may ask from elsewhere is answered %d", w.Code)
+		}
+	}
+}
+
+// TestConnectionsAreBounded at every listener: whoever opens any number of them without a certificate gets half of the
+// places.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	port, err := freeport.Find(t.Context())
+	f.must(err)
+	f.config.HealthAddress = fmt.Sprintf("127.0.0.1:%d", port)
+	f.start()
+	for address, places := range map[string]int{f.config.Address: maxRequests, f.config.HealthAddress: healthConnections} {
+		var held []net.Conn
+		for range places/2 + 20 {
+			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			f.must(err)
+			held = append(held, c)
+			defer c.Close()
+		}
+		patience.Until(t, "the last ones are closed at "+address, func() error {
+			open := 0
+			for _, c := range held {
+				f.must(c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+				if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+					open++
+				}
+			}
+			if open > places/2+1 || open < places/4 {
+				return fmt.Errorf("%d of %d are open", open, len(held))
+			}
+			return nil
+		})
 	}
 }

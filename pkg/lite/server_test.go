@@ -63,8 +63,11 @@ type cloud struct {
 	refusals int
 	// deletes is the answer to each DELETE, if it is set.
 	deletes atomic.Pointer[answerOf]
-	// gateway is set while something else answers in its place, with 503.
+	// gateway is set while something else answers in its place, with 503, and asks to come back much later.
 	gateway atomic.Bool
+	// slow is set while requests for tokens are not answered. slowed counts them, givenUp those that are over.
+	slow            atomic.Bool
+	slowed, givenUp atomic.Int64
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
 }
@@ -89,7 +92,14 @@ func (*cloud) write(w http.ResponseWriter, object any) {
 
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.gateway.Load() {
+		w.Header().Set("Retry-After", "60")
 		http.Error(w, "no server is available", http.StatusServiceUnavailable)
+		return
+	}
+	if c.slow.Load() && strings.HasSuffix(r.URL.Path, "/token") {
+		c.slowed.Add(1)
+		<-r.Context().Done()
+		c.givenUp.Add(1)
 		return
 	}
 	if with := c.deletes.Load(); with != nil && r.Method == http.MethodDelete {

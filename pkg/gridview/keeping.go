@@ -130,13 +130,13 @@ func (d *Diagnosis) Verdict(keys topology.Keys, nodes map[string]topology.Labels
 
 func (j *joiner) verdict(nodes map[string]topology.Labels, reach func(node string) Reach) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+	for name, labels := range nodes {
 		k, edge := j.keeping[name]
 		switch {
 		case !edge:
 			v.Open++
 			continue
-		case !inGroup(nodes[name], j.keys):
+		case !inGroup(labels, j.keys):
 			v.NoSite = append(v.NoSite, name)
 			continue
 		}
@@ -150,6 +150,8 @@ func (j *joiner) verdict(nodes map[string]topology.Labels, reach func(node strin
 			v.Keeps++
 		}
 	}
+	slices.Sort(v.Fails)
+	slices.Sort(v.NoSite)
 	return v
 }
 

@@ -90,7 +90,9 @@ type HiddenEndpoint struct {
 // node by name.
 func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
 	nodes map[string]topology.Labels) *View {
-	return Group(KeysOf(service), nodes).View(service, endpointSlices)
+	view := Group(KeysOf(service), nodes).View(service, endpointSlices)
+	view.Judge(nil)
+	return view
 }
 
 // KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
@@ -103,8 +105,8 @@ func KeysOf(service *corev1.Service) topology.Keys {
 	return keys
 }
 
-// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping. slices are the
-// Service's EndpointSlices.
+// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping, to be judged. slices
+// are the Service's EndpointSlices.
 func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
 	view := &View{
 		Namespace:    service.Namespace,
@@ -144,7 +146,7 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	return view
 }
 
-// OfTally is a View without endpoints: who reaches what.
+// OfTally is a View without endpoints, to be judged: who reaches what.
 func (g *Grouping) OfTally(t *Tally) *View {
 	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: g.keys}
 	for i := range g.groups {
@@ -163,7 +165,6 @@ func (v *View) reached(t *Tally) {
 			s.Reach, s.Without = t.of(s.Nodes)
 		}
 	}
-	v.Judge(nil)
 }
 
 // Judge joins what the nodes reach with what was found of the cluster. A Service that is not governed, and one that no

@@ -149,8 +149,8 @@ function drawCell(body, { namespace, name, verdict, key, site, nodes, findings, 
   part.nodes.hidden = nodes.length === 0;
   table(part.nodes, "Why: the nodes of the site", ["Node", "Verdict", "Keeps Services to its site", "Reaches"],
     nodes.map((n) => ({ key: n.node, bad: n.verdict.severity === "failure", cells: [n.node, n.verdict.word, n.keeps, n.reaches] })));
-  part.findings.className = "findings";
-  drawFindings(part.findings, findings);
+  if (!part.findings.firstElementChild) part.findings.append(h("ul", { class: "findings", "aria-label": "What is found of it" }));
+  drawFindings(part.findings.firstElementChild, findings);
   const links = [[`Service ${namespace}/${name}`, serviceRoute({ namespace, name })], [`Site ${site}`, siteRoute(site)]];
   keyed(part.links, links, ([, href]) => href, ([, href]) => h("p", {}, h("a", { href })), (p, [name]) => text(p.firstElementChild, name));
   return `Service ${namespace}/${name} in site ${site}`;

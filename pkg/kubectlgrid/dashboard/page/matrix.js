@@ -56,7 +56,7 @@ export function drawMatrix(overview, named, order) {
   const [columns, foldedColumns] = unfold(matching(columnsOf(overview), named), "columns", order);
   const place = $("matrix");
   if (!place.firstElementChild) {
-    place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sites and Services" },
+    place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Matrix of sites and Services" },
       h("table", {}, h("thead", {}, h("tr")), h("tbody"))));
   }
   place.hidden = sites.length === 0;

@@ -27,11 +27,10 @@ func newDashboardCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page with the sites, grids and Services of the cluster",
-		Long: "Serves a page to this machine, and prints its URL: the sites as a map, what of the grids and Services " +
-			"is not\n" +
-			"well, rollouts wave by wave, and whom a Service reaches from every site. The page follows the cluster, " +
-			"with the\n" +
-			"rights of the user, and writes nothing to it. It shows all namespaces, or with -n one.\n" +
+		Long: "Serves a page to this machine, and prints its URL: a matrix of sites and Services with the verdicts of\n" +
+			"kubectl grid view, what kubectl grid check finds, and the grids with their rollouts wave by wave. The page\n" +
+			"follows the cluster, with the rights of the user, and writes nothing to it. It shows all namespaces, or with\n" +
+			"-n one.\n" +
 			"\n" +
 			"The URL has a token. Whoever has it sees what the user may read, until the command ends: by Ctrl-C, " +
 			"which is\n" +
@@ -49,7 +48,7 @@ func newDashboardCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, which is one of the loopback")
 	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for one that is free")
-	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the map at first. "+
+	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the matrix at first. "+
 		"Without it, the one that most grids and Services have")
 	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
 		"browser's command line, which has the token")

@@ -75,7 +75,8 @@ cloud - - open open open open open open -`
 	}
 }
 
-// TestLocal: of a Service with internalTrafficPolicy Local each node has its own verdict, and the site that of the worst.
+// TestLocal: of a Service with internalTrafficPolicy Local each node has its own verdict, and the site that of its
+// worst node.
 func TestLocal(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
 	service := wiretest.ServiceOf("shop/s", `["zone"]`)

@@ -253,8 +253,8 @@ type KeyUse struct {
 	Services int `json:"services"`
 }
 
-// Keys are the label keys that grids and site-local Services are spread over, those with the most first. If there are none, they
-// are the keys that divide the nodes, as DivideNodes says; of these at most a few.
+// Keys are the label keys that grids and site-local Services are spread over, those with the most first. If there are
+// none, they are the keys that divide the nodes, as DivideNodes says; of these at most a few.
 func Keys(nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) []KeyUse {
 	const most = 5
 	uses := map[string]*KeyUse{}

@@ -111,6 +111,7 @@ func (v *View) Summary() ServiceSummary {
 
 // CompareServices orders Services: what is not well first, then by namespace and name.
 func CompareServices(a, b ServiceSummary) int {
-	return cmp.Or(CompareAttention(a.Severity, b.Severity), cmp.Compare(slices.Index(serviceStates, a.State), slices.Index(serviceStates, b.State)),
+	return cmp.Or(CompareAttention(a.Severity, b.Severity),
+		cmp.Compare(slices.Index(serviceStates, a.State), slices.Index(serviceStates, b.State)),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

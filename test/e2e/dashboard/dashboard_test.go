@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -62,7 +63,7 @@ func TestDashboard(t *testing.T) {
 	f := newFixture(t)
 	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, site)
+		f.node(name, site, v1.EdgeNodeStatic)
 	}
 	f.apply(manifests)
 	f.Eventually("the grid is ready in three sites", func() error {
@@ -326,6 +327,33 @@ func (f *fixture) expectOnlyReads(mark int64) {
 	}
 }
 
+// programs are a wrapper and a kube-proxy on every edge node.
+const programs = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: application-grid-wrapper, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: wrapper}}
+  template:
+    metadata: {labels: {app: wrapper}}
+    spec:
+      nodeSelector: {superedge.io/application-grid: "true"}
+      hostNetwork: true
+      containers: [{name: application-grid-wrapper, image: application-grid-wrapper:v1}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: proxy}}
+  template:
+    metadata: {labels: {app: proxy}}
+    spec:
+      nodeSelector: {superedge.io/application-grid: "true"}
+      hostNetwork: true
+      containers: [{name: kube-proxy, image: kube-proxy:v1, command: [kube-proxy, "--master=http://localhost:51006"]}]
+`
+
 // TestPicture: of a cluster that is well, with one rollout under way, the page says so. This is the README's picture,
 // which is written if DASHBOARD_PICTURE is set.
 func TestPicture(t *testing.T) {
@@ -333,8 +361,9 @@ func TestPicture(t *testing.T) {
 	f.settle("shop", "site")
 	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, site)
+		f.node(name, site, v1.EdgeNodePods)
 	}
+	f.run(programs)
 	well := strings.NewReplacer("ready: false", "ready: true", "approval: Manual", "soak: 1h").Replace(manifests)
 	f.apply(well)
 	f.Eventually("the first revision is everywhere", func() error {
@@ -346,7 +375,8 @@ func TestPicture(t *testing.T) {
 	f.apply(strings.ReplaceAll(well, "echo:v1", "echo:v2"))
 	b := f.browse(f.dashboard("--namespace=" + f.namespace).url)
 	b.until("the canary soaks", `document.getElementById("grids").textContent.includes("Soaking")`)
-	b.until("all is well", `!document.querySelector("#matrix [data-severity=failure]") &&
+	b.until("all is well", `document.querySelectorAll("#matrix [data-word=own]").length === 6 &&
+		!document.querySelector("#matrix [data-severity=failure]") &&
 		document.getElementById("summary").textContent === "3 sites: 3 ready. 3 Services. 2 grids."`)
 	b.expectAccessible("a cluster that is well")
 	shot := b.shot("picture")

@@ -96,7 +96,13 @@ func TestLocal(t *testing.T) {
 	if action := view.Findings[0].Action; !strings.Contains(action, `{"internalTrafficPolicy":"Cluster"}`) {
 		t.Errorf("the action is %s", action)
 	}
-	// A node that another family or the fallback would serve has to have its own all the same.
+	service.Spec.InternalTrafficPolicy, service.Spec.IPFamilies = nil, []corev1.IPFamily{"IPv4", "IPv6"}
+	view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
+	if view.Judge(&Diagnosis{Nodes: nodes}); view.Sites[0].Verdict.Word != "own" {
+		t.Errorf("with a family of which there is no endpoint: %+v", view.Sites[0])
+	}
+	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	// A node that the fallback would serve has to have its own all the same.
 	service.Annotations["topologyKeys"] = `["zone","*"]`
 	if view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes); view.Healthy() {
 		t.Error("a node without an endpoint of its own is well with a fallback")

@@ -199,15 +199,21 @@ func (v *View) Judge(d *Diagnosis) {
 	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
 }
 
-// reachOf is the worst of what a node of a site reaches on the ports.
+// reachOf is the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless Service
+// without a selector has both families, and mostly endpoints of one.
 func (v *View) reachOf(s *SiteView, node string) Reach {
 	ports := s.Reach
 	if v.tally.local && len(s.Nodes) > 1 {
 		ports, _ = v.tally.of([]string{node})
 	}
-	reach := ReachOwn
+	reach := ReachEmpty
 	for _, port := range ports {
-		reach = worse(reach, port.Reach)
+		switch {
+		case reach == ReachEmpty:
+			reach = port.Reach
+		case port.Reach != ReachEmpty:
+			reach = worse(reach, port.Reach)
+		}
 	}
 	return reach
 }

@@ -129,7 +129,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		site := Site{
 			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
 			Revision: state.Revision,
-			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
+			Desired:  state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
 			Available: state.AvailableReplicas,
 		}
 		live := children[name]

@@ -260,9 +260,9 @@ func TestEncodings(t *testing.T) {
 func TestView(t *testing.T) {
 	want := `Service shop/echo-svc of ServiceGrid echo, topologyKeys ["zone1"]
 
-SITE NODES KEY READY ENDPOINT POD ON NODE STATE
-east n1 zone1 0/0 <none> - - -
-west n2 zone1 0/0 <none> - - -
+SITE NODES VERDICT KEY READY ENDPOINT POD ON NODE STATE
+east n1 open zone1 0/0 <none> - - -
+west n2 open zone1 0/0 <none> - - -
 
 No endpoint is ready anywhere.`
 	for _, name := range []string{"echo-svc", "echo", "sg/echo", "svc/echo-svc"} {

@@ -27,10 +27,10 @@ func newDashboardCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page with the sites, grids and Services of the cluster",
-		Long: "Serves a page to this machine, and prints its URL. The page has a map of the sites, the problems of\n" +
-			"grids and Services, rollouts wave by wave, and the endpoints that a Service reaches from every site. It\n" +
-			"follows the cluster with the rights of the user, and writes nothing to it. It shows all namespaces, or\n" +
-			"one with -n.\n" +
+		Long: "Serves a page to this machine, and prints its URL: a matrix of sites and Services with the verdicts of\n" +
+			"kubectl grid view, what kubectl grid check finds, and the grids with their rollouts wave by wave. The page\n" +
+			"follows the cluster with the rights of the user, and writes nothing to it. It shows all namespaces, or one\n" +
+			"with -n.\n" +
 			"\n" +
 			"The URL has a token. Whoever has it sees what the user may read, until Ctrl-C ends the command with\n" +
 			"exit code 0.\n" +
@@ -47,7 +47,7 @@ func newDashboardCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, one of the loopback")
 	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for a free one")
-	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the map at first. "+
+	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the matrix at first. "+
 		"Without it, the one that most grids and Services have")
 	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
 		"browser's command line, which has the token")

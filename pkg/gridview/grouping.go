@@ -61,17 +61,6 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 	return strings.Join(names, ",")
 }
 
-// of returns the groups of some nodes, with these of their nodes only.
-func (g *Grouping) of(viewers []string) []nodeGroup {
-	some := make(map[string]topology.Labels, len(viewers))
-	for _, name := range viewers {
-		if labels, ok := g.nodes[name]; ok {
-			some[name] = labels
-		}
-	}
-	return Group(g.keys, some).groups
-}
-
 // viewer applies the rule to the endpoints of one Service.
 type viewer struct {
 	*Grouping

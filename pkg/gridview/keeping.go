@@ -15,25 +15,23 @@ import (
 // Keeping says whether a node keeps Services to its site, by what the API server last knew. It is the node's,
 // whatever the Service.
 type Keeping struct {
-	// Fails is that it does not, Unknown why that cannot be said; with neither it does.
-	Fails   bool
-	Unknown string
+	// Fails is why it does not, Unknown why that cannot be said; with neither it does.
+	Fails, Unknown string
 }
 
 // keepingChecks are the checks whose findings about a node say whether it keeps.
 var keepingChecks = []string{CheckSite, CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
-// Keeping is what was found of each edge node. It is nil if nothing is known.
-func (d *Diagnosis) Keeping() map[string]Keeping {
-	if d == nil {
-		return nil
-	}
-	keeping := map[string]Keeping{}
-	unread := ""
-	if len(d.Unread) > 0 {
+// Keeping is what was found of each edge node. Without a diagnosis those that ask for the wrapper are unknown.
+func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping {
+	keeping, unread := map[string]Keeping{}, ""
+	switch {
+	case d == nil:
+		d, unread = &Diagnosis{}, "the cluster could not be read"
+	case len(d.Unread) > 0:
 		unread = d.Unread[0].Object.Kind + " could not be read"
 	}
-	for name, labels := range d.Nodes {
+	for name, labels := range nodes {
 		if isEdge(labels) || d.Wrapped[name] {
 			keeping[name] = Keeping{Unknown: unread}
 		}
@@ -45,10 +43,12 @@ func (d *Diagnosis) Keeping() map[string]Keeping {
 		}
 		switch f.Severity {
 		case Failure:
-			k.Fails = k.Fails || f.Check != CheckSite // in no site it reaches nothing, and leaves none
+			if f.Check != CheckSite { // in no site it reaches nothing, and leaves none
+				k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
+			}
 		case Unverified:
 			k.Unknown = "how kube-proxy is set up"
-			if edge := d.Nodes[f.Node][v1.LabelEdgeNode]; edge != v1.EdgeNodePods {
+			if edge := nodes[f.Node][v1.LabelEdgeNode]; edge != v1.EdgeNodePods {
 				k.Unknown = edge
 			}
 		case OK, Warning:
@@ -58,7 +58,58 @@ func (d *Diagnosis) Keeping() map[string]Keeping {
 	return keeping
 }
 
-// Verdict joins what nodes keep with what they reach of the Services with some topology keys.
+// joiner joins what nodes keep with what they reach of the Services with some topology keys.
+type joiner struct {
+	keys    topology.Keys
+	keeping map[string]Keeping
+	// half are the nodes in a site of edge nodes that are none. anyEdge is that there are edge nodes; without them all
+	// may become some.
+	half    map[string]bool
+	anyEdge bool
+}
+
+func (d *Diagnosis) joiner(keys topology.Keys, nodes map[string]topology.Labels) *joiner {
+	j := &joiner{keys: keys, keeping: d.Keeping(nodes), half: map[string]bool{}}
+	j.anyEdge = len(j.keeping) > 0
+	for _, f := range d.Of(keys) {
+		if f.Check == CheckSite && f.Severity == Failure {
+			j.half[f.Node] = true
+		}
+	}
+	return j
+}
+
+// edge reports whether a Service is meant to stay in the node's site.
+func (j *joiner) edge(node string) bool {
+	_, edge := j.keeping[node]
+	return edge || !j.anyEdge
+}
+
+// join is the verdict of a Service and a node that reaches this of it.
+func (j *joiner) join(node string, reach Reach) Cell {
+	k, edge := j.keeping[node]
+	switch {
+	case reach == ReachNone && j.edge(node) && SiteKey(j.keys) == "":
+		return CellNoneOfNode
+	case reach == ReachNone && j.edge(node):
+		return CellNone
+	case edge && k.Fails != "" || !edge && j.half[node]:
+		return CellLeaves
+	case !edge:
+		return CellOpen
+	case reach == ReachTerminating:
+		return CellTerminating
+	case k.Unknown != "":
+		return CellUnknown
+	case reach == ReachFallback:
+		return CellFallback
+	case reach == ReachEmpty:
+		return CellEmpty
+	}
+	return CellOwn
+}
+
+// Verdict rolls up the verdicts of the nodes on the Services with some topology keys.
 type Verdict struct {
 	// Edge is how many edge nodes are in a site, Keeps on how many of them Services stay in it.
 	Edge  int `json:"edgeNodes"`
@@ -72,31 +123,35 @@ type Verdict struct {
 	Open   int      `json:"open,omitempty"`
 }
 
-// Verdict is that on the nodes of a cluster; without are those that reach nothing although there is something.
-func (d *Diagnosis) Verdict(keys topology.Keys, nodes map[string]topology.Labels, without map[string]bool) Verdict {
-	v, keeping := Verdict{Unknown: map[string]int{}}, d.Keeping()
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		labels := nodes[name]
-		k, edge := keeping[name]
-		if d == nil && isEdge(labels) {
-			k, edge = Keeping{Unknown: "the cluster could not be read"}, true
-		}
+// Verdict is that on the nodes of a cluster, whatever they reach.
+func (d *Diagnosis) Verdict(keys topology.Keys, nodes map[string]topology.Labels) Verdict {
+	return d.joiner(keys, nodes).verdict(nodes, func(string) Reach { return ReachOwn })
+}
+
+func (j *joiner) verdict(nodes map[string]topology.Labels, reach func(node string) Reach) Verdict {
+	v := Verdict{Unknown: map[string]int{}}
+	for name, labels := range nodes {
+		k, edge := j.keeping[name]
 		switch {
 		case !edge:
 			v.Open++
 			continue
-		case !inGroup(labels, keys):
+		case !inGroup(labels, j.keys):
 			v.NoSite = append(v.NoSite, name)
 			continue
-		case k.Fails || without[name]:
+		}
+		v.Edge++
+		switch cell := j.join(name, reach(name)); {
+		case cell == CellNone || cell == CellNoneOfNode || cell == CellLeaves:
 			v.Fails = append(v.Fails, name)
 		case k.Unknown != "":
 			v.Unknown[k.Unknown]++
 		default:
 			v.Keeps++
 		}
-		v.Edge++
 	}
+	slices.Sort(v.Fails)
+	slices.Sort(v.NoSite)
 	return v
 }
 
@@ -158,7 +213,7 @@ func quoted(keys topology.Keys) string {
 
 // judge says what is wrong with whom the edge nodes reach of a Service: sites without an endpoint, and nodes that run a
 // pod of it in no site. Sites are those of edge nodes; if there are no edge nodes, of all.
-func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
+func (v *View) judge(t *Tally) []Finding {
 	about := Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service}
 	keys := strings.Join(v.TopologyKeys, " or ")
 	site := cmp.Or(SiteKey(v.TopologyKeys), v.TopologyKeys[0])
@@ -184,7 +239,7 @@ func (v *View) judge(t *Tally, edge func(node string) bool) []Finding {
 	sites := 0
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		if !s.inSite || !slices.ContainsFunc(s.Nodes, edge) {
+		if !s.inSite || !slices.ContainsFunc(s.Nodes, v.joined.edge) {
 			continue
 		}
 		sites++

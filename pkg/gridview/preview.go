@@ -45,8 +45,8 @@ type PreviewService struct {
 	// in none; the average of all nodes in sites. It is missing where topologyKeys decide already, and where there is
 	// no ready endpoint.
 	Foreign *float64 `json:"foreign,omitempty"`
-	// Dark are the sites that would have no ready endpoint if the Service were site-local. A Service that has none anywhere
-	// has no such sites.
+	// Dark are the sites that would have no ready endpoint if the Service were site-local. A Service that has none
+	// anywhere has no such sites.
 	Dark []string `json:"dark"`
 	// TopologyKeys are those that govern the Service today.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`

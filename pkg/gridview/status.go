@@ -61,6 +61,8 @@ type Site struct {
 	Nodes *int `json:"nodes,omitempty"`
 	// Template is the template in use, if it is not spec.template.
 	Template string `json:"template,omitempty"`
+	// Revision is the revision that the workload has, if a rollout has not come to it.
+	Revision string `json:"revision,omitempty"`
 	// Others says which fields of the workload's spec others own, and the grid does not.
 	Others string `json:"othersOwn,omitempty"`
 	// Problem is why the site is not Ready, in words.
@@ -126,7 +128,8 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		}
 		site := Site{
 			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
-			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
+			Revision: state.Revision,
+			Desired:  state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
 			Available: state.AvailableReplicas,
 		}
 		live := children[name]

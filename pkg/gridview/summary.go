@@ -40,25 +40,29 @@ type ServiceSummary struct {
 	State        ServiceState  `json:"state"`
 	// Healthy is what View.Healthy reports.
 	Healthy bool `json:"healthy"`
-	// Sites is how many sites the Service stays in, Without how many of them have no ready endpoint. Nodes in no
-	// site are not counted.
-	Sites   int `json:"sites"`
-	Without int `json:"without"`
+	// Severity is the worst of what was found of it alone; what a node does not keep is the site's.
+	Severity Severity `json:"severity"`
+	// Message says how it is, as kubectl grid view does.
+	Message string `json:"message"`
 
-	// Verdict is that on the nodes.
-	Verdict Verdict `json:"verdict"`
-
-	// lacking are the labels that make the sites without a ready endpoint, reach the findings about the Service.
-	lacking []topology.Labels
-	reach   []Finding
+	sites []summarySite
+	reach []Finding
 }
 
-// WithReach adds to what was found of a cluster what was found of the Services whose site key is key.
+// summarySite are nodes that see the same: the labels that make the site, those of one of them, and their verdict.
+type summarySite struct {
+	labels topology.Labels
+	cell   Cell
+}
+
+// WithReach adds to what was found of a cluster what was found of the Services whose sites are those of key.
 func WithReach(findings []Finding, key string, services []ServiceSummary) []Finding {
 	var reach []Finding
 	for i := range services {
-		if SiteKey(services[i].TopologyKeys) == key {
-			reach = append(reach, services[i].reach...)
+		for _, f := range services[i].reach {
+			if f.Key == key {
+				reach = append(reach, f)
+			}
 		}
 	}
 	slices.SortStableFunc(reach, ByObject)
@@ -67,35 +71,29 @@ func WithReach(findings []Finding, key string, services []ServiceSummary) []Find
 	return findings
 }
 
-// Summary is the view in short. nodes are those that it was made of.
-func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
+// Summary is the view in short.
+func (v *View) Summary() ServiceSummary {
 	s := ServiceSummary{
-		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(),
-		Verdict: v.Verdict, reach: v.reach,
+		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(), Severity: OK,
+		Message: cmp.Or(v.Error, v.Conclusion(), "It has no topologyKeys: every node reaches every endpoint."),
+		reach:   v.reach,
 	}
 	governed := v.TopologyKeys.Governed()
-	for _, site := range v.Sites {
-		if !site.inSite || !governed {
-			continue
+	for i := range v.Sites {
+		if site := &v.Sites[i]; governed && site.inSite {
+			s.sites = append(s.sites, summarySite{v.nodes[site.Nodes[0]], site.cell})
 		}
-		s.Sites++
-		if !slices.Contains(v.Without, site.Name) {
-			continue
+	}
+	for _, f := range v.reach {
+		if CompareAttention(f.Severity, s.Severity) < 0 {
+			s.Severity = f.Severity
 		}
-		s.Without++
-		labels := topology.Labels{}
-		for _, key := range v.TopologyKeys {
-			if value, ok := nodes[site.Nodes[0]][key]; ok {
-				labels[key] = value
-			}
-		}
-		s.lacking = append(s.lacking, labels)
 	}
 	hidden := slices.ContainsFunc(v.Hidden, func(e HiddenEndpoint) bool { return e.Ready })
 	switch {
 	case v.Error != "":
-		s.State = ServiceInvalid
-	case s.Without > 0:
+		s.State, s.Severity = ServiceInvalid, Failure
+	case len(v.Without) > 0:
 		s.State = ServiceLacking
 	case Failed(v.Findings):
 		s.State = ServiceFailing
@@ -113,6 +111,7 @@ func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
 
 // CompareServices orders Services: what is not well first, then by namespace and name.
 func CompareServices(a, b ServiceSummary) int {
-	return cmp.Or(cmp.Compare(slices.Index(serviceStates, a.State), slices.Index(serviceStates, b.State)),
+	return cmp.Or(CompareAttention(a.Severity, b.Severity),
+		cmp.Compare(slices.Index(serviceStates, a.State), slices.Index(serviceStates, b.State)),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

@@ -3,7 +3,6 @@ package gridview
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -40,8 +40,9 @@ type View struct {
 	// Findings are what kubectl grid check finds that concerns the Service.
 	Findings []Finding `json:"findings,omitempty"`
 
-	tally *Tally
-	nodes map[string]topology.Labels
+	tally  *Tally
+	nodes  map[string]topology.Labels
+	joined *joiner
 	// reach are those of the findings that are about this Service alone.
 	reach []Finding
 }
@@ -58,12 +59,15 @@ type SiteView struct {
 	// Reach is what they reach on each port, Without are those that reach nothing on some port.
 	Reach   []PortReach `json:"reach,omitempty"`
 	Without []string    `json:"without,omitempty"`
+	// Verdict is the worst of what the nodes keep and reach, joined.
+	Verdict Word `json:"verdict"`
 	// Ready is how many of the endpoints are.
 	Ready     int        `json:"ready"`
 	Endpoints []Endpoint `json:"endpoints"`
 
 	// inSite is that the nodes have one of the keys, or need none.
 	inSite bool
+	cell   Cell
 }
 
 // Endpoint is one endpoint of a Service. One that is in several EndpointSlices, for it has addresses of both
@@ -97,7 +101,9 @@ type HiddenEndpoint struct {
 // node by name.
 func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
 	nodes map[string]topology.Labels) *View {
-	return Group(KeysOf(service), nodes).View(service, endpointSlices)
+	view := Group(KeysOf(service), nodes).View(service, endpointSlices)
+	view.Judge(nil)
+	return view
 }
 
 // KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
@@ -110,8 +116,8 @@ func KeysOf(service *corev1.Service) topology.Keys {
 	return keys
 }
 
-// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping. slices are the
-// Service's EndpointSlices.
+// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping, to be judged. slices
+// are the Service's EndpointSlices.
 func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
 	view := &View{
 		Namespace:    service.Namespace,
@@ -147,7 +153,7 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	return view
 }
 
-// OfTally is a View without endpoints: who reaches what.
+// OfTally is a View without endpoints, to be judged: who reaches what.
 func (g *Grouping) OfTally(t *Tally) *View {
 	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: g.keys}
 	for i := range g.groups {
@@ -166,47 +172,120 @@ func (v *View) reached(t *Tally) {
 			s.Reach, s.Without = t.of(s.Nodes)
 		}
 	}
-	v.Judge(nil)
-}
-
-// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the sites of its
-// View say it, without the other nodes and sites. It is empty if the Service's annotation does not parse.
-func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
-	endpointSlices []discoveryv1.EndpointSlice) []SiteView {
-	if _, _, err := topology.KeysOf(service.Annotations); err != nil {
-		return nil
-	}
-	viewer := g.viewer(service, endpointSlices)
-	var sites []SiteView
-	for _, group := range g.of(viewers) {
-		sites = append(sites, viewer.see(&group, nil))
-	}
-	return sites
 }
 
 // Judge joins what the nodes reach with what was found of the cluster. A Service that is not governed, and one that no
 // node sees, are as they are whatever the nodes have.
 func (v *View) Judge(d *Diagnosis) {
-	if v.Error != "" || !v.TopologyKeys.Governed() {
+	if !v.TopologyKeys.Governed() {
+		for i := range v.Sites {
+			v.Sites[i].cell, v.Sites[i].Verdict = CellOpen, CellOpen.Word()
+		}
 		return
 	}
-	edge := func(node string) bool { return isEdge(v.nodes[node]) || d != nil && d.Wrapped[node] }
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(v.nodes)), edge) {
-		edge = func(string) bool { return true }
-	}
-	v.Without = nil
-	v.reach = v.judge(v.tally, edge)
+	v.Without, v.joined = nil, d.joiner(v.TopologyKeys, v.nodes)
+	v.reach = v.judge(v.tally)
 	slices.SortStableFunc(v.reach, ByObject)
-	reaches := map[string]bool{}
-	for _, site := range v.Sites {
-		for _, node := range site.Without {
-			reaches[node] = true
+	reached := map[string]Reach{}
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		s.cell = CellNothing
+		for _, node := range s.Nodes {
+			reached[node] = v.reachOf(s, node)
+			if _, edge := v.joined.keeping[node]; s.inSite {
+				s.cell = max(s.cell, v.joined.join(node, reached[node]))
+			} else if !edge {
+				s.cell = max(s.cell, CellOpen)
+			}
 		}
+		s.Verdict = s.cell.Word()
 	}
-	v.Verdict = d.Verdict(v.TopologyKeys, v.nodes, reaches)
+	v.Verdict = v.joined.verdict(v.nodes, func(node string) Reach { return reached[node] })
 	v.Findings = append(d.Of(v.TopologyKeys), v.reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
+}
+
+// reachOf is the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless Service
+// without a selector has both families, and mostly endpoints of one.
+func (v *View) reachOf(s *SiteView, node string) Reach {
+	ports := s.Reach
+	if v.tally.local && len(s.Nodes) > 1 {
+		ports, _ = v.tally.of([]string{node})
+	}
+	reach := ReachEmpty
+	for _, port := range ports {
+		switch {
+		case reach == ReachEmpty:
+			reach = port.Reach
+		case port.Reach != ReachEmpty:
+			reach = worse(reach, port.Reach)
+		}
+	}
+	return reach
+}
+
+// NodeVerdict is the verdict of one node and a Service, and what it follows from.
+type NodeVerdict struct {
+	Node    string `json:"node"`
+	Verdict Word   `json:"verdict"`
+	// Keeps is whether the node keeps Services to its site, and why not; Reaches what it reaches on each port.
+	Keeps   string `json:"keeps"`
+	Reaches string `json:"reaches"`
+}
+
+// At are the verdicts of the nodes with a value of a label key, by name.
+func (v *View) At(key, value string) []NodeVerdict {
+	verdicts := []NodeVerdict{}
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		for _, node := range s.Nodes {
+			if site, in := v.nodes[node][key]; in && site == value {
+				verdicts = append(verdicts, v.of(s, node))
+			}
+		}
+	}
+	slices.SortFunc(verdicts, func(a, b NodeVerdict) int { return cmp.Compare(a.Node, b.Node) })
+	return verdicts
+}
+
+func (v *View) of(s *SiteView, node string) NodeVerdict {
+	if !v.TopologyKeys.Governed() {
+		return NodeVerdict{node, CellOpen.Word(), "the Service has no topologyKeys", "every endpoint"}
+	}
+	k, edge := v.joined.keeping[node]
+	n := NodeVerdict{Node: node, Verdict: v.joined.join(node, v.reachOf(s, node)).Word(), Keeps: "yes"}
+	switch {
+	case !edge:
+		n.Keeps = "no: it is not an edge node"
+	case k.Fails != "":
+		n.Keeps = "no: " + k.Fails
+	case k.Unknown != "":
+		n.Keeps = "unknown: " + k.Unknown
+	}
+	ports, _ := v.tally.of([]string{node})
+	for i, port := range ports {
+		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.Port.String() + ": " + string(port.Reach)
+	}
+	return n
+}
+
+// Conclusion says in a last line where the Service stays in its sites. It is empty where nothing is to be said.
+func (v *View) Conclusion() string {
+	switch {
+	case v.Error != "":
+		return ""
+	case v.Empty():
+		return "No endpoint is ready anywhere."
+	case !v.TopologyKeys.Governed():
+		return ""
+	}
+	text := "The Service " + v.Verdict.String() + "."
+	if len(v.Without) > 0 {
+		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s", count(len(v.Without), "site"),
+			enumerate.First(v.Without, 2*namedSites), text)
+	}
+	return text
 }
 
 // Reached are the findings about the Service itself; the others are about the cluster.

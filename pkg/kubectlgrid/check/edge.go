@@ -358,7 +358,7 @@ func (r *Report) checkReach(c *Cluster) {
 		name := strings.Join(s.keys, " ")
 		if groupings[name] == nil {
 			groupings[name] = gridview.Group(s.keys, labels)
-			verdicts[name] = d.Verdict(s.keys, labels, nil)
+			verdicts[name] = d.Verdict(s.keys, labels)
 		}
 		view := groupings[name].OfTally(s.tally)
 		view.Judge(&gridview.Diagnosis{Nodes: labels, Wrapped: d.Wrapped})

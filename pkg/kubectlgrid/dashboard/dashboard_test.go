@@ -96,13 +96,13 @@ func await(t *testing.T, ask func(string) (int, string), path string, says ...st
 func TestRun(t *testing.T) {
 	a := newAPI(t)
 	ask, stop := run(t, a)
-	await(t, ask, "/api/overview", `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready"}`,
+	await(t, ask, "/api/overview", `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready",`,
 		`"resource":"deploymentgrids","state":"NotServed"`, `"resource":"nodes","state":"Following"`)
 	a.Change(func() {
 		delete(a.Objects, nodePath+"/n1")
 		a.Add(`{apiVersion: v1, kind: Node, metadata: {name: n3, labels: {zone: north}}}`)
 	})
-	await(t, ask, "/api/overview", `{"name":"north","nodes":1,"state":"Failed"`, `"state":"Lacking"`)
+	await(t, ask, "/api/overview", `{"name":"north","nodes":1,"state":"Failed","severity":"failure"`, `"state":"Lacking"`)
 	// A right that is lost.
 	a.Change(func() { a.Refused[servicePath] = http.StatusForbidden })
 	await(t, ask, "/api/overview", `"resource":"services","state":"Forbidden","known":false,"message":"code 403"`)
@@ -133,7 +133,7 @@ func TestRunWhileTheServerIsAway(t *testing.T) {
 	ask, _ := run(t, a)
 	await(t, ask, "/api/overview", `"state":"Closed"`)
 	a.Change(func() { a.Refused[nodePath], a.Refused[servicePath], a.Refused[slicePath] = 500, 500, 500 })
-	await(t, ask, "/api/overview", `"resource":"nodes","state":"Failing"`, `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready"}`)
+	await(t, ask, "/api/overview", `"resource":"nodes","state":"Failing"`, `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready",`)
 	a.Change(func() { clear(a.Refused) })
 	await(t, ask, "/api/overview", `"resource":"nodes","state":"Following"`)
 }

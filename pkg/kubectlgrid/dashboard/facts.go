@@ -230,7 +230,7 @@ func (f *facts) summaries() []gridview.ServiceSummary {
 			continue
 		}
 		if s.summary == nil {
-			summary := f.view(s).Summary(f.nodes)
+			summary := f.view(s).Summary()
 			s.summary = &summary
 		}
 		summaries = append(summaries, *s.summary)

@@ -143,8 +143,8 @@ func TestOnlyChangesCount(t *testing.T) {
 	if f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary != web {
 		t.Error("another Service was summed up again")
 	}
-	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Map.Sites) != 2 || f.overview("zone").Map.Sites[1].Name != "north" {
-		t.Errorf("after a relabel: %+v", f.overview("zone").Map)
+	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Matrix.Sites) != 2 || f.overview("zone").Matrix.Sites[1].Name != "north" {
+		t.Errorf("after a relabel: %+v", f.overview("zone").Matrix)
 	}
 	// A slice that goes to another Service, and objects that are gone.
 	put(t, f, slice("web", "db-1", "n1"))
@@ -154,8 +154,8 @@ func TestOnlyChangesCount(t *testing.T) {
 	f.removeSlice(types.NamespacedName{Namespace: "shop", Name: "db-1"})
 	f.removeService(types.NamespacedName{Namespace: "shop", Name: "db"})
 	f.removeNode(types.NamespacedName{Name: "n2"})
-	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Map.Sites) != 1 {
-		t.Errorf("%d Services, %+v", len(f.services), f.overview("zone").Map)
+	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Matrix.Sites) != 1 {
+		t.Errorf("%d Services, %+v", len(f.services), f.overview("zone").Matrix)
 	}
 }
 
@@ -255,8 +255,8 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d KiB are held, the answer has %d KiB", held>>10, len(data)>>10)
-	if len(o.Map.Sites) != sites || len(o.Services) != of || o.Map.Sites[0].State != gridview.MapReady || held > 128<<20 {
-		t.Errorf("%d sites, %d Services, %d bytes held", len(o.Map.Sites), len(o.Services), held)
+	if len(o.Matrix.Sites) != sites || len(o.Services) != of || o.Matrix.Sites[0].State != gridview.MapReady || held > 128<<20 {
+		t.Errorf("%d sites, %d Services, %d bytes held", len(o.Matrix.Sites), len(o.Services), held)
 	}
 	// The shortest of several, because something else may have the processor for longer than one takes.
 	one := time.Hour
@@ -264,17 +264,17 @@ func TestLarge(t *testing.T) {
 		put(t, f, slice("s0", "s0-0", names[1:96+i]...))
 		one = min(one, measure("an overview after a change of a slice", func() { o = f.overview("") }))
 	}
-	if o.Map.Sites[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
-		t.Errorf("%+v, %+v", o.Map.Sites[0], o.Services[0])
+	if o.Matrix.Sites[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
+		t.Errorf("%+v, %+v", o.Matrix.Sites[0], o.Services[0])
 	}
 	put(t, f, node("n5", "u0006"))
 	all := measure("an overview after a relabel", func() { o = f.overview("") })
 	// How long the user waits for it is measured, and bounded, in the end-to-end test.
-	if len(o.Map.Sites) != sites-1 || one > all/4 {
-		t.Errorf("%d sites after %s, a change of a slice %s", len(o.Map.Sites), all, one)
+	if len(o.Matrix.Sites) != sites-1 || one > all/4 {
+		t.Errorf("%d sites after %s, a change of a slice %s", len(o.Matrix.Sites), all, one)
 	}
 	measure("a site", func() {
-		if d := f.site("zone", "u0007"); d == nil || len(d.Services) != of || d.Services[0].Ready != 1 {
+		if d := f.site("zone", "u0007"); d == nil || len(d.Services) != of || d.Services[0].Verdict.Word != "open" {
 			t.Errorf("got %+v", d)
 		}
 	})

@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +24,7 @@ const (
 	KindSite     = "DashboardSite"
 	KindService  = "DashboardService"
 	KindGrid     = "DashboardGrid"
+	KindCell     = "DashboardCell"
 )
 
 // Overview is everything at a glance.
@@ -35,13 +38,13 @@ type Overview struct {
 	Revision uint64 `json:"revision"`
 	// Sources are the resources that the answer is made of.
 	Sources []SourceStatus `json:"sources"`
-	// Keys are the label keys that Map may be asked for.
-	Keys []gridview.KeyUse `json:"keys"`
-	Map  gridview.SiteMap  `json:"map"`
-	// Services and Grids are those that are not well first.
+	// Keys are the label keys that Matrix may be asked for.
+	Keys   []gridview.KeyUse `json:"keys"`
+	Matrix gridview.Matrix   `json:"matrix"`
+	// Services and Grids are the columns of Matrix, those that need attention first.
 	Services []gridview.ServiceSummary `json:"services"`
 	Grids    []GridSummary             `json:"grids"`
-	// Findings are what kubectl grid check finds that concerns grids and Services with the key of the map.
+	// Findings are what kubectl grid check finds that concerns grids and Services with the key of the matrix.
 	Findings []gridview.Finding `json:"findings"`
 	// Diagnosed is false until they are known.
 	Diagnosed bool `json:"diagnosed"`
@@ -83,6 +86,8 @@ type GridDetail struct {
 	// State is that of the grid's summary.
 	State   gridview.MapState `json:"state"`
 	Rollout *Rollout          `json:"rollout,omitempty"`
+	// Command says the same.
+	Command string `json:"command"`
 }
 
 // ServiceDetail is who sees what of a Service, as kubectl grid view says it.
@@ -93,6 +98,8 @@ type ServiceDetail struct {
 	Title      string         `json:"title"`
 	Conclusion string         `json:"conclusion"`
 	View       *gridview.View `json:"view"`
+	// Command says the same.
+	Command string `json:"command"`
 	// Preview is what closing the Service over the key would change, as kubectl grid preview says it; missing if the
 	// key makes no sites.
 	Preview *gridview.PreviewService `json:"preview,omitempty"`
@@ -102,13 +109,13 @@ type ServiceDetail struct {
 type SiteDetail struct {
 	metav1.TypeMeta `json:",inline"`
 
-	Key  string           `json:"key"`
-	Site gridview.MapSite `json:"site"`
+	Key  string              `json:"key"`
+	Site gridview.MatrixSite `json:"site"`
 	// Nodes are the names of the site's nodes.
 	Nodes []string `json:"nodes"`
 	// Workloads are the site's in all grids of the key, those that are not well first.
 	Workloads []SiteWorkload `json:"workloads"`
-	// Services are the site-local Services that have the key among theirs, those without a ready endpoint first.
+	// Services are those whose nodes of the site have a verdict, the worst first.
 	Services []SiteService `json:"services"`
 }
 
@@ -120,14 +127,24 @@ type SiteWorkload struct {
 	Site      gridview.Site `json:"site"`
 }
 
-// SiteService is what a site's nodes see of a Service. If they differ, it is what those see that see the least.
+// SiteService is the verdict of a site's nodes on a Service.
 type SiteService struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Key is the topology key that decided.
-	Key       string `json:"key,omitempty"`
-	Ready     int    `json:"ready"`
-	Endpoints int    `json:"endpoints"`
+	Namespace string        `json:"namespace"`
+	Name      string        `json:"name"`
+	Verdict   gridview.Word `json:"verdict"`
+}
+
+// CellDetail is the verdict of a site's nodes on one Service, and what it follows from.
+type CellDetail struct {
+	metav1.TypeMeta `json:",inline"`
+	SiteService     `json:",inline"`
+
+	Key   string                 `json:"key"`
+	Site  string                 `json:"site"`
+	Nodes []gridview.NodeVerdict `json:"nodes"`
+	// Findings are those that concern the Service, and no node of another site. Command says the same.
+	Findings []gridview.Finding `json:"findings"`
+	Command  string             `json:"command"`
 }
 
 // The methods below make the answers. They are functions of the facts, whose lock they take.
@@ -147,12 +164,15 @@ func (f *facts) overview(key string) Overview {
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
-	o.Map = gridview.MapSites(key, f.nodes, grids, o.Services, f.diagnosis)
-	o.Findings, o.Diagnosed = gridview.WithReach(f.diagnosis.OfGrid([]string{key}), key, o.Services), f.diagnosis != nil
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
 	}
 	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return gridview.CompareStates(a.State, b.State) })
+	for i, g := range o.Grids {
+		grids[i] = *f.grids[status.GridName{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name}].state
+	}
+	o.Matrix = gridview.MatrixOf(key, f.nodes, grids, o.Services, f.diagnosis)
+	o.Findings, o.Diagnosed = gridview.WithReach(f.diagnosis.OfGrid([]string{key}), key, o.Services), f.diagnosis != nil
 	return o
 }
 
@@ -237,26 +257,68 @@ func (f *facts) grid(name status.GridName) *GridDetail {
 		return nil
 	}
 	state, r := f.gridState(g), rolloutOf(g)
-	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r}
+	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r,
+		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
 
 // serviceDetail is one Service; nil if it does not exist, or if what nodes see of it is not known.
 func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := f.services[name]
-	if s == nil || s.service == nil || !f.known[nodes] || !f.known[endpointSlices] {
+	view := f.viewOf(name)
+	if view == nil {
 		return nil
 	}
-	view := f.view(s)
 	d := &ServiceDetail{
-		TypeMeta: output.TypeMeta(KindService), View: view,
-		Title: serviceview.Title(view), Conclusion: serviceview.Conclusion(view),
+		TypeMeta: output.TypeMeta(KindService), View: view, Command: viewCommand(name),
+		Title: serviceview.Title(view), Conclusion: view.Conclusion(),
 	}
 	if previewed := f.previewOf(key, name); previewed != nil && len(previewed.Services) == 1 {
 		d.Preview = &previewed.Services[0]
 	}
 	return d
+}
+
+// viewOf is what every node sees of a Service; nil if there is none, or if that is not known.
+func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
+	s := f.services[name]
+	if s == nil || s.service == nil || !f.known[nodes] || !f.known[endpointSlices] {
+		return nil
+	}
+	return f.view(s)
+}
+
+func viewCommand(name types.NamespacedName) string {
+	return fmt.Sprintf("kubectl grid view svc/%s -n %s", name.Name, name.Namespace)
+}
+
+// cell is the verdict of a site's nodes on a Service; nil if there is none of them.
+func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	view, services := f.viewOf(name), f.summaries()
+	i := slices.IndexFunc(services, func(s gridview.ServiceSummary) bool {
+		return s.Namespace == name.Namespace && s.Name == name.Name
+	})
+	if view == nil || i < 0 {
+		return nil
+	}
+	matrix := gridview.MatrixOf(key, f.nodes, nil, services[i:i+1], f.diagnosis)
+	row := slices.IndexFunc(matrix.Sites, func(s gridview.MatrixSite) bool { return s.Name == site })
+	if row < 0 {
+		return nil
+	}
+	at := view.At(key, site)
+	return &CellDetail{
+		TypeMeta:    output.TypeMeta(KindCell),
+		SiteService: SiteService{name.Namespace, name.Name, matrix.Sites[row].OfService(0)},
+		Key:         key, Site: site, Nodes: at, Command: viewCommand(name),
+		Findings: slices.DeleteFunc(slices.Clone(view.Findings), func(found gridview.Finding) bool {
+			return found.Node != "" && !slices.ContainsFunc(at, func(n gridview.NodeVerdict) bool {
+				return n.Node == found.Node
+			})
+		}),
+	}
 }
 
 // preview is what closing the Services of a namespace, or of all, would change; nil if the key makes no sites, or if it
@@ -304,8 +366,9 @@ func (f *facts) site(key, name string) *SiteDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	summaries, grids := f.summaries(), f.gridStates()
-	sites := gridview.MapSites(key, f.nodes, grids, summaries, f.diagnosis).Sites
-	i := slices.IndexFunc(sites, func(u gridview.MapSite) bool { return u.Name == name })
+	slices.SortFunc(summaries, gridview.CompareServices)
+	sites := gridview.MatrixOf(key, f.nodes, grids, summaries, f.diagnosis).Sites
+	i := slices.IndexFunc(sites, func(u gridview.MatrixSite) bool { return u.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -329,14 +392,14 @@ func (f *facts) site(key, name string) *SiteDetail {
 	slices.SortStableFunc(d.Workloads, func(a, b SiteWorkload) int {
 		return cmp.Compare(readyLast(a.Site.Phase), readyLast(b.Site.Phase))
 	})
-	for _, summary := range summaries {
-		if slices.Contains(summary.TopologyKeys, key) {
-			d.Services = append(d.Services, f.seenFrom(d.Nodes, summary))
+	for j := range summaries {
+		if summaries[j].TopologyKeys.Governed() && slices.Contains(summaries[j].TopologyKeys, key) {
+			d.Services = append(d.Services,
+				SiteService{summaries[j].Namespace, summaries[j].Name, sites[i].OfService(j)})
 		}
 	}
-	slices.SortFunc(d.Services, func(a, b SiteService) int {
-		return cmp.Or(cmp.Compare(min(a.Ready, 1), min(b.Ready, 1)), cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Name, b.Name))
+	slices.SortStableFunc(d.Services, func(a, b SiteService) int {
+		return gridview.CompareAttention(a.Verdict.Severity, b.Verdict.Severity)
 	})
 	return d
 }
@@ -346,16 +409,4 @@ func readyLast(phase v1.SitePhase) int {
 		return 1
 	}
 	return 0
-}
-
-// seenFrom is what those of the nodes see of a Service that see the least.
-func (f *facts) seenFrom(viewers []string, of gridview.ServiceSummary) SiteService {
-	s := f.services[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}]
-	result := SiteService{Namespace: of.Namespace, Name: of.Name}
-	for i, seen := range f.grouping(s.service).SeenBy(viewers, s.service, s.all()) {
-		if i == 0 || seen.Ready < result.Ready {
-			result.Key, result.Ready, result.Endpoints = seen.Key, seen.Ready, len(seen.Endpoints)
-		}
-	}
-	return result
 }

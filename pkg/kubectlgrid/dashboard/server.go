@@ -65,6 +65,7 @@ func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	api.HandleFunc("/api/grids/{kind}/{namespace}/{name}", s.whenRead(s.grid))
 	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
 	api.HandleFunc("/api/sites/{site}", s.whenRead(s.site))
+	api.HandleFunc("/api/cells/{site}/{namespace}/{name}", s.whenRead(s.cell))
 	api.HandleFunc("/api/preview", s.whenRead(s.preview))
 	api.HandleFunc("/api/events", s.events)
 	api.HandleFunc("/", notFound)
@@ -134,10 +135,18 @@ func (s *server) grid(w http.ResponseWriter, r *http.Request) {
 		"this "+kind.Kind+" does not exist")
 }
 
+const noService = "this Service does not exist, or nodes, Services or EndpointSlices cannot be read"
+
+func serviceName(r *http.Request) types.NamespacedName {
+	return types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+}
+
 func (s *server) service(w http.ResponseWriter, r *http.Request) {
-	name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
-	found(w, s.facts.serviceDetail(name, s.chosenKey(r)),
-		"this Service does not exist, or nodes, Services or EndpointSlices cannot be read")
+	found(w, s.facts.serviceDetail(serviceName(r), s.chosenKey(r)), noService)
+}
+
+func (s *server) cell(w http.ResponseWriter, r *http.Request) {
+	found(w, s.facts.cell(s.chosenKey(r), r.PathValue("site"), serviceName(r)), "this site does not exist, or "+noService)
 }
 
 func (s *server) site(w http.ResponseWriter, r *http.Request) {

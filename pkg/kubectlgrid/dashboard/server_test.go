@@ -114,6 +114,7 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/server.go", "", 404, ""},
 		{"GET", "/api/", "", 404, "nothing at this path"},
 		{"GET", "/api/sites/nowhere", "", 404, "this site does not exist"},
+		{"GET", "/api/cells/east/shop/nothing", "", 404, "this Service does not exist"},
 		{"GET", "/api/services/shop/nothing", "", 404, "this Service does not exist"},
 		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is not a kind of grid"},
 		{"GET", "/api/grids/dg/shop/nothing", "", 404, "this DeploymentGrid does not exist"},
@@ -184,6 +185,11 @@ func answering(t *testing.T) string {
 	return url
 }
 
+type siteService struct {
+	Name    string
+	Verdict struct{ Word, Severity string }
+}
+
 type named struct{ Namespace, Name, State string }
 
 // TestOverview reads the fields of the overview on which scripts rely.
@@ -192,11 +198,11 @@ func TestOverview(t *testing.T) {
 		Kind, Cluster string
 		Revision      int
 		Keys          []struct{ Key string }
-		Map           struct {
+		Matrix        struct {
 			Key   string
 			Sites []struct {
-				Name, State, Problem string
-				Nodes                int
+				Name, State, Problem, Grids, Services string
+				Nodes                                 int
 			}
 		}
 		Services []named
@@ -211,7 +217,8 @@ func TestOverview(t *testing.T) {
 	}{})
 	for _, want := range []string{
 		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no " +
-			"Deployment echo-east of this grid 1} {west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid 1}]}",
+			"Deployment echo-east of this grid o ee 1}",
+		"{west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid o je 1}",
 		"[{shop db Lacking} {shop web Closed}]",
 		"{DeploymentGrid echo east: there is no Deployment echo-east of this grid map[Missing:2] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
 	} {
@@ -249,11 +256,16 @@ func TestAnswers(t *testing.T) {
 			Kind      string
 			Nodes     []string
 			Workloads []struct{ Name string }
-			Services  []struct {
-				Name, Key        string
-				Ready, Endpoints int
-			}
-		}{}, "{DashboardSite [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}"},
+			Services  []siteService
+		}{}, "{DashboardSite [n2] [{echo}] [{db {none failure}} {web {open ok}}]}"},
+		{"/api/cells/west/shop/db", &struct {
+			Kind string
+			siteService
+			Nodes    []struct{ Node, Keeps, Reaches string }
+			Findings []struct{ Message string }
+			Command  string
+		}{}, "{DashboardCell {db {none failure}} [{n2 no: it is not an edge node TCP over IPv4: none}] " +
+			"[{1 of 2 sites have no ready endpoint: west}] kubectl grid view svc/db -n shop}"},
 		{"/api/preview?key=zone&namespace=shop", &struct {
 			Kind     string
 			Services []named

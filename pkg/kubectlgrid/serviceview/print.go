@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -46,7 +45,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 			return err
 		}
 	}
-	if last := Conclusion(view); last != "" {
+	if last := view.Conclusion(); last != "" {
 		fmt.Fprintf(out, "\n%s\n", last)
 	}
 	output.Findings(out, view.Findings)
@@ -70,12 +69,12 @@ func Title(view *gridview.View) string {
 
 // siteRows are the rows of all sites, below a header.
 func siteRows(view *gridview.View) [][]string {
-	rows := [][]string{{"SITE", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
+	rows := [][]string{{"SITE", "NODES", "VERDICT", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
 	for _, site := range view.Sites {
-		first := []string{site.Name, output.Nodes(site.Nodes), keyOf(site), fmt.Sprintf("%d/%d", site.Ready,
-			len(site.Endpoints))}
+		first := []string{site.Name, output.Nodes(site.Nodes), site.Verdict.Word, keyOf(site),
+			fmt.Sprintf("%d/%d", site.Ready, len(site.Endpoints))}
 		if !view.TopologyKeys.Governed() {
-			first[0], first[2] = output.All, "-"
+			first[0], first[3] = output.All, "-"
 		}
 		if len(site.Endpoints) == 0 {
 			rows = append(rows, append(first, output.None, "-", "-", "-"))
@@ -104,25 +103,6 @@ func from(annotation string) string {
 		return ""
 	}
 	return " (annotation " + annotation + ")"
-}
-
-// Conclusion is a last line: where the Service stays in its sites. It is empty where the title says all.
-func Conclusion(view *gridview.View) string {
-	switch {
-	case view.Error != "":
-		return ""
-	case view.Empty():
-		return "No endpoint is ready anywhere."
-	case !view.TopologyKeys.Governed():
-		return ""
-	}
-	text := "The Service " + view.Verdict.String() + "."
-	if len(view.Without) > 0 {
-		text = fmt.Sprintf("%s without a ready endpoint that it may "+
-			"use: %s. %s", output.Count(len(view.Without), "site"),
-			enumerate.First(view.Without, output.NamedFindings), text)
-	}
-	return text
 }
 
 func ready(e gridview.Endpoint) string {

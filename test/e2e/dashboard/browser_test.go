@@ -200,16 +200,16 @@ func (b *browser) expectAccessible(what string) {
 	}
 }
 
-// appears waits until a site is in the map, and returns how long after begin it was.
+// appears waits until a site is counted in the page, and returns how long after begin it was.
 func (b *browser) appears(site string, change func()) time.Duration {
 	b.f.Helper()
 	evaluate[bool](b, fmt.Sprintf(`window.appeared = new Promise(resolve => {
 		const observer = new MutationObserver(() => {
-			if (!document.querySelector("#map [data-site=%s]")) return;
+			if (!document.querySelector("#matrix [data-site=%s]")) return;
 			observer.disconnect();
 			resolve(Date.now());
 		});
-		observer.observe(document.getElementById("map"), { childList: true, subtree: true });
+		observer.observe(document.getElementById("matrix"), { childList: true, subtree: true });
 	}), true`, site))
 	begin := time.Now()
 	change()

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -62,7 +63,7 @@ func TestDashboard(t *testing.T) {
 	f := newFixture(t)
 	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, site)
+		f.node(name, site, v1.EdgeNodeStatic)
 	}
 	f.apply(manifests)
 	f.Eventually("the grid is ready in three sites", func() error {
@@ -99,13 +100,11 @@ func TestDashboard(t *testing.T) {
 // expectOverview expects the map, and what is not well first.
 func (f *fixture) expectOverview(b *browser) {
 	f.Helper()
-	b.until("a Service without a ready endpoint is a problem of the site",
-		`document.querySelector("#map .group a")?.dataset.site === "north"`)
+	b.until("a site that lacks an endpoint is the first",
+		`document.querySelector("#matrix tbody tr")?.dataset.site === "north"`)
 	b.until("the summary", `document.getElementById("summary").textContent ===
 		"3 sites: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids."`)
-	if first := evaluate[string](b, `document.querySelector("#service-table tbody tr").textContent`); !strings.HasPrefix(first, f.namespace+"/cache") {
-		f.Errorf("the first Service is %s", first)
-	}
+	f.expectMatrix(b)
 	// What axe does not complain of when there is something to complain of, would say nothing.
 	evaluate[bool](b, `document.querySelector("main").append(Object.assign(document.createElement("img"), { id: "barrier" })), true`)
 	if found := b.violations(); len(found) != 1 || !strings.Contains(found[0], "image-alt") {
@@ -114,6 +113,43 @@ func (f *fixture) expectOverview(b *browser) {
 	evaluate[bool](b, `document.getElementById("barrier").remove() === undefined`)
 	b.expectAccessible("the overview")
 	b.shot("overview-light")
+}
+
+// expectMatrix expects the verdicts that kubectl grid view prints, the Service that needs attention first, and that a cell
+// leads to why.
+func (f *fixture) expectMatrix(b *browser) {
+	f.Helper()
+	if first := evaluate[string](b, `document.querySelector("#matrix th[data-severity=failure] a").textContent`); first != f.namespace+"/cache" {
+		f.Errorf("the first Service is %s", first)
+	}
+	for _, name := range []string{"echo-svc", "cache"} {
+		f.Eventually("the matrix and kubectl grid view "+name, func() error {
+			var printed []string
+			for _, row := range rows(f.prints("view", name), "SITE ") {
+				if cells := strings.Split(row, " | "); cells[0] != "<none>" {
+					printed = append(printed, cells[0]+" "+cells[2])
+				}
+			}
+			printed = slices.Compact(printed)
+			shown := evaluate[[]string](b, fmt.Sprintf(`[...document.querySelectorAll("#matrix [data-site]")].map((row) =>
+				row.dataset.site + " " + row.querySelector('[data-column=%q]').textContent)`, f.namespace+"/"+name))
+			if slices.Sort(shown); !slices.Equal(shown, printed) || len(shown) != 3 {
+				return fmt.Errorf("the page %q, the plugin %q", shown, printed)
+			}
+			return nil
+		})
+	}
+	evaluate[bool](b, `document.querySelector("[data-site=north] [data-column$='/cache'] a").click() === undefined`)
+	b.until("why", `document.getElementById("detail-title").textContent.endsWith("in site north")`)
+	words := evaluate[string](b, `document.getElementById("detail-body").innerText`)
+	for _, want := range []string{"edge-2", "edge-3", "none", "kubectl grid view svc/cache -n " + f.namespace} {
+		if !strings.Contains(words, want) {
+			f.Errorf("%s is not in %s", want, words)
+		}
+	}
+	b.expectAccessible("a cell")
+	b.shot("cell")
+	b.show("#/", "")
 }
 
 // expectView expects that a Service's page shows what kubectl grid view prints.
@@ -230,27 +266,27 @@ func (f *fixture) expectRelabel(b *browser) {
 	b.scheme("light")
 }
 
-// expectKeyboard goes by keyboard into the map, along it, into a site, and back to where it was.
+// expectKeyboard goes by keyboard into the matrix, along it, into a site, and back to where it was.
 func expectKeyboard(b *browser) {
 	b.f.Helper()
 	b.show("#/", "")
-	evaluate[bool](b, `document.querySelector("#map a").focus() === undefined`)
-	b.press(kb.ArrowRight)
+	evaluate[bool](b, `document.querySelector("#matrix tbody a").focus() === undefined`)
+	b.press(kb.ArrowDown)
 	b.press(kb.ArrowRight)
 	b.press(kb.ArrowLeft)
-	second := evaluate[string](b, `document.activeElement.dataset.site ?? ""`)
-	if want := evaluate[string](b, `document.querySelectorAll("#map a")[1].dataset.site`); second != want {
+	second := evaluate[string](b, `document.activeElement.closest("tr").dataset.site ?? ""`)
+	if want := evaluate[string](b, `document.querySelectorAll("#matrix tbody tr")[1].dataset.site`); second != want {
 		b.f.Errorf("the arrow keys lead to %q, and not to %q", second, want)
 	}
-	if n := evaluate[int](b, `document.querySelectorAll("#map a[tabindex='0']").length`); n != 1 {
-		b.f.Errorf("%d tiles are in the order of the Tab key", n)
+	if n := evaluate[int](b, `document.querySelectorAll("#matrix tbody a[tabindex='0']").length`); n != 1 {
+		b.f.Errorf("%d cells are in the order of the Tab key", n)
 	}
 	b.press(kb.Enter)
 	b.until("the title of what was chosen has the focus",
 		fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Site %s"`,
 			second))
 	b.press(kb.Escape)
-	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.site === %q`, second))
+	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.closest("tr")?.dataset.site === %q`, second))
 }
 
 // expectToken expects that a page that is loaded again has kept the token, and another tab has none; and that the page
@@ -291,6 +327,33 @@ func (f *fixture) expectOnlyReads(mark int64) {
 	}
 }
 
+// programs are a wrapper and a kube-proxy on every edge node.
+const programs = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: application-grid-wrapper, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: wrapper}}
+  template:
+    metadata: {labels: {app: wrapper}}
+    spec:
+      nodeSelector: {superedge.io/application-grid: "true"}
+      hostNetwork: true
+      containers: [{name: application-grid-wrapper, image: application-grid-wrapper:v1}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: proxy}}
+  template:
+    metadata: {labels: {app: proxy}}
+    spec:
+      nodeSelector: {superedge.io/application-grid: "true"}
+      hostNetwork: true
+      containers: [{name: kube-proxy, image: kube-proxy:v1, command: [kube-proxy, "--master=http://localhost:51006"]}]
+`
+
 // TestPicture: of a cluster that is well, with one rollout under way, the page says so. This is the README's picture,
 // which is written if DASHBOARD_PICTURE is set.
 func TestPicture(t *testing.T) {
@@ -298,8 +361,9 @@ func TestPicture(t *testing.T) {
 	f.settle("shop", "site")
 	for name, site := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
 		"edge-3": "north"} {
-		f.node(name, site)
+		f.node(name, site, v1.EdgeNodePods)
 	}
+	f.run(programs)
 	well := strings.NewReplacer("ready: false", "ready: true", "approval: Manual", "soak: 1h").Replace(manifests)
 	f.apply(well)
 	f.Eventually("the first revision is everywhere", func() error {
@@ -311,7 +375,8 @@ func TestPicture(t *testing.T) {
 	f.apply(strings.ReplaceAll(well, "echo:v1", "echo:v2"))
 	b := f.browse(f.dashboard("--namespace=" + f.namespace).url)
 	b.until("the canary soaks", `document.getElementById("grids").textContent.includes("Soaking")`)
-	b.until("all is well", `document.getElementById("problems").hidden &&
+	b.until("all is well", `document.querySelectorAll("#matrix [data-word=own]").length === 6 &&
+		!document.querySelector("#matrix [data-severity=failure]") &&
 		document.getElementById("summary").textContent === "3 sites: 3 ready. 3 Services. 2 grids."`)
 	b.expectAccessible("a cluster that is well")
 	shot := b.shot("picture")

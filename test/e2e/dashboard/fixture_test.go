@@ -57,17 +57,29 @@ func (f *fixture) settle(namespace, key string) {
 	})
 }
 
-// node adds a node of a site, on which pods run.
-func (f *fixture) node(name, site string) {
+// node adds an edge node of a site, on which pods run, and the wrapper as edge says.
+func (f *fixture) node(name, site, edge string) {
 	f.Helper()
-	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: site, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
+	f.AddNode(cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: site, v1.LabelEdgeNode: edge}})
 }
 
 // apply applies manifests, in which KEY stands for the site label.
 func (f *fixture) apply(manifests string) {
 	f.Helper()
-	command := f.Kubectl(f.ctx, "apply", "--namespace="+f.namespace, "--filename=-")
-	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
+	f.kubectl(f.ctx, strings.ReplaceAll(manifests, "KEY", f.key), "apply", "--namespace="+f.namespace)
+}
+
+// run applies manifests of programs, until the test ends.
+func (f *fixture) run(manifests string) {
+	f.Helper()
+	f.kubectl(f.ctx, manifests, "apply")
+	f.Cleanup(func() { f.kubectl(context.WithoutCancel(f.ctx), manifests, "delete", "--wait=false") })
+}
+
+func (f *fixture) kubectl(ctx context.Context, manifests string, args ...string) {
+	f.Helper()
+	command := f.Kubectl(ctx, append(args, "--filename=-")...)
+	command.Stdin = strings.NewReader(manifests)
 	_, err := suite.Output(command)
 	f.Must(err)
 }

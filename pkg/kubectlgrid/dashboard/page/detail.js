@@ -1,8 +1,8 @@
 // One site, Service or grid in detail.
 
 import { attribute, h, keyed, table, text } from "./dom.js";
-import { drawRollout, gridWords } from "./overview.js";
-import { gridRoute, serviceRoute, siteRoute } from "./routes.js";
+import { drawFindings, drawRollout, gridWords } from "./overview.js";
+import { cellRoute, gridRoute, serviceRoute, siteRoute } from "./routes.js";
 
 const namedNodes = 3;
 
@@ -34,7 +34,10 @@ function places(body, kind, names) {
   return Object.fromEntries([...body.children].map((child) => [child.dataset.part, child]));
 }
 
-const draw = { sites: drawSite, services: drawService, grids: drawGrid };
+const draw = { sites: drawSite, services: drawService, grids: drawGrid, cells: drawCell };
+
+/** says names the command that says the same. */
+const says = (command) => [{ text: "In a terminal this says the same:" }, { text: command, code: true }];
 
 /** drawDetail shows what was chosen, and returns its title. hash distinguishes it from others of its kind. */
 export function drawDetail(body, kind, hash, answer) {
@@ -81,7 +84,7 @@ function previewWords(preview) {
   return words;
 }
 
-function drawService(body, { title, conclusion, view, preview }) {
+function drawService(body, { title, conclusion, command, view, preview }) {
   const part = places(body, "services", ["words", "reach", "hidden"]);
   paragraphs(part.words, [
     ...title.split("\n").map((line) => ({ text: line, bad: line.startsWith("ERROR") })),
@@ -89,16 +92,16 @@ function drawService(body, { title, conclusion, view, preview }) {
     ...(view.findings ?? []).map((f) => ({
       text: `${f.object.kind} ${f.object.name ?? ""}: ${f.message}. ${f.action ?? ""}`, bad: f.severity === "failure",
     })),
-    { text: why(view) }, ...previewWords(preview),
+    { text: why(view) }, ...says(command), ...previewWords(preview),
   ]);
   const governed = view.topologyKeys.length > 0;
-  const lacking = (site) => site.ready === 0 && (site.name !== "" || !governed);
+  const lacking = (site) => site.verdict.severity === "failure";
   const sites = [...view.sites.filter(lacking), ...view.sites.filter((site) => !lacking(site))];
   const rows = sites.flatMap((site) => {
     const name = governed ? orNone(site.name) : "<all>";
     const first = [
       view.topologyKeys.length === 1 && site.name ? { text: name, href: siteRoute(site.name) } : name,
-      nodeNames(site.nodes), governed ? orNone(site.key) : "-", `${site.ready}/${site.endpoints.length}`,
+      nodeNames(site.nodes), site.verdict.word, governed ? orNone(site.key) : "-", `${site.ready}/${site.endpoints.length}`,
     ];
     if (site.endpoints.length === 0) {
       return [{ key: site.name, bad: lacking(site), cells: [...first, "<none>", "-", "-", "-"] }];
@@ -107,7 +110,7 @@ function drawService(body, { title, conclusion, view, preview }) {
       key: `${site.name} ${e.addresses} ${e.pod ?? ""} ${e.node ?? ""}`, bad: lacking(site), cells: [...first, ...endpointCells(e)],
     }));
   });
-  table(part.reach, "Who reaches whom", ["Site", "Nodes", "Key", "Ready", "Endpoint", "Pod", "On node", "State"], rows);
+  table(part.reach, "Who reaches whom", ["Site", "Nodes", "Verdict", "Key", "Ready", "Endpoint", "Pod", "On node", "State"], rows);
   part.reach.hidden = Boolean(view.error);
   part.hidden.hidden = !view.hidden?.length;
   table(part.hidden, "Endpoints that no node sees", ["Endpoint", "Pod", "On node", "State", "Reason"],
@@ -130,17 +133,32 @@ function drawSite(body, { key, site, nodes, workloads, services }) {
       cells: [{ text: `${w.kind} ${w.namespace}/${w.name}`, href: gridRoute(w) }, w.site.desired, w.site.ready, w.site.updated, siteState(w.site)],
     })));
   part.services.hidden = services.length === 0;
-  table(part.services, "Site-local Services, as this site's nodes see them", ["Service", "Key", "Ready"],
+  table(part.services, "Site-local Services, as this site's nodes see them", ["Service", "Verdict", "What that means"],
     services.map((s) => ({
-      key: serviceRoute(s), bad: s.ready === 0,
-      cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, orNone(s.key), `${s.ready}/${s.endpoints}`],
+      key: serviceRoute(s), bad: s.verdict.severity === "failure",
+      cells: [{ text: `${s.namespace}/${s.name}`, href: cellRoute(site.name, s) }, s.verdict.word, s.verdict.means],
     })));
   return `Site ${site.name}`;
 }
 
+function drawCell(body, { namespace, name, verdict, key, site, nodes, findings, command }) {
+  const part = places(body, "cells", ["words", "nodes", "findings", "links"]);
+  paragraphs(part.words, [
+    { text: `${key}=${site}: ${verdict.word} (${verdict.means})`, bad: verdict.severity === "failure" }, ...says(command),
+  ]);
+  part.nodes.hidden = nodes.length === 0;
+  table(part.nodes, "Why: the nodes of the site", ["Node", "Verdict", "Keeps Services to its site", "Reaches"],
+    nodes.map((n) => ({ key: n.node, bad: n.verdict.severity === "failure", cells: [n.node, n.verdict.word, n.keeps, n.reaches] })));
+  if (!part.findings.firstElementChild) part.findings.append(h("ul", { class: "findings", "aria-label": "What is found of it" }));
+  drawFindings(part.findings.firstElementChild, findings);
+  const links = [[`Service ${namespace}/${name}`, serviceRoute({ namespace, name })], [`Site ${site}`, siteRoute(site)]];
+  keyed(part.links, links, ([, href]) => href, ([, href]) => h("p", {}, h("a", { href })), (p, [name]) => text(p.firstElementChild, name));
+  return `Service ${namespace}/${name} in site ${site}`;
+}
+
 const siteState = (site) => (site.problem ? `${site.phase}: ${site.problem}` : site.phase);
 
-function drawGrid(body, { grid, state, rollout }) {
+function drawGrid(body, { grid, state, rollout, command }) {
   const part = places(body, "grids", ["words", "rollout", "sites"]);
   const sites = grid.sites ?? [];
   const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
@@ -151,6 +169,7 @@ function drawGrid(body, { grid, state, rollout }) {
     { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },
     { text: rollout?.phase === "AwaitingApproval" ? `kubectl grid rollout approve ${grid.kind.toLowerCase()}/${grid.name} -n ${grid.namespace}` : "", code: true },
     { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready sites and ${grid.unlisted ?? 0} others.` : "" },
+    ...says(command),
   ]);
   drawRollout(part.rollout, rollout);
   part.sites.hidden = sites.length === 0;

@@ -3,7 +3,8 @@
 import { get, Refusal, revisions, takeToken } from "./api.js";
 import { drawDetail, drawMissing } from "./detail.js";
 import { attribute, text } from "./dom.js";
-import { drawOverview, moveInMap } from "./overview.js";
+import { moveInMatrix } from "./matrix.js";
+import { drawOverview } from "./overview.js";
 import { chosen } from "./routes.js";
 
 const $ = (id) => document.getElementById(id);
@@ -62,13 +63,9 @@ async function show() {
   performance.mark("draw-begin");
   shown.overview = overview;
   const focused = document.activeElement;
-  drawOverview(overview, $("filter").value);
+  drawOverview(overview, $("filter").value, $("order").value);
   drawChosen(wanted, detail);
-  // An element that has moved has lost the focus; a tile may be a new one in another group.
-  if (focused && focused !== document.body && document.activeElement === document.body) {
-    const again = focused.isConnected ? focused : focused.dataset.site && $("map").querySelector(`[data-site="${CSS.escape(focused.dataset.site)}"]`);
-    again?.focus({ preventScroll: true });
-  }
+  if (focused?.isConnected && document.activeElement === document.body) focused.focus({ preventScroll: true }); // it has moved
   document.body.dataset.revision = overview.revision;
   performance.measure("draw", "draw-begin");
   const failing = overview.sources.some((source) => source.state === "Failing");
@@ -124,7 +121,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen()) location.hash = "#/";
 });
-$("map").addEventListener("keydown", moveInMap);
+$("matrix").addEventListener("keydown", moveInMatrix);
 window.addEventListener("hashchange", async () => {
   if (location.hash.startsWith("#token=")) { // the URL of a command that was started again on the same port
     takeToken();
@@ -139,9 +136,11 @@ $("key").addEventListener("change", () => {
   shown.key = $("key").value;
   refresh();
 });
-$("filter").addEventListener("input", () => {
-  if (shown.overview) drawOverview(shown.overview, $("filter").value);
-});
+for (const [id, event] of [["filter", "input"], ["order", "change"]]) {
+  $(id).addEventListener(event, () => {
+    if (shown.overview) drawOverview(shown.overview, $("filter").value, $("order").value);
+  });
+}
 $("controls").addEventListener("submit", (event) => event.preventDefault());
 
 document.querySelector(".skip").addEventListener("click", (event) => {

@@ -15,46 +15,52 @@ import (
 // summaryOf is a Service with this annotation and these endpoints in short.
 func summaryOf(name, annotation, endpoints string, nodes map[string]topology.Labels) ServiceSummary {
 	service := wiretest.ServiceOf("shop/"+name, annotation)
-	return OfService(service, []discoveryv1.EndpointSlice{slice(endpoints)}, nodes).Summary(nodes)
+	view := OfService(service, []discoveryv1.EndpointSlice{slice(endpoints)}, nodes)
+	view.Judge(&Diagnosis{})
+	return view.Summary()
 }
 
 func TestSummary(t *testing.T) {
 	nodes := map[string]topology.Labels{
-		"a1": {"zone": "a", "region": "r"}, "b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"},
-		"bare": {},
+		"a1": {"zone": "a", "region": "r", v1.LabelEdgeNode: "true"},
+		"b1": {"zone": "b", "region": "r", v1.LabelEdgeNode: "true"},
+		"c1": {"zone": "c", "region": "s", v1.LabelEdgeNode: "true"}, "bare": {},
 	}
 	var summaries []ServiceSummary
 	for _, test := range []struct {
 		annotation, endpoints string
 		state                 ServiceState
-		sites, without        int
-		lacking               string
+		cells                 string
 	}{
-		{`["zone"]`, "p@a1 q@b1 r@c1", ServiceClosed, 3, 0, "[]"},
-		{`["zone"]`, "p@a1 q!@b1", ServiceLacking, 3, 2, "[map[zone:b] map[zone:c]]"},
-		{`["zone","region"]`, "p@a1", ServiceLacking, 3, 1, "[map[region:s zone:c]]"},
-		{`["zone"]`, "p@a1 q@b1 r@c1 x@bare", ServiceHidden, 3, 0, "[]"},
-		{`zone`, "p@a1", ServiceInvalid, 0, 0, "[]"},
-		{"", "p@a1", ServiceOpen, 0, 0, "[]"},
-		{"", "p!@a1", ServiceEmpty, 0, 0, "[]"},
+		{`["zone"]`, "p@a1 q@b1 r@c1", ServiceClosed, "a own, b own, c own"},
+		{`["zone"]`, "p@a1 q!@b1", ServiceLacking, "a own, b none, c none"},
+		{`["zone","region"]`, "p@a1", ServiceLacking, "a own, b fallback, c none"},
+		{`["zone"]`, "p@a1 q@b1 r@c1 x@bare", ServiceHidden, "a own, b own, c own"},
+		{`["zone"]`, "", ServiceEmpty, "a empty, b empty, c empty"},
+		{`zone`, "p@a1", ServiceInvalid, ""},
+		{"", "p@a1", ServiceOpen, ""},
+		{"", "p!@a1", ServiceEmpty, ""},
 	} {
 		s := summaryOf("s", test.annotation, test.endpoints, nodes)
-		if s.State != test.state || s.Sites != test.sites || s.Without != test.without ||
-			fmt.Sprint(s.lacking) != test.lacking {
+		var cells []string
+		for _, site := range s.sites {
+			cells = append(cells, site.labels["zone"]+" "+site.cell.Word().Word)
+		}
+		if s.State != test.state || strings.Join(cells, ", ") != test.cells {
 			t.Errorf("%s %s: got %+v", test.annotation, test.endpoints, s)
 		}
-		if healthy := s.State != ServiceLacking && s.State != ServiceInvalid; s.Healthy != healthy {
-			t.Errorf("%s %s: healthy is %t", test.annotation, test.endpoints, s.Healthy)
+		if well := s.State != ServiceLacking && s.State != ServiceInvalid; s.Healthy != well || (s.Severity == OK) != well {
+			t.Errorf("%s %s: healthy is %t, %s", test.annotation, test.endpoints, s.Healthy, s.Severity)
 		}
 		summaries = append(summaries, s)
 	}
-	if CompareServices(summaries[0], summaries[1]) <= 0 || CompareServices(summaries[4], summaries[1]) >= 0 {
+	if CompareServices(summaries[0], summaries[1]) <= 0 || CompareServices(summaries[5], summaries[0]) >= 0 {
 		t.Error("a Service that is well comes before one that is not")
 	}
 }
 
-// tellMap is a map in one line per site: "site(nodes) state problems: problem".
-func tellMap(m SiteMap) string {
+// tellSites is a matrix in one line per site: "site(nodes) state problems: problem".
+func tellSites(m Matrix) string {
 	var lines []string
 	for _, u := range m.Sites {
 		lines = append(lines, fmt.Sprintf("%s(%d) %s %d: %s", u.Name, u.Nodes, u.State, u.Problems, u.Problem))
@@ -62,7 +68,7 @@ func tellMap(m SiteMap) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestSiteMap(t *testing.T) {
+func TestMatrixSites(t *testing.T) {
 	nodes := map[string]topology.Labels{
 		"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}, "c1": {"zone": "c"}, "d1": {"zone": "d"},
 		"bare": {},
@@ -111,8 +117,8 @@ func TestSiteMap(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := MapSites("zone", nodes, test.grids, test.services, nil)
-			if got, want := tellMap(m), strings.Join(test.want, "\n"); got != want {
+			m := MatrixOf("zone", nodes, test.grids, test.services, nil)
+			if got, want := tellSites(m), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 			if m.NodesWithoutSite != 1 {
@@ -121,8 +127,8 @@ func TestSiteMap(t *testing.T) {
 		})
 	}
 	// Of nodes that may not be read nothing is said.
-	m := MapSites("zone", nil, []Grid{grid("one", Site{Name: "a", Phase: v1.SiteReady})}, nil, nil)
-	if got := tellMap(m); got != "a(0) Ready 0: " || m.NodesWithoutSite != 0 {
+	m := MatrixOf("zone", nil, []Grid{grid("one", Site{Name: "a", Phase: v1.SiteReady})}, nil, nil)
+	if got := tellSites(m); got != "a(0) Ready 0: " || m.NodesWithoutSite != 0 {
 		t.Errorf("got %s", got)
 	}
 }
@@ -139,27 +145,6 @@ func TestKeys(t *testing.T) {
 	}
 	if got := fmt.Sprint(Keys(nodes, grids, services)); got != "[{site 1 2} {rack 0 1} {zone 1 0}]" {
 		t.Errorf("got %s", got)
-	}
-}
-
-// TestSeenBy: what some nodes see is what the view of the Service says of them.
-func TestSeenBy(t *testing.T) {
-	nodes := map[string]topology.Labels{
-		"a1": {"zone": "a", "rack": "1"}, "a2": {"zone": "a", "rack": "2"}, "b1": {"zone": "b", "rack": "1"},
-	}
-	service := wiretest.ServiceOf("s", `["rack","zone"]`)
-	endpointSlices := []discoveryv1.EndpointSlice{slice("p@a2 q@b1")}
-	var got []string
-	for _, u := range Group(KeysOf(service), nodes).SeenBy([]string{"a1", "a2", "unknown"}, service, endpointSlices) {
-		got = append(got, fmt.Sprintf("%s(%s) %s %d", u.Name, strings.Join(u.Nodes, " "), u.Key, u.Ready))
-	}
-	want := "rack=1,zone=a(a1) rack 1; rack=2,zone=a(a2) rack 1"
-	if strings.Join(got, "; ") != want {
-		t.Errorf("got %s, want %s", strings.Join(got, "; "), want)
-	}
-	service.Annotations["topologyKeys"] = "rack"
-	if seen := Group(KeysOf(service), nodes).SeenBy([]string{"a1"}, service, endpointSlices); len(seen) != 0 {
-		t.Errorf("got %+v of an annotation that does not parse", seen)
 	}
 }
 

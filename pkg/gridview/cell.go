@@ -1,0 +1,79 @@
+package gridview
+
+// Cell is the verdict of the nodes of a site on a Service, or the state of a grid there. Those on Services are in the
+// order of what needs attention, the worst last.
+type Cell byte
+
+// The cells.
+const (
+	// CellNothing: the site has no node, or the Service is for others.
+	CellNothing Cell = iota
+	CellOwn
+	CellFallback
+	// CellEmpty: nobody reaches an endpoint, anywhere.
+	CellEmpty
+	// CellOpen: the Service is not meant to stay in the site.
+	CellOpen
+	// CellUnknown: what the nodes reach would be well, but whether they keep the Service to the site cannot be seen.
+	CellUnknown
+	CellTerminating
+	// CellNoneOfNode is CellNone of a Service whose sites are single nodes.
+	CellNoneOfNode
+	// CellLeaves: the Service is meant to stay in the site, and nothing keeps it there.
+	CellLeaves
+	CellNone
+	CellReady
+	CellReadyOlder
+	CellChanging
+	CellUnreachable
+	CellFailed
+)
+
+// Word is how a cell is told.
+type Word struct {
+	Word     string   `json:"word"`
+	Severity Severity `json:"severity"`
+	// Means is the word in a sentence.
+	Means string `json:"means"`
+}
+
+// words are those of all cells.
+var words = [...]Word{
+	CellNothing:  {"-", OK, "none of the Service's sites, or no node"},
+	CellOwn:      {string(ReachOwn), OK, "the Service stays in the site, which has a ready endpoint"},
+	CellFallback: {string(ReachFallback), OK, "a later topology key allows the endpoints that are reached"},
+	CellEmpty:    {string(ReachEmpty), OK, "no endpoint is ready anywhere"},
+	CellOpen:     {"open", OK, "every endpoint is reached, and the Service is not meant to stay in the site"},
+	CellUnknown: {"unknown", Unverified, "the API server cannot tell whether the nodes keep the Service to the " +
+		"site"},
+	CellTerminating: {string(ReachTerminating), Warning, "only endpoints that are ending are left"},
+	CellNoneOfNode:  {string(ReachNone), Warning, "a node has no endpoint of its own, and others have one"},
+	CellLeaves:      {"open", Failure, "a node does not keep the Service to its site"},
+	CellNone:        {string(ReachNone), Failure, "connections find no endpoint, and other sites have one"},
+	CellReady:       {"Ready", OK, "the workload is ready"},
+	CellReadyOlder:  {"Ready, older revision", OK, "the workload is ready, and the rollout has not come to the site"},
+	CellChanging:    {"Changing", OK, "the workload is on its way, or waits for someone"},
+	CellUnreachable: {"Unreachable", Warning, "the control plane has lost contact with all nodes of the site"},
+	CellFailed:      {"Failed", Failure, "the workload is missing, has failed or makes no progress"},
+}
+
+// Word is that of the cell.
+func (c Cell) Word() Word { return words[c] }
+
+// letter is the cell in a row of a Matrix.
+func (c Cell) letter() byte { return 'a' + byte(c) }
+
+// cellOf is the state of a grid in a site.
+func cellOf(s *Site) Cell {
+	switch state := s.MapState(); {
+	case state == MapReady && s.Revision != "":
+		return CellReadyOlder
+	case state == MapReady:
+		return CellReady
+	case state == MapUnreachable:
+		return CellUnreachable
+	case state == MapFailed:
+		return CellFailed
+	}
+	return CellChanging
+}

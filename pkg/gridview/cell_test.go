@@ -1,0 +1,145 @@
+package gridview
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// edgeIn are the labels of an edge node in a zone.
+func edgeIn(zone string) topology.Labels {
+	return topology.Labels{"zone": zone, v1.LabelEdgeNode: v1.EdgeNodePods}
+}
+
+// tellCells is the row of each site, in words.
+func tellCells(m Matrix) string {
+	var rows []string
+	for i := range m.Sites {
+		site := &m.Sites[i]
+		words := []string{site.Name}
+		for _, cell := range site.Grids + site.Services {
+			word := m.Words[cell-'a']
+			words = append(words, map[bool]string{true: "!"}[word.Severity == Failure]+word.Word)
+		}
+		rows = append(rows, strings.Join(words, " "))
+	}
+	return strings.Join(rows, "\n")
+}
+
+// TestCells: a cell is the worst of what the nodes of a site keep and reach, and a cell is a failure where the view of
+// the Service names one.
+func TestCells(t *testing.T) {
+	nodes := map[string]topology.Labels{
+		"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b"), "c1": edgeIn("c"), "d1": edgeIn("d"),
+		"cloud": {"zone": "cloud"}, "d2": {"zone": "d"}, "none": {v1.LabelEdgeNode: v1.EdgeNodePods},
+	}
+	diagnosis := &Diagnosis{Nodes: nodes, Findings: []Finding{
+		{Severity: Failure, Check: CheckKubeProxy, Node: "b1", Object: Object{Kind: "Node", Name: "b1"}, Message: "past"},
+		{Severity: Unverified, Check: CheckKubeProxy, Node: "c1"},
+		halfInSite("d2", "zone", "d"),
+	}}
+	var services []ServiceSummary
+	for _, s := range []struct{ name, annotation, endpoints string }{
+		{"strict", `["zone"]`, "p@a1 q@b1 r@c1 s@d1"}, {"lacks", `["zone"]`, "p@c1"},
+		{"any", `["zone","*"]`, "p@a1"}, {"open", "", "p@a1"}, {"wrong", "zone", "p@a1"},
+		{"empty", `["zone"]`, ""}, {"other", `["rack"]`, "p@a1"},
+	} {
+		view := OfService(wiretest.ServiceOf("shop/"+s.name, s.annotation), []discoveryv1.EndpointSlice{
+			slice(s.endpoints)}, nodes)
+		view.Judge(diagnosis)
+		services = append(services, view.Summary())
+	}
+	grids := []Grid{{Key: "zone", Sites: []Site{{Name: "a", Phase: v1.SiteReady}, {Name: "b", Phase: v1.SiteFailed},
+		{Name: "c", Phase: v1.SiteReady, Revision: "old"}}}, {Key: "rack", Sites: []Site{{Name: "a"}}}}
+	m := MatrixOf("zone", nodes, grids, services, diagnosis)
+	const want = `a Ready - own !none own open !none empty -
+b !Failed - !open !none !open open !none !open -
+c Ready, older revision - unknown unknown unknown open !none unknown -
+d - - !open !none !open open !none !open -
+cloud - - open open open open open open -`
+	if got := tellCells(m); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if m.NodesWithoutSite != 1 || fmt.Sprint(m.InNoSite) != "[none]" || m.Sites[4].Severity != OK {
+		t.Errorf("got %+v", m)
+	}
+}
+
+// TestLocal: of a Service with internalTrafficPolicy Local each node has its own verdict, and the site that of its
+// worst node.
+func TestLocal(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("shop/s", `["zone"]`)
+	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
+	view.Judge(&Diagnosis{Nodes: nodes})
+	if fmt.Sprint(view.Without) != "[a]" || view.Closed || view.Healthy() || fmt.Sprint(view.Verdict.Fails) != "[a2]" {
+		t.Errorf("without %q, closed %t, verdict %+v", view.Without, view.Closed, view.Verdict)
+	}
+	var got []string
+	for _, n := range append(view.At("zone", "a"), view.At("zone", "b")...) {
+		got = append(got, n.Node+" "+n.Verdict.Word+" "+n.Keeps+" "+n.Reaches)
+	}
+	if want := "a1 own yes IPv4: own, a2 none yes IPv4: none, b1 own yes IPv4: own"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+	}
+	if action := view.Findings[0].Action; !strings.Contains(action, `{"internalTrafficPolicy":"Cluster"}`) {
+		t.Errorf("the action is %s", action)
+	}
+	service.Spec.InternalTrafficPolicy, service.Spec.IPFamilies = nil, []corev1.IPFamily{"IPv4", "IPv6"}
+	view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
+	if view.Judge(&Diagnosis{Nodes: nodes}); view.Sites[0].Verdict.Word != "own" {
+		t.Errorf("with a family of which there is no endpoint: %+v", view.Sites[0])
+	}
+	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	// A node that the fallback would serve has to have its own all the same.
+	service.Annotations["topologyKeys"] = `["zone","*"]`
+	if view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes); view.Healthy() {
+		t.Error("a node without an endpoint of its own is well with a fallback")
+	}
+}
+
+// TestMatrixLarge measures the matrix of 600 sites and 200 Services, of which a few are not well: its size, its time,
+// and that these come first.
+func TestMatrixLarge(t *testing.T) {
+	const sites, of = 600, 200
+	nodes := map[string]topology.Labels{}
+	var all strings.Builder
+	for i := range sites {
+		nodes[fmt.Sprintf("n%03d", i)] = edgeIn(fmt.Sprintf("site-%03d", i))
+		fmt.Fprintf(&all, "p%d@n%03d ", i, i)
+	}
+	services := make([]ServiceSummary, 0, of)
+	for i := range of {
+		endpoints := all.String()
+		if i >= of-3 {
+			endpoints = strings.Replace(endpoints, "p42@n042 ", "", 1)
+		}
+		services = append(services, summaryOf(fmt.Sprintf("s%03d", i), `["zone"]`, endpoints, nodes))
+	}
+	begin := time.Now()
+	m := MatrixOf("zone", nodes, nil, services, &Diagnosis{Nodes: nodes})
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
+	t.Logf("%d bytes in %s", len(data), took.Round(time.Millisecond))
+	if first := m.Sites[0]; len(m.Sites) != sites || first.Name != "site-042" || first.Problems != 3 ||
+		strings.Count(first.Services, string(CellNone.letter())) != 3 || m.Sites[1].Severity != OK {
+		t.Errorf("%d sites, the first is %+v", len(m.Sites), first)
+	}
+	if len(data) > 300<<10 || took > 5*time.Second {
+		t.Errorf("%d bytes in %s", len(data), took)
+	}
+}

@@ -1,0 +1,292 @@
+package gridview
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// MapState is in one word how a site is, over all grids and Services of one label key.
+type MapState string
+
+// The states of a site, the worst first.
+const (
+	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local Service
+	// has no ready endpoint in the site.
+	MapFailed MapState = "Failed"
+	// MapUnreachable says that the control plane has lost contact with all nodes of the site. What else is wrong there
+	// follows from that.
+	MapUnreachable MapState = "Unreachable"
+	// MapChanging says that a workload of a grid is on its way, or waits for someone.
+	MapChanging MapState = "Changing"
+	// MapReady says that everything that is meant for the site is ready.
+	MapReady MapState = "Ready"
+	// MapUnused says that no grid and no site-local Service is meant for the site.
+	MapUnused MapState = "Unused"
+)
+
+var mapStates = []MapState{MapFailed, MapUnreachable, MapChanging, MapReady, MapUnused}
+
+// Matrix is the sites of a cluster over one label key, with what each of some grids and Services is there.
+type Matrix struct {
+	Key string `json:"key"`
+	// Words are those of the cells: the letter "a" is the first.
+	Words []Word `json:"words"`
+	// Sites are those that need attention first, then by name.
+	Sites []MatrixSite `json:"sites"`
+	// NodesWithoutSite is how many nodes do not have the label, and InNoSite are those among them that are edge nodes.
+	NodesWithoutSite int      `json:"nodesWithoutSite"`
+	InNoSite         []string `json:"inNoSite,omitempty"`
+}
+
+// MatrixSite is a site of a Matrix.
+type MatrixSite struct {
+	Name  string   `json:"name"`
+	Nodes int      `json:"nodes"`
+	State MapState `json:"state"`
+	// Severity is the worst of the state, and of the cells.
+	Severity Severity `json:"severity"`
+	// Problems is how many workloads, Services and nodes are not well in the site, Problem what is wrong with the first.
+	Problems int    `json:"problems,omitempty"`
+	Problem  string `json:"problem,omitempty"`
+	// Grids and Services have a letter for the cell of each grid and Service, in their order.
+	Grids    string `json:"grids"`
+	Services string `json:"services"`
+
+	// edge is that a node of the site shows Services as its wrapper does; without any edge node all may.
+	edge            bool
+	worst           Cell
+	grids, services []byte
+}
+
+// MatrixOf makes the matrix of a label key, of what is known of the nodes, grids and Services, and of what was found of
+// the nodes. Nodes are nil if they could not be read; then the sites are those of the grids.
+func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
+	diagnosis *Diagnosis) Matrix {
+	m := matrixMaker{key: key, sites: map[string]*MatrixSite{}, columns: [2]int{len(grids), len(services)}}
+	result := Matrix{Key: key, Words: words[:], Sites: []MatrixSite{}}
+	keeping := diagnosis.Keeping(nodes)
+	for name, labels := range nodes {
+		_, edge := keeping[name]
+		if value := labels[key]; value != "" {
+			site := m.site(value)
+			site.Nodes++
+			site.edge = site.edge || edge || len(keeping) == 0
+			continue
+		}
+		if result.NodesWithoutSite++; edge {
+			result.InNoSite = append(result.InNoSite, name)
+		}
+	}
+	slices.Sort(result.InNoSite)
+	for _, f := range diagnosis.Of([]string{key}) {
+		if site := nodes[f.Node][key]; site != "" && f.Severity == Failure {
+			m.site(site).note(MapFailed, f.Object.String()+": "+f.Message)
+		}
+	}
+	for i := range grids {
+		if grids[i].Key == key {
+			m.addGrid(i, &grids[i])
+		}
+	}
+	for i := range services {
+		m.addService(i, &services[i])
+	}
+	for _, site := range m.sites {
+		if m.everywhere && site.Nodes > 0 {
+			site.note(MapReady, "")
+		}
+		result.Sites = append(result.Sites, site.done())
+	}
+	slices.SortFunc(result.Sites, func(a, b MatrixSite) int {
+		return cmp.Or(CompareAttention(a.Severity, b.Severity), CompareStates(a.State, b.State),
+			cmp.Compare(a.Name, b.Name))
+	})
+	return result
+}
+
+// attention are the severities in the order of who needs it.
+var attention = []Severity{Failure, Warning, Unverified, OK}
+
+// CompareAttention orders severities by who needs attention first.
+func CompareAttention(a, b Severity) int {
+	return cmp.Compare(slices.Index(attention, a), slices.Index(attention, b))
+}
+
+// OfService is the word of the cell of a Service, by its position among them.
+func (s *MatrixSite) OfService(i int) Word { return words[s.Services[i]-CellNothing.letter()] }
+
+func (s *MatrixSite) done() MatrixSite {
+	of := map[MapState]Severity{MapFailed: Failure, MapUnreachable: Warning}
+	s.Severity = cmp.Or(of[s.State], OK)
+	if cell := s.worst.Word().Severity; CompareAttention(cell, s.Severity) < 0 {
+		s.Severity = cell
+	}
+	s.Grids, s.Services = string(s.grids), string(s.services)
+	return *s
+}
+
+// CompareStates orders states, the worst first.
+func CompareStates(a, b MapState) int {
+	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
+}
+
+// Worse is the worse of two states.
+func Worse(a, b MapState) MapState {
+	if CompareStates(b, a) < 0 {
+		return b
+	}
+	return a
+}
+
+// matrixMaker gathers what is the matter in the sites of a key.
+type matrixMaker struct {
+	key   string
+	sites map[string]*MatrixSite
+	// columns are how many grids and Services there are.
+	columns [2]int
+	// everywhere is set if something is meant for all sites that have nodes.
+	everywhere bool
+}
+
+func (m *matrixMaker) site(name string) *MatrixSite {
+	if m.sites[name] == nil {
+		none := []byte{CellNothing.letter()}
+		m.sites[name] = &MatrixSite{Name: name, State: MapUnused, grids: bytes.Repeat(none, m.columns[0]),
+			services: bytes.Repeat(none, m.columns[1])}
+	}
+	return m.sites[name]
+}
+
+// note notes a state of something in a site. The worst state counts, but in a site that cannot be reached nothing else
+// is known for sure.
+func (s *MatrixSite) note(state MapState, problem string) {
+	if s.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, s.State) < 0) {
+		s.State, s.Problem = state, problem
+	}
+	if problem != "" {
+		s.Problems++
+	}
+}
+
+func (m *matrixMaker) addGrid(column int, g *Grid) {
+	// The status of a large grid leaves out the sites that are ready.
+	if g.UnlistedReady > 0 {
+		m.everywhere = true
+		for _, site := range m.sites {
+			if site.Nodes > 0 {
+				site.grids[column] = CellReady.letter()
+			}
+		}
+	}
+	for i := range g.Sites {
+		of := &g.Sites[i]
+		state, problem := of.MapState(), ""
+		if state != MapReady {
+			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, of.State())
+		}
+		site := m.site(of.Name)
+		site.note(state, problem)
+		site.grids[column] = cellOf(of).letter()
+	}
+}
+
+// MapState is what the phase of a site in one grid contributes to its state.
+func (u *Site) MapState() MapState {
+	switch u.Phase {
+	case v1.SiteReady:
+		return MapReady
+	case v1.SiteFailed, v1.SiteStalled, Missing:
+		return MapFailed
+	case v1.SiteUnreachable:
+		return MapUnreachable
+	case v1.SiteProgressing, v1.SiteRetained, v1.SiteHeld, v1.SiteRemoving, Unknown:
+		return MapChanging
+	default:
+		return MapChanging
+	}
+}
+
+func (m *matrixMaker) addService(column int, s *ServiceSummary) {
+	if !s.TopologyKeys.Governed() {
+		every := map[ServiceState]Cell{ServiceInvalid: CellNone, ServiceEmpty: CellEmpty, ServiceOpen: CellOpen}
+		for _, site := range m.sites {
+			switch {
+			case site.Nodes == 0:
+			case site.edge:
+				m.put(site, column, s, every[s.State])
+			default:
+				m.put(site, column, s, CellOpen)
+			}
+		}
+		return
+	}
+	m.everywhere = m.everywhere || slices.Contains(s.TopologyKeys, m.key)
+	for _, of := range s.sites {
+		if site := of.labels[m.key]; site != "" && slices.Contains(s.TopologyKeys, m.key) {
+			m.put(m.site(site), column, s, of.cell)
+		}
+	}
+}
+
+// put notes the cell of a Service in a site. That a node leaves its site is a finding about the node.
+func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell Cell) {
+	if before := Cell(site.services[column] - CellNothing.letter()); cell <= before {
+		return
+	}
+	site.services[column], site.worst = cell.letter(), max(site.worst, cell)
+	if cell == CellNone {
+		site.note(MapFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
+	}
+}
+
+// KeyUse is a label key that can be the key of a map.
+type KeyUse struct {
+	Key string `json:"key"`
+	// Grids and Services are how many have the key as theirs.
+	Grids    int `json:"grids"`
+	Services int `json:"services"`
+}
+
+// Keys are the label keys that grids and site-local Services are spread over, those with the most first. If there are
+// none, they are the keys that divide the nodes, as DivideNodes says; of these at most a few.
+func Keys(nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) []KeyUse {
+	const most = 5
+	uses := map[string]*KeyUse{}
+	use := func(key string) *KeyUse {
+		if uses[key] == nil {
+			uses[key] = &KeyUse{Key: key}
+		}
+		return uses[key]
+	}
+	for i := range grids {
+		use(grids[i].Key).Grids++
+	}
+	for i := range services {
+		for _, key := range services[i].TopologyKeys {
+			if key != topology.Any && key != "" {
+				use(key).Services++
+			}
+		}
+	}
+	keys := make([]KeyUse, 0, len(uses))
+	for _, u := range uses {
+		keys = append(keys, *u)
+	}
+	slices.SortFunc(keys, func(a, b KeyUse) int {
+		return cmp.Or(cmp.Compare(b.Grids+b.Services, a.Grids+a.Services), strings.Compare(a.Key, b.Key))
+	})
+	if len(keys) > 0 {
+		return keys
+	}
+	divide, _ := DivideNodes(nodes)
+	for _, key := range divide[:min(most, len(divide))] {
+		keys = append(keys, KeyUse{Key: key})
+	}
+	return keys
+}

@@ -11,5 +11,6 @@
 // cache, takes nobody for proven who is not. A gate is the end of a wave. It passes once, when every site of the wave
 // that is not excused is proven; one predicate says who is excused.
 //
-// Package judge has the rule a second time, for the tests: it looks at what happens to sites whose truth it knows.
+// judge_test.go has the rule a second time, in terms of what happens to sites whose truth it knows. It shares no code
+// with the plan.
 package rollout

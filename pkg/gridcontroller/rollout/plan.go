@@ -122,8 +122,9 @@ type planner struct {
 	// soaks is when the last of the sites that soak has done so; zero if none do.
 	soaks time.Time
 	// outage: so many sites are silent that no other one begins. still: none begins, for failures after completion.
-	outage, still bool
-	silentSites   int
+	// resuming: somebody has just resumed it, which is to be written first.
+	outage, still, resuming bool
+	silentSites             int
 	// within: no more sites have failed than may.
 	within bool
 }

@@ -18,6 +18,8 @@ const (
 	// podsAgain is when pods are asked again that were not ready, although their controller says so, and Jobs of
 	// checks.
 	podsAgain = 10 * time.Second
+	// mostAway is for how long a site that has no nodes any more stays in the list.
+	mostAway = 5 * time.Minute
 	// checkReport is how long the Job of a check may take to report after its deadline.
 	checkReport = 30 * time.Second
 )
@@ -32,7 +34,10 @@ func (p *planner) list() {
 	for name, of := range p.listed {
 		if !exist[name] {
 			p.stopClocks(of, true)
-			p.absent[name] = of
+			if until := of.SilentTime.Add(mostAway); p.Now.Before(until) {
+				p.absent[name] = of
+				p.again(until)
+			}
 			delete(p.listed, name)
 		}
 	}

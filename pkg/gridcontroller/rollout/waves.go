@@ -2,12 +2,14 @@ package rollout
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -89,7 +91,8 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 		}
 		p.status.Phase = v1.RolloutProgressing
 	}
-	p.status.Message = ""
+	p.status.Message, p.resuming = "", true
+	p.again(p.Now)
 	p.goOn()
 	return unseen
 }
@@ -127,7 +130,7 @@ func (p *planner) advance() {
 
 // start gives the revision to as many sites of a wave as may be unproven, in the order of their names.
 func (p *planner) start(wave int) {
-	if p.still || p.outage {
+	if p.still || p.outage || p.resuming {
 		return
 	}
 	places, silent := p.limit(wave), p.maxSilent(wave)
@@ -217,6 +220,11 @@ func (p *planner) finish(wave int) bool {
 			}
 			// A wave that should have sites and has none may be a typing error.
 			why = "the wave's sites select none"
+		}
+		if len(p.absent) > 0 { // it may be that of such a site
+			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have no node any more: "+
+				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
+			return false
 		}
 		return p.hasApproval(wave, "unproven", why)
 	}

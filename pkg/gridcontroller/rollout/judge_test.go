@@ -1,0 +1,721 @@
+package rollout_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+)
+
+var (
+	judgeWorlds = flag.Int("rollout.worlds", 120, "worlds of TestJudge, of 400 steps each; a long run has 5000")
+	judgeSeed   = flag.Uint64("rollout.seed", 1, "seed of the first of them")
+)
+
+const (
+	// noticed is how long the control plane takes to notice that a node is silent.
+	noticed  = 40 * time.Second
+	deadline = 5 * time.Minute
+	soakTime = 2 * time.Minute
+)
+
+// fate is what a revision does to a site: the truth, which the plan does not know.
+type fate int
+
+const (
+	works   fate = iota
+	dead         // its pods are never ready
+	crashes      // its containers restart every 70 seconds
+	denied       // the API server refuses the workload
+	cutsOff      // the site falls silent when they start
+	fates
+)
+
+// place is a site, with what is so there.
+type place struct {
+	name       string
+	wave       int
+	away       bool // its label is away
+	exists     bool
+	uid        int
+	revision   string
+	held, idle bool
+	fate       map[string]fate
+	// silentAt is since when it is silent. runs is the revision of its pod, which was made at podAt, is ready since
+	// readyAt, and has had restarts. seen: its kubelet has seen it.
+	silentAt, podAt, readyAt time.Time
+	runs                     string
+	pod, restarts            int
+	// brokenAt is since when the controller has found that the workload does not work.
+	brokenAt time.Time
+	// proof has the workload, by UID, on which a revision ran ready for the soak; ran the one on which it was ready.
+	proof, ran map[string]int
+	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes places.
+	begunAt  time.Time
+	loose    bool
+	accepted bool
+	// stale is what a cache shows of its revision, until.
+	stale      string
+	staleUntil time.Time
+	api        corev1.Pod
+}
+
+func (p *place) heard() bool { return p.silentAt.IsZero() }
+
+// world is a fleet with a truth, and people.
+type world struct {
+	*rand.Rand
+	now      time.Time
+	places   []*place
+	in       rollout.Input
+	count    int
+	friendly bool
+	// attempt is the startTime; over are the waves that the judge has seen pass in it, approved those that a person let
+	// pass. resumed is set if a person decided something else in it.
+	attempt        string
+	over, approved map[int]bool
+	maxFailures    int
+	log            []string
+	asked          bool
+}
+
+type verdict string
+
+func (w *world) blame(format string, args ...any) { panic(verdict(fmt.Sprintf(format, args...))) }
+
+func (w *world) note(format string, args ...any) {
+	w.log = append(w.log, w.now.Format("15:04:05 ")+fmt.Sprintf(format, args...))
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+		over: map[int]bool{}, approved: map[int]bool{},
+	}
+	w.friendly = w.IntN(3) == 0
+	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
+	if w.IntN(2) == 0 {
+		spec.OnFailure = v1.OnFailureRollback
+	}
+	if w.maxFailures = w.IntN(3); w.maxFailures > 0 {
+		most := intstr.FromInt(w.maxFailures)
+		spec.MaxFailures = &most
+	}
+	for i := range 1 + w.IntN(3) {
+		wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Sites: &v1.SiteSelector{Names: []string{"x"}}}
+		if w.IntN(2) == 0 {
+			most := intstr.FromInt(1 + w.IntN(3))
+			wave.MaxUnavailable = &most
+		}
+		if w.IntN(3) > 0 {
+			wave.Soak = &metav1.Duration{Duration: soakTime}
+		}
+		if !w.friendly && w.IntN(4) == 0 {
+			wave.Approval = v1.ApprovalManual
+		}
+		spec.Waves = append(spec.Waves, wave)
+	}
+	w.in = rollout.Input{Rollout: spec, Deadline: deadline, Revision: "r0"}
+	for i := range len(spec.Waves) + 1 + w.IntN(12) {
+		wave := i // every wave has a site
+		if i > len(spec.Waves) {
+			wave = w.IntN(len(spec.Waves) + 1)
+		}
+		w.join(wave)
+	}
+	return w
+}
+
+func (w *world) join(wave int) {
+	w.places = append(w.places, &place{
+		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
+		ran: map[string]int{},
+	})
+}
+
+func (w *world) unique() int { w.count++; return w.count }
+
+// revise changes the template.
+func (w *world) revise() {
+	w.in.Revision = fmt.Sprint("r", w.unique())
+	kind, share := fate(w.IntN(int(fates))), 1+w.IntN(4)
+	for _, p := range w.places {
+		if p.loose = false; !w.friendly && w.IntN(share) == 0 {
+			p.fate[w.in.Revision] = kind
+		}
+	}
+	w.note("the spec is %s, fate %d", w.in.Revision, kind)
+}
+
+// live lets a second pass at a site.
+func (w *world) live(p *place) {
+	if p.exists && p.heard() && (p.runs != p.revision || p.pod == 0) && !p.idle && w.IntN(4) == 0 {
+		p.runs, p.pod, p.podAt, p.readyAt, p.restarts = p.revision, w.unique(), w.now, time.Time{}, 0
+	}
+	if p.pod == 0 || !p.exists || p.idle {
+		p.pod, p.readyAt = 0, time.Time{}
+		p.report()
+		return
+	}
+	age, ready := w.now.Sub(p.podAt), true
+	switch p.fate[p.runs] {
+	case dead:
+		ready = false
+	case crashes:
+		if n := int(age / (70 * time.Second)); n > p.restarts {
+			p.restarts, p.readyAt = n, time.Time{}
+		}
+	case cutsOff:
+		if p.heard() {
+			p.silentAt = w.now
+			w.note("%s is cut off", p.name)
+		}
+	default:
+	}
+	ready = ready && age >= 8*time.Second
+	switch {
+	case !ready:
+		p.readyAt = time.Time{}
+	case p.readyAt.IsZero():
+		p.readyAt = w.now
+	}
+	if ready && p.runs == p.revision {
+		p.ran[p.runs] = p.uid
+		if w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
+			p.proof[p.runs] = p.uid
+		}
+	}
+	p.report()
+}
+
+func (w *world) soak(p *place) time.Duration {
+	if p.wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[p.wave].Soak != nil {
+		return soakTime
+	}
+	return 0
+}
+
+// report is what the kubelet tells of the pod, whose node's clock is wrong by hours.
+func (p *place) report() {
+	if !p.heard() {
+		return
+	}
+	p.api = corev1.Pod{}
+	if p.pod == 0 {
+		return
+	}
+	wrong := metav1.NewTime(p.podAt.Add(5 * time.Hour))
+	p.api.UID, p.api.CreationTimestamp = types.UID(fmt.Sprint(p.pod)), metav1.NewTime(p.podAt)
+	p.api.Labels = map[string]string{"revision": p.runs}
+	p.api.Spec.NodeName, p.api.Status.StartTime = p.name, &wrong
+	p.api.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts), //nolint:gosec // a few
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: wrong}},
+	}}
+	if !p.readyAt.IsZero() {
+		p.api.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+}
+
+// silent reports whether the control plane knows that a site is silent.
+func (w *world) silent(p *place) bool { return !p.heard() && w.now.Sub(p.silentAt) >= noticed }
+
+// look is what the controller reads of a site.
+func (w *world) look(p *place) rollout.Site {
+	s := rollout.Site{
+		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
+		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists,
+	}
+	if w.now.Before(p.staleUntil) {
+		s.Revision = p.stale
+	}
+	if w.silent(p) {
+		s.Silent, s.SilentSince = true, p.silentAt.Add(noticed)
+	}
+	ready := len(p.api.Status.Conditions) > 0 && p.api.Labels["revision"] == p.revision
+	s.Ready = p.exists && !s.Silent && s.Revision == p.revision && (ready || p.idle)
+	trouble := p.exists && !p.idle && p.heard() && !ready
+	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
+		!p.begunAt.IsZero()
+	switch {
+	case !trouble && !refused || !p.heard():
+		p.brokenAt = time.Time{}
+	case p.brokenAt.IsZero():
+		p.brokenAt = w.now
+	case w.now.Sub(p.brokenAt) < deadline:
+	case refused:
+		s.Broken, s.Tried = "refused", w.in.Revision
+	default:
+		s.Broken, s.Tried = "no progress", p.revision
+	}
+	return s
+}
+
+// share is a number of sites, or a part of them, rounded down.
+func share(value *intstr.IntOrString, percent, of int) int {
+	if value == nil {
+		return percent * of / 100
+	}
+	if value.Type == intstr.Int {
+		return value.IntValue()
+	}
+	var n int
+	if _, err := fmt.Sscanf(value.StrVal, "%d%%", &n); err != nil {
+		return 0
+	}
+	return n * of / 100
+}
+
+func (w *world) sitesOf(wave int) (all []*place) {
+	for _, p := range w.places {
+		if p.wave == wave && !p.away {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// most are how many sites of a wave may be unproven, and how many silent.
+func (w *world) most(wave int) (unproven, silent int) {
+	of := v1.Wave{}
+	if wave < len(w.in.Rollout.Waves) {
+		of = w.in.Rollout.Waves[wave]
+	}
+	sites := len(w.sitesOf(wave))
+	return max(1, share(of.MaxUnavailable, 25, sites)), max(1, share(of.MaxSilent, 10, sites))
+}
+
+// failed are the sites that the status calls failed.
+func (w *world) failed() map[string]bool {
+	all := map[string]bool{}
+	if w.in.Status != nil && w.in.Update == w.in.Revision {
+		for _, of := range w.in.Status.Sites {
+			if p := w.find(of.Name); of.State == v1.RolloutSiteFailed && p != nil && !p.held && !p.idle && !p.away && !p.accepted {
+				all[of.Name] = true
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) find(name string) *place {
+	i := slices.IndexFunc(w.places, func(p *place) bool { return p.name == name })
+	if i < 0 {
+		return nil
+	}
+	return w.places[i]
+}
+
+// proved reports whether a site has true proof of a revision, on the workload that it has.
+func (p *place) proved(revision string) bool {
+	return p.exists && p.revision == revision && p.proof[revision] == p.uid
+}
+
+// settleGates notes which waves have passed by what is true now.
+func (w *world) settleGates() {
+	rev, failed := w.in.Revision, w.failed()
+	within := len(failed) <= w.maxFailures
+	for wave := 0; wave <= len(w.in.Rollout.Waves); wave++ {
+		if w.over[wave] {
+			continue
+		}
+		some, all, suspects := false, true, 0
+		for _, p := range w.sitesOf(wave) {
+			switch {
+			case p.proved(rev):
+				some = true
+			case p.held, p.idle, p.accepted, within && failed[p.name]:
+			case !p.heard():
+				suspects++
+			default:
+				all = false
+			}
+		}
+		left := false // somebody who could begin
+		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
+			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
+				return !p.held && !p.idle && !p.accepted && (!p.exists || p.revision != rev)
+			})
+		}
+		manual := wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].Approval == v1.ApprovalManual
+		w.over[wave] = w.approved[wave] || (all && (some || !left || wave == len(w.in.Rollout.Waves)) && !manual)
+		if !w.over[wave] {
+			return
+		}
+	}
+}
+
+// judgeApply judges that a site gets a revision.
+func (w *world) judgeApply(p *place, to string, status *v1.RolloutStatus) {
+	rev, current := w.in.Revision, w.in.Current
+	if p.held && p.exists {
+		w.blame("%s is held, and gets %s", p.name, to)
+	}
+	if to != rev && to != current && to != p.stale {
+		w.blame("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
+	}
+	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
+		return
+	}
+	if w.in.Rollout.Paused {
+		w.blame("%s begins, and the rollout is paused", p.name)
+	}
+	failed := w.failed()
+	if len(failed) > w.maxFailures {
+		w.blame("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
+	}
+	if failed[p.name] { // it is tried again
+		return
+	}
+	for wave := range p.wave {
+		if !w.over[wave] {
+			w.blame("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
+		}
+	}
+	unproven := 0
+	for _, other := range w.sitesOf(p.wave) {
+		silent := !other.heard() && w.over[p.wave]
+		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
+			!other.accepted && !other.loose && !failed[other.name] && !silent {
+			unproven++
+		}
+	}
+	if most, _ := w.most(p.wave); unproven >= most {
+		w.blame("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
+			w.in.Status.Sites)
+	}
+}
+
+// pass is one reconciliation, whose writes are lost from a step on.
+func (w *world) pass(stopped int) {
+	w.in.Now, w.in.Sites = w.now, nil
+	for _, p := range w.places {
+		if !p.away {
+			w.in.Sites = append(w.in.Sites, w.look(p))
+		}
+	}
+	plan := rollout.New(w.in)
+	if len(plan.Ask) > 0 && (w.friendly || w.IntN(10) > 0) {
+		for _, q := range plan.Ask {
+			p := w.find(q.Name)
+			var pods []corev1.Pod
+			if p.api.UID != "" {
+				pods = append(pods, p.api)
+			}
+			told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
+				q.Since, w.now)
+			i := slices.IndexFunc(w.in.Sites, func(s rollout.Site) bool { return s.Name == q.Name })
+			w.in.Sites[i].Pods = &told
+		}
+		plan = rollout.New(w.in)
+	}
+	if w.in.Status != nil && w.in.Update == w.in.Revision {
+		w.settleGates()
+	}
+	for i, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
+		if stopped == i {
+			return
+		}
+		w.apply(w.find(name), plan.Revisions[name], plan.Status)
+	}
+	if stopped >= 0 {
+		return
+	}
+	w.write(plan)
+}
+
+func (w *world) apply(p *place, to string, status *v1.RolloutStatus) {
+	if p.exists && p.revision == to {
+		return
+	}
+	w.judgeApply(p, to, status)
+	if to == w.in.Revision {
+		p.begunAt, p.loose = w.now, !p.exists
+	}
+	if p.fate[to] == denied && p.exists && to != w.in.Current {
+		return
+	}
+	p.stale, p.staleUntil = p.revision, time.Time{}
+	if p.exists && w.IntN(4) == 0 {
+		p.staleUntil = w.now.Add(time.Duration(w.IntN(3)) * time.Second)
+	}
+	if !p.exists {
+		p.uid = w.unique()
+	}
+	p.exists, p.revision, p.brokenAt = true, to, time.Time{}
+	w.note("%s gets %s", p.name, to)
+}
+
+// write is the write of a status.
+func (w *world) write(plan rollout.Plan) {
+	before := w.in.Status
+	complete := plan.Status.Phase == v1.RolloutComplete && (before == nil || before.Phase != plan.Status.Phase)
+	moved := plan.Current != w.in.Current && w.in.Current != ""
+	back := before != nil && before.GoesBack != "" && (complete || plan.Status.Phase == v1.RolloutRolledBack)
+	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
+	if at := plan.Status.StartTime.String(); w.attempt != at {
+		if w.over, w.approved = map[int]bool{}, map[int]bool{}; before == nil || before.GoesBack == "" || complete {
+			for _, p := range w.places {
+				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
+			}
+		}
+		w.attempt = at
+	}
+	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
+		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
+	}
+	failed := w.failed()
+	for _, p := range w.places {
+		if p.away || !p.exists || p.held || p.idle || w.silent(p) || w.now.Before(p.staleUntil) {
+			continue
+		}
+		switch {
+		case back && p.revision != w.in.Current:
+			w.blame("gone back, and %s has %s", p.name, p.revision)
+		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
+			w.blame("complete, and %s has not proven it", p.name)
+		}
+		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works {
+			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
+		}
+		late := 2*soakTime + deadline + 2*time.Minute
+		if p.fate[w.in.Revision] == dead && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
+			w.now.Sub(p.podAt) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
+			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
+			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
+		}
+	}
+	if w.friendly && plan.Status.Awaits != "" && !w.idleWave() {
+		w.blame("a person is asked, and all works: %s", plan.Status.Message)
+	}
+	if w.IntN(10) == 0 { // no write without a change
+		in := w.in
+		for range 2 {
+			next := rollout.New(in)
+			in.Current, in.Status = next.Current, next.Status
+		}
+		if again := rollout.New(in); !reflect.DeepEqual(again.Status, in.Status) {
+			w.blame("the status changes, and nothing else: %+v became %+v", in.Status, again.Status)
+		}
+	}
+}
+
+// idleWave reports whether all sites of a wave want no pods, so that it can prove nothing.
+func (w *world) idleWave() bool {
+	for wave := range w.in.Rollout.Waves {
+		if !slices.ContainsFunc(w.sitesOf(wave), func(p *place) bool { return !p.idle || !p.exists }) {
+			return true
+		}
+	}
+	return false
+}
+
+// calm is since when no site has been silent, so that clocks run.
+func (w *world) calm() time.Time {
+	for _, p := range w.places {
+		if !p.heard() {
+			return w.now
+		}
+	}
+	if s := w.in.Status; s.HaltTime != nil || w.in.Rollout.Paused {
+		return w.now
+	}
+	return time.Time{}
+}
+
+// happen lets something happen.
+func (w *world) happen() {
+	p := w.places[w.IntN(len(w.places))]
+	status := w.in.Status
+	switch n := w.IntN(100); {
+	case n < 3: // a label is away for a moment, or for long
+		p.away, p.loose = !p.away, true
+		if w.friendly {
+			w.last(2)
+			w.pass(-1)
+			p.away = false
+		}
+	case n < 5:
+		if len(w.places) < 20 {
+			w.join(w.IntN(len(w.in.Rollout.Waves) + 1))
+		}
+	case n < 7: // the workload is deleted
+		p.exists, p.pod, p.loose, p.staleUntil, p.held = false, 0, true, time.Time{}, false
+		w.note("%s is deleted", p.name)
+	case n < 9:
+		p.idle, p.loose = !p.idle, true
+		w.note("%s idle: %t", p.name, p.idle)
+	case n < 11: // a drain
+		if p.heard() {
+			p.pod, p.readyAt = 0, time.Time{}
+		}
+	case n < 13 && !w.friendly:
+		p.held, p.loose = !p.held && p.exists, true
+		w.note("%s held: %t", p.name, p.held)
+	case n < 15 && !w.friendly:
+		p.wave, p.loose = w.IntN(len(w.in.Rollout.Waves)+1), true
+		w.note("%s is in wave %d", p.name, p.wave)
+	case n < 18 && !w.friendly && p.heard():
+		p.silentAt = w.now
+		w.note("%s falls silent", p.name)
+	case n < 24:
+		w.hear(p)
+	case n < 25 && !w.friendly && status != nil:
+		w.revise()
+	case n < 26 && !w.friendly && w.in.Current != "":
+		w.in.Revision = w.in.Current
+		w.note("undo")
+	case n < 27 && !w.friendly:
+		w.in.Rollout.Paused = !w.in.Rollout.Paused
+		w.note("paused: %t", w.in.Rollout.Paused)
+	case n < 45 && !w.friendly:
+		w.decide()
+	}
+}
+
+func (w *world) hear(p *place) {
+	if !p.heard() {
+		p.silentAt = time.Time{}
+		w.note("%s is heard again", p.name)
+		if w.IntN(2) == 0 { // its node has booted
+			p.restarts++
+		}
+	}
+}
+
+// decide is a person who answers what the status asks.
+func (w *world) decide() {
+	status := w.in.Status
+	if status == nil || w.in.Update != w.in.Revision {
+		return
+	}
+	switch {
+	case status.Awaits != "" && w.in.Approved != status.Awaits:
+		w.in.Approved = status.Awaits
+		w.note("approved %s", status.Awaits)
+		if strings.Contains(status.Awaits, "/silent-") {
+			for _, of := range status.Sites {
+				if p := w.find(of.Name); of.State == v1.RolloutSiteSuspect && p != nil {
+					p.loose = true
+				}
+			}
+			for wave := range w.in.Rollout.Waves {
+				if w.in.Rollout.Waves[wave].Name == status.Wave {
+					w.excuse(wave)
+				}
+			}
+			return
+		}
+		for wave := 0; wave <= len(w.in.Rollout.Waves); wave++ {
+			if wave == len(w.in.Rollout.Waves) || w.in.Rollout.Waves[wave].Name == status.Wave {
+				w.approved[wave] = true
+				break
+			}
+		}
+	case status.HaltTime != nil:
+		w.in.Resumed = status.HaltTime.UTC().Format(time.RFC3339)
+		if status.HaltReason == v1.HaltFailures {
+			for name := range w.failed() {
+				w.find(name).accepted = true
+			}
+		}
+		w.note("resumed")
+	}
+}
+
+// excuse is that the silent sites of a wave keep nobody.
+func (w *world) excuse(wave int) {
+	for _, p := range w.sitesOf(wave) {
+		p.loose = p.loose || !p.heard()
+	}
+}
+
+func (w *world) last(seconds int) {
+	for range seconds {
+		w.now = w.now.Add(time.Second)
+		for _, p := range w.places {
+			w.live(p)
+		}
+	}
+}
+
+// settle has nothing happen any more but that people answer, and expects that a change that works completes.
+func (w *world) settle() {
+	w.in.Rollout.Paused = false
+	for _, p := range w.places {
+		w.hear(p)
+		p.held, p.idle, p.away = false, false, false
+		if !w.friendly {
+			clear(p.fate)
+			p.loose = true
+		}
+	}
+	for range 1500 {
+		w.last(5)
+		w.pass(-1)
+		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision {
+			return
+		}
+		if !w.friendly {
+			w.decide()
+		}
+	}
+	w.blame("not complete: %s %q %+v", w.in.Status.Phase, w.in.Status.Message, w.in.Status.Sites)
+}
+
+func play(seed uint64) (wrong string, log []string) {
+	w := newWorld(seed)
+	defer func() {
+		if found, ok := recover().(verdict); ok {
+			wrong, log = string(found), w.log
+		}
+	}()
+	for step := range 400 {
+		w.last(1 + w.IntN(8))
+		if w.in.Status != nil && step > 20 {
+			w.happen()
+		}
+		if step == 20 {
+			w.revise()
+		}
+		stopped := -1
+		if w.IntN(20) == 0 {
+			stopped = w.IntN(len(w.places) + 1)
+		}
+		w.pass(stopped)
+	}
+	if !w.friendly {
+		w.revise()
+	}
+	w.settle()
+	return "", nil
+}
+
+// TestJudge plays histories of fleets whose truth the judge knows. It looks at what happens to sites, and counts shares
+// and waves itself: nobody begins beyond the places of a wave, or before every earlier wave has passed by true proof or
+// by a person; no site gets what is neither the spec's nor what ran everywhere; complete is complete; silence fails
+// nobody; and a change that works completes, in friendly worlds without a person.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for i := range uint64(*judgeWorlds) { //nolint:gosec // not negative
+		if wrong, log := play(*judgeSeed + i); wrong != "" {
+			for _, line := range log[max(0, len(log)-60):] {
+				t.Log(line)
+			}
+			t.Fatalf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+		}
+	}
+}

@@ -239,7 +239,10 @@ func (w *world) look(p *place) rollout.Site {
 		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
 		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists,
 	}
-	if w.now.Before(p.staleUntil) {
+	switch {
+	case !p.exists:
+		s.Revision = ""
+	case w.now.Before(p.staleUntil):
 		s.Revision = p.stale
 	}
 	if w.silent(p) {
@@ -377,7 +380,7 @@ func (w *world) judgeApply(p *place, to string, status *v1.RolloutStatus) {
 	if len(failed) > w.maxFailures {
 		w.blame("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
 	}
-	if failed[p.name] { // it is tried again
+	if failed[p.name] || p.accepted { // it is tried again
 		return
 	}
 	for wave := range p.wave {

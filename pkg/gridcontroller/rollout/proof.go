@@ -34,7 +34,9 @@ func (p *planner) list() {
 	for name, of := range p.listed {
 		if !exist[name] {
 			p.stopClocks(of, true)
-			if until := of.SilentTime.Add(mostAway); p.Now.Before(until) {
+			// One that has not begun gives its place back.
+			until := of.SilentTime.Add(mostAway)
+			if of.State != v1.RolloutSitePending && p.Now.Before(until) {
 				p.absent[name] = of
 				p.again(until)
 			}
@@ -143,12 +145,16 @@ func checkLimit(check *v1.Check) time.Duration {
 
 // followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
+	if !u.Exists && of.From != "" { // what it had before is gone
+		of.From = p.plan.Current
+	}
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)
 	case of.State == v1.RolloutSiteFailed:
 	case u.Held, p.silent(u) && of.From == "":
 		delete(p.listed, u.Name)
+	case p.silent(u) && !u.Exists: // there is nothing to put back
 	case p.silent(u):
 		// It may have got the revision a moment ago, so that it is put back.
 		of.State = v1.RolloutSiteReturning

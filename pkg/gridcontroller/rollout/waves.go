@@ -136,31 +136,57 @@ func (p *planner) start(wave int) {
 	places, silent := p.limit(wave), p.maxSilent(wave)
 	for _, u := range p.waves[wave] {
 		switch {
-		case !p.takesPlace(u):
+		case !p.takesPlace(u), !p.has(u):
 		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it keeps nobody who returns
 			silent--
 		default:
 			places--
 		}
 	}
+	var others []*Site
 	for _, u := range p.waves[wave] {
 		switch {
 		case p.has(u), u.Held, p.silent(u):
 		case !u.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
 		case p.accepted.named(u.Name):
 			p.plan.Revisions[u.Name] = p.Revision
-		case p.listed[u.Name] != nil:
-			if _, written := p.written[u.Name]; written && p.state(u) != v1.RolloutSiteReturning {
-				p.plan.Revisions[u.Name] = p.Revision
-			}
-		case (places > 0 || (u.Idle && u.Exists)) && p.room():
-			if !u.Idle || !u.Exists {
+		case p.listed[u.Name] == nil:
+			others = append(others, u)
+		default:
+			places -= p.startListed(u, places)
+		}
+	}
+	for _, u := range others {
+		free := u.Idle && u.Exists // it takes no place
+		if (places > 0 || free) && p.room() {
+			if !free {
 				places--
 			}
 			p.enlist(u, v1.RolloutSitePending, u.Revision)
 			p.again(p.Now)
 		}
 	}
+}
+
+// startListed gives a site that is listed the revision, and returns how many places that takes. The wave may have become
+// smaller since the site was listed: without a place it is not.
+func (p *planner) startListed(u *Site, places int) int {
+	if !u.Exists && p.recreates(u) { // see keep
+		return 1
+	}
+	takes := 0
+	if p.takesPlace(u) {
+		takes = 1
+	}
+	_, written := p.written[u.Name]
+	switch {
+	case takes > places:
+		delete(p.listed, u.Name)
+		return 0
+	case written && p.state(u) != v1.RolloutSiteReturning:
+		p.plan.Revisions[u.Name] = p.Revision
+	}
+	return takes
 }
 
 // muster is what became of the sites of a wave.

@@ -19,8 +19,8 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// sites adds nodes that nothing runs on, one in each of this many sites.
-func (f *fixture) sites(count int) {
+// bareSites adds nodes that nothing runs on, one in each of this many sites.
+func (f *fixture) bareSites(count int) {
 	f.Helper()
 	for i := range count {
 		f.bareNode(fmt.Sprintf("%s-site-%d", f.namespace, i), fmt.Sprintf("u%d", i))
@@ -107,7 +107,7 @@ func (f *fixture) led() {
 func TestKilledAtRandom(t *testing.T) {
 	f := newFixture(t)
 	const sites = 60
-	f.sites(sites)
+	f.bareSites(sites)
 	mark := f.auditMark()
 	ctx, stop := context.WithCancel(f.ctx)
 	var killing sync.WaitGroup

@@ -52,7 +52,7 @@ func (f *fixture) unlabelAll() {
 // approved of.
 func TestMassRemoval(t *testing.T) {
 	f := newFixture(t)
-	f.sites(12)
+	f.bareSites(12)
 	f.apply(quietGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 12)
 	before := f.names("Deployment")
@@ -88,7 +88,7 @@ func TestMassRemoval(t *testing.T) {
 
 func TestRetain(t *testing.T) {
 	f := newFixture(t)
-	f.sites(3)
+	f.bareSites(3)
 	f.apply(quietGrid("demo"))
 	f.patch("DeploymentGrid", "demo", `spec: {removal: {policy: Retain, graceSeconds: 0}}`)
 	f.expectReady("DeploymentGrid", "demo", 3)
@@ -359,7 +359,7 @@ func TestAdoptionOfFields(t *testing.T) {
 // TestSlowWebhook: a webhook that takes seconds holds up its own grid, and no other.
 func TestSlowWebhook(t *testing.T) {
 	f := newFixture(t)
-	f.sites(60)
+	f.bareSites(60)
 	f.slowWebhook("slow", 2*time.Second)
 	f.apply(quietGrid("slow"))
 	f.Eventually("the grid that the webhook holds up has begun", func() error {

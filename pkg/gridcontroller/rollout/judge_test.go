@@ -570,6 +570,9 @@ func (w *world) happen() {
 		w.note("%s held: %t", p.name, p.held)
 	case n < 15 && !w.friendly:
 		p.wave, p.loose = w.IntN(len(w.in.Rollout.Waves)+1), true
+		if p.runs == p.revision && !p.readyAt.IsZero() && w.soak(p) == 0 {
+			p.proof[p.runs] = p.uid
+		}
 		w.note("%s is in wave %d", p.name, p.wave)
 	case n < 18 && !w.friendly && p.heard():
 		p.silentAt = w.now

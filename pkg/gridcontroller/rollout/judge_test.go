@@ -306,7 +306,8 @@ func (w *world) failed() map[string]bool {
 	all := map[string]bool{}
 	if w.in.Status != nil && w.in.Update == w.in.Revision {
 		for _, of := range w.in.Status.Sites {
-			if p := w.find(of.Name); of.State == v1.RolloutSiteFailed && p != nil && !p.held && !p.idle && !p.away && !p.accepted {
+			if p := w.find(of.Name); of.State == v1.RolloutSiteFailed && p != nil && !p.held && !p.idle && !p.away &&
+				!p.accepted {
 				all[of.Name] = true
 			}
 		}

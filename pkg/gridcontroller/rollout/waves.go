@@ -168,8 +168,8 @@ func (p *planner) start(wave int) {
 	}
 }
 
-// startListed gives a site that is listed the revision, and returns how many places that takes. The wave may have become
-// smaller since the site was listed: without a place it is not.
+// startListed gives a site that is listed the revision, and returns how many places that takes. If the wave has become
+// smaller, and no place is left, the site is listed no more.
 func (p *planner) startListed(u *Site, places int) int {
 	if !u.Exists && p.recreates(u) { // see keep
 		return 1

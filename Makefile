@@ -137,7 +137,7 @@ $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
-.PHONY: test-site
+.PHONY: test-unit
 test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
 	$(if $(RACE),@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev && \
 		CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),./...))
@@ -157,7 +157,7 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
 		mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	$(ON_CLUSTER) -short $(LONGEST) ./e2e/... ./faults/... ./docs/... $(ARGS)
+	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
@@ -169,6 +169,20 @@ picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid 
 test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
+
+# Hours of faults that do not end; 0.05 is a try.
+HOURS ?= 2
+
+.PHONY: soak
+soak: build cluster ## Runs wrapper and hub for hours under faults, and judges what grows and what fails: HOURS=2. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
+
+.PHONY: test-skew
+test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic: those of hack/skew-commit. Needs root.
+	@hack/require.sh git:git nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@code=0; hack/skew.sh $(BIN)/older || code=$$?; if [ $$code -eq 3 ]; then echo "make test-skew is left out"; exit 0; fi; \
+		[ $$code -eq 0 ] && OLDER_BIN=$(BIN)/older $(ON_CLUSTER) -v ./skew $(ARGS)
 
 # What a kubeadm cluster needs of this machine, and what runs containers there. The module is checked here and not by
 # `make verify`, which does not download what only this builds.
@@ -194,6 +208,12 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
+
+.PHONY: test-k3s
+test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
+	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
+	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
+	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)
 
 # The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.
 CILIUM_MODULE := test/cilium/agent
@@ -263,7 +283,7 @@ demo-programs:
 		-ldflags='$(MODULE)/test/...=$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ $(DEMO_PROGRAMS)
 
 .PHONY: demo
-demo: demo-programs ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
+demo: demo-programs ## Shows site-local Services on an embedded cluster. ARGS=--once ends by itself.
 	@$(BIN)/demo/edge-cluster demo --install $(ARGS)
 
 .PHONY: bench

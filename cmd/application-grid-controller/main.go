@@ -1,4 +1,4 @@
-// Command application-grid-controller makes one workload per site of every grid, and one closed-loop Service.
+// Command application-grid-controller makes one workload per site of every grid, and one site-local Service.
 package main
 
 import (

@@ -14,7 +14,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/autonomy/exchange"
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
@@ -90,15 +89,10 @@ func (o *options) upstreamFlags() {
 	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Hub")
-	f.StringVar((*string)(&o.proxy.Hub.Mode), "hub", string(upstream.HubOff),
-		"off: the wrapper follows the whole cluster. auto: it follows this node's share, from application-grid-hub, "+
-			"if there is one. require: it follows only the share.")
+	f.BoolVar(&o.proxy.Hub, "hub", false, "Follow only this node's share of the cluster, from application-grid-hub.")
 	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "",
 		"File that leads to the API server behind which the hub is, because a lite-apiserver does not know the "+
 			"hub. Empty: that of --kubeconfig.")
-	f.DurationVar(&o.proxy.Hub.FallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback,
-		"How long the hub may be away, with --hub=auto, before the wrapper follows the whole cluster. The time is "+
-			"up to twice that, at random. A wrapper that has nothing to serve does not wait.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
@@ -144,7 +138,7 @@ func (o *options) siteFlags() {
 		"on: while the upstream is away, the wrapper asks the nodes of its site how their pods are, and shows these "+
 			"so. It hides endpoints on neighbours that do not answer any more, unless no other endpoint of the "+
 			"Service is ready. It needs --site-exchange-key-file.")
-	f.StringSliceVar(&o.proxy.SiteLabels, "site-label", nil,
+	f.StringSliceVar(&o.proxy.SiteKeys, "site-keys", nil,
 		"Keys of labels, comma-separated. Nodes with the same value of any of them are neighbours. Empty: the "+
 			"topology keys of all Services, so that one Service may change who is whose neighbour.")
 	f.Uint16Var(&o.exchange.Port, "site-exchange-port", exchange.DefaultPort,
@@ -181,8 +175,8 @@ func (o *options) servingFlags() {
 		"Limit of watches. One more is answered 429. One caller (a user, an address or a certificate) gets at most "+
 			"half of them.")
 	f.IntVar(&o.proxy.MaxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
-		"Limit of the bytes of lists under way and of bodies of writes. One more is answered 429. One caller gets at "+
-			"most half of that, but always one list of any size.")
+		"Limit of the bytes of lists under way. One more is answered 429. One caller gets at most half of that, but "+
+			"always one list of any size.")
 	f.BoolVar(&o.proxy.Debug, "debug", false, "Serve /debug/pprof.")
 }
 
@@ -199,9 +193,8 @@ func (o *options) without() []string {
 	without((o.cri == criOff || o.cri == "") && o.siteExchange != exchangeOn,
 		"no container runtime is asked; --cri names one", "return-grace")
 	without(o.siteExchange != exchangeOn, "nothing is exchanged without --site-exchange=on",
-		"site-exchange-port", "site-exchange-key-file", "site-label")
-	without(o.proxy.Hub.Mode == upstream.HubOff && o.hubKubeconfig != "", "no hub is used; --hub=auto uses it",
-		"hub-kubeconfig")
+		"site-exchange-port", "site-exchange-key-file", "site-keys")
+	without(!o.proxy.Hub, "no hub is used; --hub uses it", "hub-kubeconfig")
 	without(o.insecure, "plain HTTP is served; --insecure=false serves TLS",
 		"cert-dir", "cert-file", "key-file", "ca-file")
 	return notices
@@ -261,9 +254,9 @@ func (o *options) readExchange(config *proxy.Config) error {
 	case o.exchange.Port == 0:
 		return errors.New("--site-exchange-port must be greater than 0")
 	}
-	for _, key := range config.SiteLabels {
+	for _, key := range config.SiteKeys {
 		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-			return fmt.Errorf("--site-label %q is no key of a label: %s", key, strings.Join(wrong, ", "))
+			return fmt.Errorf("--site-keys %q is no key of a label: %s", key, strings.Join(wrong, ", "))
 		}
 	}
 	config.SiteExchange = &o.exchange
@@ -286,20 +279,12 @@ func (o *options) readRuntime(config *proxy.Config) error {
 }
 
 func (o *options) readHub(config *proxy.Config) (err error) {
-	switch config.Hub.Mode {
-	case upstream.HubOff, upstream.HubAuto, upstream.HubRequire:
-	default:
-		return fmt.Errorf("--hub %q is none of off, auto and require", config.Hub.Mode)
-	}
-	if config.Hub.FallbackAfter <= 0 {
-		return errors.New("--hub-fallback-after must be greater than 0")
-	}
-	if o.hubKubeconfig == "" || config.Hub.Mode == upstream.HubOff {
+	if o.hubKubeconfig == "" || !config.Hub {
 		return nil
 	}
 	hub := o.api
 	hub.Kubeconfig = o.hubKubeconfig
-	if config.Hub.Connection, err = hub.Connect(); err != nil {
+	if config.HubConnection, err = hub.Connect(); err != nil {
 		return fmt.Errorf("--hub-kubeconfig: %w", err)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,13 +25,11 @@ type probeOptions struct {
 	requests int
 	timeout  time.Duration
 	output   string
-	answers  bool
 }
 
 const probeIntroduction = `application-grid-wrapper probe connects to the address of a Service from this node, again and
-again, and prints as JSON which endpoints the node's rules led to. kubectl grid prove runs it. It asks the kernel
-for that, which takes the capability NET_ADMIN; with --answers URL in place of ADDRESS:PORT it asks a URL by
-HTTP, and prints what was answered.
+again, and prints as JSON which endpoints the node's rules sent it to. kubectl grid prove runs it. It asks the kernel
+for that, which takes the capability NET_ADMIN.
 
 It exits with 0 if it could ask, whatever was answered, with 1 if not, and with 2 if the command line is wrong.`
 
@@ -55,7 +52,6 @@ func newProbeCommand() *cobra.Command {
 	f.IntVar(&o.requests, "requests", 20, "How many connections, one after the other.")
 	f.DurationVar(&o.timeout, "timeout", time.Second, "How long one of them may take.")
 	f.StringVar(&o.output, "output", "", "File that the result is written to. Empty: stdout.")
-	f.BoolVar(&o.answers, "answers", false, "Ask by HTTP and print the answers, where the kernel cannot be asked.")
 	flags.AddHelp(f)
 	flags.CompleteWith(cmd, "requests")
 	flags.CompleteWith(cmd, "timeout")
@@ -80,19 +76,13 @@ func (o *probeOptions) run(ctx context.Context, stdout io.Writer) error {
 func (o *probeOptions) parse(_ *cobra.Command, args []string) error {
 	switch {
 	case len(args) != 1:
-		return fmt.Errorf("give one ADDRESS:PORT, or with --answers one URL; got %d arguments", len(args))
+		return fmt.Errorf("give one ADDRESS:PORT; got %d arguments", len(args))
 	case o.requests < 1:
 		return fmt.Errorf("--requests=%d: ask once at least", o.requests)
 	case o.timeout <= 0:
 		return fmt.Errorf("--timeout=%s: it has to be more than 0", o.timeout)
 	}
 	o.target = args[0]
-	if o.answers {
-		if u, err := url.Parse(o.target); err != nil || u.Scheme != "http" || u.Host == "" {
-			return fmt.Errorf("%q is no URL such as http://10.96.0.10:80/", o.target)
-		}
-		return nil
-	}
 	if _, err := netip.ParseAddrPort(o.target); err != nil {
 		return fmt.Errorf("%q is no address and port, such as 10.96.0.10:80", o.target)
 	}
@@ -100,9 +90,6 @@ func (o *probeOptions) parse(_ *cobra.Command, args []string) error {
 }
 
 func (o *probeOptions) ask(ctx context.Context) probe.Result {
-	if o.answers {
-		return probe.Answers(ctx, o.target, o.requests, o.timeout)
-	}
 	return probe.Connect(ctx, probe.Options{
 		Target: netip.MustParseAddrPort(o.target), Requests: o.requests, Timeout: o.timeout,
 		Destination: conntrack.Destination, None: conntrack.ErrNone,

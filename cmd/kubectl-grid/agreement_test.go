@@ -180,7 +180,7 @@ var brokenClusters = []struct {
 	{"a hub that is asked and not there", func(s broken) {
 		s.set("/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
 			"name": "application-grid-wrapper", "image": "registry.example.org/application-grid-wrapper:v1",
-			"args": []any{"--hub=require"}}}, "spec", "template", "spec", "containers")
+			"args": []any{"--hub"}}}, "spec", "template", "spec", "containers")
 	}, "failure Hub Deployment kube-system/application-grid-hub", false},
 	{"Cilium", func(s broken) {
 		s.Add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system},

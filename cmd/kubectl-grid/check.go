@@ -107,11 +107,5 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 		}
 		fmt.Fprint(c.stdout, text)
 	}
-	switch {
-	case report.Failed():
-		return errProblems
-	case report.Incomplete():
-		return errUnanswered
-	}
-	return nil
+	return ending(report.Failed(), !report.Incomplete())
 }

@@ -28,8 +28,8 @@ const exitPerson = 4
 
 // exitCodes is what --help says of them.
 const exitCodes = `
-Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong; 3 the answer names a
-problem.`
+Exit codes: 0 there is no failure, and what cannot be seen is counted; 1 something could not be read; 2 the command line
+is wrong; 3 there is a failure.`
 
 // exitError ends a command with this exit code. Why has been printed.
 type exitError int
@@ -40,6 +40,17 @@ const (
 	errProblems   exitError = exitProblems
 	errUnanswered exitError = flags.ExitFailure
 )
+
+// ending is how a command ends whose answer has been printed.
+func ending(failed, complete bool) error {
+	switch {
+	case failed:
+		return errProblems
+	case !complete:
+		return errUnanswered
+	}
+	return nil
+}
 
 // command is what all subcommands use.
 type command struct {
@@ -108,8 +119,26 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	}
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
 		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newDashboardCommand(c), newRolloutCommand(c),
-		newLogsCommand(c), newExecCommand(c))
+		newLogsCommand(c), newExecCommand(c), newOptionsCommand())
+	// As kubectl has it: a command's help has its own flags, and one command those that all have.
+	root.SetUsageTemplate(strings.NewReplacer("HasAvailableLocalFlags", "LocalNonPersistentFlags.HasAvailableFlags",
+		".LocalFlags", ".LocalNonPersistentFlags", "\n\nGlobal Flags:\n{{.InheritedFlags.FlagUsages | "+
+			"trimTrailingWhitespaces}}", "\n\nUse \"kubectl grid options\" for the flags that all "+
+			"commands have.").Replace(
+		root.UsageTemplate()))
 	return root
+}
+
+func newOptionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "Print the flags that all commands have", ValidArgsFunction: cobra.NoFileCompletions,
+		Args: flags.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "These flags can be given to any command:\n\n%s",
+				cmd.Root().PersistentFlags().FlagUsages())
+			return err
+		},
+	}
 }
 
 // noCommand is the error of a command that there is not, with those that may be meant.

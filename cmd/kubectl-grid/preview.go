@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
 	"github.com/application-grid/application-grid/pkg/program/flags"
@@ -28,17 +30,18 @@ func newPreviewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
 		Short: "Show what site-local Services would change, on any cluster",
-		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent " +
-			"to today\n" +
-			"is in another site, which sites would be left without a ready endpoint if the Service were site-local,\n" +
-			"and the command that makes it so. The sites are the values of a label key of the nodes.\n" +
+		Long: "Prints, for every Service, how many ready endpoints it has, what share of the endpoints that a " +
+			"node uses\n" +
+			"today is in another site, which sites would be left without a ready endpoint if the Service were\n" +
+			"site-local, and the command that makes it site-local. The sites are the values of a label key of the " +
+			"nodes.\n" +
 			"\n" +
-			"It reads nodes, Services and EndpointSlices, writes nothing, and needs nothing of application-grid in " +
-			"the\n" +
-			"cluster.\n" +
+			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be " +
+			"installed.\n" +
 			"\n" +
-			"Exit codes: 0 every site has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
-			"command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
+			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not " +
+			"be read;\n" +
+			"2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone -n shop -o wide",
 		Args: flags.UsageArgs(cobra.NoArgs),
@@ -64,9 +67,10 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 		namespace = ""
 	}
 	progress, done := progressOn(c.stderr)
-	found, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress)
+	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress)
+	var diagnosis *gridview.Diagnosis
 	if err == nil {
-		found.Findings = connected.Diagnose(ctx).Of([]string{o.key})
+		diagnosis = connected.Diagnose(ctx, check.WithoutServices)
 	}
 	done()
 	if errors.As(err, &preview.KeyError{}) {
@@ -75,6 +79,7 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
+	found := previewer.Preview(diagnosis)
 	if len(found.Services) == 0 && !o.output.Encoded() {
 		if o.allNamespaces {
 			fmt.Fprintln(c.stderr, "No Services found.")
@@ -87,10 +92,7 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
 		return err
 	}
-	if !found.Healthy() {
-		return errProblems
-	}
-	return nil
+	return ending(!found.Healthy(), diagnosis.Complete())
 }
 
 // progressOn writes a line that is written over again and again, if out is a terminal. done removes it.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/prove"
@@ -23,8 +26,6 @@ type proveOptions struct {
 	service      cluster.ServiceName
 	probe        prove.Probe
 	image        string
-	exec         bool
-	path         string
 	port         string
 	allNodes     bool
 	podNamespace string
@@ -40,15 +41,16 @@ func newProveCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
 		Short: "Try out which sites a Service reaches from every site",
-		Long: "Connects to the Service from a node of every site, again and again, and prints which sites were\n" +
-			"reached from which. A short pod on the node does that, in the node's network; it opens connections of\n" +
-			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +
-			"pod is made: the wrappers' pods ask by HTTP, and the answers have to name the pod, the node or the\n" +
-			"address that gave them. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid,\n" +
-			"sg/NAME.\n" +
+		Long: "Connects to the Service from a node of every site, again and again, by each address family that " +
+			"the node\n" +
+			"has, and prints which sites were reached from which. A short pod on the node does that, in the node's\n" +
+			"network: it opens TCP connections, sends nothing, and asks the kernel where each was sent. It is " +
+			"removed\n" +
+			"in the end. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" +
 			"\n" +
-			"Exit codes: 0 no connection left its site; 1 that could not be proved; 2 the command line is wrong; 3\n" +
-			"a connection left its site, or kubectl grid check finds why one could.",
+			"Exit codes: 0 no connection left its site; 1 that could not be proved, or something could not be " +
+			"read; 2 the\n" +
+			"command line is wrong; 3 a connection left its site, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: complete(c.serviceArgument),
@@ -67,9 +69,7 @@ func newProveCommand(c *command) *cobra.Command {
 		"the node")
 	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem,
 		"Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
-	f.BoolVar(&o.exec, "exec", false, "Ask by HTTP in the wrappers' pods, and make none")
-	f.StringVar(&o.path, "path", "/", "With --exec: the path of the URL")
-	for _, name := range []string{"requests", "connect-timeout", "port", "timeout", "image", "path"} {
+	for _, name := range []string{"requests", "connect-timeout", "port", "timeout", "image"} {
 		flags.CompleteWith(cmd, name)
 	}
 	if err := cmd.RegisterFlagCompletionFunc("pod-namespace", c.completeFlag("namespace")); err != nil {
@@ -86,8 +86,6 @@ func (o *proveOptions) check() error {
 		return fmt.Errorf("--requests=%d: give 1 to 10000", o.probe.Requests)
 	case o.probe.Timeout <= 0 || o.timeout <= 0:
 		return errors.New("--timeout and --connect-timeout have to be more than 0")
-	case !strings.HasPrefix(o.path, "/"):
-		return fmt.Errorf("--path=%s: it begins with /", o.path)
 	}
 	return nil
 }
@@ -117,7 +115,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	findings := connected.Diagnose(ctx).Of(plan.Keys)
+	diagnosis := connected.Diagnose(ctx, check.WithoutServices)
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
@@ -129,11 +127,10 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {
 		return fmt.Errorf("asking again: %w", err)
 	}
-	proof, err := plan.Conclude(answers, o.probe.Requests, service, slicesOf, nodes)
+	proof, err := plan.Conclude(answers, o.probe.Requests, service, slicesOf, nodes, diagnosis)
 	if err != nil {
 		return err
 	}
-	proof.Findings = findings
 	if o.output.Encoded() {
 		if err := output.Encode(c.stdout, proof, o.output); err != nil {
 			return err
@@ -141,50 +138,33 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	} else {
 		proof.Print(c.stdout)
 	}
-	switch {
-	case proof.Verdict == prove.Leak || gridview.Failed(findings):
-		return errProblems
-	case proof.Verdict == prove.Unproved:
-		return errUnanswered
-	default:
-		return nil
-	}
+	return ending(proof.Verdict == prove.Leak || gridview.Failed(proof.Findings),
+		proof.Verdict != prove.Unproved && diagnosis.Complete())
 }
 
 // runner is what asks on the nodes.
 func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Runner, error) {
-	places, err := prove.Wrappers(ctx, c.API)
-	if err != nil && (o.exec || o.image == "") {
+	images, err := prove.Images(ctx, c.API)
+	if err != nil && o.image == "" {
 		return nil, fmt.Errorf("asking for the wrappers' pods: %w", err)
 	}
-	if o.exec {
-		command, err := prove.CommandIn(c.Config)
-		if err != nil {
-			return nil, err
-		}
-		return &prove.Exec{Command: command, Places: places, Probe: o.probe, Path: o.path}, nil
+	var first prove.Image // for nodes that have none
+	for _, node := range slices.Sorted(maps.Keys(images)) {
+		first = images[node]
+		break
 	}
-	var first prove.Place // for nodes that have none
-	for _, place := range places {
-		if first.Pod == "" || place.Pod < first.Pod {
-			first = place
-		}
-	}
-	if o.image == "" && first.Image == "" {
+	if o.image == "" && first.Name == "" {
 		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one " +
 			"with --image")
 	}
 	pods := &prove.Pods{
 		API: c.API, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,
 		ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
-			place, ok := places[node]
+			image, ok := images[node]
 			if !ok {
-				place = first
+				image = first
 			}
-			if o.image != "" {
-				place.Image = o.image
-			}
-			return place.Image, place.PullSecrets
+			return cmp.Or(o.image, image.Name), image.PullSecrets
 		},
 	}
 	if err := pods.RemoveLeftovers(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
@@ -36,10 +37,12 @@ func newStatusCommand(c *command) *cobra.Command {
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
 		Short:   "Show the state of the grids, site by site",
-		Long: "Prints, for every site of the grids, how many pods there should be, how many are ready and updated,\n" +
-			"and what is wrong, in words: also what the controller cannot tell because it is away.\n\n" +
-			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit " +
-			"code 0.\n" +
+		Long: "Prints, for every site of the grids, how many pods are desired, ready and updated, and what is " +
+			"wrong,\n" +
+			"including what the controller cannot report because it does not run; then what kubectl grid " +
+			"check finds\n" +
+			"that concerns these grids and their Services.\n\n" +
+			"With --watch it then prints the rows that change, until it is interrupted (Ctrl-C), with exit code 0.\n" +
 			exitCodes,
 		Example: "  kubectl grid status                 # all grids of the namespace\n" +
 			"  kubectl grid status -A --problems   # what is wrong anywhere\n" +
@@ -120,8 +123,10 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 	for i := range grids {
 		keys = append(keys, grids[i].Key)
 	}
+	complete := true
 	if len(grids) > 0 {
-		printer.Findings = connected.Diagnose(ctx).OfGrid(keys)
+		diagnosis := connected.Diagnose(ctx, check.WithServices)
+		printer.Findings, complete = diagnosis.OfGrid(keys), diagnosis.Complete()
 	} else if err := cluster.CheckNamespace(ctx, connected.API, namespace); err != nil {
 		return err
 	}
@@ -129,8 +134,8 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 	switch {
 	case err != nil:
 		return err
-	case !status.Healthy(grids) || gridview.Failed(printer.Findings):
-		return errProblems
+	case !status.Healthy(grids) || gridview.Failed(printer.Findings) || !complete:
+		return ending(!status.Healthy(grids) || gridview.Failed(printer.Findings), complete)
 	case wrote:
 	case len(grids) > 0:
 		fmt.Fprintln(c.stderr, "No problems found.")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
@@ -18,11 +19,10 @@ func newViewCommand(c *command) *cobra.Command {
 		Use:   "view SERVICE",
 		Short: "Show what the nodes of every site see of a Service",
 		Long: "Prints, for every site of the Service's topologyKeys, its nodes and the endpoints that they see, " +
-			"by the " +
-			"rule that\n" +
-			"the wrapper applies on the nodes; which sites have no ready endpoint; and which endpoints no node " +
-			"sees,\n" +
-			"and why.\n" +
+			"by the\n" +
+			"rule that the wrapper applies on the nodes; which endpoints no node sees, and why; which sites " +
+			"reach no\n" +
+			"endpoint; and on how many edge nodes the Service stays in its sites.\n" +
 			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
 		Example:           "  kubectl grid view echo-svc\n  kubectl grid view sg/echo -o json",
 		ValidArgsFunction: complete(c.serviceArgument),
@@ -38,14 +38,12 @@ func newViewCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			view.Judge(connected.Diagnose(cmd.Context()))
+			diagnosis := connected.Diagnose(cmd.Context(), check.WithoutServices)
+			view.Judge(diagnosis)
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err
 			}
-			if !view.Healthy() {
-				return errProblems
-			}
-			return nil
+			return ending(!view.Healthy(), !view.TopologyKeys.Governed() || diagnosis.Complete())
 		},
 	}
 	bindOutput(cmd, &format, output.Table, output.JSON, output.YAML)

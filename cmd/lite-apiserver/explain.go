@@ -101,6 +101,9 @@ func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, er
 
 func printExplanation(out io.Writer, e *lite.Explanation) error {
 	fmt.Fprintf(out, "Node %s: %s\n", e.Node, e.Summary())
+	if e.NotOnDisk != "" {
+		fmt.Fprintln(out, e.NotOnDisk)
+	}
 	if len(e.Pods) == 0 {
 		return nil
 	}
@@ -109,7 +112,7 @@ func printExplanation(out io.Writer, e *lite.Explanation) error {
 	fmt.Fprintln(w, "NAMESPACE\tPOD\tSTARTS\tWHY NOT")
 	for _, p := range e.Pods {
 		starts := "yes"
-		if len(p.Missing) > 0 || len(e.Missing) > 0 {
+		if len(p.Missing) > 0 || len(e.Nothing()) > 0 {
 			starts = "no"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Namespace, p.Name, starts, strings.Join(p.Missing, "; "))

@@ -93,7 +93,7 @@ var templates = []template{
 			image("application-grid-wrapper"),
 			{
 				place: "          args:\n",
-				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
+				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub\n" +
 					"            {{- end }}\n" + exchanged("            - --site-exchange=on\n"+
 					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n") +
 					"            {{- if " + withCilium +
@@ -189,6 +189,7 @@ var templates = []template{
 		{manifest: "edge-node-policy/removal.yaml", replaced: []replacement{
 			{place: "metadata.name: kube-system}", by: "metadata.name: {{ .Release.Namespace }}}"},
 		}},
+		{manifest: "edge-node-policy/k3s.yaml"},
 		{manifest: "cilium/policy.yaml", when: withCilium, replaced: []replacement{
 			{place: "namespace: kube-system,", by: "namespace: {{ .Values.cilium.namespace }},"},
 			{

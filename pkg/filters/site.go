@@ -64,8 +64,8 @@ func WithSite() Filter {
 type Viewing struct {
 	Own   *view.View
 	Sites *view.Sites
-	// OwnOnly, if set, is why there is nothing to show of any site now; nil if there is.
-	OwnOnly func() error
+	// OwnOnly, if set, is why there is nothing to show of any site.
+	OwnOnly error
 }
 
 // View returns the View for a request. The caller must call release when the request ends.
@@ -74,16 +74,12 @@ func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err er
 	if !ok {
 		return v.Own, func() {}, nil
 	}
+	if v.OwnOnly != nil {
+		return nil, nil, serve.NotReady(v.OwnOnly.Error())
+	}
 	shown, release, err = v.Sites.View(site)
 	if errors.Is(err, view.ErrTooManySites) {
 		err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
-	}
-	if err == nil && v.OwnOnly != nil {
-		// Asked after the View was made: those that were there when this began to be refused have been ended.
-		if refused := v.OwnOnly(); refused != nil {
-			release()
-			return nil, nil, serve.NotReady(refused.Error())
-		}
 	}
 	return shown, release, err
 }

@@ -37,6 +37,15 @@
 //     these watches nor lists without a newer resourceVersion count as contact;
 //   - a 404 does not remove what was listed, unless the source is optional.
 //
+// # API servers that were restored
+//
+// An API server that was restored from a backup has lower versions, and is silent on a watch from one that it has not
+// reached. So a source asks for the version, by one small request, when it watches again after a watch broke or an
+// attempt failed. If the version is refused as too large, the source lists what the API server has now.
+//
+// The API server may have passed the version before the source is back. No version shows that, so a source lists in any
+// case after 5 minutes without contact, and every 12 hours on average.
+//
 // # Time
 //
 // The package uses the clock and timers of package time. Its tests run in bubbles of testing/synctest.

@@ -67,9 +67,6 @@ type Options struct {
 	// Optional is set for a source that an upstream may lack or refuse without harm. Other sources are needed: an
 	// outage lasts until all of them have caught up.
 	Optional bool
-	// Verified is set for a source that asks, when a watch has begun, whether the upstream has reached the version that
-	// it began from. An API server that was restored from a backup has not, and is silent on such a watch.
-	Verified bool
 	// Stream, if set, follows the resource in place of lists and watches: it follows one stream to its end, and calls
 	// stepped with the version of every step that was applied. After nil the next stream begins at once. The Sink is
 	// not used. Silence is how long a response may be silent.

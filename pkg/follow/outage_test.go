@@ -105,10 +105,10 @@ func TestHoldingHasAnEnd(t *testing.T) {
 			w.sleep(time.Minute)
 			w.expect("")
 		}
-		// All were well: the next one does.
+		// All were well: the next one does. After so long a break the slices are listed.
 		w.answer(nil, "endpointslices")
 		w.sleep(time.Minute)
-		w.expect("")
+		w.expect("endpointslices=1")
 		w.answer(refuseConnection, "nodes", "services")
 		w.breakWatches()
 		w.sleep(time.Minute)

@@ -41,6 +41,12 @@ const (
 	shortWatch = time.Minute
 	longWatch  = 5 * time.Minute
 
+	// After longBreak without contact a source lists, and so it does every listInterval on average: an API server that
+	// was restored from a backup may have passed the version that the source has followed up to, and then no version
+	// shows that. The list has what was lost, and lacks what never was.
+	longBreak    = 5 * time.Minute
+	listInterval = 12 * time.Hour
+
 	// State.Forbidden is set after refusals for lastingRefusal, or for an optional source after this many in a row.
 	refusals       = 3
 	lastingRefusal = 30 * time.Second
@@ -105,6 +111,11 @@ type loop struct {
 	mustList, mayList, exact bool
 	// watches counts the answered watches since the last list.
 	watches int
+	// broken is set if a watch has broken, or an attempt failed, since the upstream was last known to have reached the
+	// version.
+	broken bool
+	// listTried is when the source last tried to list. listDue is when it does so again although nothing asks for it.
+	listTried, listDue time.Time
 	// empty counts the watches in a row that ended at once without an event.
 	empty int
 	// some is set if the upstream has sent objects of the resource.
@@ -138,17 +149,6 @@ func (s *Source) Start() { s.group.start(s) }
 // Stop stops following the source. After it has returned, the Sink is not called any more. It may be called any number
 // of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }
-
-// StartAt begins to follow the source as Start does, with a list that is at least of this version; 0 for any.
-func (s *Source) StartAt(version uint64) {
-	s.mu.Lock()
-	s.from = ""
-	if version > 0 {
-		s.from = strconv.FormatUint(version, 10)
-	}
-	s.mu.Unlock()
-	s.Start()
-}
 
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }
@@ -212,6 +212,7 @@ func (s *Source) run(ctx context.Context) {
 		if err == nil {
 			continue
 		}
+		s.broken = true
 		s.fail(ctx, err)
 		s.group.pause(ctx, s, err)
 		if ctx.Err() != nil {
@@ -229,11 +230,18 @@ func (s *Source) attempt(ctx context.Context) error {
 	if len(waiting) > 0 {
 		s.mustList, s.exact = true, true
 	}
+	if s.broken && s.withoutContact() > longBreak && time.Since(s.listTried) > longBreak {
+		s.mayList = true
+	}
 	if s.mustList || s.mayList {
 		s.mayList = false
 		err := s.list(ctx)
 		for _, done := range waiting {
 			done <- err
+		}
+		var answer apierrors.APIStatus
+		if err != nil && !errors.As(err, &answer) {
+			s.listTried = time.Time{} // nobody was there
 		}
 		if err != nil {
 			return err
@@ -257,20 +265,42 @@ func (s *Source) stepped(version string) {
 	s.group.caughtUp(s)
 }
 
-// verify asks whether the upstream has reached the version from which a watch has begun. If it was set back, the source
-// must list. It is called when the watch is open: an API server that is set back later breaks it.
+// withoutContact returns for how long nothing came that was certainly not a cache's.
+func (s *Source) withoutContact() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.confirmed)
+}
+
+// verify asks whether the upstream has reached the version from which a watch has begun, if that is not certain. An API
+// server that was restored from a backup has not: it is silent on such a watch, and the source must list. verify is
+// called when the watch is open, because an API server that is restored later breaks it.
+//
+// Only the refusal of the version counts, and no older version in an answer, because that may come from a cache. The
+// request has a User-Agent of its own, so that a caching proxy does not keep its answer as the list.
 func (s *Source) verify(ctx context.Context) error {
-	got, err := s.request(&metav1.ListOptions{Limit: 1}).Do(ctx).Get()
-	if err != nil {
+	if !s.broken || s.version == "" {
+		return nil
+	}
+	err := s.request(&metav1.ListOptions{Limit: 1, ResourceVersion: s.version}).
+		SetHeader("User-Agent", s.group.UserAgent(s.agent()+"-version")).Do(ctx).Error()
+	switch {
+	case isTooLarge(err):
+		klog.FromContext(ctx).Info("The API server was restored from a backup, listing again", "known", s.version,
+			"reason", err)
+		s.mustList, s.exact = true, true
+		return nil
+	case err == nil, isVersionRefused(err), apierrors.IsNotFound(err):
+		// It has reached the version, or passed it long ago; or it is a caching proxy, which has no such answer.
+		s.broken = false
+		return nil
+	default:
 		return err
 	}
-	if newest, ok := got.(*objectList); ok && isOlder(newest.ResourceVersion, s.version) {
-		klog.FromContext(ctx).Info("The API server was set back, listing again",
-			"version", newest.ResourceVersion, "known", s.version)
-		s.mustList, s.exact = true, true
-	}
-	return nil
 }
+
+// agent distinguishes the source's requests in the User-Agent.
+func (s *Source) agent() string { return cmp.Or(s.options.Agent, s.options.Name) }
 
 // at passes a change to the Sink, with the version that it brings. change is nil after a bookmark.
 func (s *Source) at(version string, change func()) {
@@ -289,31 +319,10 @@ func (s *Source) Request(agent string) *rest.Request {
 		MaxRetries(0)
 }
 
-// Estimate asks the upstream about how many bytes of memory following the source takes at most: a list, encoded and
-// decoded.
-func (s *Source) Estimate(ctx context.Context) (int64, error) {
-	const sample = 100
-	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.UserAgent("estimate")).
-		Do(ctx).Get()
-	page, ok := got.(*objectList)
-	if err != nil || !ok || len(page.items) == 0 {
-		return 0, err
-	}
-	var size int64
-	for _, o := range page.items {
-		size += int64(len(o.Meta) + len(o.Body))
-	}
-	objects := int64(len(page.items))
-	if page.RemainingItemCount != nil {
-		size += size * *page.RemainingItemCount / objects
-	}
-	return 3 * size, nil
-}
-
 func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 	options.LabelSelector, options.FieldSelector = s.options.LabelSelector, s.options.FieldSelector
 	// The Group decides when to try again. Request has turned off client-go's own retries.
-	request := s.Request(cmp.Or(s.options.Agent, s.options.Name)).
+	request := s.Request(s.agent()).
 		NamespaceIfScoped(s.options.Namespace, s.options.Namespace != "").
 		SpecificallyVersionedParams(options, parameterCodec, schema.GroupVersion{Version: "v1"})
 	if s.options.MetadataOnly {
@@ -335,6 +344,8 @@ func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 
 // list lists the resource, and passes all objects to the Sink.
 func (s *Source) list(ctx context.Context) error {
+	s.listTried = time.Now()
+	s.listDue = s.listTried.Add(longBreak)
 	asked := "0"
 	switch {
 	case s.exact:
@@ -365,9 +376,10 @@ func (s *Source) list(ctx context.Context) error {
 	s.at(version, func() { s.options.Sink.Replace(list.items) })
 	s.some = len(list.items) > 0
 	newer := isOlder(s.version, version)
-	s.version, s.mustList, s.exact, s.watches = version, false, false, 0
-	s.accepted()
 	now := time.Now()
+	s.version, s.mustList, s.exact, s.watches, s.broken = version, false, false, 0, false
+	s.listDue = now.Add(listInterval*3/4 + rand.N(listInterval/2)) //nolint:gosec // spreads requests
+	s.accepted()
 	s.update(func(state *State) {
 		state.Synced, state.Absent = true, false
 		state.ResourceVersion = version
@@ -484,10 +496,8 @@ func (s *Source) watch(ctx context.Context) error {
 		return s.unwatchable(err)
 	}
 	defer w.Stop()
-	if s.options.Verified {
-		if err := s.verify(ctx); err != nil || s.mustList {
-			return err
-		}
+	if err := s.verify(ctx); err != nil || s.mustList {
+		return err
 	}
 	s.watches++
 	s.group.answered(s)
@@ -497,18 +507,24 @@ func (s *Source) watch(ctx context.Context) error {
 	progress, caughtUp := false, false
 	calm := time.NewTimer(quiet)
 	defer calm.Stop()
+	due := time.NewTimer(time.Until(s.listDue))
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.hurry:
 			return nil // and the next attempt lists
+		case <-due.C:
+			s.mayList = true
+			return nil
 		case <-calm.C:
 			caughtUp = true
 			s.follows(opened)
 			s.group.caughtUp(s)
 		case event, open := <-w.ResultChan():
 			if !open {
+				s.broken = time.Since(opened) < time.Duration(seconds)*time.Second
 				return s.watchEnded(opened, progress)
 			}
 			if event.Type == watch.Error {
@@ -700,9 +716,11 @@ func isVersionRefused(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || isTooLarge(err)
 }
 
-// isTooLarge reports whether the upstream has not reached the requested resourceVersion.
+// isTooLarge reports whether the upstream has not reached the requested resourceVersion. Some versions of
+// kube-apiserver pass on what etcd says of an exact one.
 func isTooLarge(err error) bool {
-	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) ||
+		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "required revision is a future revision")
 }
 
 // isOlder reports whether a resourceVersion is less than another one. It is false if one of them is not a number.

@@ -432,7 +432,7 @@ func older(a, b string) bool {
 func explain(k kind, name string, err error) error {
 	switch {
 	case gridchild.Refused(err):
-		return gridchild.Errorf(v1.ReasonRejected, "%s", gridchild.Shorten(err.Error()))
+		return gridchild.Rejected(err)
 	case apierrors.IsConflict(err):
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
 			k.Child.Kind, name, gridchild.Shorten(err.Error()))

@@ -1,4 +1,4 @@
-// Package gridcontroller turns grids into one workload per site, or one closed-loop Service, and keeps them so.
+// Package gridcontroller turns grids into one workload per site, or one site-local Service, and keeps them so.
 //
 // A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends on the grid and the site alone (package
 // gridchild). It is applied with server-side apply under one field manager, with a digest of what was applied. It is

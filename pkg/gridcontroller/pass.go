@@ -66,7 +66,7 @@ type pass struct {
 	results map[string]result
 
 	states map[string]v1.SiteState
-	// keepSelector has the sites whose workload's selector lacks the site, although spec.siteLabel is set.
+	// keepSelector has the sites whose workload's selector lacks the site, although spec.siteLabel is true.
 	keepSelector []string
 	// applied and removed have the sites whose child was written or deleted. vanished and returned have the sites that
 	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
@@ -181,7 +181,7 @@ func (p *pass) look(site string) {
 	p.followProgress(site, &state, live)
 	p.states[site] = state
 	p.lookAgain(result.again)
-	if live != nil && p.spec.SiteLabel && !live.selectsSite {
+	if live != nil && ptr.Deref(p.spec.SiteLabel, false) && !live.selectsSite {
 		p.keepSelector = append(p.keepSelector, site)
 	}
 	if result.applied {
@@ -339,7 +339,7 @@ func (p *pass) desire(site string) (*desired, error) {
 		return nil, err
 	}
 	m, to, name := p.memory, p.targets[site], p.assigned.BySite[site]
-	selects := ptr.Deref(p.of(site).selectsSite, p.owner.SiteInSelector)
+	selects := ptr.Deref(p.of(site).selectsSite, p.owner.SelectsSite)
 	if live := p.child(site); live != nil {
 		selects = live.selectsSite
 	}
@@ -351,17 +351,17 @@ func (p *pass) desire(site string) (*desired, error) {
 		}
 		return gridchild.OfSite(o, site, name, template)
 	}}
-	if d.digest == "" || d.name != name || d.selectsSite != o.SiteInSelector || d.variant != to.variant {
+	if d.digest == "" || d.name != name || d.selectsSite != o.SelectsSite || d.variant != to.variant {
 		if _, err := d.object(); err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsSite: o.SiteInSelector, variant: to.variant, digest: d.child.Digest}
+		d.identity = identity{name: name, selectsSite: o.SelectsSite, variant: to.variant, digest: d.child.Digest}
 		p.of(site).desired = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	if m.templates[to.variant] == nil {
 		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
-	d.shape = m.templates[to.variant].shapes[o.SiteInSelector]
+	d.shape = m.templates[to.variant].shapes[o.SelectsSite]
 	return d, nil
 }

@@ -541,6 +541,18 @@ func TestNoSites(t *testing.T) {
 	}
 }
 
+// TestSiteOfAnEmptyValue: an empty value of the label is a site, after which no workload can be named. The other sites
+// have theirs.
+func TestSiteOfAnEmptyValue(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
+	f.pass(grid)
+	f.expectNames("demo-east")
+	f.expect(grid, "Degraded=True SitesFailed", "InvalidName: no Deployment can be named after this site", "zone1",
+		"give it a value")
+	f.expectSite(grid, "", v1.SiteFailed)
+}
+
 func TestAutoDeleteUnusedTemplate(t *testing.T) {
 	f, grid := demo(t, in("east"), func(grid *v1.DeploymentGrid) {
 		grid.Spec.AutoDeleteUnusedTemplate = true
@@ -677,6 +689,49 @@ func TestTakeOver(t *testing.T) {
 	}
 	f.pass(grid)
 	f.expectTook()
+}
+
+// TestSiteLabelOfChildren: what the controller creates selects its own site's pods, unless siteLabel is false. A
+// workload that exists keeps its selector and its pods' labels, so that no pod is replaced. Only a grid that asks for
+// the label gets a warning.
+func TestSiteLabelOfChildren(t *testing.T) {
+	for name, test := range map[string]struct {
+		siteLabel *bool
+		created   string
+		warning   string
+	}{
+		"by default":   {nil, "west", ""},
+		"true":         {new(true), "west", "demo-east"},
+		"switched off": {new(false), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, grid := demo(t, in("east west"), func(grid *v1.DeploymentGrid) { grid.Spec.SiteLabel = test.siteLabel })
+			old := ownedBy(grid.UID)
+			if err := f.client.Create(t.Context(), old, client.FieldOwner(v1.FieldManager)); err != nil {
+				t.Fatal(err)
+			}
+			f.pass(grid)
+			for child, want := range map[string]string{"demo-east": "", "demo-west": test.created} {
+				d := f.deployment(child)
+				selected, inPods := "", d.Spec.Template.Labels[v1.LabelGridSite]
+				if d.Spec.Selector != nil {
+					selected = d.Spec.Selector.MatchLabels[v1.LabelGridSite]
+				}
+				if selected != want || inPods != want {
+					t.Errorf("%s selects site %q, its pods have %q, want %q", child, selected, inPods, want)
+				}
+			}
+			warned := ""
+			for _, c := range grid.Status.Conditions {
+				if c.Type == v1.ConditionSpecWarning {
+					warned = c.Message
+				}
+			}
+			if (warned != "") != (test.warning != "") {
+				t.Errorf("got the warning %q", warned)
+			}
+		})
+	}
 }
 
 // TestSummary: conditions name the first few sites, and count the rest.

@@ -27,7 +27,7 @@ type nodeState struct {
 	since time.Time
 }
 
-// sites are those of one key: the distinct, non-empty values of a label, with the nodes that have them.
+// sites are those of one key: the distinct values of a label, with the nodes that have them. An empty value is one too.
 type sites map[string][]*nodeState
 
 func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}, keys: map[string]bool{}} }
@@ -65,7 +65,7 @@ func (n *nodes) sitesOf(key string) sites {
 	}
 	all := sites{}
 	for _, node := range n.byName {
-		if site := node.labels[key]; site != "" {
+		if site, has := node.labels[key]; has {
 			all[site] = append(all[site], node)
 		}
 	}
@@ -86,8 +86,9 @@ func (n *nodes) note(name string, now *nodeState) []string {
 	relabelled := !maps.Equal(before.labels, now.labels)
 	var changed []string
 	for key, selected := range n.keys {
-		had, has := before.labels[key], now.labels[key]
-		if had != has || (has != "" && (before.lost != now.lost || (selected && relabelled))) {
+		was, had := before.labels[key]
+		is, has := now.labels[key]
+		if was != is || had != has || (has && (before.lost != now.lost || (selected && relabelled))) {
 			changed = append(changed, key)
 		}
 	}

@@ -21,7 +21,7 @@ func TestSites(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
-	expect("zone1", "east")
+	expect("zone1", "", "east") // an empty value is a value
 	expect("rack", "r1")
 	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
@@ -34,11 +34,13 @@ func TestSites(t *testing.T) {
 	changes("[zone1]", "n3", node(map[string]string{"zone1": "east"}))
 	changes("[]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
 	changes("[zone1]", "n1", node(map[string]string{"zone1": "west"}))
-	expect("zone1", "east", "west")
+	expect("zone1", "", "east", "west")
 	changes("[rack zone1]", "n2", node(map[string]string{"zone1": "north"}))
 	changes("[zone1]", "n3", nil)
 	expect("zone1", "north", "west")
 	expect("rack")
+	changes("[rack]", "n6", node(map[string]string{"rack": ""}))
+	changes("[rack]", "n6", node(nil))
 	expect("other")
 	u.followLabels("rack")
 	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))

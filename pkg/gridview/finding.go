@@ -1,6 +1,7 @@
 package gridview
 
 import (
+	"cmp"
 	"slices"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -55,28 +56,42 @@ type Finding struct {
 	Key  string `json:"key,omitempty"`
 }
 
-// The checks that only some of the commands name. CheckController concerns grids, not Services.
+// The checks that commands, or the verdict on a node, go by. CheckController concerns grids, not Services.
 const (
 	CheckSite       = "Site"
 	CheckNames      = "Names"
 	CheckController = "Controller"
+	CheckReach      = "Reach"
+	// CheckWrapper and those below say whether a node keeps Services to its site.
+	CheckWrapper     = "Wrapper"
+	CheckKubeProxy   = "KubeProxy"
+	CheckReplacement = "KubeProxyReplacement"
+	CheckPort        = "Port"
 )
 
 // Diagnosis is what was found of a cluster. Every command prints the part of it that concerns what it shows, and
 // judges nothing of this by itself.
 type Diagnosis struct {
 	Findings []Finding
-	// Nodes are the labels of all nodes, by name.
-	Nodes map[string]topology.Labels
+	// Nodes are the labels of all nodes, by name; Wrapped are those with a pod of a wrapper, which may be SuperEdge's.
+	Nodes   map[string]topology.Labels
+	Wrapped map[string]bool
+	// Unread says what could not be read.
+	Unread []Finding
 }
 
-// Of are the failures and warnings that concern the Services with some topology keys. Those of the controller are left
-// out; OfGrid has them.
+// Complete reports whether everything could be read that an answer depends on.
+func (d *Diagnosis) Complete() bool { return d != nil && len(d.Unread) == 0 }
+
+// Of are the failures and warnings that concern all Services with some topology keys. Those of the controller, and of a
+// single Service, are left out; OfGrid has them.
 func (d *Diagnosis) Of(keys topology.Keys) []Finding {
-	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool { return f.Check == CheckController })
+	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool {
+		return f.Check == CheckController || f.Check == CheckReach
+	})
 }
 
-// OfGrid are the failures and warnings that concern the grids of a label key, or of several.
+// OfGrid are the failures and warnings that concern the grids of a label key, or of several, and their Services.
 func (d *Diagnosis) OfGrid(keys []string) []Finding {
 	found := []Finding{}
 	if d == nil {
@@ -84,20 +99,30 @@ func (d *Diagnosis) OfGrid(keys []string) []Finding {
 	}
 	for _, f := range d.Findings {
 		ofKey := f.Key == "" || slices.Contains(keys, f.Key)
-		if (f.Severity == Failure || f.Severity == Warning) && ofKey && (f.Node == "" || d.concerns(f, keys)) {
+		if (f.Severity == Failure || f.Severity == Warning) && ofKey &&
+			(f.Node == "" || f.Key != "" || d.concerns(f, keys)) {
 			found = append(found, f)
 		}
 	}
 	return found
 }
 
-// concerns reports whether the node of a finding is in a site of the keys. A node that is in no site at all is missed
-// by every Service.
+// concerns reports whether the node of a finding is in a site of the keys. An edge node that is in no site at all is
+// missed by the Services that it is in no site of.
 func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	labels, known := d.Nodes[f.Node]
-	return !known || hasAny(labels, keys) ||
-		f.Check == CheckSite && isEdge(labels) && !slices.Contains(keys, topology.Any)
+	return !known || inGroup(labels, keys) != (f.Check == CheckSite)
 }
+
+// BySeverity orders findings, the worst first.
+func BySeverity(a, b Finding) int {
+	return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
+}
+
+// ByObject orders findings by what they are about.
+func ByObject(a, b Finding) int { return cmp.Compare(a.Object.String(), b.Object.String()) }
+
+var severities = []Severity{Failure, Unverified, Warning, OK}
 
 // Failed reports whether one of the findings is a failure.
 func Failed(findings []Finding) bool {

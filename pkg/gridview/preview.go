@@ -63,17 +63,23 @@ type Previewer struct {
 	sites    map[string]int
 	groups   map[previewNode]int
 	services map[types.NamespacedName]*tally
+	// labels are those of all nodes, edge the sites with an edge node.
+	labels map[string]topology.Labels
+	edge   map[string]bool
 }
 
-// previewNode is what matters of a node. site is empty if it has no value of the key.
-type previewNode struct{ site, zone string }
+// previewNode is what matters of a node. sited is set if it has the label, whose value may be empty.
+type previewNode struct {
+	site, zone string
+	sited      bool
+}
 
 // tally counts the ready endpoints of a Service.
 type tally struct {
 	service PreviewService
 	family  discoveryv1.AddressType
-	// local is that a node is sent to its own endpoints only.
-	local bool
+	// reach is what each site would reach, governed what edge nodes reach today.
+	reach, governed *Tally
 	counts
 }
 
@@ -85,7 +91,7 @@ type counts struct {
 	// unhinted is how many ready endpoints have no hints; as long as there are any, kube-proxy heeds none.
 	unhinted int
 	// hinted counts the ready endpoints by the zone that they are for, and their site.
-	hinted map[string]map[string]int
+	hinted map[string]map[previewNode]int
 }
 
 // NewPreviewer makes a Previewer for a key and the labels of all nodes.
@@ -96,13 +102,17 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 		sites:    map[string]int{},
 		groups:   map[previewNode]int{},
 		services: map[types.NamespacedName]*tally{},
+		labels:   nodes,
+		edge:     map[string]bool{},
 	}
 	for name, labels := range nodes {
-		n := previewNode{site: labels[key], zone: labels[corev1.LabelTopologyZone]}
+		n := previewNode{zone: labels[corev1.LabelTopologyZone]}
+		n.site, n.sited = labels[key]
 		p.nodes[name] = n
-		if n.site != "" {
+		if n.sited {
 			p.sites[n.site]++
 			p.groups[n]++
+			p.edge[n.site] = p.edge[n.site] || isEdge(labels)
 		}
 	}
 	return p
@@ -122,8 +132,9 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	t := &tally{
 		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
 		family:  discoveryv1.AddressTypeIPv4, counts: noCounts(),
-		local: ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
+		reach: NewTally(s, topology.Keys{p.key}, p.labels),
 	}
+	t.reach.local = false           // the site of a node with an endpoint is not dark
 	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
 		t.family = discoveryv1.AddressType(s.Spec.IPFamilies[0])
 	}
@@ -133,27 +144,41 @@ func (p *Previewer) AddService(s *corev1.Service) {
 		t.service.Message = fmt.Sprintf("annotation %s=%s is %v", annotation, s.Annotations[annotation], err)
 	case keys.Governed():
 		t.service.TopologyKeys = keys
-	case t.local:
+		if SiteKey(keys) == p.key {
+			t.governed = NewTally(s, keys, p.labels)
+		}
+	case isLocal(s):
 		t.service.Message = "internalTrafficPolicy Local: each node is sent to its own endpoints"
 	}
 	p.services[name] = t
 }
 
 func noCounts() counts {
-	return counts{readyIn: map[string]int{}, hinted: map[string]map[string]int{}}
+	return counts{readyIn: map[string]int{}, hinted: map[string]map[previewNode]int{}}
 }
 
 // ForgetSlices makes the Previewer forget all slices, because their list begins again.
 func (p *Previewer) ForgetSlices() {
 	for _, t := range p.services {
 		t.counts = noCounts()
+		t.reach.Restart()
+		if t.governed != nil {
+			t.governed.Restart()
+		}
 	}
 }
 
 // AddSlice counts the ready endpoints of a slice.
 func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	t := p.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
-	if t == nil || s.AddressType != t.family {
+	if t == nil {
+		return
+	}
+	t.reach.Add(s)
+	if t.governed != nil {
+		t.governed.Add(s)
+	}
+	if s.AddressType != t.family {
 		return
 	}
 	for i := range s.Endpoints {
@@ -162,9 +187,9 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 			continue
 		}
 		t.ready++
-		site := p.nodes[ptr.Deref(e.NodeName, "")].site
-		if site != "" {
-			t.readyIn[site]++
+		node := p.nodes[ptr.Deref(e.NodeName, "")]
+		if node.sited {
+			t.readyIn[node.site]++
 		}
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
 			t.unhinted++
@@ -172,15 +197,15 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 		}
 		for _, zone := range e.Hints.ForZones {
 			if t.hinted[zone.Name] == nil {
-				t.hinted[zone.Name] = map[string]int{}
+				t.hinted[zone.Name] = map[previewNode]int{}
 			}
-			t.hinted[zone.Name][site]++
+			t.hinted[zone.Name][previewNode{site: node.site, sited: node.sited}]++
 		}
 	}
 }
 
-// Preview is what was counted.
-func (p *Previewer) Preview() *Preview {
+// Preview is what was counted, and what was found that concerns Services with the key.
+func (p *Previewer) Preview(d *Diagnosis) *Preview {
 	preview := &Preview{
 		Key:              p.key,
 		Sites:            []PreviewSite{},
@@ -193,7 +218,15 @@ func (p *Previewer) Preview() *Preview {
 	}
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
+		if t.governed != nil {
+			view := Group(t.governed.keys, p.labels).OfTally(t.governed)
+			view.Judge(d)
+			preview.Findings = append(preview.Findings, view.reach...)
+		}
 	}
+	slices.SortStableFunc(preview.Findings, ByObject)
+	preview.Findings = append(d.Of([]string{p.key}), preview.Findings...)
+	slices.SortStableFunc(preview.Findings, BySeverity)
 	slices.SortFunc(preview.Services, func(a, b PreviewService) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -214,9 +247,13 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 		return s
 	}
+	edges := slices.Contains(slices.Collect(maps.Values(p.edge)), true) // without any, all nodes may become edge nodes
 	for site := range p.sites {
-		if s.ReadyIn[site] == 0 {
-			s.Dark = append(s.Dark, site)
+		for _, c := range t.reach.ports {
+			if (p.edge[site] || !edges) && t.reach.reach(c, "", topology.Labels{p.key: site}) == ReachNone {
+				s.Dark = append(s.Dark, site)
+				break
+			}
 		}
 	}
 	slices.Sort(s.Dark)
@@ -234,7 +271,7 @@ func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 
 
 // foreign is the share of the endpoints that a node is sent to today which is not in its site, on the average of nodes.
 func (p *Previewer) foreign(t *tally) float64 {
-	if t.local {
+	if isLocal(t.reach.service) {
 		return 0
 	}
 	sum, nodes := 0.0, 0
@@ -242,7 +279,7 @@ func (p *Previewer) foreign(t *tally) float64 {
 		all, own := t.ready, t.readyIn[node.site]
 		// Where no endpoint is meant for the node's zone kube-proxy takes all of them.
 		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
-			all, own = 0, near[node.site]
+			all, own = 0, near[previewNode{site: node.site, sited: true}]
 			for _, n := range near {
 				all += n
 			}
@@ -275,7 +312,7 @@ func DivideNodes(nodes map[string]topology.Labels) (keys []string, sites map[str
 	}
 	sites = map[string]int{}
 	for key, of := range values {
-		if delete(of, ""); len(of) > 1 && !named[key] && key != corev1.LabelHostname {
+		if len(of) > 1 && !named[key] && key != corev1.LabelHostname {
 			keys, sites[key] = append(keys, key), len(of)
 		}
 	}

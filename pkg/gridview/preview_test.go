@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -119,7 +120,7 @@ func TestPreview(t *testing.T) {
 			p.AddSlice(endpointsOn(test.endpoints...))
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
-			expectPreview(t, p.Preview(), test)
+			expectPreview(t, p.Preview(nil), test)
 		})
 	}
 }
@@ -175,7 +176,7 @@ func TestPreviewLeavesOut(t *testing.T) {
 	stranger := endpointsOn("e1")
 	stranger.Labels = nil
 	p.AddSlice(stranger)
-	preview := p.Preview()
+	preview := p.Preview(nil)
 	if len(preview.Services) != 1 || preview.Services[0].Ready != 2 {
 		t.Errorf("got %+v", preview.Services)
 	}
@@ -195,5 +196,25 @@ func TestDivideNodes(t *testing.T) {
 	// Sites may have one node each; a node's own name is none.
 	if keys, sites := DivideNodes(nodes); !slices.Equal(keys, []string{"half", "site", "each"}) || sites["site"] != 3 {
 		t.Errorf("got %v %v", keys, sites)
+	}
+}
+
+// TestPreviewOfAnEmptyValue: it is a value, as it is for the rule.
+func TestPreviewOfAnEmptyValue(t *testing.T) {
+	role := "node-role.kubernetes.io/edge"
+	p := NewPreviewer(role, map[string]topology.Labels{"node1": {role: ""}, "node2": {role: ""}, "node3": {}})
+	p.AddService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}})
+	node := "node1"
+	p.AddSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: "svc"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{NodeName: &node}},
+	})
+	got := p.Preview(nil)
+	if p.Sites() != 1 || len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
+		t.Errorf("got the sites %+v, %d nodes without", got.Sites, got.NodesWithoutSite)
+	}
+	if s := got.Services[0]; len(s.Dark) != 0 || s.ReadyIn[""] != 1 {
+		t.Errorf("got %+v", s)
 	}
 }

@@ -50,8 +50,8 @@ type MapSite struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// MapSites makes the map of a label key, of what is known of the nodes, grids and Services, and of what was found of the
-// nodes. Nodes are nil if they could not be read; then the sites are those of the grids.
+// MapSites makes the map of a label key, of what is known of the nodes, grids and Services, and of what was found of
+// the nodes. Nodes are nil if they could not be read; then the sites are those of the grids.
 func MapSites(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
 	diagnosis *Diagnosis) SiteMap {
 	m := siteMapper{key: key, sites: map[string]*MapSite{}}

@@ -43,7 +43,7 @@ func TestSummary(t *testing.T) {
 			fmt.Sprint(s.lacking) != test.lacking {
 			t.Errorf("%s %s: got %+v", test.annotation, test.endpoints, s)
 		}
-		if healthy := s.State == ServiceClosed || s.State == ServiceOpen; s.Healthy != healthy {
+		if healthy := s.State != ServiceLacking && s.State != ServiceInvalid; s.Healthy != healthy {
 			t.Errorf("%s %s: healthy is %t", test.annotation, test.endpoints, s.Healthy)
 		}
 		summaries = append(summaries, s)

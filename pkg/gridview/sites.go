@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,54 +31,87 @@ type Sites struct {
 	ResolverKeys topology.Keys
 }
 
-// SiteKeys are those of the keys of a Service whose values are sites: not the name of a node, unless that is the only
-// key.
-func SiteKeys(keys topology.Keys) []string {
-	sites := slices.DeleteFunc(slices.Clone([]string(keys)), func(key string) bool {
-		return key == topology.Any || key == corev1.LabelHostname
-	})
-	if len(sites) == 0 && slices.Contains(keys, corev1.LabelHostname) {
-		return []string{corev1.LabelHostname}
+// SiteKey is the key of a Service whose values are its sites: the first that is neither the name of a node nor "*". It
+// is empty if there is none; the keys after it are fallbacks.
+func SiteKey(keys topology.Keys) string {
+	for _, key := range keys {
+		if key != topology.Any && key != corev1.LabelHostname {
+			return key
+		}
 	}
-	return sites
+	return ""
 }
 
 // Findings say which nodes are half in a site, and which sites have no names of their own.
 func (s Sites) Findings() []Finding {
-	used := map[string]bool{}
+	used, named := map[string]bool{}, map[string]bool{} // site keys, and all keys
 	for _, keys := range s.Governed {
-		for _, key := range SiteKeys(keys) {
+		if key := SiteKey(keys); key != "" {
 			used[key] = true
 		}
+		for _, key := range keys {
+			named[key] = true
+		}
 	}
-	keys := slices.Sorted(maps.Keys(used))
-	found := make([]Finding, 0, len(keys))
+	for _, key := range s.GridKeys {
+		named[key] = true
+	}
+	keys, all := slices.Sorted(maps.Keys(used)), slices.Collect(maps.Keys(named))
+	edge := func(name string) bool { return isEdge(s.Nodes[name]) || s.Wrapped[name] }
+	sites := map[string]map[string]bool{} // the values of each site key on edge nodes
+	for _, key := range keys {
+		sites[key] = map[string]bool{}
+		for name, labels := range s.Nodes {
+			if value, in := labels[key]; in && edge(name) {
+				sites[key][value] = true
+			}
+		}
+	}
+	var found []Finding
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
-		f := Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name}
-		in := slices.IndexFunc(keys, func(key string) bool { _, ok := labels[key]; return ok })
-		switch {
-		case !isEdge(labels) && !s.Wrapped[name] && in >= 0:
-			f.Message = fmt.Sprintf("it is in the site %s=%s and no edge node: nothing runs there that keeps Services "+
-				"to their site, so they reach every site", keys[in], labels[keys[in]])
-			f.Action = fmt.Sprintf("kubectl label node %s %s=%s; or take it out of the site: kubectl label node %s %s-",
-				name, v1.LabelEdgeNode, v1.EdgeNodePods, name, keys[in])
-		case isEdge(labels) && in < 0 && !hasAny(labels, s.GridKeys) &&
-			slices.ContainsFunc(s.Governed, func(keys topology.Keys) bool {
-				return !slices.Contains(keys, topology.Any) && !hasAny(labels, keys)
-			}):
-			f.Message = fmt.Sprintf("it is an edge node in no site: without the label %s it has no endpoints of the "+
-				"Services with that key", strings.Join(keys, " or "))
-			f.Action = fmt.Sprintf("kubectl label node %s %s=SITE", name, keys[0])
-		default:
-			continue
+		for _, key := range keys {
+			if value, in := labels[key]; in && !edge(name) && sites[key][value] {
+				found = append(found, halfInSite(name, key, value))
+			}
 		}
-		found = append(found, f)
+		if isEdge(labels) {
+			found = append(found, s.inNoSite(name, all, sites)...)
+		}
 	}
 	for _, key := range keys {
 		found = append(found, s.names(key)...)
 	}
 	return found
+}
+
+// halfInSite is the failure of a node that is not an edge node, in a site of edge nodes. No action removes the label:
+// it
+// may be one that others go by, such as topology.kubernetes.io/zone.
+func halfInSite(name, key, value string) Finding {
+	return Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name, Key: key,
+		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to "+
+			"the site, "+
+			"so they reach every site from there", key, value),
+		Action: fmt.Sprintf("kubectl label node %s --overwrite %s=%s", name, v1.LabelEdgeNode, v1.EdgeNodePods)}
+}
+
+// inNoSite is the failure of an edge node that has none of the keys that Services and grids use, besides its own name:
+// it was meant to have one. One that has another key is of another fleet.
+func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]bool) []Finding {
+	labels := s.Nodes[name]
+	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
+		return len(sites[SiteKey(keys)]) > 0 && !inGroup(labels, keys)
+	})
+	if i < 0 || hasAny(labels, slices.DeleteFunc(slices.Clone(all), func(key string) bool {
+		return key == corev1.LabelHostname
+	})) {
+		return nil
+	}
+	key := SiteKey(s.Governed[i])
+	return []Finding{{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name,
+		Message: fmt.Sprintf("it is an edge node in no site: without the label %s it reaches nothing of the Services "+
+			"with that key", key), Action: actionLabel(name, key)}}
 }
 
 // names says which sites of a key have no CoreDNS, or have one that nobody is led to.

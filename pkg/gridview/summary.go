@@ -14,13 +14,13 @@ type ServiceState string
 const (
 	// ServiceInvalid says that the annotation of the Service does not parse, so that no node sees any endpoint.
 	ServiceInvalid ServiceState = "Invalid"
-	// ServiceLacking says that the Service is governed, and that some sites have no ready endpoint.
+	// ServiceLacking says that some sites reach nothing of the Service, though others have an endpoint.
 	ServiceLacking ServiceState = "Lacking"
 	// ServiceFailing says that the Service is governed, and that something does not keep it to its sites on some nodes.
 	ServiceFailing ServiceState = "Failing"
-	// ServiceHidden says that no node sees some of the ready endpoints.
+	// ServiceHidden says that no edge node sees some of the ready endpoints, and all is well otherwise.
 	ServiceHidden ServiceState = "Hidden"
-	// ServiceEmpty says that the Service is not governed and has no ready endpoint.
+	// ServiceEmpty says that the Service has no ready endpoint anywhere.
 	ServiceEmpty ServiceState = "Empty"
 	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint.
 	ServiceClosed ServiceState = "Closed"
@@ -45,22 +45,41 @@ type ServiceSummary struct {
 	Sites   int `json:"sites"`
 	Without int `json:"without"`
 
-	// lacking are the labels that make the sites without a ready endpoint.
+	// Verdict is that on the nodes.
+	Verdict Verdict `json:"verdict"`
+
+	// lacking are the labels that make the sites without a ready endpoint, reach the findings about the Service.
 	lacking []topology.Labels
+	reach   []Finding
+}
+
+// WithReach adds to what was found of a cluster what was found of the Services whose site key is key.
+func WithReach(findings []Finding, key string, services []ServiceSummary) []Finding {
+	var reach []Finding
+	for i := range services {
+		if SiteKey(services[i].TopologyKeys) == key {
+			reach = append(reach, services[i].reach...)
+		}
+	}
+	slices.SortStableFunc(reach, ByObject)
+	findings = append(findings, reach...)
+	slices.SortStableFunc(findings, BySeverity)
+	return findings
 }
 
 // Summary is the view in short. nodes are those that it was made of.
 func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
 	s := ServiceSummary{
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(),
+		Verdict: v.Verdict, reach: v.reach,
 	}
 	governed := v.TopologyKeys.Governed()
 	for _, site := range v.Sites {
-		if site.Name == "" || !governed {
+		if !site.inSite || !governed {
 			continue
 		}
 		s.Sites++
-		if site.Ready > 0 {
+		if !slices.Contains(v.Without, site.Name) {
 			continue
 		}
 		s.Without++
@@ -72,16 +91,17 @@ func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
 		}
 		s.lacking = append(s.lacking, labels)
 	}
+	hidden := slices.ContainsFunc(v.Hidden, func(e HiddenEndpoint) bool { return e.Ready })
 	switch {
 	case v.Error != "":
 		s.State = ServiceInvalid
-	case governed && s.Without > 0:
+	case s.Without > 0:
 		s.State = ServiceLacking
 	case Failed(v.Findings):
 		s.State = ServiceFailing
-	case !governed && len(v.Without) > 0:
+	case v.Empty():
 		s.State = ServiceEmpty
-	case !s.Healthy:
+	case governed && hidden:
 		s.State = ServiceHidden
 	case governed:
 		s.State = ServiceClosed

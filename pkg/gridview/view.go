@@ -3,6 +3,7 @@ package gridview
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,15 +27,23 @@ type View struct {
 	TopologyKeys topology.Keys `json:"topologyKeys"`
 	// Error says what is wrong with the annotation. It hides all endpoints, on every node.
 	Error string `json:"error,omitempty"`
-	// Closed: the Service is governed, and every site has a ready endpoint. Without are the sites that have none.
+	// Closed: the Service is governed, nothing is found that takes it out of its sites, and every site reaches an
+	// endpoint. Without are the sites with nodes that reach nothing on some port, though others have an endpoint.
 	Closed  bool     `json:"closed"`
 	Without []string `json:"without,omitempty"`
+	// Verdict is that on the nodes.
+	Verdict Verdict `json:"verdict"`
 	// Sites are the nodes that see the same, by name. Of a Service that is not governed there is one, of all nodes.
 	Sites []SiteView `json:"sites"`
 	// Hidden are the endpoints that no node sees.
 	Hidden []HiddenEndpoint `json:"hidden,omitempty"`
 	// Findings are what kubectl grid check finds that concerns the Service.
 	Findings []Finding `json:"findings,omitempty"`
+
+	tally *Tally
+	nodes map[string]topology.Labels
+	// reach are those of the findings that are about this Service alone.
+	reach []Finding
 }
 
 // SiteView is what the nodes with the same values of the topology keys see.
@@ -45,9 +54,15 @@ type SiteView struct {
 	Nodes []string `json:"nodes"`
 	// Key is the topology key that decided; empty if none did, or the Service is not governed.
 	Key string `json:"key,omitempty"`
+	// Reach is what they reach on each port, Without are those that reach nothing on some port.
+	Reach   []PortReach `json:"reach,omitempty"`
+	Without []string    `json:"without,omitempty"`
 	// Ready is how many of the endpoints are.
 	Ready     int        `json:"ready"`
 	Endpoints []Endpoint `json:"endpoints"`
+
+	// inSite is that the nodes have one of the keys, or need none.
+	inSite bool
 }
 
 // Endpoint is one endpoint of a Service. One that is in several EndpointSlices, for it has addresses of both
@@ -117,13 +132,34 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.nodes)})
 		}
 	}
-	for _, site := range view.Sites {
-		if site.Ready == 0 && (site.Name != "" || !view.TopologyKeys.Governed()) {
-			view.Without = append(view.Without, site.Name)
+	tally := NewTally(service, g.keys, g.nodes)
+	for i := range endpointSlices {
+		tally.Add(&endpointSlices[i])
+	}
+	view.reached(tally)
+	return view
+}
+
+// OfTally is a View without endpoints: who reaches what.
+func (g *Grouping) OfTally(t *Tally) *View {
+	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: g.keys}
+	for i := range g.groups {
+		view.Sites = append(view.Sites, SiteView{Name: g.groups[i].name, Nodes: g.groups[i].nodes})
+	}
+	view.reached(t)
+	return view
+}
+
+// reached fills in what the nodes reach.
+func (v *View) reached(t *Tally) {
+	v.tally, v.nodes = t, t.nodes
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		if s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys); t.keys.Governed() {
+			s.Reach, s.Without = t.of(s.Nodes)
 		}
 	}
-	view.Closed = view.TopologyKeys.Governed() && len(view.Without) == 0
-	return view
+	v.Judge(nil)
 }
 
 // SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the sites of its
@@ -141,21 +177,50 @@ func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
 	return sites
 }
 
-// Judge adds what was found of the cluster that concerns the Service. A Service that is not governed, and one that no
+// Judge joins what the nodes reach with what was found of the cluster. A Service that is not governed, and one that no
 // node sees, are as they are whatever the nodes have.
 func (v *View) Judge(d *Diagnosis) {
-	if v.Error == "" && v.TopologyKeys.Governed() {
-		v.Findings = d.Of(v.TopologyKeys)
-		v.Closed = v.Closed && !Failed(v.Findings)
+	if v.Error != "" || !v.TopologyKeys.Governed() {
+		return
 	}
+	edge := func(node string) bool { return isEdge(v.nodes[node]) || d != nil && d.Wrapped[node] }
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(v.nodes)), edge) {
+		edge = func(string) bool { return true }
+	}
+	v.Without = nil
+	v.reach = v.judge(v.tally, edge)
+	slices.SortStableFunc(v.reach, ByObject)
+	reaches := map[string]bool{}
+	for _, site := range v.Sites {
+		for _, node := range site.Without {
+			reaches[node] = true
+		}
+	}
+	v.Verdict = d.Verdict(v.TopologyKeys, v.nodes, reaches)
+	v.Findings = append(d.Of(v.TopologyKeys), v.reach...)
+	slices.SortStableFunc(v.Findings, BySeverity)
+	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
 }
 
-// Healthy reports whether there is nothing to mend: no site is without a ready endpoint, no ready endpoint is without a
-// node that sees it, and no node fails to keep the Service to its site.
-func (v *View) Healthy() bool {
-	return v.Error == "" && len(v.Without) == 0 && !Failed(v.Findings) && !slices.ContainsFunc(v.Hidden,
-		func(e HiddenEndpoint) bool { return e.Ready })
+// Reached are the findings about the Service itself; the others are about the cluster.
+func (v *View) Reached() []Finding { return v.reach }
+
+// Empty reports whether no endpoint takes connections on some port of the Service.
+func (v *View) Empty() bool {
+	if v.TopologyKeys.Governed() && v.tally != nil {
+		for _, c := range v.tally.ports {
+			if c.ready.count+c.terminating.count > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })
 }
+
+// Healthy reports whether no failure was found: each site reaches an endpoint if there is one, and no node fails to
+// keep the Service to its site.
+func (v *View) Healthy() bool { return v.Error == "" && !Failed(v.Findings) }
 
 // notPreferred is why an endpoint on a node that has one of several keys is hidden.
 const notPreferred = "it is not ready, and of several topologyKeys the first counts that a ready endpoint matches"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -21,7 +19,6 @@ import (
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
-	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
@@ -148,12 +145,8 @@ type nodeWrapper struct {
 	link     *link
 	node     *storagetest.Node
 	upstream *upstream.Upstream
-	// api is the API server that it reaches, picked the replica that its connection leads to there. Both are guarded by
-	// the fleet's lock.
-	api    http.Handler
+	// picked is the replica that its connection leads to. It is guarded by the fleet's lock.
 	picked int
-	// ways counts how often it took another way.
-	ways int
 }
 
 // smallFleet is a cluster, replicas of the hub, and wrappers, in a bubble and without a network. The cluster's API
@@ -169,23 +162,10 @@ type smallFleet struct {
 	wrappers []*nodeWrapper
 
 	mu sync.Mutex
-	// meddle, if set, is called when a wrapper asks for what is on the way that it does not follow. refused are the
-	// resources of which the API server gives wrappers nothing. They are guarded by mu.
-	meddle  func()
-	refused []string
 }
 
-// fleetOptions say how many replicas a fleet has, and on which nodes it has wrappers. fallback is how long the hub may
-// be away, in HubAuto.
-type fleetOptions struct {
-	replicas int
-	nodes    []string
-	mode     upstream.HubMode
-	fallback time.Duration
-}
-
-// inFleet runs a test in a bubble, with wrappers that follow.
-func inFleet(t *testing.T, o fleetOptions, test func(*smallFleet)) {
+// inFleet runs a test in a bubble, with so many replicas, and wrappers that follow on these nodes.
+func inFleet(t *testing.T, replicas int, nodes []string, test func(*smallFleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &smallFleet{t: t, cluster: newTestCluster(firstNodes, firstServices, firstSlices)}
@@ -202,15 +182,15 @@ func inFleet(t *testing.T, o fleetOptions, test func(*smallFleet)) {
 		}()
 		defer running.Wait()
 		defer cancel()
-		for i := range o.replicas {
+		for i := range replicas {
 			f.replicas = append(f.replicas, &replica{link: newLink(f.cluster)})
 			f.startReplica(i)
 		}
 		f.until("the replicas are ready", func() bool {
 			return !slices.ContainsFunc(f.replicas, func(r *replica) bool { return r.current() != nil })
 		})
-		for _, name := range o.nodes {
-			w := &nodeWrapper{f: f, name: name, api: f.cluster, node: storagetest.New(storagetest.Options{
+		for _, name := range nodes {
+			w := &nodeWrapper{f: f, name: name, node: storagetest.New(storagetest.Options{
 				NodeName: name, KeepKubernetesEndpoint: true,
 			})}
 			w.link = newLink(w)
@@ -220,9 +200,7 @@ func inFleet(t *testing.T, o fleetOptions, test func(*smallFleet)) {
 			}
 			var err error
 			w.upstream, err = upstream.New(upstream.Options{
-				Config: toCluster, Facts: w.node.Facts, NodeName: name,
-				Hub: upstream.HubOptions{Mode: o.mode, Config: toCluster, FallbackAfter: o.fallback,
-					Changing: func(upstream.Way) { w.ways++ }, Room: func() int64 { return 0 }},
+				Config: toCluster, Facts: w.node.Facts, NodeName: name, Hub: toCluster,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -237,9 +215,9 @@ func inFleet(t *testing.T, o fleetOptions, test func(*smallFleet)) {
 }
 
 // inSmallFleet runs a test with two replicas and the wrapper of the node a1.
-func inSmallFleet(t *testing.T, mode upstream.HubMode, test func(*smallFleet)) {
+func inSmallFleet(t *testing.T, test func(*smallFleet)) {
 	t.Helper()
-	inFleet(t, fleetOptions{2, []string{"a1"}, mode, upstream.DefaultHubFallback}, func(f *smallFleet) {
+	inFleet(t, 2, []string{"a1"}, func(f *smallFleet) {
 		f.expectShown("10.0.0.1")
 		test(f)
 	})
@@ -283,13 +261,6 @@ func (f *smallFleet) stopReplica(number int) {
 	f.replicas[number] = &replica{link: r.link, stop: func() {}}
 }
 
-// refuse has the API server give wrappers nothing of some resources.
-func (f *smallFleet) refuse(resources ...string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.refused = resources
-}
-
 // pick lets a wrapper's connection lead to a replica.
 func (f *smallFleet) pick(w *nodeWrapper, number int) {
 	f.mu.Lock()
@@ -300,21 +271,12 @@ func (f *smallFleet) pick(w *nodeWrapper, number int) {
 // ServeHTTP is the cluster's API server, as a wrapper reaches it.
 func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f := w.f
-	toHub := strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath)
 	f.mu.Lock()
-	api, picked, meddle := w.api, w.picked, f.meddle
-	refused := slices.Contains(f.refused, path.Base(r.URL.Path))
+	picked := w.picked
 	replica := f.replicas[picked]
 	f.mu.Unlock()
-	if meddle != nil && toHub != w.upstream.Way().Hub {
-		meddle()
-	}
-	if refused {
-		serve.WriteError(rw, r, apierrors.NewServiceUnavailable("try again"))
-		return
-	}
-	if !toHub {
-		api.ServeHTTP(rw, r)
+	if !strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
+		f.cluster.ServeHTTP(rw, r)
 		return
 	}
 	next := func() {

@@ -129,7 +129,7 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	}
 	for part, r := range followed {
 		s.sources[part], err = s.group.Add(follow.Options{
-			Name: r.Resource, Resource: r.GroupVersionResource, Sink: s.facts.Input(r.Resource), Verified: true,
+			Name: r.Resource, Resource: r.GroupVersionResource, Sink: s.facts.Input(r.Resource),
 		})
 		if err != nil {
 			return nil, err

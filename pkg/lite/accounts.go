@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -28,6 +30,8 @@ import (
 const (
 	// accountScopes is how many scopes of one account are kept. flannel and CoreDNS have two to four.
 	accountScopes = 64
+	// accountBytes is about how many bytes of objects of one account are kept.
+	accountBytes = 16 << 20
 	// scopeLength is how long the name of a scope of an account may be.
 	scopeLength = 1024
 )
@@ -97,7 +101,7 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	}
 	k := s.kindOf(info, kind{account: account, getOnly: info.Name != ""})
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
-	if k == nil || err != nil {
+	if k == nil || err != nil || !isEquality(selector) {
 		return scope{}, false
 	}
 	in = scope{k, info.Namespace, selector.String()}
@@ -107,11 +111,19 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	return in, len(in.namespace)+len(in.fields) <= scopeLength
 }
 
+// isEquality reports whether a selector says of each field what it is. There are any number of others that select
+// everything.
+func isEquality(selector fields.Selector) bool {
+	return !slices.ContainsFunc(selector.Requirements(), func(r fields.Requirement) bool {
+		return r.Operator == selection.NotEquals
+	})
+}
+
 // note begins to keep a scope of an account. The error, which comes once, says that there are too many.
 func (s *Store) note(in scope) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.sets[in]; ok {
+	if _, ok := s.sets[in]; ok || s.refused[in] {
 		return nil
 	}
 	count := 0
@@ -129,6 +141,28 @@ func (s *Store) note(in scope) error {
 		return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
 	}
 	return nil
+}
+
+// sizes is about how many bytes the objects of sets have.
+func (s *Store) sizes(of []scope) map[scope]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sizes := map[scope]int{}
+	for _, in := range of {
+		if set := s.sets[in]; set != nil && in.kind.account != "" {
+			for _, o := range set.objects {
+				sizes[in] += len(o.Body)
+			}
+		}
+	}
+	return sizes
+}
+
+// refuse keeps nothing of a scope until the next start.
+func (s *Store) refuse(in scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[in] = true
 }
 
 // noting notes what a caller reads, once kube-apiserver has answered with success: it has authenticated the caller and
@@ -192,7 +226,11 @@ func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-ch
 }
 
 func bearerOf(r *http.Request) string {
-	return strings.TrimPrefix(r.Header.Get("Authorization"), bearerPrefix)
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme+" ", bearerPrefix) { // RFC 7235, 2.1
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 // accountToken returns the newest token for kube-apiserver that is kept of an account; "" stands for any account.
@@ -244,7 +282,7 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	}
 	as := func(account string) *rest.Config {
 		config := rest.CopyConfig(config)
-		config.Transport = asAccount{watching{anonymous, s.link}, s.store, account}
+		config.Transport = asAccount{s.link.Watch(anonymous), s.store, account}
 		return config
 	}
 	for account := range s.store.accounts {
@@ -262,9 +300,18 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
+	sizes := f.store.sizes(known)
+	slices.SortFunc(known, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
+	held := map[string]int{}
 	for _, in := range known {
 		account := in.kind.account
 		if account == "" || !here[account] {
+			continue
+		}
+		if held[account] += sizes[in]; held[account] > accountBytes {
+			f.store.refuse(in)
+			klog.FromContext(ctx).Info("A ServiceAccount reads more than is kept of one, forgetting the largest",
+				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
 			continue
 		}
 		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {

@@ -69,9 +69,11 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 	version, objects, ok := s.store.read(scope{k, info.Namespace, selector.String()})
 	asked := query.Get("resourceVersion")
 	newest, err := strconv.ParseUint("0"+asked, 10, 64)
-	if !ok || err != nil || newest > version || query.Get("resourceVersionMatch") == "Exact" {
-		return unknown(r) // never older than what the client has seen
+	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
+		return unknown(r)
 	}
+	// A client may have a newer version than the set: of a bookmark, or of another list. It is answered the set as what
+	// it is, because a reflector without an answer gives its pods nothing at all.
 	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
 		return serve.WriteList(w, r, k.resource, version, objects)
 	}

@@ -23,8 +23,6 @@ func TestBodies(t *testing.T) {
 	for _, test := range []struct{ path, accept, want string }{
 		{volume, "text/html;q=0.5,*/*;q=0.1", `{"kind":"PersistentVolume","apiVersion":"v1",` +
 			`"metadata":{"name":"volume","resourceVersion":"4"},"spec":{},"status":{}}` + "\n"},
-		{volume, "application/yaml", "apiVersion: v1\nkind: PersistentVolume\nmetadata:\n  name: volume\n" +
-			"  resourceVersion: \"4\"\nspec: {}\nstatus: {}\n"},
 		{volume, "application/json" + metadata, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",` +
 			`"metadata":{"name":"volume","resourceVersion":"4"}}` + "\n"},
 		{list, "", `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{` + secret +

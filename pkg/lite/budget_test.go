@@ -3,13 +3,14 @@ package lite
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/program/store"
 )
 
 // TestHourlyBytes: a node on which a megabyte changes every second writes no more than its budget, and has the newest
@@ -17,20 +18,24 @@ import (
 func TestHourlyBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
-		opened, _, _, err := journal.Open(dir, nil, isLasting)
-		if err != nil {
-			t.Fatal(err)
+		kept := newStore("node0")
+		opened, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: kept.all,
+			HourlyBytes: hourlyBytes})
+		if len(problems) > 0 {
+			t.Fatal(problems)
 		}
-		s := &Server{store: newStore("node0"), journal: opened}
+		s := &Server{store: kept, disk: opened}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			s.keep(ctx)
 			close(ended)
 		}()
+		noise := make([]byte, 1<<20)
+		_, _ = rand.Read(noise)
 		change := func(i int, size int) {
 			s.store.mu.Lock()
-			s.store.pending["x"] = append(strconv.AppendInt(nil, int64(i), 10), bytes.Repeat([]byte{'.'}, size)...)
+			s.store.change("x", append(strconv.AppendInt(nil, int64(i), 10), noise[:size]...))
 			s.store.mu.Unlock()
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -51,10 +56,9 @@ func TestHourlyBytes(t *testing.T) {
 		if err := opened.Close(); err != nil {
 			t.Fatal(err)
 		}
-		opened, state, _, err := journal.Open(dir, nil, isLasting)
-		if err != nil || !bytes.HasPrefix(state["x"], []byte(strconv.Itoa(seconds-1)+".")) {
-			t.Errorf("the newest change is lost: %.20s, %v", state["x"], err)
+		state, problems := store.Read(dir, nil)
+		if len(problems) > 0 || !bytes.HasPrefix(state["x"], []byte(strconv.Itoa(seconds-1))) {
+			t.Errorf("the newest change is lost: %.20q, %v", state["x"], problems)
 		}
-		_ = opened.Close() // it was only read
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -30,11 +30,13 @@ const (
 func TestCalmHour(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		kept, _, _, err := journal.Open(dir, nil, isLasting)
-		if err != nil {
-			t.Fatal(err)
+		s := &Server{store: newStore("node0")}
+		kept, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.store.all,
+			HourlyBytes: hourlyBytes})
+		if len(problems) > 0 {
+			t.Fatal(problems)
 		}
-		s := &Server{store: newStore("node0"), journal: kept}
+		s.disk = kept
 		scopes, tokens := calmNode(s.store)
 		s.commit(klog.Background())
 		before, commits := s.written(), 0

@@ -27,11 +27,11 @@ const (
 
 // condition is what the Node says of a start without kube-apiserver.
 func (s *Server) condition() corev1.NodeCondition {
-	e := s.explain()
+	e := s.explained.Load()
 	c := corev1.NodeCondition{Type: v1.NodeStartsAlone, Status: corev1.ConditionTrue, Reason: "AllPodsWouldStart",
 		Message: e.Summary()}
 	switch {
-	case len(e.Missing) > 0:
+	case len(e.Nothing()) > 0:
 		c.Status, c.Reason = corev1.ConditionFalse, "NoPodWouldStart"
 	case len(e.Stuck()) > 0:
 		c.Status, c.Reason = corev1.ConditionFalse, "SomePodsWouldNotStart"

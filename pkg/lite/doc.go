@@ -13,9 +13,12 @@
 //
 // # Parts
 //
-//   - Store has the objects, tokens and confirmations, in memory and in a journal. Its sets are Sinks of pkg/follow.
+//   - Store has the objects, tokens and confirmations, in memory and on the disk (pkg/program/store). Its sets are
+//     Sinks of pkg/follow.
 //   - follower follows the sets that are wanted: some always, the others as the node's pods name them.
 //   - accounts.go notes what accounts read; keys.go knows them by their tokens and the cluster's keys.
-//   - link knows whether kube-apiserver answers.
+//   - disk.go commits what changes, and says what is not on the disk; gone.go notes which pods are gone.
+//   - The Link of pkg/follow/apiclient knows whether kube-apiserver answers.
+//   - refusals.go has which pods a kubelet does not start, whatever it is answered.
 //   - Server passes requests on, or answers them from the Store.
 package lite

@@ -23,8 +23,12 @@ const ExplainPath = "/lite-apiserver/explain"
 type Explanation struct {
 	Node string `json:"node"`
 	// Missing is why no pod of the API would start; none if it is a matter of the pods.
-	Missing []string         `json:"missing,omitempty"`
-	Pods    []PodExplanation `json:"pods"`
+	Missing []string `json:"missing,omitempty"`
+	// Unsaved is why no pod of the API would start after a restart now: what has not been on the disk yet.
+	Unsaved []string `json:"unsaved,omitempty"`
+	// NotOnDisk says how many changes are in memory only, since when, and why; "" if none are.
+	NotOnDisk string           `json:"notOnDisk,omitempty"`
+	Pods      []PodExplanation `json:"pods"`
 }
 
 // PodExplanation is about one pod.
@@ -38,7 +42,8 @@ type PodExplanation struct {
 // explain says which pods would start now. Static pods are left out, because the kubelet asks nobody for them, and so
 // are those that have ended.
 func (s *Server) explain() Explanation {
-	e := Explanation{Node: s.store.node, Missing: s.missing(), Pods: []PodExplanation{}}
+	e := Explanation{Node: s.store.node, Missing: s.missing(), Unsaved: s.store.unsaved(), NotOnDisk: s.notOnDisk(),
+		Pods: []PodExplanation{}}
 	pods, err := s.store.pods()
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
@@ -54,14 +59,55 @@ func (s *Server) explain() Explanation {
 	return e
 }
 
+// notOnDisk is what of a pod's needs is in memory only. The next start would not find it.
+func (s *Store) notOnDisk(pod *corev1.Pod, needed needs) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending)+len(s.writing) == 0 {
+		return nil
+	}
+	unsaved := func(key string) bool {
+		_, pending := s.pending[key]
+		_, writing := s.writing[key]
+		return pending || writing
+	}
+	var missing []string
+	say := func(what string) {
+		missing = append(missing, what+" is not on the disk yet: a restart now would not find it")
+	}
+	if unsaved(objectKey(podsOf(s.node), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})) {
+		say("the pod")
+	}
+	for in := range needed.scopes {
+		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
+		if unsaved(in.key(keySet)) || unsaved(objectKey(in, name)) {
+			say(in.kind.Kind + " " + in.object())
+		}
+	}
+	for request := range needed.tokens {
+		if key, _ := encodeToken(request, token{}); unsaved(key) {
+			say("a token")
+		}
+	}
+	return missing
+}
+
+// unsaved are the sets that a node always needs and that have never been on the disk.
+func (s *Store) unsaved() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var missing []string
+	for _, in := range always(s.node) {
+		if set := s.sets[in]; set != nil && set.version > 0 && !set.saved {
+			missing = append(missing, in.kind.Resource+" are not on the disk yet")
+		}
+	}
+	return missing
+}
+
 // missing is why the kubelet could start no pod now.
 func (s *Server) missing() []string {
 	var missing []string
-	s.mu.Lock()
-	if s.unkept != nil {
-		missing = append(missing, fmt.Sprintf("what kube-apiserver says cannot be kept: %v", s.unkept))
-	}
-	s.mu.Unlock()
 	for _, in := range always(s.store.node) {
 		if _, _, ok := s.store.read(in); !ok {
 			missing = append(missing, in.kind.Resource+" are not known yet")
@@ -108,59 +154,15 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	for i := range pod.Spec.Volumes {
 		missing = append(missing, s.cloudy(pod, &pod.Spec.Volumes[i])...)
 	}
-	return slices.Concat(missing, images(pod), early(pod))
-}
-
-// early is why the kubelet will call no container ready while the machine's clock is behind the time at which the last
-// one started: of several it takes the one that was made last, by the clock of then, which is a dead one
-// (FindContainerStatusByName of Kubernetes).
-func early(pod *corev1.Pod) []string {
-	var missing []string
-	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
-			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this "+
-				"node's clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock "+
-				"is right or crictl rm --all has removed the dead one", status.Name,
-				running.StartedAt.UTC().Format(time.RFC3339)))
-		}
+	for _, refuses := range refusals {
+		missing = append(missing, refuses(pod)...)
 	}
-	return missing
-}
-
-// images is why the images of a pod may not be on the node.
-func images(pod *corev1.Pod) []string {
-	var missing []string
-	pulled := map[string]bool{}
-	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		pulled[status.Name] = status.ImageID != ""
-	}
-	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-	for i := range containers {
-		switch c := &containers[i]; {
-		case c.ImagePullPolicy == corev1.PullAlways:
-			missing = append(missing, fmt.Sprintf("the image of container %s is asked for at every start "+
-				"(imagePullPolicy Always)", c.Name))
-		case !pulled[c.Name]:
-			missing = append(missing, fmt.Sprintf("container %s has never run, so its image may not be on the node",
-				c.Name))
-		}
-	}
-	return missing
+	return append(missing, s.notOnDisk(pod, needed)...)
 }
 
 // cloudy is why a volume cannot be there without the cloud.
 func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
 	var missing []string
-	if v.Projected != nil {
-		for i := range v.Projected.Sources {
-			if v.Projected.Sources[i].PodCertificate != nil {
-				missing = append(missing, "volume "+v.Name+" wants a new certificate (podCertificate)")
-			}
-			if v.Projected.Sources[i].ClusterTrustBundle != nil {
-				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
-			}
-		}
-	}
 	attached := v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
 		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil
 	if claim := claimOf(pod, v); claim != "" {
@@ -221,7 +223,7 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 
 func (s *Server) serveExplanation(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	answer, err := json.Marshal(s.explain())
+	answer, err := json.Marshal(s.explained.Load())
 	if err != nil { // it has texts only
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -234,10 +236,13 @@ func (e *Explanation) Stuck() []PodExplanation {
 	return slices.DeleteFunc(slices.Clone(e.Pods), func(p PodExplanation) bool { return len(p.Missing) == 0 })
 }
 
+// Nothing is why no pod would start; none if it is a matter of the pods.
+func (e *Explanation) Nothing() []string { return slices.Concat(e.Missing, e.Unsaved) }
+
 // Summary is the explanation as one line.
 func (e *Explanation) Summary() string {
-	if len(e.Missing) > 0 {
-		return "without kube-apiserver no pod would start: " + strings.Join(e.Missing, "; ")
+	if why := e.Nothing(); len(why) > 0 {
+		return "without kube-apiserver no pod would start: " + strings.Join(why, "; ")
 	}
 	stuck := e.Stuck()
 	if len(stuck) == 0 {

@@ -36,6 +36,8 @@ func kept(all objects) *Store {
 			}
 		})
 	}
+	s.takePending(true)
+	s.taken(true) // it is on the disk
 	return s
 }
 
@@ -185,7 +187,7 @@ func TestMaxOfflineAge(t *testing.T) {
 		{-time.Minute, "the clock is behind"},
 	} {
 		f.heardAt(time.Now().Add(-test.ago))
-		err, reasons := list(), f.server.report().Reasons
+		err, reasons := list(), f.report().Reasons
 		if test.want == "" {
 			if err != nil || len(reasons) > 0 {
 				t.Errorf("%s: %v and %q", test.ago, err, reasons)
@@ -209,7 +211,7 @@ func TestAgeSurvives(t *testing.T) {
 	s.hear(begin.Add(100 * time.Second))
 	sink{s, scope{kind: services}}.At("7", nil)
 	next := newStore("node0")
-	if err := next.load(s.takePending()); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
+	if err := next.load(s.takePending(true)); err != nil || !next.heard.Equal(begin.Add(61*time.Second)) {
 		t.Errorf("%s after the first: %v", next.heard.Sub(begin), err)
 	}
 }
@@ -217,11 +219,11 @@ func TestAgeSurvives(t *testing.T) {
 // TestCondition: the Node says whether its pods would start as long as there is a lite-apiserver, and no longer.
 func TestCondition(t *testing.T) {
 	f := running(t)
-	if c := f.server.condition(); c.Reason != "KubeletElsewhere" {
+	if c := f.condition(); c.Reason != "KubeletElsewhere" {
 		t.Errorf("no kubelet has asked, and it is %s: %s", c.Reason, c.Message)
 	}
 	f.server.asked.Store(time.Now().Unix())
-	c := f.server.condition()
+	c := f.condition()
 	if c.Status != corev1.ConditionTrue || c.Type != v1.NodeStartsAlone {
 		t.Errorf("got %s %s: %s", c.Status, c.Reason, c.Message)
 	}

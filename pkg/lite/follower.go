@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +31,8 @@ const (
 	// refusalPatience is how long an account must be refused a list or an object before that is forgotten:
 	// kube-apiserver refuses what it will grant while it starts.
 	refusalPatience = time.Minute
+	// retrySpread is how long after kube-apiserver is back what accounts read is followed again.
+	retrySpread = 10 * time.Second
 )
 
 // follower follows into a Store what the node needs, and what accounts read.
@@ -38,22 +42,25 @@ type follower struct {
 	groups map[string]*follow.Group
 	// asAny has the credentials of any account; nil if none is answered.
 	asAny rest.Interface
-	// client and api have the node's credentials, server is kube-apiserver.
-	client *http.Client
-	api    rest.Interface
-	server string
+	// api has the node's credentials.
+	api rest.Interface
 	// fixed are the sources of what a node needs whatever runs on it.
 	fixed []*follow.Source
 
 	// patience is refusalPatience, but in tests.
 	patience time.Duration
 
-	// The fields below are used by one goroutine only.
-
+	// sources are used by update only, clients by fetch only.
 	sources map[scope]*follow.Source
+	clients map[clientKey]rest.Interface
+	// wanted is what update has found last. tokensDue and fetchDue have a value when it may have changed.
+	wanted              atomic.Pointer[needs]
+	tokensDue, fetchDue chan struct{}
+
+	mu sync.Mutex
 	// fetched is when an object was fetched last, refused since when an account has been refused a list or an object.
+	// Both are guarded by mu.
 	fetched, refused map[scope]time.Time
-	clients          map[clientKey]rest.Interface
 }
 
 // clientKey names a client: of a group version, with whose credentials.
@@ -68,16 +75,12 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
 	api, err := apiFor(config)
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, client: client, api: api,
-		server: config.Host, patience: refusalPatience,
+	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
+		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
 		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
 		refused: map[scope]time.Time{}, clients: map[clientKey]rest.Interface{}}
 	for _, in := range always(store.node) {
@@ -133,7 +136,6 @@ func (f *follower) follow(in scope) error {
 	source, err := f.groups[in.kind.account].Add(follow.Options{
 		Name: in.kind.Resource, Resource: in.kind.GroupVersionResource, Namespace: in.namespace,
 		FieldSelector: in.fields,
-		Verified:      in.kind == pods,
 		Sink:          sink{f.store, in},
 	})
 	if err != nil {
@@ -151,6 +153,9 @@ func (f *follower) Run(ctx context.Context) {
 	for _, group := range f.groups {
 		wg.Go(func() { group.Run(ctx) })
 	}
+	// Each waits for an API server that is slow, but not for the others.
+	wg.Go(func() { f.again(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
+	wg.Go(func() { f.again(ctx, f.fetchDue, f.fetch) })
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
@@ -169,12 +174,47 @@ func (f *follower) Run(ctx context.Context) {
 	}
 }
 
+// again does things with what is wanted, whenever that may have changed, and now and then.
+func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...func(context.Context, needs)) {
+	ticker := time.NewTicker(againInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-due:
+		}
+		for _, do := range things {
+			if wanted := f.wanted.Load(); wanted != nil {
+				do(ctx, *wanted)
+			}
+		}
+	}
+}
+
+// retry has everything tried again after kube-apiserver was away: what a node always needs at once, and what accounts
+// read within retrySpread, so that a thousand nodes that were away together do not ask together.
+func (f *follower) retry() {
+	for account, group := range f.groups {
+		if account == "" {
+			group.Retry()
+		} else {
+			time.AfterFunc(rand.N(retrySpread), group.Retry) //nolint:gosec // it spreads requests
+		}
+	}
+	f.store.poke()
+}
+
 // relist has everything listed and fetched again. A watch from a version that the API server does not have is silent.
 func (f *follower) relist(ctx context.Context) {
-	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup, listing everything again")
+	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup, or has answered with an older state than " +
+		"what is kept; listing everything again")
 	for _, group := range f.groups {
 		group.Relist()
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	clear(f.fetched)
 }
 
@@ -206,14 +246,16 @@ func (f *follower) update(ctx context.Context) {
 		}
 	}
 	f.dropUnwanted(wanted, known)
-	f.renewTokens(ctx, wanted)
-	f.refreshKeys(ctx)
-	f.fetch(ctx, wanted)
 	f.store.forget()
+	f.wanted.Store(&wanted)
+	wake(f.tokensDue)
+	wake(f.fetchDue)
 }
 
 // dropUnwanted forgets what no pod names any more, and no account may read.
 func (f *follower) dropUnwanted(wanted needs, known []scope) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, in := range known {
 		if _, ok := wanted.scopes[in]; !ok {
 			f.store.drop(in)
@@ -227,26 +269,40 @@ func (f *follower) dropUnwanted(wanted needs, known []scope) {
 // fetch gets the objects that a node may get, but not follow.
 func (f *follower) fetch(ctx context.Context, wanted needs) {
 	for in := range wanted.scopes {
-		if !in.kind.getOnly || time.Since(f.fetched[in]) < refetchInterval {
+		if !in.kind.getOnly || f.isFresh(in) {
 			continue
 		}
 		if err := f.get(ctx, in); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
-			if in.kind.account != "" && (apierrors.IsNotFound(err) || f.isRefused(in, err)) {
+			if in.kind.account != "" && (isNotFound(err, in.object()) || f.isRefused(in, err)) {
 				f.store.drop(in)
 			}
 			continue
 		}
-		f.fetched[in] = time.Now()
-		delete(f.refused, in)
+		f.noteFetched(in)
 	}
 }
 
-// isRefused reports whether a scope is not to be kept for an account any more, because kube-apiserver has refused it
-// for long. err is its last answer.
+func (f *follower) isFresh(in scope) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Since(f.fetched[in]) < refetchInterval
+}
+
+func (f *follower) noteFetched(in scope) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fetched[in] = time.Now()
+	delete(f.refused, in)
+}
+
+// isRefused reports whether a scope is not to be kept for an account any more, because kube-apiserver has forbidden it
+// for long. err is its last answer. One of 401 is about the token that was shown, and takes no rights away.
 func (f *follower) isRefused(in scope, err error) bool {
-	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !apierrors.IsForbidden(err) {
 		delete(f.refused, in)
 		return false
 	}
@@ -270,7 +326,7 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	got, err := client.Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()
 	to := sink{f.store, in}
-	if apierrors.IsNotFound(err) {
+	if isNotFound(err, in.object()) {
 		if _, objects, ok := f.store.read(in); ok && len(objects) > 0 {
 			to.At(objects[0].ResourceVersion, func() { to.Replace(nil) })
 		}

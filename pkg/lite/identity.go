@@ -58,7 +58,7 @@ func (s *Server) identify(r *http.Request) caller {
 			return theKubelet
 		}
 		return stranger
-	case strings.HasPrefix(r.Header.Get("Authorization"), bearerPrefix):
+	case bearerOf(r) != "":
 		return withToken
 	default:
 		return stranger
@@ -149,15 +149,13 @@ func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return current
 }
 
-// servingPair returns the serving certificate, which it makes at the first start.
+// servingPair returns the serving certificate, which it makes at the first start, or if it cannot be read. With an
+// error the certificate is in memory only; there is one nevertheless.
 func servingPair(dir string) (tls.Certificate, error) {
 	path := filepath.Join(dir, servingFile)
 	pair, err := tls.LoadX509KeyPair(path, path)
 	if err == nil && time.Now().AddDate(1, 0, 0).Before(pair.Leaf.NotAfter) {
 		return pair, nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return tls.Certificate{}, fmt.Errorf("%s: %w; remove it, and restart lite-apiserver and the kubelet", path, err)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -180,13 +178,16 @@ func servingPair(dir string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
+	if pair, err = tls.X509KeyPair(certificate, private); err != nil {
+		return tls.Certificate{}, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return pair, err
+	}
 	if err := atomicfile.Write(filepath.Join(dir, trustFile), 0o644, certificate); err != nil {
-		return tls.Certificate{}, err
+		return pair, err
 	}
-	if err := atomicfile.Write(path, 0o600, append(certificate, private...)); err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.LoadX509KeyPair(path, path)
+	return pair, atomicfile.Write(path, 0o600, append(certificate, private...))
 }
 
 // writeKubeconfig writes the kubelet's kubeconfig: the one of kube-apiserver, with this server in its place.

@@ -150,7 +150,7 @@ func (s *Store) useKeys(encoded []byte) error {
 
 // refreshKeys reads the cluster's keys now and then. Every ServiceAccount may (the ClusterRole
 // system:service-account-issuer-discovery), the node may not.
-func (f *follower) refreshKeys(ctx context.Context) {
+func (f *follower) refreshKeys(ctx context.Context, _ needs) {
 	f.store.mu.Lock()
 	fresh := time.Since(f.store.keysAt) < refetchInterval
 	f.store.mu.Unlock()
@@ -177,7 +177,7 @@ func (f *follower) fetchKeys(ctx context.Context) error {
 	}
 	f.store.keysAt = time.Now()
 	if string(before) != string(encoded) {
-		f.store.pending[keyKeys] = encoded
+		f.store.change(keyKeys, encoded)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ type kind struct {
 	getOnly bool
 }
 
-// key names the kind in the journal.
+// key names the kind on the disk.
 func (k *kind) key() string {
 	switch {
 	case k.account == "":

@@ -36,13 +36,17 @@ func newMetrics(s *Server) *metrics {
 				return 0
 			}),
 		gauge("pods", "Pods of the node that would start again, or would not, without kube-apiserver.",
-			func() float64 { return float64(len(s.explain().Pods)) }),
+			func() float64 { return float64(len(s.explained.Load().Pods)) }),
 		gauge("stuck_pods", "Those of them that would not.", func() float64 {
-			e := s.explain()
-			if len(e.Missing) > 0 {
+			e := s.explained.Load()
+			if len(e.Nothing()) > 0 {
 				return float64(len(e.Pods))
 			}
 			return float64(len(e.Stuck()))
+		}),
+		gauge("unsaved_changes", "Changes that are not on the disk.", func() float64 {
+			count, _ := s.store.unsavedChanges()
+			return float64(count)
 		}),
 		gauge("kubelet_certificate_expiration_timestamp_seconds",
 			"When the kubelet's certificate expires, in seconds since 1970; 0 if it cannot be read.", func() float64 {
@@ -53,7 +57,7 @@ func newMetrics(s *Server) *metrics {
 				return float64(certificate.NotAfter.Unix())
 			}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: "journal_written_bytes_total",
-			Help: "Bytes written to the journal."}, func() float64 { return float64(s.written()) }),
+			Help: "Bytes written to the store on the disk."}, func() float64 { return float64(s.written()) }),
 		follow.Metrics(namespace, func() []follow.State { return follow.StatesOf(s.follower.fixed) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -178,7 +178,7 @@ func TestAccountsOracle(t *testing.T) {
 		for range 150 {
 			switch w.random.IntN(12) {
 			case 0: // a loss of power
-				if err := w.journal.Close(); err != nil {
+				if err := w.disk.Close(); err != nil {
 					t.Fatal(err)
 				}
 				w.start()
@@ -205,7 +205,7 @@ func TestAccountsOracle(t *testing.T) {
 				answered++
 			}
 		}
-		if err := w.journal.Close(); err != nil {
+		if err := w.disk.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,13 +7,14 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/lite/journal"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
@@ -36,7 +37,7 @@ type world struct {
 	// accounts are answered, too.
 	accounts []types.NamespacedName
 	store    *Store
-	journal  *journal.Journal
+	disk     *store.Store
 	// listed is set while the node follows a watch; else its next contact is a list.
 	listed bool
 }
@@ -51,15 +52,14 @@ var oraclePods = podsOf("node0")
 
 // start is a start of the process: from the disk.
 func (w *world) start() {
-	opened, state, problems, err := journal.Open(w.dir, nil, isLasting)
-	if err != nil || len(problems) > 0 {
-		w.t.Fatal(err, problems)
-	}
-	w.journal, w.store, w.listed = opened, newStore("node0"), false
+	w.store, w.listed = newStore("node0"), false
 	w.store.allow(w.accounts)
-	if err := w.store.load(state); err != nil {
-		w.t.Fatal(err)
+	opened, state, problems := store.Open(store.Options{Dir: w.dir, Lasting: isLasting, State: w.store.all,
+		HourlyBytes: hourlyBytes})
+	if problems = append(problems, w.store.load(state)...); len(problems) > 0 {
+		w.t.Fatal(problems)
 	}
+	w.disk = opened
 }
 
 func (w *world) pod(name string) *wire.Object {
@@ -105,14 +105,14 @@ func (w *world) list() {
 
 func (w *world) commit() {
 	version, _, _ := w.store.read(oraclePods)
-	if err := w.journal.Commit(w.store.takePending()); err != nil {
+	err := w.disk.Commit(w.store.takePending(true))
+	if err == nil && w.random.IntN(5) == 0 {
+		err = w.disk.Rewrite()
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.journal.NeedsRewrite() || w.random.IntN(5) == 0 {
-		if err := w.journal.Rewrite(w.store.all()); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	w.store.taken(true)
 	w.committed = version
 }
 
@@ -123,10 +123,11 @@ func (w *world) confirm() {
 		return
 	}
 	uid := objects[w.random.IntN(len(objects))].UID
-	if err := w.journal.CommitToBoth(w.store.goneChange(types.UID(uid))); err != nil {
+	w.store.setGone(types.UID(uid), &end{at: time.Now(), intended: w.random.IntN(2) == 0})
+	if err := w.disk.CommitLasting(w.store.takeGone()); err != nil {
 		w.t.Fatal(err)
 	}
-	w.store.noteGone(types.UID(uid))
+	w.store.taken(true)
 	w.confirmed[uid] = true
 }
 
@@ -169,7 +170,7 @@ func TestOracle(t *testing.T) {
 		for range 300 {
 			switch w.random.IntN(20) {
 			case 0: // a loss of power: what was not committed is gone
-				if err := w.journal.Close(); err != nil {
+				if err := w.disk.Close(); err != nil {
 					t.Fatal(err)
 				}
 				w.start()
@@ -188,7 +189,7 @@ func TestOracle(t *testing.T) {
 			}
 			w.judge(seed)
 		}
-		if err := w.journal.Close(); err != nil {
+		if err := w.disk.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}

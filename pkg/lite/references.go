@@ -85,6 +85,9 @@ func (r referrer) add() {
 	for _, made := range r.pod.Status.ResourceClaimStatuses { // those that are made from templates
 		r.named(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
 	}
+	if made := r.pod.Status.ExtendedResourceClaimStatus; made != nil {
+		r.named(resourceClaims, made.ResourceClaimName)
+	}
 	// Ephemeral containers are not started again.
 }
 

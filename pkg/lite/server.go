@@ -1,13 +1,11 @@
 package lite
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -16,17 +14,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/lite/journal"
 	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -39,9 +35,9 @@ type Config struct {
 	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the
 	// others are, over plain HTTP; "" for nowhere.
 	Address, HealthAddress string
-	// Dir has the journal, the certificate and the kubelet's new kubeconfig.
+	// Dir has the store, the certificate and the kubelet's new kubeconfig.
 	Dir string
-	// SealKey is the key of 32 bytes with which the journal is sealed; nil for none.
+	// SealKey is the key of 32 bytes with which the store is sealed; nil for none.
 	SealKey []byte
 	// MaxOfflineAge is how long after kube-apiserver was last heard of the kubelet is answered; 0 for ever.
 	MaxOfflineAge time.Duration
@@ -52,16 +48,13 @@ type Config struct {
 }
 
 const (
-	// commitInterval is how long a change may be in memory only.
-	commitInterval = time.Second
-	// hourlyBytes is the most bytes that are written an hour, as by the wrapper (storage/snapshot says why). What a
-	// pod's end takes counts, but never waits.
-	hourlyBytes = 32 << 20
 	// gracePeriod is how long requests under way may take when the process stops.
 	gracePeriod = 2 * time.Second
 	// maxRequests is how many requests of others than the kubelet may be under way at once, most of them watches, and
 	// how many connections they may have at the further address.
 	maxRequests = 1000
+	// healthConnections is how many connections there may be at the health address.
+	healthConnections = 50
 )
 
 // Server serves a kubelet. Its requests go to kube-apiserver, or are answered from a Store while that is away.
@@ -70,11 +63,11 @@ type Server struct {
 	connection *apiclient.Connection
 	listener   net.Listener
 	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
-	pair      tls.Certificate
+	pair      atomic.Pointer[tls.Certificate]
 	clientCAs atomic.Pointer[x509.CertPool]
 	store     *Store
 	follower  *follower
-	link      *link
+	link      *apiclient.Link
 	metrics   *metrics
 	// asked is when the kubelet last asked anything, in seconds since 1970.
 	asked atomic.Int64
@@ -88,11 +81,15 @@ type Server struct {
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
 
-	// mu guards the journal and what follows.
-	mu      sync.Mutex
-	journal *journal.Journal
-	// unkept is why the journal does not have the newest state; nil if it has.
-	unkept error
+	// explained is what explain has said last.
+	explained atomic.Pointer[Explanation]
+
+	// mu guards the disk and what follows.
+	mu   sync.Mutex
+	disk *store.Store
+	// unkept is why the disk does not have the newest state; nil if it has. unwritten is why the kubelet's files could
+	// not be written.
+	unkept, unwritten error
 }
 
 // New makes a Server, and reads what was kept. The error says what to change.
@@ -127,9 +124,9 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		if err := s.useCA(); err != nil {
 			logger.Error(err, "Cannot use the new CA of the kubeconfig, going on with the last one")
 		}
+		s.writeFiles(logger) // a certificate in the kubeconfig may be new
 	})
 	s.metrics = newMetrics(s)
-	// A process that cannot listen and is started again and again is not to write the journal each time.
 	s.listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", config.Address)
 	if err != nil {
 		return nil, fmt.Errorf("--port: %w", err)
@@ -140,41 +137,23 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// open reads what was kept, and writes what the kubelet needs to find the server.
-func (s *Server) open(logger klog.Logger) error {
-	opened, state, problems, err := journal.Open(filepath.Join(s.config.Dir, "journal"), s.config.SealKey, isLasting)
-	if err != nil {
-		return err
-	}
-	s.journal = opened
-	for _, problem := range problems {
-		logger.Error(problem, "A file of the journal is not whole, or cannot be written")
-	}
-	if err = s.store.load(state); err == nil {
-		s.pair, err = servingPair(s.config.Dir)
-	}
-	if err == nil {
-		err = writeKubeconfig(s.config.Kubeconfig, s.config.Dir, s.config.Address)
-	}
-	if err != nil {
-		return errors.Join(err, opened.Close())
-	}
-	return nil
-}
-
 // connect makes the ways to kube-apiserver.
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
-	s.link = newLink(func(ctx context.Context) error { return s.follower.probe(ctx) })
+	var err error
+	if s.link, err = s.connection.Link(); err != nil {
+		return err
+	}
 	config, err := s.connection.Config()
 	if err != nil {
 		return err
 	}
 	ofNode := rest.CopyConfig(config)
-	ofNode.Wrap(func(next http.RoundTripper) http.RoundTripper { return watching{next, s.link} })
+	ofNode.Wrap(s.link.Watch)
 	if s.follower, err = newFollower(s.store, ofNode); err != nil {
 		return err
 	}
+	s.link.OnBack(s.follower.retry)
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
@@ -191,22 +170,9 @@ func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler,
 	if err != nil {
 		return nil, err
 	}
-	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: watching{ordinary, s.link},
-		UpgradeTransport: watching{upgrade, s.link}, Stopping: s.stopping})
+	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: s.link.Watch(ordinary),
+		UpgradeTransport: s.link.Watch(upgrade), Stopping: s.stopping})
 	return filters.WithUpgrades()(forward), nil
-}
-
-// probe asks kube-apiserver anything.
-func (f *follower) probe(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.server+"/livez", nil)
-	if err != nil {
-		return err
-	}
-	response, err := f.client.Do(r)
-	if err != nil {
-		return err
-	}
-	return response.Body.Close()
 }
 
 // ServeHTTP implements http.Handler.
@@ -232,9 +198,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if who == theKubelet {
 		s.asked.Store(time.Now().Unix())
-		if err := s.confirmGone(w, r); err != nil {
+		confirmed, err := s.confirmation(w, r)
+		if err != nil {
 			serve.WriteError(w, r, err)
 			return
+		}
+		if confirmed != nil {
+			defer confirmed.settle()
+			w = confirmed
 		}
 	}
 	back := s.link.Away()
@@ -250,116 +221,27 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// deleteLimit is how large the body of a DELETE may be.
-const deleteLimit = 1 << 20
-
-// confirmGone notes durably, before it is passed on, that the kubelet says that a pod is gone: the DELETE without grace
-// that it sends when nothing of the pod is left. While it cannot be noted, it is refused, and the kubelet tries again.
-func (s *Server) confirmGone(w http.ResponseWriter, r *http.Request) error {
-	info := serve.ParseRequest(r)
-	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
-		return nil
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, deleteLimit))
-	if err != nil {
-		return apierrors.NewBadRequest(err.Error())
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	options := &metav1.DeleteOptions{}
-	if len(body) > 0 {
-		if err := decodeBody(body, options); err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-	}
-	if options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 {
-		return nil
-	}
-	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
-	if options.Preconditions != nil && options.Preconditions.UID != nil {
-		uid = *options.Preconditions.UID
-	}
-	if uid == "" {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change := s.store.goneChange(uid)
-	err = s.journal.CommitToBoth(change)
-	if err != nil && s.journal.Rewrite(s.store.all()) == nil { // the next commit may be far
-		err = s.journal.CommitToBoth(change)
-	}
-	if err != nil {
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("cannot note that the pod is gone: %v", err))
-	}
-	s.store.noteGone(uid)
-	return nil
-}
-
-// commit writes what has changed to the journal.
-func (s *Server) commit(logger klog.Logger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.unkept
-	s.unkept = s.journal.Commit(s.store.takePending())
-	if s.journal.NeedsRewrite() {
-		s.unkept = s.journal.Rewrite(s.store.all())
-	}
-	if s.unkept != nil && before == nil {
-		logger.Error(s.unkept, "What kube-apiserver says cannot be kept")
-	}
-}
-
-// keep commits every second what has changed, and less often on a node that changes so much that flash would wear out:
-// then one commit has all changes of a while.
-func (s *Server) keep(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(commitInterval)
-	defer ticker.Stop()
-	budget := rate.NewLimiter(hourlyBytes/rate.Limit(time.Hour/time.Second), hourlyBytes)
-	for counted := int64(0); ; {
-		select {
-		case <-ctx.Done():
-			s.commit(logger)
-			return
-		case <-ticker.C:
-		}
-		if s.saving.Store(budget.Tokens() < 0); s.saving.Load() {
-			continue
-		}
-		s.commit(logger)
-		written := s.written()
-		budget.ReserveN(time.Now(), int(min(written-counted, hourlyBytes)))
-		counted = written
-	}
-}
-
-// written is how many bytes the journal has written.
-func (s *Server) written() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.journal.Written()
-}
-
 // Run serves until ctx is done. The error says why it cannot.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.journal.Close() // every commit was synced
+	defer s.disk.Close() // every commit was synced
 	background, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	_ = s.link.ask(ctx) // it notes the result, before the kubelet asks
+	s.link.Ask(ctx) // before the kubelet asks
 	for _, run := range []func(context.Context){
 		s.serveFurther, s.link.Run, s.connection.Run, s.follower.Run, s.keep, s.serveHealth, s.notify, s.tell,
 	} {
 		wg.Go(func() { run(background) })
 	}
 	server := s.httpServer(ctx, s.tlsConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		return &s.pair, nil
+		return s.pair.Load(), nil
 	}))
 	klog.FromContext(ctx).Info("Serving the kubelet", "node", s.store.node, "address", s.listener.Addr().String(),
 		"kubeconfig", filepath.Join(s.config.Dir, KubeletFile), "upstream", s.connection.Server().Redacted())
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(s.listener, "", "") }()
+	bounded := &quota.Listener{Listener: s.listener, Quota: quota.New(maxRequests), Logger: klog.FromContext(ctx)}
+	go func() { served <- server.ServeTLS(bounded, "", "") }()
 	select {
 	case err := <-served:
 		return err
@@ -394,8 +276,11 @@ func (s *Server) report() health.Report {
 		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
 			"flash", hourlyBytes>>20)
 	}
-	e := s.explain()
+	e := s.explained.Load()
 	report.Reasons = e.Missing
+	if e.NotOnDisk != "" {
+		report.Note("%s", e.NotOnDisk)
+	}
 	if len(e.Missing) == 0 {
 		report.Note("%s", e.Summary())
 	}
@@ -425,9 +310,15 @@ func (s *Server) serveHealth(ctx context.Context) {
 	mux.HandleFunc("GET /livez", health.Alive)
 	mux.Handle("GET /readyz", health.Ready(s.report))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.ListenAndServe(); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.HealthAddress)
+	if err == nil {
+		err = server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(healthConnections),
+			Logger: klog.FromContext(ctx)})
+	}
+	if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
 		klog.FromContext(ctx).Error(err, "Cannot serve /readyz", "address", s.config.HealthAddress)
 	}
 }

@@ -12,10 +12,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
+	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 )
 
@@ -55,8 +58,18 @@ type cloud struct {
 	forbidden map[string]bool
 	// refusals counts those; guarded by mu.
 	refusals int
+	// deletes is the answer to each DELETE, if it is set.
+	deletes atomic.Pointer[answerOf]
+	// gateway is set while something else answers in its place, with 503.
+	gateway atomic.Bool
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
+}
+
+// answerOf is an answer with a body; the connection ends in place of it if the code is below 0.
+type answerOf struct {
+	code int
+	body string
 }
 
 // write writes an object as JSON.
@@ -67,6 +80,21 @@ func (*cloud) write(w http.ResponseWriter, object any) {
 }
 
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.gateway.Load() {
+		http.Error(w, "no server is available", http.StatusServiceUnavailable)
+		return
+	}
+	if with := c.deletes.Load(); with != nil && r.Method == http.MethodDelete {
+		if with.code < 0 {
+			panic(http.ErrAbortHandler)
+		}
+		if strings.HasPrefix(with.body, "{") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(with.code)
+		_, _ = io.WriteString(w, with.body) // if the client is gone, it needs no answer
+		return
+	}
 	c.mu.Lock()
 	name := ""
 	if len(r.TLS.PeerCertificates) > 0 {
@@ -114,7 +142,11 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete || r.Method == http.MethodPatch || r.URL.Path == "/livez":
 		fmt.Fprintln(w, "{}")
 	default:
+		name := path.Base(r.URL.Path)
 		w.WriteHeader(http.StatusNotFound)
+		c.write(w, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+			Details: &metav1.StatusDetails{Name: name}})
 	}
 }
 
@@ -268,6 +300,17 @@ func (f *fixture) start() {
 	})
 }
 
+// report and condition are what the server says now.
+func (f *fixture) report() health.Report {
+	f.server.look()
+	return f.server.report()
+}
+
+func (f *fixture) condition() corev1.NodeCondition {
+	f.server.look()
+	return f.server.condition()
+}
+
 // kubelet is a client with the kubeconfig that the server writes.
 func (f *fixture) kubelet() *rest.Config {
 	f.Helper()
@@ -282,7 +325,7 @@ func (f *fixture) kubelet() *rest.Config {
 func (f *fixture) followed() {
 	f.Helper()
 	patience.Until(f.T, "all is followed", func() error {
-		if report := f.server.report(); len(report.Reasons) > 0 {
+		if report := f.report(); len(report.Reasons) > 0 {
 			return fmt.Errorf("%q", report.Reasons)
 		}
 		for _, in := range []scope{
@@ -314,7 +357,7 @@ func running(t *testing.T) *fixture {
 // away ends the cloud, and lets the server know.
 func (f *fixture) away() {
 	f.cloud.end()
-	f.server.link.fail()
+	f.server.link.Fail()
 }
 
 // rebootWithoutTheCloud commits, and starts the server again.
@@ -432,14 +475,19 @@ func TestRebootWithoutTheCloud(t *testing.T) {
 		t.Errorf("got %v, %v", granted, err)
 	}
 
+	// A client may have a newer version than the set: it is answered the set.
+	newer, err := core.Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
+	if err != nil || newer.ResourceVersion != version5 || len(newer.Items) != 2 {
+		t.Errorf("a newer version: %v, %v", newer, err)
+	}
+
 	// What was not said is 503.
 	_, audience := f.tokenFor(client, "u1", "elsewhere")
 	_, all := core.Pods("").List(t.Context(), metav1.ListOptions{})
-	_, newer := core.Services("").List(t.Context(), metav1.ListOptions{ResourceVersion: "6"})
 	_, other := core.Secrets("shop").Get(t.Context(), "other", metav1.GetOptions{})
 	_, labels := core.Services("").List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"})
 	_, write := core.Nodes().Create(t.Context(), &corev1.Node{}, metav1.CreateOptions{})
-	for what, err := range map[string]error{"another audience": audience, "all pods": all, "a newer version": newer,
+	for what, err := range map[string]error{"another audience": audience, "all pods": all,
 		"another Secret": other, "a label selector": labels, "a write": write} {
 		if !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("%s: %v", what, err)
@@ -519,7 +567,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 	f := newFixture(t)
 	server, err := New(f.config, klog.Background())
 	f.must(err)
-	defer server.journal.Close()
+	defer server.disk.Close()
 	defer server.listener.Close()
 	in := named(volumes, "", "volume")
 	f.must(server.follower.get(t.Context(), in))
@@ -538,8 +586,8 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 // TestTheWatchEndsWithTheReturn of the cloud, so that the kubelet goes on there.
 func TestTheWatchEndsWithTheReturn(t *testing.T) {
 	f := running(t)
-	f.server.link.probe = func(context.Context) error { return context.DeadlineExceeded }
-	f.server.link.fail()
+	f.cloud.gateway.Store(true)
+	f.server.link.Fail()
 	watch, err := f.clientFor(f.kubelet()).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
 		ResourceVersion: version5})
 	f.must(err)
@@ -548,7 +596,7 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 		t.Fatalf("got %v %v", event, ok)
 	case <-time.After(50 * time.Millisecond): // it is held
 	}
-	f.server.link.back()
+	f.cloud.gateway.Store(false)
 	if event, ok := <-watch.ResultChan(); ok {
 		t.Errorf("got %v", event)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -30,19 +31,26 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// gone has the UIDs of the pods of which the kubelet has confirmed that they are gone, and when.
-	gone map[types.UID]time.Time
-	// pending are changes that are not in the journal yet: a key, and its value, nil if it is removed.
-	pending map[string][]byte
+	// gone has the UIDs of the pods of which the kubelet has said that they are gone.
+	gone map[types.UID]end
+	// pending are changes that are not on the disk: a key, and its value, nil if it is removed. writing are those that
+	// are being written. since is when the oldest of them was made.
+	pending, writing map[string][]byte
+	since            time.Time
+	// changes counts changes, and seen is what hasChanged has seen of them.
+	changes, seen uint64
 	// heard is when kube-apiserver last said anything of the node's pods, by the clock of then. It does so about every
-	// minute at least, with bookmarks. heardKept is what the journal has of it.
-	heard, heardKept time.Time
+	// minute at least, with bookmarks. heardKept is what the disk has of it, and heardHere is when it was heard or read
+	// by the clock of this process, which goes on whatever happens to the other one.
+	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older heardKept may be.
 	heardPrecision time.Duration
-	// versionsKept is when the versions of all sets were last put into the journal.
+	// versionsKept is when the versions of all sets were last put on the disk.
 	versionsKept time.Time
 	// full has the accounts that read more than is kept of one.
 	full map[string]bool
+	// refused has the scopes of accounts that are too large.
+	refused map[scope]bool
 	// keys are the cluster's keys for tokens, encodedKeys as they came, and keysAt is when.
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
@@ -58,8 +66,12 @@ type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
 	version uint64
-	// kept is the version in the journal.
-	kept uint64
+	// kept is the version that was last given to the disk. saved is set once the set is on the disk.
+	kept  uint64
+	saved bool
+	// older is set while a first list is older than what is kept. A replica that lags gives such a list, and one that
+	// was restored from a backup: doubted is set once it was listed again, at the newest version, behind until then.
+	older, doubted, behind bool
 	// current is set once kube-apiserver has said all of it since the start of the process.
 	current bool
 }
@@ -76,14 +88,15 @@ type token struct {
 	Issued time.Time `json:"issued"`
 }
 
-// keepVersion is how old the version of a set in the journal may be while its objects do not change.
+// keepVersion is how old the version of a set on the disk may be while its objects do not change.
 const keepVersion = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
-		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]time.Time{},
-		pending: map[string][]byte{}, heardPrecision: keepVersion,
+		refused: map[scope]bool{},
+		sets:    map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
+		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		changed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -92,7 +105,7 @@ func newStore(node string) *Store {
 	return s
 }
 
-// Keys of the journal are a letter and fields, separated by zeros.
+// Keys of the store are a letter and fields, separated by zeros.
 const (
 	keySet    = "s" // kind, namespace, fields: the version
 	keyObject = "o" // kind, namespace, fields, namespace, name: the object
@@ -112,20 +125,34 @@ func objectKey(in scope, name types.NamespacedName) string {
 	return in.key(keyObject, name.Namespace, name.Name)
 }
 
-// isLasting reports whether a key of the journal is never forgotten.
+// isLasting reports whether a key of the store is never forgotten.
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
-// load takes over what a journal has. The error names what cannot be read.
-func (s *Store) load(state map[string][]byte) error {
+// load takes over what the disk has. The problems name what cannot be read. A set with such an object is not used:
+// nobody is answered part of it.
+func (s *Store) load(state map[string][]byte) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var broken []scope
 	for _, key := range slices.Sorted(maps.Keys(state)) {
-		if err := s.loadEntry(strings.Split(key, "\x00"), state[key]); err != nil {
-			return fmt.Errorf("the entry %q: %w", key, err)
+		parts := strings.Split(key, "\x00")
+		err := s.loadEntry(parts, state[key])
+		if err == nil {
+			continue
+		}
+		problems = append(problems, fmt.Errorf("the entry %q: %w", key, err))
+		if len(parts) >= 4 {
+			broken = append(broken, scope{s.kinds[parts[1]], parts[2], parts[3]})
 		}
 	}
+	for _, in := range broken {
+		if set := s.sets[in]; set != nil {
+			set.version, set.kept, set.saved = 0, 0, false
+		}
+	}
+	s.heardHere = time.Now()
 	s.poke()
-	return nil
+	return problems
 }
 
 func (s *Store) loadEntry(parts []string, value []byte) error {
@@ -133,7 +160,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
 		k, ok := s.kinds[parts[1]]
 		if !ok { // of a later version of this program, or of an account that is not answered any more
-			s.pending[keyOf(parts...)] = nil
+			s.change(keyOf(parts...), nil)
 			return nil
 		}
 		return s.loadObject(s.set(scope{k, parts[2], parts[3]}), letter, value)
@@ -146,11 +173,11 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 		if err = json.Unmarshal([]byte(parts[1]), &request); err == nil {
 			err = json.Unmarshal(value, &kept)
 		}
-		s.tokens[request] = kept
+		if err == nil {
+			s.tokens[request] = kept
+		}
 	case letter == keyGone && len(parts) == 2:
-		var at time.Time
-		_ = at.UnmarshalText(value) // what counts is the key
-		s.gone[types.UID(parts[1])] = at
+		s.gone[types.UID(parts[1])] = endOf(value)
 	case letter == keyHeard:
 		err = s.heard.UnmarshalText(value)
 		s.heardKept = s.heard
@@ -163,7 +190,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 func (s *Store) loadObject(in *set, letter string, value []byte) error {
 	if letter == keySet {
 		version, err := strconv.ParseUint(string(value), 10, 64)
-		in.version, in.kept = version, version
+		in.version, in.kept, in.saved = version, version, err == nil
 		return err
 	}
 	object, err := wire.ParseObject(value)
@@ -195,6 +222,31 @@ func encoded(o *wire.Object) []byte {
 	return wire.AppendObject(nil, o.Meta, o.Body, version)
 }
 
+// change notes a change that is to be on the disk. The caller holds the lock.
+func (s *Store) change(key string, value []byte) {
+	if len(s.pending)+len(s.writing) == 0 {
+		s.since = time.Now()
+	}
+	s.pending[key] = value
+	s.changes++
+}
+
+// hasChanged reports whether anything has changed since it was called last.
+func (s *Store) hasChanged() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.seen
+	s.seen = s.changes
+	return s.seen != before
+}
+
+// unsavedChanges is how many changes are not on the disk, and since when.
+func (s *Store) unsavedChanges() (int, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending) + len(s.writing), s.since
+}
+
 // poke says that what the node's pods name may have changed.
 func (s *Store) poke() { wake(s.changed) }
 
@@ -214,7 +266,7 @@ func (s *Store) put(in scope, o *wire.Object) {
 		return
 	}
 	set.objects[name] = o
-	s.pending[objectKey(in, name)] = encoded(o)
+	s.change(objectKey(in, name), encoded(o))
 	s.touched(in)
 }
 
@@ -224,7 +276,7 @@ func (s *Store) remove(in scope, name types.NamespacedName) {
 		return
 	}
 	delete(s.set(in).objects, name)
-	s.pending[objectKey(in, name)] = nil
+	s.change(objectKey(in, name), nil)
 	s.touched(in)
 }
 
@@ -252,10 +304,10 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 	}
 }
 
-// noteVersion puts the version of a set into the journal. The caller holds the lock.
+// noteVersion puts the version of a set on the disk. The caller holds the lock.
 func (s *Store) noteVersion(in scope, set *set) {
 	set.kept = set.version
-	s.pending[in.key(keySet)] = strconv.AppendUint(nil, set.version, 10)
+	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
 }
 
 // isCurrent reports whether kube-apiserver has said since the start of the process what a set is.
@@ -267,16 +319,16 @@ func (s *Store) isCurrent(of scope) bool {
 
 // hear notes that kube-apiserver has said something of the node's pods. The caller holds the lock.
 func (s *Store) hear(now time.Time) {
-	s.heard = now
+	s.heard, s.heardHere = now, time.Now()
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
 		s.heardKept = now
 		if text := textOf(now); len(text) > 0 {
-			s.pending[keyHeard] = text
+			s.change(keyHeard, text)
 		}
 	}
 }
 
-// textOf is a time in the journal, empty if its year is beyond 9999.
+// textOf is a time on the disk, empty if its year is beyond 9999.
 func textOf(at time.Time) []byte {
 	text, err := at.MarshalText()
 	if err != nil {
@@ -306,15 +358,16 @@ func (s *Store) drop(of scope) {
 		return
 	}
 	for name := range set.objects {
-		s.pending[objectKey(of, name)] = nil
+		s.change(objectKey(of, name), nil)
 	}
-	s.pending[of.key(keySet)] = nil
+	s.change(of.key(keySet), nil)
 	delete(s.sets, of)
 }
 
-// takePending returns the changes that are not in the journal yet. Versions alone are among them now and then, all at
-// once: each commit wears the disk.
-func (s *Store) takePending() map[string][]byte {
+// takePending returns the changes that are to be written, until taken is called. What accounts read is among them only
+// if there is time to spare for it, some sets at once, each of them whole. Versions alone are among them now and then,
+// all at once: each commit wears the disk.
+func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.Sub(s.versionsKept) > keepVersion {
@@ -325,30 +378,102 @@ func (s *Store) takePending() map[string][]byte {
 			}
 		}
 	}
-	taken := s.pending
-	s.pending = map[string][]byte{}
-	return taken
+	accounts, size := map[string][]string{}, 0
+	for key, value := range s.pending {
+		if of := s.setOf(key); of != "" {
+			accounts[of] = append(accounts[of], key)
+		} else if !isLasting(key) { // takeGone takes those
+			s.writing[key] = value
+		}
+	}
+	for _, keys := range accounts {
+		if !spare || size > commitBytes {
+			break
+		}
+		for _, key := range keys {
+			s.writing[key] = s.pending[key]
+			size += len(key) + len(s.pending[key])
+		}
+	}
+	for key := range s.writing {
+		delete(s.pending, key)
+	}
+	return maps.Clone(s.writing)
 }
 
-// all is everything, as the journal has it.
-func (s *Store) all() map[string][]byte {
+// setOf names the set of an account that a key is of; "" if it is another key.
+func (s *Store) setOf(key string) string {
+	parts := strings.Split(key, "\x00")
+	if len(parts) < 4 || !strings.Contains(parts[1], " by ") {
+		return ""
+	}
+	return keyOf(parts[1:4]...)
+}
+
+// takeGone returns which pods are gone and not on the disk, until taken is called.
+func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := map[string][]byte{}
+	for key, value := range s.pending {
+		if isLasting(key) {
+			s.writing[key] = value
+			delete(s.pending, key)
+		}
+	}
+	return maps.Clone(s.writing)
+}
+
+// taken notes whether the changes that were taken are on the disk.
+func (s *Store) taken(saved bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, value := range s.writing {
+		_, again := s.pending[key]
+		if !saved && !again {
+			s.pending[key] = value
+		}
+		parts := strings.Split(key, "\x00")
+		if saved && parts[0] == keySet && len(parts) == 4 {
+			if set := s.sets[scope{s.kinds[parts[1]], parts[2], parts[3]}]; set != nil {
+				set.saved = true
+			}
+		}
+	}
+	clear(s.writing)
+	if saved && len(s.pending) > 0 && !s.holdsBack() {
+		s.since = time.Now()
+	}
+}
+
+// holdsBack reports whether changes of accounts wait. The caller holds the lock.
+func (s *Store) holdsBack() bool {
+	for key := range s.pending {
+		if s.setOf(key) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// all is everything, as the disk has it. Objects are encoded one by one.
+func (s *Store) all() iter.Seq2[string, []byte] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state, objects := map[string][]byte{}, map[string]*wire.Object{}
 	for in, set := range s.sets {
 		if set.version > 0 {
 			state[in.key(keySet)] = strconv.AppendUint(nil, set.version, 10)
 		}
 		for name, o := range set.objects {
-			state[objectKey(in, name)] = encoded(o)
+			objects[objectKey(in, name)] = o
 		}
 	}
 	for request, kept := range s.tokens {
 		key, value := encodeToken(request, kept)
 		state[key] = value
 	}
-	for uid, at := range s.gone {
-		state[keyOf(keyGone, string(uid))] = textOf(at)
+	for uid, e := range s.gone {
+		state[keyOf(keyGone, string(uid))] = e.text()
 	}
 	if text := textOf(s.heard); len(text) > 0 && !s.heard.IsZero() {
 		state[keyHeard] = text
@@ -356,18 +481,33 @@ func (s *Store) all() map[string][]byte {
 	if s.encodedKeys != nil {
 		state[keyKeys] = s.encodedKeys
 	}
-	return state
+	return func(yield func(string, []byte) bool) {
+		for key, value := range state {
+			if !yield(key, value) {
+				return
+			}
+		}
+		for key, o := range objects {
+			if !yield(key, encoded(o)) {
+				return
+			}
+		}
+	}
 }
 
-// now is the time: that of the clock, or the newest that is known if the clock is behind it, as without a battery after
-// a loss of power.
+// now is the time: that of the clock, or what it is at least if the clock is behind that, as without a battery after a
+// loss of power: when kube-apiserver was last heard of, and what has passed in this process since.
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); now.After(s.heard) {
+	now, least := time.Now(), s.heard
+	if !s.heard.IsZero() {
+		least = s.heard.Add(time.Since(s.heardHere))
+	}
+	if now.After(least) {
 		return now
 	}
-	return s.heard
+	return least
 }
 
 // covering returns the set that has a scope: its own, or that of all objects of the kind, in the namespace or the
@@ -443,44 +583,6 @@ func (s *Store) podUID(name types.NamespacedName) types.UID {
 	return ""
 }
 
-// goneChange is the change of the journal for a pod that is gone; nil if it has that already.
-func (s *Store) goneChange(uid types.UID) map[string][]byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.gone[uid]; ok {
-		return nil
-	}
-	return map[string][]byte{keyOf(keyGone, string(uid)): textOf(time.Now())}
-}
-
-// noteGone notes that a pod is gone, once that is in the journal.
-func (s *Store) noteGone(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.gone[uid]; !ok {
-		s.gone[uid] = time.Now()
-	}
-}
-
-// goneFor is how long it is remembered that a pod is gone, once kube-apiserver does not name it any more.
-const goneFor = time.Hour
-
-// forget forgets the pods that kube-apiserver does not name any more.
-func (s *Store) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	there := map[types.UID]bool{}
-	for _, o := range s.set(podsOf(s.node)).objects {
-		there[types.UID(o.UID)] = true
-	}
-	for uid, at := range s.gone {
-		if !there[uid] && time.Since(at) > goneFor {
-			delete(s.gone, uid)
-			s.pending[keyOf(keyGone, string(uid))] = nil
-		}
-	}
-}
-
 // needs are what the node's pods name. The error is about a pod that cannot be decoded; the others are in the result.
 func (s *Store) needs() (needs, error) {
 	pods, failed := s.pods()
@@ -501,7 +603,7 @@ func (s *Store) putToken(request tokenRequest, kept token) {
 	defer s.mu.Unlock()
 	s.tokens[request] = kept
 	key, value := encodeToken(request, kept)
-	s.pending[key] = value
+	s.change(key, value)
 }
 
 func (s *Store) token(request tokenRequest) (token, bool) {
@@ -519,7 +621,7 @@ func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
 		if _, ok := wanted[request]; !ok {
 			delete(s.tokens, request)
 			key, _ := encodeToken(request, kept)
-			s.pending[key] = nil
+			s.change(key, nil)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func TestExpiredCertificate(t *testing.T) {
 	if err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		t.Errorf("the handshake has not failed: %v", err)
 	}
-	reasons := strings.Join(f.server.report().Reasons, "; ")
+	reasons := strings.Join(f.report().Reasons, "; ")
 	if !strings.Contains(reasons, "the kubelet's certificate has expired at") {
 		t.Errorf("/readyz says %q", reasons)
 	}
@@ -113,13 +113,13 @@ func TestNewAuthority(t *testing.T) {
 		return err
 	}
 	f.writeKubeconfig(config.CertFile)
-	if reasons := strings.Join(f.server.report().Reasons, "; "); ask() == nil ||
+	if reasons := strings.Join(f.report().Reasons, "; "); ask() == nil ||
 		!strings.Contains(reasons, "does not sign the kubelet's certificate") {
 		t.Errorf("/readyz says %q", reasons)
 	}
 	f.writeKubeconfig(config.CertFile, next)
 	patience.Until(t, "the kubelet is answered", ask)
-	if reasons := f.server.report().Reasons; len(reasons) > 0 {
+	if reasons := f.report().Reasons; len(reasons) > 0 {
 		t.Errorf("/readyz says %q", reasons)
 	}
 }

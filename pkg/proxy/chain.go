@@ -13,7 +13,10 @@ import (
 // chain puts the filters in order. A request passes them from the top down. If none of them answers it, it goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	viewing := filters.Viewing{Own: p.view, Sites: p.sites, OwnOnly: p.ownOnly}
+	viewing := filters.Viewing{Own: p.view, Sites: p.sites}
+	if p.config.Hub {
+		viewing.OwnOnly = errOwnShare
+	}
 	chain := []filters.Filter{
 		filters.WithSite(),
 		filters.WithRequestLog(p.metrics.requestDone),
@@ -39,7 +42,7 @@ func (p *Proxy) chain() http.Handler {
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
-		filters.WithWrites(viewing, p.memory),
+		filters.WithWrites(viewing),
 	}
 	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
 		chain = append(chain, filters.WithKeptAnswers(filters.KeptAnswers{

@@ -58,7 +58,7 @@ func exchangeDetail(s exchange.Status, pods livepods.Status, declared bool) stri
 			"server said last", some(pods.Neighbours), pods.NeighboursCorrected)
 	}
 	if !declared {
-		said += "; without --site-label the neighbours are the nodes that share the value of any Service's topology key"
+		said += "; without --site-keys the neighbours are the nodes that share the value of any Service's topology key"
 	}
 	return said
 }

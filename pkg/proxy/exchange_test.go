@@ -57,7 +57,7 @@ func TestSiteExchange(t *testing.T) {
 			keepingState(dirs[i])(c)
 			c.NodeName = fmt.Sprintf("node%d", i)
 			c.ReturnGrace = livepods.DefaultReturnGrace
-			c.SiteExchange, c.SiteLabels = &SiteExchange{Port: exchange.DefaultPort, KeyFile: keys}, []string{"zone"}
+			c.SiteExchange, c.SiteKeys = &SiteExchange{Port: exchange.DefaultPort, KeyFile: keys}, []string{"zone"}
 			if i == 1 {
 				c.Runtime = onePod(address)
 			}
@@ -77,9 +77,9 @@ func TestSiteExchange(t *testing.T) {
 	for i, w := range []*wrapper{a, b} {
 		says(w, "[+] site-exchange: ok, 1 of 1 neighbours take part"+
 			[]string{"; without --cri this node does not say which pods it runs\n", "\n"}[i],
-			`application_grid_wrapper_site_neighbours{state="alive"} 1`, "application_grid_wrapper_silent_nodes 0",
+			`application_grid_wrapper_neighbours{state="alive"} 1`, "application_grid_wrapper_silent_nodes 0",
 			"application_grid_wrapper_neighbours_corrected_pods 0",
-			`application_grid_wrapper_site_ignored_total{reason="key"} 0`)
+			`application_grid_wrapper_neighbour_messages_ignored_total{reason="key"} 0`)
 		shows(w, "10.0.0.1")
 	}
 	a.end() // writes what changed last
@@ -92,7 +92,7 @@ func TestSiteExchange(t *testing.T) {
 	shows(a, "10.0.0.9")
 	says(a, "; pods on node1 are shown as these nodes say, 1 of them differently from what the API server said last",
 		"application_grid_wrapper_neighbours_corrected_pods 1",
-		`application_grid_wrapper_site_questions_total{result="ok"}`)
+		`application_grid_wrapper_neighbour_requests_total{result="ok"}`)
 	a.expect(http.StatusOK, "/debug/explain/default/s", "that node itself says so")
 	a.expectSaid("The upstream is away: nodes themselves say")
 	close(there)

@@ -14,15 +14,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
+// errOwnShare says what a hub does not give.
+var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another site's endpoints " +
+	"are not known here; ask one without --hub")
+
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	service := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("service")}
 	node := r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
-	hub := p.upstream.Way().Hub
 	switch {
-	case hub && node != "" && node != p.config.NodeName:
+	case p.config.Hub && node != "" && node != p.config.NodeName:
 		err = serve.NotReady(errOwnShare.Error())
 	case errors.Is(err, served.ErrNotReady), errors.Is(err, served.ErrAbsent):
 		err = serve.NotReady(err.Error())
@@ -37,7 +40,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, err)
 		return
 	}
-	if hub {
+	if p.config.Hub {
 		explanation.Notes = append(explanation.Notes,
 			"the hub gives this node only the endpoints that one of the Service's keys matches; those of other sites "+
 				"are not known here")

@@ -23,12 +23,9 @@ func (p *Proxy) report() health.Report {
 		report.Fail("the wrapper is stopping")
 	}
 	p.noteFiles(&report)
-	if p.usesHub() {
-		report.Note("%s", p.wayLine())
-		if hub := p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
-			report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: "+
-				"%v", hub.Problem())
-		}
+	if hub := p.config.HubConnection; hub != nil && hub.Problem() != nil {
+		report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v",
+			hub.Problem())
 	}
 	labelsSynced := p.view.ServesRestored() != nil
 	for _, s := range p.upstream.States() {
@@ -46,6 +43,13 @@ func (p *Proxy) report() health.Report {
 	}
 	for service, reason := range p.facts.Invalid() {
 		report.Note("service %s: all endpoints hidden: %s", service, reason)
+	}
+	if divided := p.view.Divided(); len(divided) > 0 {
+		report.Note("topologyKeys: different keys decide for different ports of %s; application-grid-wrapper explain "+
+			"names them", some(divided))
+	}
+	if err := p.view.LocalEndpointProblem(); err != nil {
+		report.Note("default/kubernetes: its endpoint is not replaced by this node's own: %v", err)
 	}
 	p.noteSite(&report)
 	return report
@@ -69,8 +73,7 @@ func (p *Proxy) noteFiles(report *health.Report) {
 	}
 }
 
-// knows reports whether there is something to serve, from a snapshot or from the upstream. Whoever goes another way
-// begins again there, and serves what it knows meanwhile.
+// knows reports whether there is something to serve, from a snapshot or from the upstream.
 func (p *Proxy) knows() bool { return p.view.ServesRestored() != nil || p.isLive() }
 
 // noteSource says how the upstream is followed on one source.
@@ -133,7 +136,7 @@ func (p *Proxy) noteSite(report *health.Report) {
 		report.Note("%s", livePodsDetail(p.livePods.Status()))
 	}
 	if p.exchange != nil {
-		detail := exchangeDetail(p.exchange.Status(), p.livePods.Status(), len(p.config.SiteLabels) > 0)
+		detail := exchangeDetail(p.exchange.Status(), p.livePods.Status(), len(p.config.SiteKeys) > 0)
 		if p.config.Runtime == nil {
 			detail += "; without --cri this node does not say which pods it runs"
 		}

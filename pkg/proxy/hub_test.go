@@ -4,13 +4,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/follow/upstream"
 )
 
-// TestBehindAHub: what is served and said where the share of this node is followed, and where there is no hub.
+// TestBehindAHub: what is served and said where the share of this node is followed.
 func TestBehindAHub(t *testing.T) {
 	t.Parallel()
 	cluster := smallCluster()
@@ -23,9 +21,9 @@ func TestBehindAHub(t *testing.T) {
 			t.Errorf("the API server is asked for %s", r.URL.Path)
 		}
 		cluster.ServeHTTP(w, r)
-	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubRequire, FallbackAfter: time.Hour} })
+	}), func(c *Config) { c.Hub = true })
 	w.expectReady()
-	w.expectReadyz(http.StatusOK, "[+] hub: this node's share is followed (--hub=require)", "[+] share: ok")
+	w.expectReadyz(http.StatusOK, "[+] share: ok")
 	w.expect(http.StatusOK, "/api/v1/services", "ServiceList")
 	// What a hub does not give is not told as if there were none.
 	for _, path := range []string{
@@ -33,17 +31,5 @@ func TestBehindAHub(t *testing.T) {
 	} {
 		w.expect(http.StatusServiceUnavailable, path, "own node's share only")
 	}
-	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_hub_in_use 1\n")
-
-	w = start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
-			http.NotFound(w, r)
-			return
-		}
-		cluster.ServeHTTP(w, r)
-	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, FallbackAfter: time.Hour} })
-	w.expectReady()
-	w.expectReadyz(http.StatusOK, "[+] hub: not in use since ", "the API server is followed: ", "[+] services: ok")
-	w.expect(http.StatusOK, "/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices")
-	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_hub_in_use 0\n")
+	w.expect(http.StatusOK, "/metrics", "application_grid_wrapper_upstream_up{source=\"share\"} 1\n")
 }

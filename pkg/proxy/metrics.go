@@ -24,13 +24,13 @@ const namespace = "application_grid_wrapper"
 type metrics struct {
 	*serve.Watches
 
-	registry        *prometheus.Registry
-	requests        *prometheus.CounterVec
-	requestDuration *prometheus.HistogramVec
-	autonomyPolls   *prometheus.CounterVec
-	runtimePolls    *prometheus.CounterVec
-	siteIgnored     *prometheus.CounterVec
-	siteQuestions   *prometheus.CounterVec
+	registry          *prometheus.Registry
+	requests          *prometheus.CounterVec
+	requestDuration   *prometheus.HistogramVec
+	autonomyPolls     *prometheus.CounterVec
+	runtimePolls      *prometheus.CounterVec
+	messagesIgnored   *prometheus.CounterVec
+	neighbourRequests *prometheus.CounterVec
 }
 
 func newMetrics(p *Proxy) *metrics {
@@ -61,24 +61,24 @@ func newMetrics(p *Proxy) *metrics {
 		runtimePolls: counter("runtime_polls_total",
 			"Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It "+
 				"is asked every second while the upstream is away, and every 10 s otherwise.", "result"),
-		siteIgnored: counter("site_ignored_total",
+		messagesIgnored: counter("neighbour_messages_ignored_total",
 			"What came to the port of the site exchange and was ignored, by reason: stranger (the address is "+
 				"no neighbour's), flood, key (another key or cluster, another's name, or replayed), address (a pod "+
 				"with an address that cannot be its own), or format.", "reason"),
-		siteQuestions: counter("site_questions_total",
+		neighbourRequests: counter("neighbour_requests_total",
 			"Questions to neighbours how their pods are, by result: ok, timeout or error. They are asked every "+
 				"second while the upstream is away, and every 5 minutes otherwise.", "result"),
 	}
 	if p.config.SiteExchange != nil {
 		for _, reason := range exchange.Reasons() {
-			m.siteIgnored.WithLabelValues(reason) // so that a rate is seen from the first on
+			m.messagesIgnored.WithLabelValues(reason) // so that a rate is seen from the first on
 		}
 	}
 	m.registry.MustRegister(m.Collectors()...)
-	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.siteIgnored,
-		m.siteQuestions,
+	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.messagesIgnored,
+		m.neighbourRequests,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: namespace, Name: "broken_steps_total",
+			Namespace: namespace, Name: "cache_panics_total",
 			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
 		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -142,15 +142,15 @@ func countAnswer(questions *prometheus.CounterVec, err error, isTimeout bool) {
 }
 
 // Ignored implements exchange.Observer.
-func (m *metrics) Ignored(reason string) { m.siteIgnored.WithLabelValues(reason).Inc() }
+func (m *metrics) Ignored(reason string) { m.messagesIgnored.WithLabelValues(reason).Inc() }
 
 // PodsRefused implements livepods.Observer.
 func (m *metrics) PodsRefused(count int) {
-	m.siteIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
+	m.messagesIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
 }
 
 // Asked implements exchange.Observer.
-func (m *metrics) Asked(err error) { countAnswer(m.siteQuestions, err, exchange.IsTimeout(err)) }
+func (m *metrics) Asked(err error) { countAnswer(m.neighbourRequests, err, exchange.IsTimeout(err)) }
 
 // descriptions are all of those that desc made.
 var descriptions []*prometheus.Desc
@@ -166,8 +166,8 @@ var (
 	descEndpoints = desc("endpoints",
 		"Endpoints in the objects shown, by resource and by whether this node may see them (kept) or not (hidden).",
 		"resource", "view")
-	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
-	descPastBytes = desc("log_bytes",
+	descLogLength = desc("history_events", "Events in the log that watches resume from, by resource.", "resource")
+	descPastBytes = desc("history_bytes",
 		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
 		"resource")
 	descSites = desc("site_views",
@@ -178,7 +178,7 @@ var (
 	descLive     = desc("corrected_pods",
 		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
 			"or has not caught up; absent without --cri.")
-	descMembers = desc("site_neighbours",
+	descMembers = desc("neighbours",
 		"Other nodes of the site, by state: alive (it takes part in the exchange), silent (it is not heard any more) "+
 			"or unknown (it was not heard since this wrapper started); absent without --site-exchange=on.", "state")
 	descHidden = desc("silent_nodes",
@@ -190,10 +190,6 @@ var (
 		"1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does "+
 			"not parse; all its endpoints are hidden.",
 		"namespace", "service")
-
-	descHub = desc("hub_in_use",
-		"1 while this node's share is taken from a hub, 0 while the API server is followed in its place; absent with "+
-			"--hub=off.")
 
 	descRestoredAge = desc("snapshot_served_age_seconds",
 		"Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once "+
@@ -237,13 +233,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}
-	if c.p.usesHub() {
-		inUse := 0.0
-		if c.p.upstream.Way().Hub {
-			inUse = 1
-		}
-		gauge(descHub, inUse)
-	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
 	if c.p.config.Runtime != nil && c.p.livePods != nil {
 		gauge(descLive, float64(c.p.livePods.Status().Corrected))
@@ -286,8 +275,8 @@ func (m *metrics) registerQuotas(p *Proxy) {
 		"watches_refused_total", "Watches that were answered 429 because there was no place for them.",
 	}, {
 		p.memory, "list_bytes",
-		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.",
-		"lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.",
+		"Memory that lists under way take; --max-list-bytes bounds it.",
+		"lists_refused_total", "Lists that were answered 429 because there was no room for them.",
 	}} {
 		m.registry.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -37,8 +37,10 @@ import (
 type Config struct {
 	// Connection leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Connection *apiclient.Connection
-	// Hub says whether Services, slices and nodes are taken from a hub.
-	Hub HubConfig
+	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection leads to the
+	// API server that the hub is behind; nil for Connection.
+	Hub           bool
+	HubConnection *apiclient.Connection
 	// NodeName is this node's name. It may be empty; then the node belongs to no site.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
@@ -52,7 +54,7 @@ type Config struct {
 	TLS *TLSFiles
 	// MaxConnections and MaxWatches limit what clients may have open at once; 0 means the default.
 	MaxConnections, MaxWatches int
-	// MaxListBytes limits the memory that lists, and bodies of writes, take at once; 0 means the default.
+	// MaxListBytes limits the memory that lists take at once; 0 means the default.
 	MaxListBytes int
 	// Debug serves /debug/pprof.
 	Debug bool
@@ -69,22 +71,13 @@ type Config struct {
 	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
 	Runtime     livepods.Runtime
 	ReturnGrace time.Duration
-	// SiteLabels are the keys of the labels that say which nodes are of one site: those that have the same value of any
+	// SiteKeys are the keys of the labels that say which nodes are of one site: those that have the same value of any
 	// of them. Without any, these are the topology keys of all Services.
-	SiteLabels []string
+	SiteKeys []string
 	// SiteExchange, if set, exchanges facts with the neighbours while the upstream is away.
 	SiteExchange *SiteExchange
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
 	Autonomy *deadnodes.Options
-}
-
-// HubConfig says how the hub is used. The zero value does not use it.
-type HubConfig struct {
-	Mode upstream.HubMode
-	// Connection leads to the API server that the hub is behind; nil for that of the Proxy.
-	Connection *apiclient.Connection
-	// FallbackAfter is that of upstream.HubOptions.
-	FallbackAfter time.Duration
 }
 
 // Defaults for what clients may have open at once. One client can take half of that at most (see package quota).
@@ -139,8 +132,7 @@ type Proxy struct {
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches have one place for each of those, memory has one for each byte of a list, or of a write's
-	// body.
+	// connections and watches have one place for each of those, memory has one for each byte of a list.
 	connections, watches, memory *quota.Quota
 	// delegatesIdentity is set if the wrapper may delegate its identity to all who can reach it, because they are
 	// processes of this node or have a client certificate.
@@ -218,31 +210,28 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
-		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: p.config.SiteLabels,
+		NodeName: p.config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteKeys: p.config.SiteKeys,
 		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
 	own, err := p.config.Connection.Config()
 	if err != nil {
 		return err
 	}
-	hub := upstream.HubOptions{
-		Mode: p.config.Hub.Mode, Config: own, FallbackAfter: p.config.Hub.FallbackAfter,
-		Changing: p.changeWay, Room: memoryRoom,
+	options := upstream.Options{
+		Config: own, Facts: p.facts, NodeName: p.config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
 	}
-	if p.config.Hub.Connection != nil {
-		if hub.Config, err = p.config.Hub.Connection.Config(); err != nil {
+	if p.config.Hub {
+		if options.Hub, err = cmp.Or(p.config.HubConnection, p.config.Connection).Config(); err != nil {
 			return err
 		}
 	}
-	p.upstream, err = upstream.New(upstream.Options{
-		Config: own, Facts: p.facts, NodeName: p.config.NodeName, Hub: hub, FollowKubernetesEndpoints: needsAnnotations,
-	})
+	p.upstream, err = upstream.New(options)
 	if err != nil {
 		return err
 	}
 	p.broken.relist = p.upstream.Relist
-	if p.config.Hub.Connection != nil {
-		p.config.Hub.Connection.OnChange(p.upstream.Retry)
+	if p.config.HubConnection != nil {
+		p.config.HubConnection.OnChange(p.upstream.Retry)
 	}
 	p.config.Connection.OnChange(p.upstream.Retry)
 	p.demand = newDemands(p.facts, p.upstream)
@@ -420,7 +409,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 // runners are what runs beside the server, each until its context is done. address is that of the server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	runners := []func(context.Context){p.upstream.Run, p.config.Connection.Run, p.returnMemory, p.restore}
-	if hub := p.config.Hub.Connection; hub != nil {
+	if hub := p.config.HubConnection; hub != nil {
 		runners = append(runners, hub.Run)
 	}
 	if snapshots := p.snapshots.Load(); snapshots != nil {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,11 +28,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
-	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
@@ -408,6 +409,34 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 			return ""
 		})
 	})
+	t.Run("a local endpoint of another family", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Put(service("kubernetes", ""))
+		api.Put(sliceOf("kubernetes", onNode("192.0.2.1", "")))
+		w := startReady(t, api, func(c *Config) {
+			c.LocalEndpoint = &view.LocalEndpoint{IP: netip.MustParseAddr("fd00::20"), Port: 51003}
+		})
+		w.expectReadyz(http.StatusOK, "default/kubernetes: its endpoint is not replaced by this node's own: the local "+
+			"endpoint fd00::20 is an IPv6 address, and EndpointSlice default/kubernetes-1 has IPv4 addresses")
+		w.expect(http.StatusOK, "/apis/discovery.k8s.io/v1/endpointslices", "192.0.2.1")
+	})
+	t.Run("ports with different keys", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Put(service("s", `["zone","*"]`))
+		admin := sliceOf("s", onNode("10.0.0.3", "node1"))
+		admin.Name, admin.Ports = "s-2", []discoveryv1.EndpointPort{{Name: new("admin"), Port: new(int32(8080))}}
+		api.Put(admin)
+		web := sliceOf("s", onNode("10.0.0.1", "node0"))
+		web.Ports = []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080))}}
+		api.Put(web)
+		w := start(t, api, nil)
+		w.expectReadyz(http.StatusOK, "topologyKeys: different keys decide for different ports of default/s;")
+		w.expect(http.StatusOK, "/debug/explain/default/s",
+			`"ports":[{"addressType":"IPv4","name":"admin","protocol":"TCP","decidingKey":"*"},`+
+				`{"addressType":"IPv4","name":"web","protocol":"TCP","decidingKey":"zone"}]`)
+	})
 	t.Run("resource that is not served", func(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()
@@ -453,7 +482,7 @@ func TestMetrics(t *testing.T) {
 		prefix+`objects{resource="endpointslices"} 1`,
 		prefix+`endpoints{resource="endpointslices",view="kept"} 1`,
 		prefix+`endpoints{resource="endpointslices",view="hidden"} 1`,
-		prefix+`log_events{resource="services"} 1`,
+		prefix+`history_events{resource="services"} 1`,
 		prefix+`revision `,
 		prefix+`nodes 2`,
 		prefix+`upstream_up{source="services"} 1`,
@@ -638,7 +667,7 @@ func TestHubsKubeconfigIsReread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, smallCluster(), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, Connection: connection} })
+	start(t, smallCluster(), func(c *Config) { c.Hub, c.HubConnection = true, connection })
 	write(strings.ReplaceAll(string(content), "127.0.0.1:1", "127.0.0.1:2"))
 	soon.UntilQuiet(t, func() string {
 		if host := connection.Server().Host; host != "127.0.0.1:2" {

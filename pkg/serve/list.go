@@ -1,21 +1,16 @@
 package serve
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
-	"sort"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -57,80 +52,37 @@ func (s *Server) admit(r *http.Request, page page, as *representation) (done fun
 	}
 	done, ok := s.Admit(r, listMemory(page, as))
 	if !ok {
-		return nil, TooMuchMemory()
+		return nil, tooMuchMemory()
 	}
 	return done, nil
 }
 
-// pageOf selects the objects of a LIST response.
+// pageOf selects the objects of a LIST response. Lists are whole: kube-apiserver, too, ignores the limit of a list from
+// its watch cache.
 func pageOf(h *history.History, resource *served.Resource, options Options) (page, error) {
-	objects, revision, err := stateOf(h, resource, options)
+	objects, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)
+	if err == nil && options.Exact && options.Revision != revision {
+		err = history.ErrExpired
+	}
 	if err != nil {
-		return page{}, err
+		return page{}, readError(err, h, resource, options.Revision)
 	}
-	if token := options.Continue; token != nil {
-		from := sort.Search(len(objects), func(i int) bool {
-			o := objects[i]
-			return o.Namespace > token.Namespace || (o.Namespace == token.Namespace && o.Name > token.Name)
-		})
-		objects = objects[from:]
+	p := page{
+		objects: make([]*history.Object, 0, len(objects)),
+		meta:    wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)},
 	}
-	limit := options.Limit
-	if options.RevisionGiven && options.Revision == 0 && options.Continue == nil {
-		// resourceVersion=0 asks for any version. kube-apiserver then ignores the limit, too.
-		limit = 0
-	}
-	p := page{meta: wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}}
-	if limit == 0 {
-		p.objects = make([]*history.Object, 0, len(objects))
-	}
-	for i, o := range objects {
-		if !options.Selector.Matches(o) {
-			continue
+	for _, o := range objects {
+		if options.Selector.Matches(o) {
+			p.objects = append(p.objects, o)
 		}
-		if limit > 0 && len(p.objects) == limit {
-			last := p.objects[limit-1]
-			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace, Name: last.Name}.String()
-			if selector := options.Selector; (history.Selector{
-				Labels: selector.Labels,
-				Fields: selector.Fields,
-			}).Everything() {
-				p.meta.RemainingItemCount = new(int64(len(objects) - i))
-			}
-			break
-		}
-		p.objects = append(p.objects, o)
 	}
 	return p, nil
-}
-
-// stateOf returns the objects of the resource in the version that the request asks for, and its revision.
-func stateOf(h *history.History, resource *served.Resource, options Options) ([]*history.Object, uint64, error) {
-	at := options.Revision
-	if options.Continue != nil {
-		at = options.Continue.Revision
-	}
-	if options.Continue == nil && !options.Exact {
-		objects, revision, err := h.List(resource, options.Selector.Namespace, at)
-		if err != nil {
-			return nil, 0, readError(err, h, resource, at)
-		}
-		return objects, revision, nil
-	}
-	objects, err := h.ListAt(resource, options.Selector.Namespace, at)
-	if err != nil {
-		return nil, 0, readError(err, h, resource, at)
-	}
-	return objects, at, nil
 }
 
 // encodeList encodes a list, until ctx is done.
 func encodeList(ctx context.Context, p page, as *representation) ([]byte, error) {
 	if as.encoding == encodingProtobuf {
 		return encodeListProtobuf(p, as), nil
-	}
-	if as.encoding == encodingYAML {
-		return encodeListYAML(ctx, p, as)
 	}
 	return encodeListJSON(ctx, p, as)
 }
@@ -149,21 +101,15 @@ const (
 	// jsonGrowth is at most how many times longer JSON is than protobuf: 2 for EndpointSlices, 3 for Services and
 	// metadata.
 	jsonGrowth = 3
-	// yamlGrowth is how many times longer YAML is than JSON.
-	yamlGrowth = 2
 )
 
 // listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact but for the envelope.
-// For other encodings the exact number is known only when the memory is already taken.
+// For JSON the exact number is known only when the memory is already taken.
 func listMemory(p page, as *representation) int {
 	if as.encoding == encodingProtobuf {
 		return itemsSize(p, as) + envelopeSize
 	}
-	size := jsonCapacity(p, as)
-	if as.encoding == encodingYAML {
-		size *= yamlGrowth
-	}
-	return size
+	return jsonCapacity(p, as)
 }
 
 // jsonCapacity returns a length that most lists do not exceed in JSON.
@@ -182,23 +128,14 @@ func encodeListProtobuf(p page, as *representation) []byte {
 	return body
 }
 
-// listMetaJSON is ListMeta with the field names of the API.
-type listMetaJSON struct {
-	ResourceVersion    string `json:"resourceVersion"`
-	Continue           string `json:"continue,omitempty"`
-	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
-}
-
 func encodeListJSON(ctx context.Context, p page, as *representation) ([]byte, error) {
-	meta, err := json.Marshal(listMetaJSON(p.meta))
-	if err != nil {
-		return nil, err
-	}
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`,
-		t.Kind, t.APIVersion, meta)
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)),
+		`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q},"items":[`,
+		t.Kind, t.APIVersion, p.meta.ResourceVersion)
 	for i, o := range p.objects {
-		if err := ctx.Err(); err != nil {
+		err := ctx.Err()
+		if err != nil {
 			return nil, err
 		}
 		if i > 0 {
@@ -211,40 +148,6 @@ func encodeListJSON(ctx context.Context, p page, as *representation) ([]byte, er
 	return append(body, "]}\n"...), nil
 }
 
-// encodeListYAML converts item by item, because the conversion from JSON to YAML needs about a hundred times the memory
-// of its input.
-func encodeListYAML(ctx context.Context, p page, as *representation) ([]byte, error) {
-	around, err := encodeListJSON(ctx, page{meta: p.meta}, as)
-	if err != nil {
-		return nil, err
-	}
-	if around, err = toYAML(around); err != nil || len(p.objects) == 0 {
-		return around, err
-	}
-	const field = "\nitems:"
-	head, tail, found := bytes.Cut(around, []byte(field+" []\n"))
-	if !found {
-		return nil, fmt.Errorf("the YAML of an empty list has no line %q", field)
-	}
-	body := append(append(make([]byte, 0, yamlGrowth*jsonCapacity(p, as)), head...), field...)
-	body = append(body, '\n')
-	var list []byte
-	for _, o := range p.objects {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if list, err = as.appendItem(append(list[:0], '['), o); err != nil {
-			return nil, err
-		}
-		converted, err := toYAML(append(list, ']'))
-		if err != nil {
-			return nil, err
-		}
-		body = append(body, converted...)
-	}
-	return append(body, tail...), nil
-}
-
 func encodeObject(o *history.Object, as *representation) ([]byte, error) {
 	if as.encoding == encodingProtobuf {
 		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
@@ -254,19 +157,7 @@ func encodeObject(o *history.Object, as *representation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	body = append(body, '\n')
-	if as.encoding == encodingYAML {
-		return toYAML(body)
-	}
-	return body, nil
-}
-
-func toYAML(body []byte) ([]byte, error) {
-	converted, err := yaml.JSONToYAML(body)
-	if err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("encoding as YAML: %w", err))
-	}
-	return converted, nil
+	return append(body, '\n'), nil
 }
 
 // gzipWriters are reused, because each has several hundred kilobytes of buffers.

@@ -2,22 +2,15 @@ package serve
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/application-grid/application-grid/pkg/serve/quota"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
@@ -46,50 +39,13 @@ func TestListMemory(t *testing.T) {
 		return func() {}, true
 	}
 	for _, accept := range []string{
-		asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList,
+		asProtobuf, asJSON, asProtobuf + asMetadataList, asJSON + asMetadataList,
 	} {
 		for _, path := range []string{servicesPath, slicesPath} {
 			counted = 0
 			body := c.get(path, "Accept", accept).body
 			if counted < len(body) || counted > 4*len(body) {
 				t.Errorf("%s as %s: %d bytes were counted for a body of %d", path, accept, counted, len(body))
-			}
-		}
-	}
-}
-
-// TestYAMLOfLists: a list that is converted item by item says what it says as a whole.
-func TestYAMLOfLists(t *testing.T) {
-	odd := service("odd")
-	odd.Annotations = map[string]string{
-		"text": "line\n\n  - indented\n\ttab\n", "items": "[]", "long": strings.Repeat("word ", 100), "end": "x\n\n",
-	}
-	c := newSyncedCluster(t, append(many(5), odd)...)
-	for _, resource := range []*served.Resource{served.Services, served.EndpointSlices, served.Nodes} {
-		for _, metadata := range []string{"", "meta.k8s.io/v1"} {
-			for _, limit := range []int{0, 1} {
-				page, err := pageOf(c.store.History, resource, Options{Limit: limit, Selector: history.Selector{}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				as := &representation{
-					format: format{encoding: encodingYAML, metadata: metadata}, resource: resource,
-				}
-				got, err := encodeList(t.Context(), page, as)
-				if err != nil {
-					t.Fatal(err)
-				}
-				asJSON, err := encodeListJSON(t.Context(), page, as)
-				if err != nil {
-					t.Fatal(err)
-				}
-				// Only where long lines are folded differs.
-				var was, is any
-				if err := errors.Join(json.Unmarshal(asJSON, &was), yaml.UnmarshalStrict(got, &is)); err != nil ||
-					!reflect.DeepEqual(is, was) {
-					t.Errorf("%s, metadata %q, limit %d: got\n%s\nwant\n%s, %v",
-						resource.Resource, metadata, limit, got, asJSON, err)
-				}
 			}
 		}
 	}

@@ -17,19 +17,14 @@ type encoding int
 
 const (
 	encodingJSON encoding = iota
-	encodingYAML
 	encodingProtobuf
 )
 
 func (e encoding) contentType() string {
-	switch e {
-	case encodingProtobuf:
+	if e == encodingProtobuf {
 		return runtime.ContentTypeProtobuf
-	case encodingYAML:
-		return runtime.ContentTypeYAML
-	default:
-		return runtime.ContentTypeJSON
 	}
+	return runtime.ContentTypeJSON
 }
 
 func (e encoding) watchContentType() string {
@@ -54,13 +49,13 @@ const (
 	readObject reading = iota
 	readList
 	readWatch
-	// readTyped is for an object that is of no resource, such as a Status. It is written whole, and not in YAML.
+	// readTyped is for an object that is of no resource, such as a Status. It is written whole.
 	readTyped
 )
 
 // negotiate picks the format that the Accept header prefers; a client without a preference gets JSON objects. Clauses
 // that ask for an unsupported format, such as kubectl's for a Table, are skipped, because clients name a simpler one
-// after it. YAML cannot be streamed, so a watch cannot have it. The error is 406.
+// after it. The error is 406.
 func negotiate(accept string, reads reading) (format, error) {
 	if strings.TrimSpace(accept) == "" {
 		return format{}, nil
@@ -70,7 +65,7 @@ func negotiate(accept string, reads reading) (format, error) {
 			continue
 		}
 		encoding, ok := encodingOf(clause)
-		if !ok || (encoding == encodingYAML && (reads == readWatch || reads == readTyped)) {
+		if !ok {
 			continue
 		}
 		if f, ok := formOf(clause, encoding, reads); ok {
@@ -78,12 +73,8 @@ func negotiate(accept string, reads reading) (format, error) {
 		}
 	}
 	accepted := []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
-	switch reads {
-	case readWatch:
+	if reads == readWatch {
 		accepted = append(accepted, contentTypeProtobufWatch)
-	case readTyped:
-	default:
-		accepted = append(accepted, runtime.ContentTypeYAML)
 	}
 	return format{}, NotAcceptable("only the following media types are accepted: " + strings.Join(accepted, ", "))
 }
@@ -97,8 +88,6 @@ func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 	switch clause.Type + "/" + clause.SubType {
 	case "*/*", "application/*", runtime.ContentTypeJSON:
 		return encodingJSON, true
-	case runtime.ContentTypeYAML:
-		return encodingYAML, true
 	case runtime.ContentTypeProtobuf:
 		return encodingProtobuf, true
 	default:

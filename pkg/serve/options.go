@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -27,9 +25,7 @@ type Options struct {
 	Selector history.Selector
 	// Revision is the resourceVersion; 0 for "0" and for none.
 	Revision uint64
-	// RevisionGiven is set if there is a resourceVersion, even "0".
-	RevisionGiven bool
-	// Exact asks for the state at exactly Revision.
+	// Exact asks for the state at exactly Revision, which is there only if it is the current one.
 	Exact bool
 	// SendInitialEvents starts a watch with events for the current state, and a bookmark at their end.
 	SendInitialEvents bool
@@ -39,39 +35,6 @@ type Options struct {
 	Bookmarks         bool
 	// Timeout is how long a watch lasts; 0 lets the server choose.
 	Timeout time.Duration
-	// Limit is the most items of one page; 0 for no limit.
-	Limit int
-	// Continue is where the next page starts; nil on the first.
-	Continue *continueToken
-}
-
-// continueToken is the content of the continue parameter.
-type continueToken struct {
-	// Revision is the revision of the first page. All pages have the state at it.
-	Revision uint64 `json:"rv"`
-	// Namespace and Name name the last object of the page before.
-	Namespace string `json:"ns,omitempty"`
-	Name      string `json:"n"`
-}
-
-func (t continueToken) String() string {
-	encoded, err := json.Marshal(t)
-	if err != nil {
-		panic(err) // a struct of strings and an integer
-	}
-	return base64.RawURLEncoding.EncodeToString(encoded)
-}
-
-func parseContinue(token string) (*continueToken, error) {
-	decoded, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		return nil, apierrors.NewBadRequest("continue key is not valid: it is not one that this server gave out")
-	}
-	t := &continueToken{}
-	if err := json.Unmarshal(decoded, t); err != nil || t.Name == "" {
-		return nil, apierrors.NewBadRequest("continue key is not valid: it is not one that this server gave out")
-	}
-	return t, nil
 }
 
 // ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not valid is an error (400, or 422
@@ -82,9 +45,9 @@ func ParseOptions(query url.Values, resource *served.Resource, info RequestInfo)
 		Watch:     q.boolean("watch") || info.Verb == "watch",
 		Bookmarks: q.boolean("allowWatchBookmarks"),
 		Timeout:   time.Duration(q.number("timeoutSeconds", maxTimeoutSeconds)) * time.Second, //nolint:gosec // bounded
-		Limit:     int(q.number("limit", maxLimit)),                                           //nolint:gosec // bounded
 	}
-	o.Revision, o.RevisionGiven = q.number("resourceVersion", 1<<63), query.Get("resourceVersion") != ""
+	o.Revision = q.number("resourceVersion", 1<<63)
+	q.number("limit", 1<<31) // which is ignored: lists are whole
 	o.Selector = q.selector(resource, info)
 	if q.err != nil {
 		return Options{}, q.err
@@ -109,23 +72,14 @@ func ParseOptions(query url.Values, resource *served.Resource, info RequestInfo)
 	}
 	o.Exact = match == metav1.ResourceVersionMatchExact
 	if given.Continue != "" && !o.Watch {
-		if o.RevisionGiven && given.ResourceVersion != "0" {
-			return Options{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
-		}
-		token, err := parseContinue(given.Continue)
-		if err != nil {
-			return Options{}, err
-		}
-		o.Continue = token
+		return Options{}, apierrors.NewResourceExpired("the continue parameter is not of this server, whose lists " +
+			"are whole; list again without it")
 	}
 	return o, nil
 }
 
-const (
-	// maxTimeoutSeconds is the longest timeout of a watch. A client whose watch has ended starts another.
-	maxTimeoutSeconds = 24 * 60 * 60
-	maxLimit          = 1 << 31
-)
+// maxTimeoutSeconds is the longest timeout of a watch. A client whose watch has ended starts another.
+const maxTimeoutSeconds = 24 * 60 * 60
 
 // queryParser reads typed parameters and keeps the first error.
 type queryParser struct {

@@ -195,7 +195,7 @@ func (c *oracleClient) get(ctx context.Context, query url.Values) (*http.Respons
 	return nil, err
 }
 
-// list takes the state, in pages if it feels like it, and returns its revision.
+// list takes the state, and returns its revision.
 func (c *oracleClient) list(ctx context.Context) (string, error) {
 	query := url.Values{}
 	if c.r.IntN(2) == 0 {
@@ -205,54 +205,44 @@ func (c *oracleClient) list(ctx context.Context) (string, error) {
 		query.Set("limit", strconv.Itoa(1+c.r.IntN(4)))
 	}
 	listed := map[types.NamespacedName]runtime.Object{}
-	first := ""
-	for {
-		response, err := c.get(ctx, query)
-		if err != nil {
+	var response *http.Response
+	for response == nil {
+		var err error
+		if response, err = c.get(ctx, query); err != nil {
 			return "", err
 		}
 		if response == nil {
 			time.Sleep(time.Millisecond)
-			continue
 		}
-		body, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if err != nil {
-			return "", err
+	}
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil {
+		return "", err
+	}
+	decoded := decode(body)
+	list, err := meta.ListAccessor(decoded)
+	if err != nil {
+		return "", err
+	}
+	at := list.GetResourceVersion()
+	if err := meta.EachListItem(decoded, func(o runtime.Object) error {
+		name, version, stripped := strip(o)
+		if listed[name] != nil {
+			return fmt.Errorf("%s is in the list twice", name)
 		}
-		decoded := decode(body)
-		page, err := meta.ListAccessor(decoded)
-		if err != nil {
-			return "", err
+		if len(version) > len(at) || (len(version) == len(at) && version > at) {
+			return fmt.Errorf("%s has resourceVersion %s, and its list %s", name, version, at)
 		}
-		if first == "" {
-			first = page.GetResourceVersion()
-		} else if first != page.GetResourceVersion() {
-			return "", fmt.Errorf("a page of the list at %s has resourceVersion %s", first, page.GetResourceVersion())
-		}
-		if err := meta.EachListItem(decoded, func(o runtime.Object) error {
-			name, version, stripped := strip(o)
-			if listed[name] != nil {
-				return fmt.Errorf("%s is in the list twice", name)
-			}
-			if len(version) > len(first) || (len(version) == len(first) && version > first) {
-				return fmt.Errorf("%s has resourceVersion %s, and its list %s", name, version, first)
-			}
-			listed[name] = stripped
-			return nil
-		}); err != nil {
-			return "", err
-		}
-		if page.GetContinue() == "" {
-			break
-		}
-		query.Del("resourceVersion")
-		query.Set("continue", page.GetContinue())
+		listed[name] = stripped
+		return nil
+	}); err != nil {
+		return "", err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held, c.rv = listed, first
-	return first, nil
+	c.held, c.rv = listed, at
+	return at, nil
 }
 
 // read takes events until the stream ends.

@@ -199,6 +199,8 @@ func (m *model) trueEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 type naiveEndpoint struct {
 	node  *string
 	ready bool
+	// ending is that of an endpoint that is not ready, terminates and serves.
+	ending bool
 }
 
 // alive reports whether an endpoint of the Service is not hidden as one on a dead node.
@@ -266,10 +268,12 @@ func (m *model) governs(
 	if len(keys) == 1 {
 		return true, matcher(keys[0])
 	}
-	for _, key := range keys {
-		for _, e := range all {
-			if e.ready && m.alive(service, e) && matcher(key)(e) {
-				return true, matcher(key)
+	for _, ready := range []bool{true, false} {
+		for _, key := range keys {
+			for _, e := range all {
+				if e.ready == ready && (ready || e.ending) && m.alive(service, e) && matcher(key)(e) {
+					return true, matcher(key)
+				}
 			}
 		}
 	}
@@ -280,7 +284,16 @@ func (m *model) governs(
 }
 
 func sliceEndpoint(e discoveryv1.Endpoint) naiveEndpoint {
-	return naiveEndpoint{node: e.NodeName, ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+	ready := ptr.Deref(e.Conditions.Ready, true)
+	ending := !ready && ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, true)
+	return naiveEndpoint{e.NodeName, ready, ending}
+}
+
+// headless reports whether a Service has no cluster IP, so that all its slices decide as one. Of others those of each
+// family do: in these worlds all slices have the same port.
+func (m *model) headless(service types.NamespacedName) bool {
+	svc, ok := m.objects[served.Services][service].(*corev1.Service)
+	return ok && svc.Spec.ClusterIP == corev1.ClusterIPNone
 }
 
 // local is the local endpoint that the annotations name, on the object itself or on the Endpoints default/kubernetes.
@@ -290,7 +303,7 @@ func (m *model) local(own map[string]string) (ip, port string, ok bool) {
 		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
 	}
 	for _, a := range annotations {
-		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" {
+		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" && !strings.Contains(ip, ":") {
 			return ip, a["superedge.io/local-port"], true
 		}
 	}
@@ -323,6 +336,9 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 	for _, o := range m.objects[served.EndpointSlices] {
 		other := o.(*discoveryv1.EndpointSlice)
 		if other.Namespace != service.Namespace || other.Labels[discoveryv1.LabelServiceName] != service.Name {
+			continue
+		}
+		if other.AddressType != s.AddressType && !m.headless(service) {
 			continue
 		}
 		for _, e := range m.trueSlice(other).Endpoints {
@@ -363,10 +379,10 @@ func (m *model) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 	var all []naiveEndpoint
 	for _, s := range e.Subsets {
 		for _, a := range s.Addresses {
-			all = append(all, naiveEndpoint{a.NodeName, true})
+			all = append(all, naiveEndpoint{node: a.NodeName, ready: true})
 		}
 		for _, a := range s.NotReadyAddresses {
-			all = append(all, naiveEndpoint{a.NodeName, false})
+			all = append(all, naiveEndpoint{node: a.NodeName})
 		}
 	}
 	governed, keep := m.governs(name, all)
@@ -374,7 +390,7 @@ func (m *model) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 	for _, s := range e.Subsets {
 		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
 			for _, a := range addresses {
-				endpoint := naiveEndpoint{a.NodeName, ready}
+				endpoint := naiveEndpoint{node: a.NodeName, ready: ready}
 				if m.alive(name, endpoint) && (!governed || keep(endpoint)) {
 					kept = append(kept, a)
 				}

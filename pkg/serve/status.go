@@ -95,11 +95,10 @@ func NotReady(message string) error {
 	return err
 }
 
-// TooMuchMemory returns a 429 for a list, or for the body of a write, for which there is no memory now.
-func TooMuchMemory() error {
+// tooMuchMemory returns a 429 for a list for which there is no memory now.
+func tooMuchMemory() error {
 	return apierrors.NewTooManyRequests(
-		"the lists and bodies under way, of this caller or of all, take as much memory as they may; see "+
-			"--max-list-bytes",
+		"the lists under way, of this caller or of all, take as much memory as they may; see --max-list-bytes",
 		int(RetryAfter/time.Second),
 	)
 }

@@ -37,12 +37,11 @@ type Decision struct {
 	here Labels
 }
 
-// Decide picks the key that decides for a Service as a whole. best is the lowest Rank of the Service's
-// ready endpoints, over all its EndpointSlices (NoRank if it has none).
+// Decide picks the key that decides. best is the rank of the Value by which a slice is shown (NoRank if there is none).
 //
-// A single key decides alone, ready endpoints or not. Of several keys, the first that a ready endpoint
-// matches decides. When none is matched, a last "*" keeps everything, else nothing is kept. (This is the
-// order of preference of Kubernetes' former service topology, KEP-536.)
+// A single key decides alone, usable endpoints or not. Of several keys, the one with that rank decides. When none is
+// matched, a last "*" keeps everything, else nothing is kept. (This is the order of preference of Kubernetes' former
+// service topology, KEP-536.)
 func (k Keys) Decide(here Labels, best int) Decision {
 	switch {
 	case len(k) == 1:

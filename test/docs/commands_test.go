@@ -29,7 +29,7 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm runs what is for kubeadm",
+	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm and make test-k3s run it",
 	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
 	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",
 }
@@ -113,8 +113,8 @@ func start(t *testing.T) *reader {
 		return map[string]string{"zone1": name, "superedge.io/application-grid": "static"}
 	}
 	c := suite.Start(t, cluster.Options{Nodes: []cluster.NodeSpec{
-		{Name: "node0", Labels: site("nodeunit1")}, {Name: "node1", Labels: site("nodeunit2")},
-		{Name: "node2", Labels: site("nodeunit2")},
+		{Name: "node0", Labels: site("east")}, {Name: "node1", Labels: site("west")},
+		{Name: "node2", Labels: site("west")},
 	}}, "application-grid-wrapper", "statefulset-grid-daemon")
 	controller, err := c.NewController(t.Context(), "docs", suite.Binary(t, "application-grid-controller"))
 	suite.Must(t, err)

@@ -31,13 +31,13 @@ type site struct {
 	service *corev1.Service
 }
 
-func newSite(t *testing.T, site string, specs ...cluster.NodeSpec) *site {
+func newSite(t *testing.T, name string, specs ...cluster.NodeSpec) *site {
 	t.Helper()
 	s := &site{fixture: newFixture(t)}
 	keys, err := cluster.WriteSiteKey(s.TempDir())
 	s.Must(err)
 	for _, spec := range specs {
-		spec.Labels = map[string]string{siteLabel: site}
+		spec.Labels = map[string]string{siteLabel: name}
 		spec.Runtime = true
 		spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String(),
 			"--site-exchange=on", "--site-exchange-key-file="+keys)

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // behindTheHub is a node whose wrapper follows nothing but its share.
-var behindTheHub = cluster.NodeSpec{WrapperArgs: []string{"--hub=require"}}
+var behindTheHub = cluster.NodeSpec{WrapperArgs: []string{"--hub"}}
 
 func killReplica(number int) func(*site) {
 	return func(*site) { shared.Hubs[number].Kill() }
@@ -80,6 +81,19 @@ func TestHub(t *testing.T) {
 				// Asked to stop, it would wait for the streams that it hands on, a minute at most.
 				shared.APIServer.Kill()
 				s.Must(shared.APIServer.Start(ctx))
+			},
+		},
+		{
+			name: "wrapper changes over from the hub, and back", lasts: forms(10*time.Second, time.Minute),
+			bound: deadline, restarts: true,
+			inflict: func(s *site) {
+				s.node.Wrapper.SetArgs(slices.DeleteFunc(s.node.Wrapper.Args(),
+					func(arg string) bool { return arg == "--hub" }))
+				s.Must(s.node.Wrapper.Restart(s.ctx))
+			},
+			relieve: func(s *site) {
+				s.node.Wrapper.SetArgs(append(s.node.Wrapper.Args(), "--hub"))
+				s.Must(s.node.Wrapper.Restart(s.ctx))
 			},
 		},
 		{

@@ -24,6 +24,8 @@ type Options struct {
 	Bin string
 	// Program runs RunPowerOn and RunMachine as the commands PowerOn and Machine.
 	Program string
+	// Distribution makes the cluster of nodes that are on; without one kubeadm does.
+	Distribution *Distribution
 	// Images are archives that every node imports beside those of Kubernetes, which are made.
 	Images []string
 	// Nodes are the names, the control plane's first.
@@ -32,7 +34,21 @@ type Options struct {
 	Progress func(what string, took time.Duration)
 }
 
-// Cluster is a cluster that kubeadm has made.
+// Distribution is a way to make a cluster of nodes that are on, other than kubeadm.
+type Distribution struct {
+	// Name is what the progress calls it.
+	Name string
+	// Links are further names of the program components in the nodes' PATH.
+	Links []string
+	// Scripts are further programs in the nodes' PATH, by name.
+	Scripts map[string]string
+	// Runtime is the path of the socket of the nodes' containerd.
+	Runtime string
+	// Make starts Kubernetes on all nodes, and calls Connect. It does not wait until nodes are ready.
+	Make func(ctx context.Context, c *Cluster) error
+}
+
+// Cluster is a cluster that kubeadm, or another distribution, has made.
 type Cluster struct {
 	options Options
 	id, dir string
@@ -63,16 +79,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		}
 	}()
 	begin := time.Now()
-	for _, step := range []struct {
-		what string
-		do   func(context.Context) error
-	}{
-		{"nodes are on, containerd answers", c.powerOn},
-		{"images are made and imported", c.importImages},
-		{"kubeadm init", c.initialize},
-		{"kubeadm join", c.join},
-		{"nodes are ready", c.awaitReady},
-	} {
+	for _, step := range c.steps() {
 		before := time.Now()
 		if err := step.do(ctx); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
@@ -81,6 +88,32 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	}
 	c.progress("all of it", time.Since(begin))
 	return c, nil
+}
+
+// step is a part of the start.
+type step struct {
+	what string
+	do   func(context.Context) error
+}
+
+func (c *Cluster) steps() []step {
+	if d := c.options.Distribution; d != nil {
+		return []step{
+			{"nodes are on", c.powerOn},
+			{d.Name + " starts", func(ctx context.Context) error { return d.Make(ctx, c) }},
+			{"containerd answers", c.awaitRuntime},
+			{"images are made and imported", c.importImages},
+			{"nodes are ready", c.awaitReady},
+		}
+	}
+	return []step{
+		{"nodes are on", c.powerOn},
+		{"containerd answers", c.awaitRuntime},
+		{"images are made and imported", c.importImages},
+		{"kubeadm init", c.initialize},
+		{"kubeadm join", c.join},
+		{"nodes are ready", c.awaitReady},
+	}
 }
 
 func (c *Cluster) progress(what string, took time.Duration) {
@@ -130,7 +163,7 @@ func (c *Cluster) Stop() error {
 }
 
 // powerOn makes the nodes and starts them.
-func (c *Cluster) powerOn(ctx context.Context) error {
+func (c *Cluster) powerOn(_ context.Context) error {
 	if err := c.installPrograms(); err != nil {
 		return err
 	}
@@ -146,6 +179,10 @@ func (c *Cluster) powerOn(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
+}
+
+func (c *Cluster) awaitRuntime(ctx context.Context) error {
 	for _, node := range c.nodes {
 		err := poll(ctx, time.Minute, func() error {
 			_, err := node.Run(ctx, "ctr", "version")
@@ -173,7 +210,16 @@ func (c *Cluster) installPrograms() error {
 			}
 		}
 	}
-	for _, name := range []string{"kubeadm", "kubelet", "kubectl"} {
+	links := []string{"kubeadm", "kubelet", "kubectl"}
+	if d := c.options.Distribution; d != nil {
+		links = append(links, d.Links...)
+		for name, script := range d.Scripts {
+			if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+				return err
+			}
+		}
+	}
+	for _, name := range links {
 		if err := os.Symlink("components", filepath.Join(bin, name)); err != nil {
 			return err
 		}
@@ -219,7 +265,7 @@ func (c *Cluster) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config := kubeadmConfig(node, strings.TrimSpace(version))
+	config := Configuration(node, strings.TrimSpace(version))
 	config = strings.Replace(config, "kind: InitConfiguration\n",
 		"kind: InitConfiguration\nbootstrapTokens: [{token: "+token+"}]\n", 1)
 	if err := node.WriteFile("/etc/kubeadm.yaml", config); err != nil {
@@ -228,13 +274,14 @@ func (c *Cluster) initialize(ctx context.Context) error {
 	if _, err := node.Run(ctx, "kubeadm", "init", "--config=/etc/kubeadm.yaml"); err != nil {
 		return err
 	}
-	return c.connect(ctx)
+	return c.Connect(ctx, "/etc/kubernetes/admin.conf")
 }
 
-// connect makes the client, and the kubeconfig for programs on the host: through a relay, as the nodes' network is not
-// the host's.
-func (c *Cluster) connect(ctx context.Context) error {
-	data, err := c.ControlPlane().ReadFile("/etc/kubernetes/admin.conf")
+// Connect makes the client, and the kubeconfig for programs on the host, of this kubeconfig of the control
+// plane's node:
+// through a relay, as the nodes' network is not the host's.
+func (c *Cluster) Connect(ctx context.Context, kubeconfig string) error {
+	data, err := c.ControlPlane().ReadFile(kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -282,7 +329,8 @@ func (c *Cluster) join(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// awaitReady waits until every node and all of kubeadm's pods are ready, but CoreDNS: what it asked before kube-proxy
+// awaitReady waits until every node and all pods that kubeadm made are ready, but CoreDNS: what it asked
+// before kube-proxy
 // had written rules it asks again after half a minute, and nothing here needs it before that.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	return poll(ctx, 3*time.Minute, func() error {
@@ -290,6 +338,9 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 			if err := c.nodeReady(ctx, node.name); err != nil {
 				return err
 			}
+		}
+		if c.options.Distribution != nil {
+			return nil // it has no pods of its own
 		}
 		return c.PodsReady(ctx, "kube-system", "k8s-app!=kube-dns")
 	})

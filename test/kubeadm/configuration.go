@@ -2,8 +2,8 @@ package kubeadm
 
 import "fmt"
 
-// containerdConfig is containerd's. restrict_oom_score_adj is for machines whose root has no CAP_SYS_RESOURCE.
-const containerdConfig = `version = 3
+// ContainerdConfig is containerd's. restrict_oom_score_adj is for machines whose root has no CAP_SYS_RESOURCE.
+const ContainerdConfig = `version = 3
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "` + pauseImage + `"
@@ -34,9 +34,9 @@ func networkConfig(index int) string {
 `, podRange(index))
 }
 
-// kubeadmConfig is what is not kubeadm's default. The server's certificate is also good for the host's loopback, from
+// Configuration is what is not kubeadm's default. The server's certificate is also good for the host's loopback, from
 // where the cluster is used.
-func kubeadmConfig(node *Node, version string) string {
+func Configuration(node *Node, version string) string {
 	return fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: %[1]s}
@@ -68,7 +68,7 @@ imageGCHighThresholdPercent: 100
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 conntrack: {maxPerCore: 0}
-`, node.Address(), node.name, version, podNetwork, serviceNetwork)
+`, node.Address(), node.name, version, PodNetwork, ServiceNetwork)
 }
 
 // joinConfig is a worker's.

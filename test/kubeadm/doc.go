@@ -8,6 +8,8 @@
 // also their router. Nothing is downloaded: the images are made of the binaries that the embedded cluster is made of,
 // and imported.
 //
+// Package k3s starts a distribution of another shape on the same nodes.
+//
 // Everything ends with the program that started it, also when that is killed. What the kernel keeps then (names of
 // namespaces, directories of cgroups and files) is removed by the next Start.
 package kubeadm

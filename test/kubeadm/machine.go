@@ -24,6 +24,9 @@ const (
 	LiteConfig = "/etc/default/lite-apiserver"
 	// LiteProgram is lite-apiserver.
 	LiteProgram = "/opt/application-grid/lite-apiserver"
+	// K3sConfig is the configuration of k3s. A node that has it starts k3s, which starts containerd and the
+	// kubelet itself.
+	K3sConfig = "/etc/rancher/k3s/config.yaml"
 	// PowerOn is the command by which a program runs RunPowerOn.
 	PowerOn = "power-on"
 	// Machine is the command by which a program runs RunMachine.
@@ -148,7 +151,8 @@ type service struct {
 // parent, as process 1 has to.
 func superviseServices() error {
 	services := []*service{
-		{command: "exec containerd"},
+		{command: "exec containerd", needs: "/etc/containerd/config.toml"},
+		{command: "exec k3s", needs: K3sConfig},
 		{command: "exec " + LiteProgram + " $LITE_APISERVER_ARGS", needs: LiteConfig},
 		{command: "exec kubelet --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf" +
 			" --kubeconfig=/etc/kubernetes/kubelet.conf --config=" + kubeletConfig +
@@ -170,7 +174,7 @@ func superviseServices() error {
 			if s.pid != 0 || time.Since(s.since) < time.Second {
 				continue
 			}
-			if _, err := os.Stat(s.needs); s.needs != "" && err != nil {
+			if _, err := os.Stat(s.needs); err != nil {
 				continue
 			}
 			if err := s.start(); err != nil {
@@ -182,7 +186,7 @@ func superviseServices() error {
 
 func (s *service) start() error {
 	name := filepath.Base(strings.Fields(s.command)[1])
-	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of three names
+	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of four names
 	if err != nil {
 		return err
 	}

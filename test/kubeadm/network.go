@@ -18,9 +18,9 @@ import (
 const (
 	routerAddress = "10.0.0.1/16"
 	router        = "10.0.0.1"
-	// podNetwork has a range of 256 addresses for every node; serviceNetwork is kubeadm's default.
-	podNetwork     = "10.244.0.0/16"
-	serviceNetwork = "10.96.0.0/12"
+	// PodNetwork has a range of 256 addresses for every node; ServiceNetwork is kubeadm's default.
+	PodNetwork     = "10.244.0.0/16"
+	ServiceNetwork = "10.96.0.0/12"
 
 	bridgeName = "bridge0"
 	uplinkName = "eth0"
@@ -78,7 +78,7 @@ func resetServices(handle *netlink.Handle) error {
 	if err != nil {
 		return fmt.Errorf("finding the loopback interface: %w", err)
 	}
-	_, services, err := net.ParseCIDR(serviceNetwork)
+	_, services, err := net.ParseCIDR(ServiceNetwork)
 	if err != nil {
 		return err
 	}

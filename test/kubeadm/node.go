@@ -134,7 +134,7 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	enter := append([]string{"--target", strconv.Itoa(machine), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}, args...)
 	command := exec.CommandContext(ctx, "nsenter", enter...) //nolint:gosec // what the caller says
-	command.Env = []string{"PATH=" + machinePath, "HOME=/root"}
+	command.Env = append(n.cluster.environment(), "HOME=/root")
 	output, err := command.CombinedOutput()
 	if err != nil {
 		return string(output), fmt.Errorf("%s: %s %s: %w\n%s", n.name, name, strings.Join(args, " "), err, output)
@@ -170,8 +170,21 @@ func (n *Node) Runtime() (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient(fmt.Sprintf("unix:///proc/%d/root/run/containerd/containerd.sock", machine),
+	return grpc.NewClient(fmt.Sprintf("unix:///proc/%d/root%s", machine, n.cluster.runtime()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// runtime is the path of containerd's socket on the nodes.
+func (c *Cluster) runtime() string {
+	if d := c.options.Distribution; d != nil {
+		return d.Runtime
+	}
+	return "/run/containerd/containerd.sock"
+}
+
+// environment is what commands on the nodes find: ctr reads the socket's path.
+func (c *Cluster) environment() []string {
+	return []string{"PATH=" + machinePath, "CONTAINERD_ADDRESS=" + c.runtime()}
 }
 
 // makeDisk makes the node's disk: what an installed node has before kubeadm comes.
@@ -199,8 +212,10 @@ func (n *Node) makeDisk() error {
 		"etc/hostname":                   n.name + "\n",
 		"etc/resolv.conf":                "nameserver " + router + "\n", // nobody answers there
 		"etc/machine-id":                 fmt.Sprintf("%032x\n", n.index+1),
-		"etc/containerd/config.toml":     containerdConfig,
 		"etc/cni/net.d/10-pods.conflist": networkConfig(n.index),
+	}
+	if n.cluster.options.Distribution == nil {
+		files["etc/containerd/config.toml"] = ContainerdConfig
 	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(n.disk, name), []byte(content), 0o644); err != nil { //nolint:gosec // as on any node

@@ -26,7 +26,7 @@ func (c *Cluster) WriteTools() (string, error) {
 	}
 	const begin = "#!/bin/sh\ncase \"$1\" in\n"
 	const unknown = "*) echo \"there is no node $1\" >&2; exit 2 ;;\nesac\n"
-	on := begin + processes.String() + unknown + "shift\nexec env -i TERM=\"$TERM\" HOME=/root PATH=" + machinePath + " nsenter --target \"$process\" " +
+	on := begin + processes.String() + unknown + "shift\nexec env -i TERM=\"$TERM\" HOME=/root " + strings.Join(c.environment(), " ") + " nsenter --target \"$process\" " +
 		"--mount --uts --ipc --net --pid --cgroup -- \"$@\"\n"
 	cable := begin + ports.String() + unknown + "exec ip -n " + c.id + " link set \"$port\" \"$2\"\n"
 	for name, script := range map[string]string{

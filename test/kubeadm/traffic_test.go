@@ -12,11 +12,8 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
 	"github.com/application-grid/application-grid/test/workload"
@@ -28,30 +25,7 @@ const siteLabel = "zone1"
 // startEcho runs an echo pod on every node, real containers with addresses of the CNI, and makes their Service closed.
 func (o *operator) startEcho() *corev1.Service {
 	o.Helper()
-	field := func(path string) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
-	}
-	labels := workload.Labels("echo")
-	set := &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "echo", Namespace: metav1.NamespaceDefault},
-		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-				AutomountServiceAccountToken: ptr.To(false),
-				Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-				Containers: []corev1.Container{{
-					Name: "echo", Image: kubeadm.EchoImage,
-					Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: field("spec.nodeName")},
-						{Name: "POD_NAME", ValueFrom: field("metadata.name")}},
-					ReadinessProbe: &corev1.Probe{
-						ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz",
-							Port: intstr.FromInt32(workload.Port)}},
-						PeriodSeconds: 1, FailureThreshold: 1,
-					},
-				}},
-			}},
-		},
-	}
+	set := kubeadm.EchoDaemonSet()
 	_, err := o.client.AppsV1().DaemonSets(set.Namespace).Create(o.Context(), set, metav1.CreateOptions{})
 	o.Must(err)
 	service, err := workload.In(o.client, set.Namespace).CreateService(o.Context(), "echo",

@@ -123,11 +123,6 @@ var alertCases = map[string]alertCase{
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="5"} 0+9x40
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="+Inf"} 0+9x40`,
 	},
-	"WrapperWithoutHub": {
-		of:    `application_grid_wrapper_hub_in_use{instance="edge-1"} 0x40`,
-		fires: `{instance="edge-1"}`, after: 31 * time.Minute,
-		notOf: `application_grid_wrapper_hub_in_use{instance="edge-1"} 1x40`,
-	},
 	"HubDown": {
 		of:    `up{job="application-grid-hub",instance="cloud-1"} 0x10`,
 		fires: `{instance="cloud-1", job="application-grid-hub"}`, after: 6 * time.Minute,

@@ -26,11 +26,29 @@ const (
 	mirror   = "mirror.example.org/superedge/"
 	registry = "registry.example.org/"
 	shop     = "shop"
+	late     = "late"
 	theirs   = "edge-system"
 
 	wrapperReady = "http://127.0.0.1:51006/readyz"
 	daemonReady  = "http://127.0.0.1:51007/readyz"
 )
+
+// lateGrid is a grid that does not exist yet when the new controller takes over.
+const lateGrid = `
+apiVersion: superedge.io/v1
+kind: DeploymentGrid
+metadata: {name: late, namespace: late}
+spec:
+  gridUniqKey: zone1
+  template:
+    replicas: 1
+    selector: {matchLabels: {appGrid: late}}
+    template:
+      metadata: {labels: {appGrid: late}}
+      spec:
+        automountServiceAccountToken: false
+        containers: [{name: echo, image: echo}]
+`
 
 // edges are the nodes with a wrapper, each a site of its own.
 var edges = map[string]string{"node0": "east", "node1": "west"}
@@ -59,7 +77,8 @@ func TestFromSuperEdge(t *testing.T) {
 		}
 	}
 	step("there", func() { s.goThere(); s.expectOurs() })
-	step("back", func() { s.follow("## The way back to SuperEdge", nil); s.expectTheirs() })
+	step("a grid that is created meanwhile", s.createLate)
+	step("back", func() { s.follow("## The way back to SuperEdge", nil); s.expectTheirs(); s.expectLateIsTheirs() })
 	step("there again", func() { s.goThere(); s.expectOurs() })
 	step("remove what is left", func() {
 		s.follow("## Removing what is left of SuperEdge", nil)
@@ -71,6 +90,39 @@ func TestFromSuperEdge(t *testing.T) {
 		t.Errorf("%d of %d requests went wrong, the first: %s", len(failed), tried, failed[0])
 	}
 	t.Logf("%d requests, none failed", tried)
+}
+
+// createLate creates a grid whose workloads the new controller makes, so that they select their sites.
+func (s *site) createLate() {
+	s.Helper()
+	s.Shell("kubectl create namespace " + late + " && kubectl create -f - <<'END'\n" + lateGrid + "END")
+	s.expectLate("with the site's label", true)
+}
+
+// expectLateIsTheirs waits until SuperEdge's controller has created these workloads again, as it makes them.
+func (s *site) expectLateIsTheirs() {
+	s.Helper()
+	s.expectLate("without the site's label", false)
+}
+
+func (s *site) expectLate(how string, selects bool) {
+	s.Helper()
+	s.Eventually("the workload runs "+how, func() error {
+		d, err := s.client.AppsV1().Deployments(late).Get(s.ctx, "late-"+edges["node0"], metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := d.Spec.Selector.MatchLabels["superedge.io/grid-site"]; (got != "") != selects ||
+			d.Status.ReadyReplicas != 1 || d.Status.UpdatedReplicas != 1 ||
+			d.Status.ObservedGeneration != d.Generation {
+			return fmt.Errorf("it selects site %q, and its status is %+v", got, d.Status)
+		}
+		pods, err := s.client.CoreV1().Pods(late).List(s.ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) != len(edges) {
+			err = fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		return err
+	})
 }
 
 // goThere follows the steps, and looks between them.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -102,14 +103,16 @@ type ServiceOptions struct {
 	Headless bool
 	// TopologyKeys, if any, go into the annotation.
 	TopologyKeys []string
+	// Workload is the echo workload; that of the Service's name, if it is empty.
+	Workload string
 }
 
-// CreateService creates a Service for the echo workload of the same name.
+// CreateService creates a Service for an echo workload.
 func (in Namespace) CreateService(ctx context.Context, name string, options ServiceOptions) (*corev1.Service, error) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: in.name},
 		Spec: corev1.ServiceSpec{
-			Selector: Labels(name),
+			Selector: Labels(cmp.Or(options.Workload, name)),
 			Ports:    []corev1.ServicePort{{Name: "http", Port: Port}},
 		},
 	}

@@ -47,6 +47,11 @@ type Connection struct {
 	changed    []func()
 	// refused is why the current file is not used, nil if it is. Guarded by mu.
 	refused error
+
+	// linked makes link.
+	linked  sync.Once
+	link    *Link
+	linkErr error
 }
 
 // Connect reads the kubeconfig. The error says which flag to change. Run notices later changes of the file.

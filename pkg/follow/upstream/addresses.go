@@ -47,8 +47,6 @@ const (
 // because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
 // addresses.
 type addresses struct {
-	// way leads to the nodes.
-	way   *hubWay
 	facts *facts.Facts
 
 	mu sync.Mutex
@@ -80,7 +78,7 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 			due = now
 		default:
 		}
-		state := u.way.nodes().State()
+		state := u.nodes().State()
 		if state.Synced && state.Err == nil && now.Sub(last) >= siteAgain &&
 			(!now.Before(due) || !slices.Equal(names, listed)) {
 			last = now
@@ -117,7 +115,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 	nodes := make(map[string]nodeAddresses)
 	for _, selector := range u.addresses.facts.SiteSelectors() {
 		err := eachNode(ctx, func() *rest.Request {
-			return u.way.nodesRequest(siteAgent).Param("labelSelector", selector)
+			return u.nodesRequest(siteAgent).Param("labelSelector", selector)
 		}, func(n nodeAddresses) {
 			if len(nodes) < maxSite {
 				nodes[n.name] = n
@@ -180,12 +178,13 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	case <-ctx.Done():
 		return false, nil
 	}
-	if !u.addresses.due() {
+	// A list that cannot succeed must not delay the next one.
+	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addresses.due() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.way.nodesRequest(addressAgent) })
+	names, err := listAddresses(ctx, func() *rest.Request { return u.nodesRequest(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -195,10 +194,6 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 
 // due reports whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
-	// A list that cannot succeed must not delay the next one.
-	if state := a.way.nodes().State(); !state.Synced || state.Err != nil {
-		return false
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()

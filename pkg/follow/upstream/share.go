@@ -100,17 +100,14 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 }
 
 // followShare follows one stream to its end. It is a follow.Options.Stream.
-func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) error {
+func (h *hub) followShare(ctx context.Context, stepped func(version string)) error {
 	began := time.Now()
-	state, known := decodeShareState(h.facts.ShareMark())
-	version := h.version()
-	for part := range version {
-		version[part] = max(version[part], state.Version[part])
-	}
+	mark := h.facts.ShareMark()
+	state, known := decodeShareState(mark)
 	seconds := int64(wait.Jitter(shareTimeout, 1).Seconds())
 	request := h.share.Request("hub-share").
 		Param("watch", "true").Param("allowWatchBookmarks", "true").
-		Param("fieldSelector", "metadata.name="+h.node).Param("resourceVersion", version.String()).
+		Param("fieldSelector", "metadata.name="+h.node).Param("resourceVersion", state.Version.String()).
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf)
 	if known {
@@ -131,7 +128,10 @@ func (h *hubWay) followShare(ctx context.Context, stepped func(version string)) 
 		case err != nil:
 			return err
 		}
-		h.facts.ApplyShare(step)
+		step.After, mark = mark, step.Mark
+		if err := h.facts.ApplyShare(step); err != nil {
+			return err
+		}
 		stepped(state.Version.String())
 	}
 }

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
-	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -26,8 +25,9 @@ type Options struct {
 	Facts *facts.Facts
 	// NodeName is the name of this node. If it is empty, this node's Node is not followed.
 	NodeName string
-	// Hub says whether Services, slices and nodes are taken from a hub. The zero value takes them from the upstream.
-	Hub HubOptions
+	// Hub leads to the API server that a hub is behind, with the wrapper's own credentials. Services, slices and nodes
+	// are then this node's share. If it is nil, they are taken from the upstream.
+	Hub *rest.Config
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
 }
@@ -35,8 +35,10 @@ type Options struct {
 // Upstream follows the upstream's state.
 type Upstream struct {
 	group *follow.Group
-	way   *hubWay
-	// others are the sources that a hub has not.
+	// hub is nil without a hub.
+	hub *hub
+	// shared are the sources that a hub has as well, the nodes first, or the share. others are those that a hub lacks.
+	shared []*follow.Source
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
 	onDemand  map[*served.Resource]*follow.Source
@@ -53,17 +55,22 @@ func New(options Options) (*Upstream, error) {
 		group:    group,
 		onDemand: make(map[*served.Resource]*follow.Source),
 	}
-	if u.way, err = newHubWay(options); err != nil {
-		return nil, fmt.Errorf("the hub: %w", err)
-	}
-	u.addresses = &addresses{way: u.way, facts: options.Facts}
-	for _, o := range shareable(options) {
-		o.Sink = options.Facts.Input(o.Name)
-		s, err := group.Add(o)
-		if err != nil {
-			return nil, err
+	u.addresses = &addresses{facts: options.Facts}
+	if options.Hub != nil {
+		if u.hub, err = newHub(options); err != nil {
+			return nil, fmt.Errorf("the hub: %w", err)
 		}
-		u.way.sources[false] = append(u.way.sources[false], s)
+		u.shared = []*follow.Source{u.hub.share}
+	} else {
+		for _, o := range shareable(options) {
+			o.Sink = options.Facts.Input(o.Name)
+			s, err := group.Add(o)
+			if err != nil {
+				return nil, err
+			}
+			u.shared = append(u.shared, s)
+			s.Start()
+		}
 	}
 	for _, o := range unshareable(options) {
 		s, err := group.Add(o)
@@ -79,9 +86,6 @@ func New(options Options) (*Upstream, error) {
 		default:
 			s.Start()
 		}
-	}
-	if u.way.share == nil {
-		begin(u.way.sources[false], hubv1alpha1.Version{})
 	}
 	return u, nil
 }
@@ -127,12 +131,11 @@ func unshareable(options Options) []follow.Options {
 func (u *Upstream) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { u.way.run(ctx) })
+	if u.hub != nil {
+		wg.Go(func() { u.hub.run(ctx) })
+	}
 	u.group.Run(ctx)
 }
-
-// Way is where Services, slices and nodes are taken from.
-func (u *Upstream) Way() Way { return u.way.Way() }
 
 // Demand starts to follow a resource that is followed on demand only. It may be called any number of times, also before
 // Run.
@@ -152,8 +155,8 @@ func (u *Upstream) Dismiss(r *served.Resource) {
 // Retry makes all sources that failed try again at once, for example after new credentials came.
 func (u *Upstream) Retry() {
 	u.group.Retry()
-	if u.way.share != nil {
-		u.way.group.Retry()
+	if u.hub != nil {
+		u.hub.group.Retry()
 	}
 }
 
@@ -163,7 +166,7 @@ func (u *Upstream) Relist() { u.group.Relist() }
 // AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
 // without optional ones. It returns the zero time if one of them had no contact yet.
 func (u *Upstream) AsOf() time.Time {
-	return slices.MinFunc(follow.StatesOf(u.way.sources[u.way.Way().Hub]), func(a, b follow.State) int {
+	return slices.MinFunc(follow.StatesOf(u.shared), func(a, b follow.State) int {
 		return a.LastContact.Compare(b.LastContact) // the zero time is before all others
 	}).LastContact
 }
@@ -206,7 +209,7 @@ func (u *Upstream) Silent() bool {
 	return true
 }
 
-// States are those of all sources but those of the way that is not followed.
+// States are those of all sources.
 func (u *Upstream) States() []follow.State {
-	return append(follow.StatesOf(u.way.sources[u.way.Way().Hub]), follow.StatesOf(u.others)...)
+	return append(follow.StatesOf(u.shared), follow.StatesOf(u.others)...)
 }

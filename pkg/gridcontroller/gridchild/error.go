@@ -45,6 +45,26 @@ func Refused(err error) bool {
 		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error()))
 }
 
+// listedTwice finds the lists in which entries occur twice, and their keys, in the API server's answer.
+var listedTwice = regexp.MustCompile(`(\.\S+): duplicate entries for key (\[[^]]*\])`)
+
+// Rejected returns the Error for the answer of an API server that Refused an object.
+//
+// Kubernetes creates objects in which entries of a list have the same key, with a warning or without. Server-side apply
+// refuses them, because it could not say whose each of them is.
+func Rejected(err error) error {
+	twice := listedTwice.FindAllStringSubmatch(err.Error(), -1)
+	lists := make([]string, 0, len(twice))
+	for _, found := range twice {
+		lists = append(lists, fmt.Sprintf("%s has two entries with the key %s", found[1], found[2]))
+	}
+	if len(lists) == 0 {
+		return Errorf(v1.ReasonRejected, "%s", Shorten(err.Error()))
+	}
+	return Errorf(v1.ReasonRejected, "%s", Shorten("keep one of them, or give them different keys: "+
+		strings.Join(lists, "; ")+". Grids are applied with server-side apply, which refuses such lists"))
+}
+
 // Shorten makes one line of a text, of limited length.
 func Shorten(text string) string {
 	text = strings.Join(strings.Fields(text), " ")

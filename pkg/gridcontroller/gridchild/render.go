@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -168,8 +169,8 @@ type Owner struct {
 	Key string
 	// Fallback has the fallbackKeys of a ServiceGrid.
 	Fallback []string
-	// SiteInPods is set if the pods have the site as a label, SiteInSelector if the workload's selector has it too.
-	SiteInPods, SiteInSelector bool
+	// SelectsSite is set if a workload's selector and its pods' labels have the site.
+	SelectsSite bool
 	// Revision is the revision that the child's template is of; empty without a rollout. Variant names the site's
 	// template and overrides, if labels of nodes decide on them.
 	Revision, Variant   string
@@ -187,16 +188,16 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 		return o
 	}
 	spec, _ := v1.Workload(grid)
-	o.Key, o.SiteInPods, o.SiteInSelector = spec.GridUniqKey, spec.SiteLabel, spec.SiteLabel
+	o.Key, o.SelectsSite = spec.GridUniqKey, ptr.Deref(spec.SiteLabel, true)
 	return o
 }
 
 // OfChild returns the Owner for one child, of a revision and a variant. selects says whether its selector names the
-// site: a selector cannot be changed, so a workload that is adopted keeps its own.
+// site: a selector cannot be changed, so a workload that exists keeps its own. Its pods' labels stay as well, because a
+// change of them would replace the pods.
 func (o *Owner) OfChild(selects bool, revision, variant string) *Owner {
 	of := *o
-	of.SiteInSelector, of.SiteInPods = selects, o.SiteInPods || selects
-	of.Revision, of.Variant = revision, variant
+	of.SelectsSite, of.Revision, of.Variant = selects, revision, variant
 	return &of
 }
 
@@ -229,17 +230,25 @@ func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 
 // OfSite renders the child of one site. It changes template, which becomes part of the result.
 func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
+	if site == "" {
+		return nil, Errorf(v1.ReasonInvalidName,
+			"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
+			o.Child.Kind, o.Key)
+	}
 	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}
+	// A template without a selector is refused by the API server. The site alone would select other grids' pods.
+	own, _, err := unstructured.NestedMap(template, "selector")
+	selects := o.SelectsSite && err == nil && len(own) > 0
 	for _, place := range []struct {
 		here bool
 		key  string
 		path []string
 	}{
 		{true, o.Key, []string{"template", "spec", "nodeSelector"}},
-		{o.SiteInSelector, v1.LabelGridSite, []string{"selector", "matchLabels"}},
-		{o.SiteInPods, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
+		{selects, v1.LabelGridSite, []string{"selector", "matchLabels"}},
+		{selects, v1.LabelGridSite, []string{"template", "metadata", "labels"}},
 	} {
 		if !place.here {
 			continue

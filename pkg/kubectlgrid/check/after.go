@@ -21,6 +21,7 @@ import (
 // After finds out whether an installed application-grid holds.
 func After(ctx context.Context, source Source) *Report {
 	c := readCluster(ctx, source)
+	c.readEndpoints(ctx)
 	c.readGrids(ctx)
 	c.readCredentials(ctx)
 	r := &Report{}
@@ -29,6 +30,9 @@ func After(ctx context.Context, source Source) *Report {
 			"application-grid is not installed: there are none of its workloads, CRDs and edge nodes",
 			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
+		for _, n := range c.nodes {
+			r.checkNodeArgs(n, nil)
+		}
 		r.Findings = append(r.Findings, c.unread...)
 		return r.finish("Check")
 	}
@@ -65,15 +69,29 @@ func (r *Report) checkSetting(c *Cluster) {
 	r.checkHub(c)
 	r.checkPort(c)
 	r.checkController(c)
+	r.checkReach(c)
 }
 
+// Services says whether a diagnosis has what nodes reach of each Service, for which all EndpointSlices are read.
+type Services int
+
+// A command that reads the endpoints of its own Services has no need of all.
+const (
+	WithoutServices Services = iota
+	WithServices
+)
+
 // Diagnose finds out what all other commands print of a cluster, and what could not be read of it.
-func Diagnose(ctx context.Context, source Source) (diagnosis *gridview.Diagnosis, unread []Finding) {
+func Diagnose(ctx context.Context, source Source, services Services) *gridview.Diagnosis {
 	c := readCluster(ctx, source)
+	if services == WithServices {
+		c.readEndpoints(ctx)
+	}
 	c.readGrids(ctx)
 	found := &Report{}
 	found.checkSetting(c)
-	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels()}, c.unread
+	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels(), Wrapped: c.wrapped(),
+		Unread: c.unread}
 }
 
 func (r *Report) checkController(c *Cluster) {

@@ -22,7 +22,7 @@ import (
 func TestAfter(t *testing.T) {
 	for _, defects := range []map[string]defect{
 		wrapperDefects, kubeProxyDefects, placementDefects, neighbourDefects, versionDefects, gridDefects,
-		networkDefects, credentialDefects,
+		networkDefects, credentialDefects, newDefects,
 	} {
 		for name, d := range defects {
 			t.Run(name, func(t *testing.T) {
@@ -387,7 +387,7 @@ var gridDefects = map[string]defect{
 			"failure Grids DeploymentGrid shop/echo: Stalled (SitesStalled): site east; Degraded (NameConflict): x " +
 				"is taken"}},
 	"a grid that nobody answers": {altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
-		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not told of it"}},
+		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not reported on it yet"}},
 	"an annotation that does not parse": {
 		altered("Service shop/echo-svc", "metadata: {annotations: {topologyKeys: zone1}}"),
 		[]string{
@@ -403,6 +403,51 @@ var gridDefects = map[string]defect{
 				"node sees its endpoints"}},
 }
 
+// newDefects are of what no condition of a pod shows.
+var newDefects = map[string]defect{
+	"a hub whose APIService is not available, of another version": {all(adding(`
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
+ spec: {replicas: 2, selector: {matchLabels: {app: hub}}, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v0"}]}}},
+ status: {availableReplicas: 2}}
+---
+{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io},
+ status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: "x509: unknown authority"}]}}
+`), func(c *testCluster) {
+		ds := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/application-grid-wrapper")
+		ds.Spec.Template.Spec.Containers[0].Args = append(ds.Spec.Template.Spec.Containers[0].Args, "--hub")
+	}), []string{"failure Hub APIService v1alpha1.hub.superedge.io: it is not available (FailedDiscoveryCheck: x509: unknown " +
+		"authority)", "warning ProgramVersions DaemonSet in kube-system: the programs are of different versions"}},
+	"kube-proxy over TLS at a plain wrapper": {func(c *testCluster) {
+		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http:", "https:")
+	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://localhost:51006",
+		"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"}},
+	"wrappers that share a name": {func(c *testCluster) {
+		for _, n := range []string{"edge0", "edge1"} {
+			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n)
+			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
+		}
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given the name"}},
+	"a grid whose last change nobody answers": {adding(`
+{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck, namespace: shop, generation: 7},
+ spec: {gridUniqKey: zone1}, status: {observedGeneration: 3, conditions: [{type: Ready, status: "True", reason: Ready}]}}`),
+		[]string{"failure Grids DeploymentGrid shop/stuck: the controller has not answered its last change"}},
+	"k3s that asks a wrapper on a node that is not an edge node": {all(kubelets("v1.37.1+k3s1", "cloud0"), func(c *testCluster) {
+		get[*corev1.Node](c, "Node /cloud0").Annotations = map[string]string{
+			"k3s.io/node-args": `["agent","--kube-proxy-arg=master=http://localhost:51006"]`}
+	}), []string{"failure KubeProxy Node cloud0: its kube-proxy, a part of k3s, asks http://localhost:51006, where no wrapper"}},
+	"a site that does not reach a Service": {adding(`
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: echo-1, namespace: shop, labels: {kubernetes.io/service-name: echo-svc}},
+ addressType: IPv4, endpoints: [{addresses: [10.244.0.1], nodeName: edge0}]}`),
+		[]string{"failure Reach Service shop/echo-svc: 1 of 2 sites have no ready endpoint: west"}},
+	"a key that no node has": {adding(`
+{apiVersion: v1, kind: Service, metadata: {name: typo, namespace: shop, annotations: {topologyKeys: '["zon1"]'}}}`),
+		[]string{"failure Reach Service shop/typo: no node has the label zon1"}},
+	"a Service that prefers its own node": {adding(`
+{apiVersion: v1, kind: Service, metadata: {name: cache, namespace: shop, annotations: {topologyKeys: '["kubernetes.io/hostname","*"]'}}}`),
+		nil},
+}
+
 // networkDefects are of what has the wrapper's port, or kube-proxy's place.
 var networkDefects = map[string]defect{
 	"another takes the port": {adding(grabber),
@@ -411,12 +456,15 @@ var networkDefects = map[string]defect{
 	"Cilium at the API server": {adding(cilium),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
-	"Cilium at the wrapper":            {adding(cilium + ciliumAt("https://127.0.0.1:51006")), nil},
-	"Cilium at the wrapper everywhere": {adding(cilium + ciliumEverywhere), nil},
+	"Cilium at the wrapper":            {all(overTLS, adding(cilium+ciliumAt("https://127.0.0.1:51006"))), nil},
+	"Cilium at the wrapper everywhere": {all(overTLS, adding(cilium+ciliumEverywhere)), nil},
+	"Cilium over TLS at a wrapper without": {adding(cilium + ciliumEverywhere),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://localhost:51006, and the " +
+			"wrapper serves plain HTTP", "failure KubeProxyReplacement Node edge1"}},
 	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
-	"Cilium with the wrapper's address in its environment": {adding(ciliumWithAddress("localhost", "51006")), nil},
+	"Cilium with the wrapper's address in its environment": {all(overTLS, adding(ciliumWithAddress("localhost", "51006"))), nil},
 	"Cilium with another address in its environment": {adding(ciliumWithAddress("10.0.0.1", "6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://10.0.0.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://10.0.0.1:6443, past"}},

@@ -21,6 +21,8 @@ type bypass struct {
 const meshAdvice = "do not rely on site-local Services for workloads in the mesh; its own locality settings prefer a " +
 	"site, and do not keep to it"
 
+const askWrapper = "run one in each site that asks the node's wrapper in place of the API server"
+
 // bypasses are those that are known. docs/compatibility.md has the same.
 var bypasses = []bypass{
 	{"Traefik", []string{"traefik"},
@@ -31,7 +33,16 @@ var bypasses = []bypass{
 	{"Envoy Gateway", []string{"envoy-gateway"},
 		"set routingType: Service in its EnvoyProxy, and run a gateway in each site"},
 	{"HAProxy's ingress controller", []string{"haproxy-ingress", "haproxy-kubernetes-ingress", "kubernetes-ingress"},
-		"run one in each site that asks the node's wrapper in place of the API server"},
+		askWrapper},
+	{"NGINX Inc.'s ingress controller", []string{"nginx-ingress", "nginx-plus-ingress"},
+		"annotate Ingresses with nginx.org/use-cluster-ip: \"true\", and run one in each site"},
+	{"Kong", []string{"kong", "kong-ingress-controller", "kubernetes-ingress-controller"},
+		"annotate Services behind it with ingress.kubernetes.io/service-upstream: \"true\", and run one in each site"},
+	{"Contour", []string{"contour"}, askWrapper},
+	{"Emissary", []string{"emissary", "emissary-ingress", "ambassador", "aes"},
+		"route by its KubernetesServiceResolver, not by endpoints, and run one in each site"},
+	{"Skipper", []string{"skipper", "skipper-ingress"}, askWrapper},
+	{"Kuma", []string{"kuma-control-plane", "kuma-cp"}, meshAdvice},
 	{"Istio", []string{"istiod", "pilot"}, meshAdvice},
 	{"Linkerd", []string{"linkerd-destination"}, meshAdvice},
 	{"Cilium's Envoy", []string{"cilium-envoy"}, "put no site-local Services behind its ingress, gateways or policies"},

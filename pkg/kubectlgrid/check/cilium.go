@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
@@ -61,7 +62,8 @@ func (c *Cluster) ciliumURLs(of map[string]string) string {
 
 // checkCilium looks whom the agents of Cilium on edge nodes ask.
 func (r *Report) checkCilium(c *Cluster, cilium *workload) {
-	const check = "KubeProxyReplacement"
+	const check = gridview.CheckReplacement
+	wrappers := c.byNode(wrapperProgram)
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/install.md, Cilium)"
 	everywhere := c.ciliumGlobal
@@ -84,7 +86,9 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 			row{server == "", Failure, n.about(),
 				"its agent of Cilium asks the API server: Services reach every site from there", fix},
 			row{!leadsToWrapper(server, defaultPort), Failure, n.about(), "its agent of Cilium asks " + server +
-				", past the wrapper: Services reach every site from there", fix})
+				", past the wrapper: Services reach every site from there", fix},
+			row{otherScheme(server, wrappers[n.name]) != "", Failure, n.about(), "its agent of Cilium asks " + server +
+				otherScheme(server, wrappers[n.name]) + ": it never gets an answer", fix})
 	}
 	r.first(check, "",
 		row{c.edges() == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also " +

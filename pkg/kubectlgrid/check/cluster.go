@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -94,6 +95,9 @@ type pod struct {
 	port      int32
 	takesPort bool
 	proxy     *proxyConfig
+	// tls is that a wrapper serves HTTPS, hostname the name of the node that it was given by a flag.
+	tls      bool
+	hostname string
 }
 
 func (p *pod) about() Object { return named("Pod", p.namespace, p.name) }
@@ -111,7 +115,7 @@ type workload struct {
 	// onDelete is that its pods are replaced only when they are deleted, hub the wrapper's flag --hub, selector its
 	// pods', bypass what it is that reads endpoints itself, problem what is wrong with the first of its pods.
 	onDelete bool
-	hub      string
+	hub      bool
 	selector *metav1.LabelSelector
 	bypass   *bypass
 	problem  string
@@ -182,6 +186,8 @@ type service struct {
 	keys       topology.Keys
 	annotation string
 	err        error
+	// tally is what nodes reach of it; nil if it is not governed, or if EndpointSlices were not read.
+	tally *gridview.Tally
 }
 
 // Cluster is what was read of a cluster.
@@ -200,8 +206,10 @@ type Cluster struct {
 	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
 
 	services      []service
+	reachKnown    bool            // their endpoints were read
 	resolvers     map[string]bool // the nodes with a ready CoreDNS
 	hubAPI        bool            // the hub's APIService is there
+	hubAway       string          // why that is not available
 	leads         bool            // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
 	ciliumGlobal  string // what cilium-config has of the API servers of all nodes
@@ -226,6 +234,15 @@ func (c *Cluster) labels() map[string]topology.Labels {
 		labels[n.name] = n.labels
 	}
 	return labels
+}
+
+// wrapped are the nodes with a pod of a wrapper.
+func (c *Cluster) wrapped() map[string]bool {
+	wrapped := map[string]bool{}
+	for name := range c.byNode(wrapperProgram) {
+		wrapped[name] = true
+	}
+	return wrapped
 }
 
 func (c *Cluster) running(program Program) []*workload {

@@ -117,6 +117,16 @@ func k3s(name, args string) func(c *testCluster) {
 	})
 }
 
+// overTLS is a cluster whose wrappers serve TLS, which their kube-proxies know.
+func overTLS(c *testCluster) {
+	m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+	m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http:", "https:")
+	for _, node := range []string{"edge0", "edge1"} {
+		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node)
+		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--insecure=false")
+	}
+}
+
 // credentialOf is a cluster whose wrapper has a kubeconfig with a credential.
 func credentialOf(user string) func(c *testCluster) {
 	return func(c *testCluster) {

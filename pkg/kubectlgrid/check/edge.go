@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 			e.edgeNode(n)
 		} else {
 			e.otherNode(n)
+			e.checkNodeArgs(n, e.wrappers[n.name])
 		}
 	}
 	about, each := Object{Kind: kindNode}, "each of "+output.Count(edges, "edge node")
@@ -60,9 +62,10 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
-	r.all("Wrapper", "", row{r.clean("Wrapper"), OK, about, "the wrapper is ready on " + each, ""})
+	r.all(gridview.CheckWrapper, "", row{r.clean(gridview.CheckWrapper), OK, about, "the wrapper is " +
+		"ready on " + each, ""})
 	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
-	r.all("KubeProxy", "", row{proxied && r.clean("KubeProxy"), OK, about,
+	r.all(gridview.CheckKubeProxy, "", row{proxied && r.clean(gridview.CheckKubeProxy), OK, about,
 		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
@@ -84,7 +87,7 @@ func (e *edgeCheck) edgeNode(n *node) {
 	case n.edge != v1.EdgeNodeStatic && (e.anyProxy || n.distribution != "" || n.proxyDisabled):
 		e.noProxyPod(n, port)
 	default:
-		e.first("KubeProxy", n.name,
+		e.first(gridview.CheckKubeProxy, n.name,
 			row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 				"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode},
 			row{otherwise, Unknown, n.about(), "no pod of this cluster runs kube-proxy; whom one asks that is " +
@@ -104,7 +107,7 @@ func (e *edgeCheck) otherNode(n *node) {
 			v1.EdgeNodeStatic)})
 	for _, p := range e.proxies[n.name] {
 		leads := p.proxy.serverErr == nil && leadsToWrapper(p.proxy.server, defaultPort)
-		e.all("KubeProxy", n.name, row{leads && len(e.wrappers[n.name]) == 0, Failure, p.about(),
+		e.all(gridview.CheckKubeProxy, n.name, row{leads && len(e.wrappers[n.name]) == 0, Failure, p.about(),
 			fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper is: its rules stay as they are", p.proxy.server,
 				p.proxy.source, n.name),
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.name,
@@ -117,17 +120,17 @@ func (e *edgeCheck) otherNode(n *node) {
 func (e *edgeCheck) wrapper(n *node) {
 	pods := e.wrappers[n.name]
 	if n.edge == v1.EdgeNodePods || n.edge == v1.EdgeNodeStatic && len(pods) > 0 {
-		e.agent("Wrapper", n, wrapperProgram, pods)
+		e.agent(gridview.CheckWrapper, n, wrapperProgram, pods)
 		return
 	}
 	p := firstOf(pods)
-	e.first("Wrapper", n.name,
+	e.first(gridview.CheckWrapper, n.name,
 		row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(), "the node starts the wrapper itself, and the API server " +
 			"does not show it: neither whether it runs nor whether it is ready",
 			"on the node: curl localhost:51006/readyz"},
-		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a site "+
+		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a unit "+
 			"of systemd: both want port %d", n.name, p.port),
-			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the site, or keep this pod off the node",
+			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
 				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
 		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
 			"nothing: neither whether it runs nor whether it is ready",
@@ -150,7 +153,25 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is what it was when "+
 			"the node was last heard of", n.name),
 			"if the site has no link this is as it should be; otherwise see why the node is not ready"},
-		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)})
+		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)},
+		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
+			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach "+
+				"that node's "+
+				"site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
+				"$(NODE_NAME)"})
+}
+
+// checkNodeArgs looks for a node that is not an edge node, or no longer, whose arguments of k3s give its kube-proxy a
+// wrapper that does not serve there.
+func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
+	master, _ := flagOf(n.proxyArgs, "master")
+	r.all(gridview.CheckKubeProxy, n.name, row{
+		leadsToWrapper(master, defaultPort) && !n.proxyDisabled && !firstOf(wrappers).ready,
+		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules "+
+			"stay as "+
+			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's "+
+			"config.yaml "+
+			"and restart %s", master, n.distribution)})
 }
 
 // remedy is what to do about a pod that is not ready.
@@ -169,9 +190,10 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 		config := p.proxy
 		past := config.serverErr == nil && !leadsToWrapper(config.server, port)
 		// kubeadm's own waits for the wrapper: see manifests/kubeadm.
-		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper
+		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper &&
+			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		wrapper := firstOf(e.wrappers[n.name])
-		e.first("KubeProxy", n.name,
+		e.first(gridview.CheckKubeProxy, n.name,
 			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("whom it asks on node %s is not known: %v",
 				n.name, config.serverErr), onNode},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
@@ -184,10 +206,17 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
 				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/install.md says how", port)},
+			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
+				"(%s) on "+
+				"node %s%s: it never gets an answer, and its rules stay as "+
+				"they are", config.server, config.source, n.name,
+				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or " +
+				"change the " +
+				"wrapper's --insecure, and restart it; docs/install.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
 				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
-		e.all("KubeProxy", n.name, row{!p.ready && n.ready, Failure, p.about(), fmt.Sprintf(
+		e.all(gridview.CheckKubeProxy, n.name, row{!p.ready && n.ready, Failure, p.about(), fmt.Sprintf(
 			"it is not ready on node %s, whose rules are frozen%s: %s", n.name, since(p.unreadySince), p.why),
 			remedy(p)})
 	}
@@ -213,7 +242,7 @@ func since(t time.Time) string {
 
 func (e *edgeCheck) twoProxies(n *node) {
 	proxies := e.proxies[n.name]
-	e.all("KubeProxy", n.name, row{len(proxies) > 1, Failure, n.about(),
+	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
 		"keep all but one off the node (docs/install.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
 			"delete the pod of the one that stays: it writes only what changes, and would find out of the other's " +
@@ -237,7 +266,7 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 	if e.knows(kindDaemonSet) && len(e.installed(wrapperProgram)) == 0 {
 		mend = unlabelAll
 	}
-	e.first("KubeProxy", n.name,
+	e.first(gridview.CheckKubeProxy, n.name,
 		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and there is no pod of " +
 			"kube-proxy: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
 		row{n.distribution == k0sMade, Unknown, n.about(),
@@ -249,7 +278,11 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 		row{!leadsToWrapper(master, port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
 			asks + ", and Services reach every site from there",
 			fmt.Sprintf(`put kube-proxy-arg: ["master=http://localhost:%d"] into the node's config.yaml and restart %s`,
-				port, n.distribution)})
+				port, n.distribution)},
+		row{otherScheme(master, e.wrappers[n.name]) != "", Failure, n.about(), "its kube-proxy, a part of " +
+			n.distribution + ", asks " + master + otherScheme(master, e.wrappers[n.name]) + ": its rules stay as " +
+			"they are",
+			"give master= in the node's config.yaml the wrapper's scheme and restart " + n.distribution})
 }
 
 func podNames(pods []*pod) string {
@@ -266,11 +299,7 @@ func (r *Report) checkSites(c *Cluster) {
 	if !c.knows(kindNode, kindPod, kindService) {
 		return
 	}
-	wrapped := map[string]bool{}
-	for name := range c.byNode(wrapperProgram) {
-		wrapped[name] = true
-	}
-	sites := gridview.Sites{Nodes: c.labels(), Wrapped: wrapped, Resolvers: c.resolvers}
+	sites := gridview.Sites{Nodes: c.labels(), Wrapped: c.wrapped(), Resolvers: c.resolvers}
 	for _, g := range c.grids {
 		if g.key != "" {
 			sites.GridKeys = append(sites.GridKeys, g.key)
@@ -287,7 +316,43 @@ func (r *Report) checkSites(c *Cluster) {
 	}
 	found := sites.Findings()
 	r.Findings = append(r.Findings, found...)
-	if len(found) == 0 && len(sites.Governed) > 0 {
-		r.ok(gridview.CheckSite, Object{Kind: kindNode}, "the nodes of the sites are edge nodes with a CoreDNS")
+	if len(found) > 0 || len(sites.Governed) == 0 {
+		return
+	}
+	with := ""
+	if c.resolvers != nil {
+		with = ", and each has a CoreDNS"
+	}
+	r.ok(gridview.CheckSite, Object{Kind: kindNode}, "no node is half in a site%s", with)
+}
+
+// checkReach says of each Service which sites do not reach it, and on how many nodes the Services stay in their sites.
+func (r *Report) checkReach(c *Cluster) {
+	if !c.reachKnown {
+		return
+	}
+	labels, groupings := c.labels(), map[string]*gridview.Grouping{}
+	d := &gridview.Diagnosis{Findings: r.Findings, Nodes: labels, Wrapped: c.wrapped(), Unread: c.unread}
+	var found []Finding
+	verdicts := map[string]gridview.Verdict{}
+	for _, s := range c.services {
+		if s.tally == nil {
+			continue
+		}
+		name := strings.Join(s.keys, " ")
+		if groupings[name] == nil {
+			groupings[name] = gridview.Group(s.keys, labels)
+			verdicts[name] = d.Verdict(s.keys, labels, nil)
+		}
+		view := groupings[name].OfTally(s.tally)
+		view.Judge(&gridview.Diagnosis{Nodes: labels, Wrapped: d.Wrapped})
+		found = append(found, view.Reached()...)
+	}
+	slices.SortStableFunc(found, gridview.ByObject)
+	r.Findings = append(r.Findings, found...)
+	for _, name := range slices.Sorted(maps.Keys(verdicts)) {
+		if v := verdicts[name]; v.Holds() && v.Keeps > 0 {
+			r.ok(gridview.CheckReach, Object{Kind: kindService}, "each with the topologyKeys %s %s", name, v.String())
+		}
 	}
 }

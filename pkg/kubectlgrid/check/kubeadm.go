@@ -133,28 +133,24 @@ func (r *Report) checkHub(c *Cluster) {
 	hubs := c.running(hubProgram)
 	ready := slices.ContainsFunc(hubs, func(hub *workload) bool { return hub.ready > 0 })
 	about := append(hubs, &workload{kind: kindDeployment, namespace: system, name: string(hubProgram)})[0].about()
-	modes := map[string]*workload{}
-	for _, w := range c.installed(wrapperProgram) {
-		modes[w.hub] = w
-	}
-	asks := modes["auto"] != nil || modes["require"] != nil
-	alone := "the wrappers follow the whole cluster by themselves"
-	severity := Warning
-	if modes["require"] != nil {
-		severity, alone = Failure, "a wrapper that restarts serves nothing new"
-	}
+	const alone = "a wrapper that restarts serves nothing new"
+	wrappers := c.installed(wrapperProgram)
+	asks := slices.ContainsFunc(wrappers, func(w *workload) bool { return w.hub })
 	r.first(check, "",
 		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it leads to a hub " +
 			"that is not there: deletions of namespaces and lists of all resources fail",
 			"kubectl delete apiservice " + hubAPIName},
-		row{asks && len(hubs) == 0, severity, about, "the wrappers ask a hub (--hub), and there is none: " + alone,
+		row{asks && len(hubs) == 0, Failure, about, "the wrappers ask a hub (--hub), and there is none: " + alone,
 			"install manifests/application-grid-hub, or take --hub from the wrapper's arguments (docs/hub.md)"},
-		row{asks && !ready, severity, about, "the wrappers ask it, and none of its pods is available: " + alone,
+		row{asks && !ready, Failure, about, "the wrappers ask it, and none of its pods is available: " + alone,
 			fmt.Sprintf("kubectl -n %s describe deployment %s", about.Namespace, about.Name)},
-		row{asks && !c.hubAPI, severity, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no " +
+		row{asks && !c.hubAPI, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no " +
 			"wrapper reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
-		row{len(hubs) > 0 && !asks && len(modes) > 0, Warning, about, "the hub is there, and no wrapper asks it",
-			"give the wrapper's DaemonSet --hub=auto, or remove the hub (docs/hub.md)"},
+		row{asks && c.hubAway != "", Failure, Object{Kind: kindAPIService, Name: hubAPIName}, fmt.Sprintf("it is not "+
+			"available (%s), so no wrapper reaches the hub: %s", c.hubAway, alone), "kubectl describe apiservice " +
+			hubAPIName},
+		row{len(hubs) > 0 && !asks && len(wrappers) > 0, Warning, about, "the hub is there, and no wrapper asks it",
+			"give the wrapper's DaemonSet --hub, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
 }
 
@@ -188,7 +184,7 @@ func (r *Report) checkSkew(c *Cluster) {
 				"; pods on nodes without a link are replaced when they are back"})
 	}
 	tags := map[string][]string{}
-	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram} {
+	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram, hubProgram} {
 		for _, w := range c.installed(program) {
 			tags[tagOf(w.image)] = append(tags[tagOf(w.image)], w.name)
 		}

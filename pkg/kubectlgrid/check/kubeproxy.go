@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,4 +100,17 @@ func leadsToWrapper(server string, port int32) bool {
 	}
 	ip := net.ParseIP(parsed.Hostname())
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
+}
+
+// otherScheme says that a URL of a wrapper has another scheme than the node's wrapper serves; nothing if it has the
+// same,
+// or if no wrapper can be seen.
+func otherScheme(server string, wrappers []*pod) string {
+	if len(wrappers) == 0 || strings.HasPrefix(server, "https:") == wrappers[0].tls {
+		return ""
+	}
+	if wrappers[0].tls {
+		return ", and the wrapper serves HTTPS (--insecure=false)"
+	}
+	return ", and the wrapper serves plain HTTP"
 }

@@ -3,12 +3,14 @@ package check
 import (
 	"fmt"
 	"strings"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 // checkReplacements looks for what programs Services in kube-proxy's place. If it does not ask the wrapper, Services
 // reach every site.
 func (r *Report) checkReplacements(c *Cluster) {
-	const check = "KubeProxyReplacement"
+	const check = gridview.CheckReplacement
 	found := false
 	for _, cilium := range c.running(ciliumProgram) {
 		found = true
@@ -47,7 +49,7 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 
 // checkPort looks for others that take the wrapper's port.
 func (r *Report) checkPort(c *Cluster) {
-	const check = "Port"
+	const check = gridview.CheckPort
 	edges := map[string]bool{}
 	for _, n := range c.nodes {
 		edges[n.name] = n.isEdge()

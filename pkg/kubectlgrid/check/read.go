@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,7 +76,7 @@ var (
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return err
@@ -232,6 +233,9 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*
 		if address, given := flagOf(commandLine(container), "bind-address"); given {
 			reduced.port = portOf(address)
 		}
+		insecure, _ := flagOf(commandLine(container), "insecure")
+		reduced.tls = insecure == "false"
+		reduced.hostname, _ = flagOf(commandLine(container), "hostname")
 		c.carry(p.Namespace, &p.Spec)
 	case kubeProxyProgram:
 		// Pods of one revision of a DaemonSet are configured alike.
@@ -327,7 +331,8 @@ func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpe
 	case calicoProgram, ciliumProgram:
 		w.env = envOf(container)
 	case wrapperProgram:
-		w.hub, _ = flagOf(commandLine(container), "hub")
+		words := commandLine(container)
+		w.hub = slices.Contains(words, "--hub") || slices.Contains(words, "--hub=true")
 	case controllerProgram:
 		c.carry(w.namespace, spec)
 		if w.ready < w.desired {
@@ -351,11 +356,14 @@ func (c *Cluster) problem(ctx context.Context, w *workload) string {
 
 // readServices reads the Services that have topologyKeys, and the pods of CoreDNS.
 func (c *Cluster) readServices(ctx context.Context) {
-	list := pages.Metadata(corev1.SchemeGroupVersion.WithKind(kindService))
 	var err error
-	c.services, err = pages.Keep(ctx, c.API, list, func(o *metav1.PartialObjectMetadata) (service, bool) {
+	labels := c.labels()
+	c.services, err = pages.Keep(ctx, c.API, &corev1.ServiceList{}, func(o *corev1.Service) (service, bool) {
 		s := service{about: named(kindService, o.Namespace, o.Name)}
 		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
+		if s.err == nil && s.keys.Governed() && o.Spec.Type != corev1.ServiceTypeExternalName {
+			s.tally = gridview.NewTally(o, s.keys, labels)
+		}
 		return s, s.annotation != ""
 	})
 	if err != nil {
@@ -370,6 +378,34 @@ func (c *Cluster) readServices(ctx context.Context) {
 		for _, node := range resolvers {
 			c.resolvers[node] = true
 		}
+	}
+}
+
+// readEndpoints adds up the endpoints of the Services that are governed.
+func (c *Cluster) readEndpoints(ctx context.Context) {
+	tallies := map[Object]*gridview.Tally{}
+	for _, s := range c.services {
+		if s.tally != nil {
+			tallies[s.about] = s.tally
+		}
+	}
+	c.reachKnown = c.knows(kindNode, kindService)
+	if len(tallies) == 0 || !c.reachKnown {
+		return
+	}
+	restart := func() {
+		for _, tally := range tallies {
+			tally.Restart()
+		}
+	}
+	err := pages.Each(ctx, c.API, &discoveryv1.EndpointSliceList{}, restart, func(s *discoveryv1.EndpointSlice) {
+		if tally := tallies[named(kindService, s.Namespace, s.Labels[discoveryv1.LabelServiceName])]; tally != nil {
+			tally.Add(s)
+		}
+	})
+	if err != nil {
+		c.reachKnown = false
+		c.lost(Object{Kind: "EndpointSlice"}, err, "whether each site reaches the Services is not known")
 	}
 }
 
@@ -404,7 +440,11 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 		c.leads = err == nil && c.Now.Sub(renewed) < leaseOver
 	}
 	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
-	c.hubAPI = hub != nil
+	if c.hubAPI = hub != nil; c.hubAPI {
+		if available := conditionOf(hub, "Available"); available["status"] == "False" {
+			c.hubAway = fmt.Sprintf("%v: %v", available["reason"], available["message"])
+		}
+	}
 }
 
 func (c *Cluster) readGrids(ctx context.Context) {
@@ -418,14 +458,14 @@ func (c *Cluster) readGrids(ctx context.Context) {
 		if d.found = crd != nil; d.found {
 			// What is no number is none of ours, like what is not there.
 			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
-			d.established = hasCondition(crd, "Established")
+			d.established = conditionOf(crd, "Established")["status"] == "True"
 		}
 		c.definitions = append(c.definitions, d)
 		if !d.found {
 			continue
 		}
 		found, err := pages.Keep(ctx, c.API, kind.NewList(), func(object v1.Object) (grid, bool) {
-			g := grid{about: named(kind.Kind, object.GetNamespace(), object.GetName()), trouble: gridTrouble(object)}
+			g := grid{about: named(kind.Kind, object.GetNamespace(), object.GetName()), trouble: c.gridTrouble(object)}
 			if spec, _ := v1.Workload(object); spec != nil {
 				g.key = spec.GridUniqKey
 			}
@@ -438,22 +478,31 @@ func (c *Cluster) readGrids(ctx context.Context) {
 	}
 }
 
-func hasCondition(object *unstructured.Unstructured, name string) bool {
+// conditionOf is a condition of an object; nil if it has none.
+func conditionOf(object *unstructured.Unstructured, name string) map[string]any {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	return slices.ContainsFunc(conditions, func(entry any) bool {
-		condition, _ := entry.(map[string]any)
-		return condition["type"] == name && condition["status"] == "True"
-	})
+	for _, entry := range conditions {
+		if condition, _ := entry.(map[string]any); condition["type"] == name {
+			return condition
+		}
+	}
+	return nil
 }
 
-// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded.
-func gridTrouble(object v1.Object) string {
+// changeAnswered is how long the controller may take to answer a change of a grid.
+const changeAnswered = time.Minute
+
+// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded, or that they are of an
+// earlier
+// generation.
+func (c *Cluster) gridTrouble(object v1.Object) string {
 	var conditions []metav1.Condition
+	var observed int64
 	if g, ok := object.(*v1.ServiceGrid); ok {
-		conditions = g.Status.Conditions
+		conditions, observed = g.Status.Conditions, g.Status.ObservedGeneration
 	} else {
 		_, status := v1.Workload(object)
-		conditions = status.Conditions
+		conditions, observed = status.Conditions, status.ObservedGeneration
 	}
 	var trouble []string
 	for _, name := range []string{v1.ConditionStalled, v1.ConditionDegraded} {
@@ -462,7 +511,12 @@ func gridTrouble(object v1.Object) string {
 		}
 	}
 	if meta.FindStatusCondition(conditions, v1.ConditionReady) == nil {
-		trouble = append(trouble, "the controller has not told of it")
+		trouble = append(trouble, "the controller has not reported on it yet")
+	} else if generation := object.GetGeneration(); observed < generation &&
+		c.Now.Sub(changed(object)) > changeAnswered {
+		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at "+
+			"generation %d "+
+			"of %d", observed, generation))
 	}
 	return strings.Join(trouble, "; ")
 }

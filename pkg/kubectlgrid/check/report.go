@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -26,9 +25,6 @@ const (
 	Failure = gridview.Failure
 	Unknown = gridview.Unverified
 )
-
-// severities is the order in which findings are printed.
-var severities = []Severity{Failure, Unknown, Warning, OK}
 
 // CheckRead is the check of the findings that something could not be read.
 const CheckRead = "Read"
@@ -106,9 +102,7 @@ func (r *Report) clean(check string) bool {
 
 // finish sorts the findings, the worst first and those of one check together, and counts them.
 func (r *Report) finish(kind string) *Report {
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
-	})
+	slices.SortStableFunc(r.Findings, gridview.BySeverity)
 	r.APIVersion, r.Kind = output.APIVersion, kind
 	r.Summary = map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}
 	for _, f := range r.Findings {

@@ -75,17 +75,17 @@ func (c Cluster) Warn(format string, args ...any) {
 }
 
 // Diagnose finds out what concerns the answers of all commands, and says what of it is not known.
-func (c Cluster) Diagnose(ctx context.Context) *gridview.Diagnosis {
+func (c Cluster) Diagnose(ctx context.Context, services check.Services) *gridview.Diagnosis {
 	server, err := check.AskServer(ctx, c.Config)
 	if err != nil {
 		c.Warn("what kubectl grid check would find is left out: %v", err)
 		return nil
 	}
-	diagnosis, unread := check.Diagnose(ctx, check.Source{API: c.API, Server: server, Now: time.Now()})
-	if len(unread) > 0 {
-		c.Warn("what kubectl grid check would find is left out in part: %s could not be read", unread[0].Object)
+	d := check.Diagnose(ctx, check.Source{API: c.API, Server: server, Now: time.Now()}, services)
+	if len(d.Unread) > 0 {
+		c.Warn("what kubectl grid check would find is left out in part: %s could not be read", d.Unread[0].Object)
 	}
-	return diagnosis
+	return d
 }
 
 // NodeList makes an empty list of the metadata of nodes.

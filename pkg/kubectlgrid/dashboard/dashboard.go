@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 )
@@ -172,7 +173,7 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 
 // diagnose finds out what is wrong with the cluster. What is not known of it is said once.
 func (d *Dashboard) diagnose(ctx context.Context) {
-	diagnosis := d.cluster.Diagnose(ctx)
+	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
 	d.cluster.Warnings = io.Discard
 	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }

@@ -148,7 +148,7 @@ func (f *facts) overview(key string) Overview {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
 	o.Map = gridview.MapSites(key, f.nodes, grids, o.Services, f.diagnosis)
-	o.Findings, o.Diagnosed = f.diagnosis.OfGrid([]string{key}), f.diagnosis != nil
+	o.Findings, o.Diagnosed = gridview.WithReach(f.diagnosis.OfGrid([]string{key}), key, o.Services), f.diagnosis != nil
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
 	}
@@ -296,9 +296,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 			previewer.AddSlice(slice)
 		}
 	}
-	found := previewer.Preview()
-	found.Findings = f.diagnosis.Of([]string{key})
-	return found
+	return previewer.Preview(f.diagnosis)
 }
 
 // site is everything about one site; nil if there is none.

@@ -95,8 +95,17 @@ func trimService(s *corev1.Service) {
 		meta.Labels = map[string]string{v1.LabelGridSelector: value}
 	}
 	s.ObjectMeta = meta
+	ports := make([]corev1.ServicePort, 0, len(s.Spec.Ports))
+	for _, p := range s.Spec.Ports {
+		ports = append(ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol})
+	}
+	headless := ""
+	if s.Spec.ClusterIP == corev1.ClusterIPNone {
+		headless = s.Spec.ClusterIP
+	}
 	s.Spec = corev1.ServiceSpec{
-		Type: s.Spec.Type, IPFamilies: s.Spec.IPFamilies, InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
+		Type: s.Spec.Type, ClusterIP: headless, IPFamilies: s.Spec.IPFamilies, Ports: ports,
+		InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
 	}
 	s.Status = corev1.ServiceStatus{}
 }
@@ -115,13 +124,12 @@ func trimSlice(s *discoveryv1.EndpointSlice) {
 		Namespace: s.Namespace, Name: s.Name,
 		Labels: map[string]string{discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName]},
 	}
-	s.Ports = nil
 	s.Endpoints = slices.Clip(s.Endpoints)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		kept := discoveryv1.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Hints: e.Hints}
 		if !ptr.Deref(e.Conditions.Ready, true) {
-			kept.Conditions.Ready = e.Conditions.Ready
+			kept.Conditions = e.Conditions // which say whether it still serves
 		}
 		if t := e.TargetRef; t != nil {
 			kept.TargetRef = &corev1.ObjectReference{Kind: t.Kind, Name: t.Name}

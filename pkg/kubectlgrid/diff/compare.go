@@ -233,7 +233,7 @@ func (s Source) sites(
 		if err != nil {
 			return nil, err
 		}
-		selects := o.SiteInSelector
+		selects := o.SelectsSite
 		if child, ok := live[names.BySite[site]]; ok {
 			selects = child.selectsSite
 		}

@@ -155,12 +155,13 @@ func (c *largeCluster) slice(i int) discoveryv1.EndpointSlice {
 func TestReadInPages(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 9, services: 2, slices: 1100, endpoints: 3, expire: 2}
 	var said []string
-	preview, err := Read(t.Context(), c.start().API, Query{Key: "site"}, func(text string) {
+	previewer, err := Read(t.Context(), c.start().API, Query{Key: "site"}, func(text string) {
 		said = append(said, text)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	preview := previewer.Preview(nil)
 	if len(preview.Services) != 2 || preview.Services[0].Ready != 550*3 || preview.Services[0].ReadyIn["s1"] != 550 ||
 		!preview.Healthy() {
 		t.Errorf("got %+v", preview.Services)
@@ -185,7 +186,7 @@ func TestReadIsBounded(t *testing.T) {
 		return stats.HeapAlloc
 	}
 	before := heap()
-	preview, err := Read(t.Context(), api, Query{Key: "site"}, func(text string) {
+	previewer, err := Read(t.Context(), api, Query{Key: "site"}, func(text string) {
 		if strings.Contains(text, "000 EndpointSlices") {
 			c.peak = max(c.peak, heap())
 		}
@@ -193,6 +194,7 @@ func TestReadIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	preview := previewer.Preview(nil)
 	held := int64(c.peak) - int64(before)
 	t.Logf("%d KiB are held while 1,000,000 endpoints are read", held>>10)
 	if len(preview.Services) != 500 || preview.Services[0].Ready != 2000 || held > 100<<20 {

@@ -81,9 +81,17 @@ func (c Columns) row(namespace string, cells []string) []string {
 func siteNames(p *gridview.Preview) []string {
 	names := make([]string, 0, len(p.Sites))
 	for _, u := range p.Sites {
-		names = append(names, fmt.Sprintf("%s (%s)", u.Name, output.Count(u.Nodes, "node")))
+		names = append(names, fmt.Sprintf("%s (%s)", named(u.Name), output.Count(u.Nodes, "node")))
 	}
 	return names
+}
+
+// named quotes the name of a site that is empty.
+func named(site string) string {
+	if site == "" {
+		return strconv.Quote(site)
+	}
+	return site
 }
 
 // without says how many nodes are in no site.
@@ -114,7 +122,11 @@ func dark(sites []string, of int) string {
 	if len(sites) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(sites, namedSites))
+	names := make([]string, len(sites))
+	for i, site := range sites {
+		names[i] = named(site)
+	}
+	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(names, namedSites))
 }
 
 func state(s *gridview.PreviewService) string {
@@ -134,7 +146,7 @@ func state(s *gridview.PreviewService) string {
 func perSite(readyIn map[string]int) string {
 	cells := make([]string, 0, len(readyIn))
 	for _, site := range slices.Sorted(maps.Keys(readyIn)) {
-		cells = append(cells, fmt.Sprintf("%s=%d", site, readyIn[site]))
+		cells = append(cells, fmt.Sprintf("%s=%d", named(site), readyIn[site]))
 	}
 	return strings.Join(cells, ",")
 }

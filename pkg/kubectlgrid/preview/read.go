@@ -41,7 +41,7 @@ const candidates = 5
 
 // Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
 // answers are read a page at a time.
-func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
+func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
 	forget := func() { clear(nodes) }
 	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
@@ -65,7 +65,7 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
-	return previewer.Preview(), nil
+	return previewer, nil
 }
 
 // reader reads lists, and says how far that is.

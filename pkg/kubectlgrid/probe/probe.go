@@ -4,8 +4,7 @@
 //
 // A client cannot see which endpoint a Service's address was translated to, and a response need not say who sent it. So
 // after each connection, while its socket is open, Connect asks the kernel where it sent the connection. That works for
-// every TCP Service, sends no data to it, and also covers connections that were not answered. Where the kernel cannot
-// be asked, Answers makes HTTP requests instead, for Services whose responses name the sender.
+// every TCP Service, sends no data to it, and also covers connections that were not answered.
 package probe
 
 import (
@@ -14,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"syscall"
 	"time"
@@ -34,8 +32,6 @@ type Result struct {
 	Nobody int `json:"nobody,omitempty"`
 	// Untranslated is how many connections kept the Service's address, because no rule translated it.
 	Untranslated int `json:"untranslated,omitempty"`
-	// Answers counts the responses of a Service by their text. Only the function Answers fills it.
-	Answers map[string]int `json:"answers,omitempty"`
 	// Error is why the probe ended early; the counts up to then are valid.
 	Error string `json:"error,omitempty"`
 }
@@ -137,49 +133,4 @@ func localAddress(ctx context.Context, target netip.AddrPort) (netip.Addr, error
 		return netip.Addr{}, err
 	}
 	return local.Addr().Unmap(), nil
-}
-
-// maxAnswer is how many bytes of a response are read, maxAnswers how many different responses are kept.
-const (
-	maxAnswer  = 2048
-	maxAnswers = 200
-)
-
-// Answers requests a URL again and again, each time over a new connection.
-func Answers(ctx context.Context, url string, requests int, timeout time.Duration) Result {
-	result := Result{Answers: map[string]int{}}
-	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
-	for range requests {
-		if ctx.Err() != nil {
-			result.Error = "it was interrupted"
-			break
-		}
-		result.Asked++
-		text, err := answer(ctx, client, url)
-		if err != nil {
-			result.Nobody++
-			continue
-		}
-		if result.Answers[text] == 0 && len(result.Answers) == maxAnswers {
-			result.Others++
-			continue
-		}
-		result.Answers[text]++
-	}
-	return result
-}
-
-func answer(ctx context.Context, client *http.Client, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	request.Header.Set("User-Agent", "kubectl-grid-prove")
-	response, err := client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	return string(body), err
 }

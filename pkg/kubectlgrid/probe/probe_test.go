@@ -5,11 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -89,32 +85,5 @@ func TestResultIsSmall(t *testing.T) {
 	data, err := json.Marshal(result)
 	if total := result.Others; err != nil || len(data) > 4096 || total == 0 {
 		t.Errorf("%d bytes, %d others: %v", len(data), total, err)
-	}
-}
-
-// TestAnswers: a new connection each time, and what was answered.
-func TestAnswers(t *testing.T) {
-	var connections, n atomic.Int32
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "pod-%d %s", n.Add(1)%2, strings.Repeat("x", 3000))
-	}))
-	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			connections.Add(1)
-		}
-	}
-	server.Start()
-	defer server.Close()
-	result := Answers(t.Context(), server.URL, 6, time.Second)
-	if result.Asked != 6 || len(result.Answers) != 2 || connections.Load() != 6 {
-		t.Errorf("%d connections, got %+v", connections.Load(), result)
-	}
-	for text, times := range result.Answers {
-		if len(text) != maxAnswer || times != 3 {
-			t.Errorf("%d bytes, %d times", len(text), times)
-		}
-	}
-	if result := Answers(t.Context(), "http://"+nowhere, 2, time.Second); result.Nobody != 2 || len(result.Answers) != 0 {
-		t.Errorf("got %+v", result)
 	}
 }

@@ -2,7 +2,7 @@
 // prove` prints. Prepare reads whom each site may reach, by the rule that the wrapper applies; a Runner runs `probe` of
 // package probe on a node of each site; and the Proof says whether what was reached is what may be.
 //
-// A Runner of pods starts a short one in the node's network. Its result comes back in the pod's status, not in its log,
-// for which the API server would have to reach the kubelet: edge nodes are often behind a NAT. A Runner of exec asks in
-// the pods of the wrapper that are there, and knows by the answers who gave them.
+// The Runner starts a short pod in the node's network, where the kernel knows where it sent each connection. The result
+// comes back in the pod's status, not in its log, for which the API server would have to reach the kubelet: edge nodes
+// are often behind a NAT.
 package prove

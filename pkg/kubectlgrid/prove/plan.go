@@ -24,6 +24,8 @@ type Node struct {
 	Labels topology.Labels
 	// Ready is that the node could run a pod now, Edge that it has the wrapper.
 	Ready, Edge bool
+	// Families are those that the node has an address of; none if that is not known.
+	Families []corev1.IPFamily
 }
 
 // NodeOf reduces a Node.
@@ -31,8 +33,21 @@ func NodeOf(n *corev1.Node) Node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return Node{Labels: n.Labels, Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
+	node := Node{Labels: n.Labels, Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
 		Edge: v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode])}
+	for _, a := range n.Status.Addresses {
+		if address, err := netip.ParseAddr(a.Address); err == nil {
+			node.Families = append(node.Families, familyOf(address))
+		}
+	}
+	return node
+}
+
+func familyOf(address netip.Addr) corev1.IPFamily {
+	if address.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
 }
 
 type endpoint struct {
@@ -42,18 +57,20 @@ type endpoint struct {
 
 // Plan is whom to ask from where, and whom each may reach.
 type Plan struct {
-	// Service is the one that is asked, at Target.
+	// Service is the one that is asked, at Targets: one for each of its address families.
 	Service *corev1.Service
-	Target  netip.AddrPort
+	Targets []netip.AddrPort
 	Keys    topology.Keys
 
 	view      *gridview.View
+	portName  string
 	endpoints map[string]endpoint
 	samples   []sample
 }
 
 type sample struct {
 	site, node string
+	target     netip.AddrPort
 	// without is why the site is not asked from.
 	without string
 }
@@ -78,16 +95,14 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view,
+	p := &Plan{Service: service, Targets: target.addresses, Keys: view.TopologyKeys, view: view,
+		portName:  target.port.Name,
 		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
+	edge := func(name string) bool { return nodes[name].Edge }
+	anyEdge := slices.ContainsFunc(slices.Collect(maps.Keys(nodes)), edge)
 	for _, site := range view.Sites {
-		// Neither from nodes in no site, nor from one that only its own name puts into one.
-		if site.Name == "" || !slices.ContainsFunc(site.Nodes, func(name string) bool {
-			return nodes[name].Edge || slices.ContainsFunc(gridview.SiteKeys(view.TopologyKeys), func(key string) bool {
-				_, in := nodes[name].Labels[key]
-				return in
-			})
-		}) {
+		// From nodes in no site, and from sites without an edge node, a Service is meant to reach every endpoint.
+		if site.Name == "" || anyEdge && !slices.ContainsFunc(site.Nodes, edge) {
 			continue
 		}
 		chosen := choose(site.Nodes, nodes, which)
@@ -95,11 +110,16 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 			p.samples = append(p.samples, sample{site: site.Name, without: "none of its nodes is ready"})
 		}
 		for _, node := range chosen {
-			p.samples = append(p.samples, sample{site: site.Name, node: node})
+			for i, target := range p.Targets {
+				has := nodes[node].Families
+				if slices.Contains(has, familyOf(target.Addr())) || len(has) == 0 && i == 0 {
+					p.samples = append(p.samples, sample{site: site.Name, node: node, target: target})
+				}
+			}
 		}
 	}
 	if len(p.samples) == 0 {
-		return nil, fmt.Errorf("no node has the label %s, so there are no sites to ask from",
+		return nil, fmt.Errorf("no node is in a site by the label %s, so there are no sites to ask from",
 			strings.Join(view.TopologyKeys, " or "))
 	}
 	return p, nil
@@ -141,8 +161,8 @@ func choose(names []string, nodes map[string]Node, which Nodes) []string {
 
 // target is where a Service is asked.
 type target struct {
-	address netip.AddrPort
-	port    *corev1.ServicePort
+	addresses []netip.AddrPort
+	port      *corev1.ServicePort
 }
 
 func targetOf(service *corev1.Service, wanted string) (target, error) {
@@ -150,8 +170,13 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return target{}, fmt.Errorf("service %s is a name of something else (ExternalName), and has no endpoints", name)
 	}
-	address, err := netip.ParseAddr(service.Spec.ClusterIP)
-	if err != nil {
+	var addresses []netip.Addr
+	for _, text := range append([]string{service.Spec.ClusterIP}, service.Spec.ClusterIPs...) {
+		if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	if len(addresses) == 0 {
 		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl "+
 			"grid view says what each site sees", name)
 	}
@@ -161,7 +186,12 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		switch {
 		case wanted != "" && port.Name != wanted && strconv.Itoa(int(port.Port)) != wanted:
 		case port.Protocol == "" || port.Protocol == corev1.ProtocolTCP:
-			return target{netip.AddrPortFrom(address, uint16(port.Port)), port}, nil //nolint:gosec // a port
+			t := target{port: port}
+			for _, address := range addresses {
+				number := uint16(port.Port) //nolint:gosec // a port
+				t.addresses = append(t.addresses, netip.AddrPortFrom(address, number))
+			}
+			return t, nil
 		}
 		others = append(others, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
 	}
@@ -210,21 +240,27 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	return found
 }
 
-// allowed are the addresses, without ports, that nodes of a site may reach; ready is that one of them is.
-func allowed(view *gridview.View, site string) (addresses map[string]bool, ready bool) {
+// allowed are the addresses, without ports, that a node of a site may reach; ready is that one of them takes
+// connections
+// on the port that is asked.
+func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool, ready bool) {
 	addresses = map[string]bool{}
-	for _, u := range view.Sites {
-		if u.Name != site {
-			continue
-		}
-		for _, e := range u.Endpoints {
-			for _, address := range e.Addresses {
-				addresses[address] = true
-			}
-		}
-		return addresses, u.Ready > 0
+	i := slices.IndexFunc(view.Sites, func(u gridview.SiteView) bool { return u.Name == s.site })
+	if i < 0 {
+		return addresses, false
 	}
-	return addresses, false
+	site := view.Sites[i]
+	for _, e := range site.Endpoints {
+		for _, address := range e.Addresses {
+			addresses[address] = true
+		}
+	}
+	return addresses, !slices.Contains(site.Without, s.node) && slices.ContainsFunc(site.Reach,
+		func(r gridview.PortReach) bool {
+			return string(r.Family) == string(familyOf(s.target.Addr())) &&
+				(r.Name == p.portName || r.Protocol == "") &&
+				r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachTerminating
+		})
 }
 
 func (p *Plan) siteNames() []string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -55,12 +56,12 @@ type Pods struct {
 }
 
 // Run implements Runner. The pod is removed when Run returns, whatever happened.
-func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, error) {
-	pod := r.pod(node, plan)
+func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error) {
+	pod := r.pod(node, target)
 	if err := r.create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) {
-			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names "+
-				"another, --exec needs none", r.Namespace, err)
+			return probe.Result{}, fmt.Errorf("a pod may not be created in namespace %s: %w; --pod-namespace names "+
+				"another", r.Namespace, err)
 		}
 		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
 	}
@@ -168,7 +169,7 @@ func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done
 }
 
 // pod is a pod that asks from a node. It is put there without the scheduler, so that no taint is in its way.
-func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
+func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
 	image, secrets := r.ImageOn(node)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -192,7 +193,7 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 			Containers: []corev1.Container{{
 				Name: "probe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 				Args: []string{
-					"probe", plan.Target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" +
+					"probe", target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" +
 						r.Probe.Timeout.String(),
 					"--output=" + terminationLog,
 				},

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
@@ -48,6 +47,9 @@ func (p *Proof) Print(out io.Writer) {
 		if row.Node != "" {
 			from += " (" + row.Node + ")"
 		}
+		if row.Address != "" && row.Address != p.Address {
+			from += " at " + row.Address
+		}
 		cells, counts := append(make([]string, 0, len(columns)+3), from), reached(row)
 		for _, column := range columns {
 			cells = append(cells, times(counts[column]))
@@ -61,17 +63,13 @@ func (p *Proof) Print(out io.Writer) {
 	printCounts(out, rows)
 	switch p.Verdict {
 	case Leak:
-		fmt.Fprintln(out,
-			"\nThe closed loop does not hold: connections left their site. kubectl grid check looks for the "+
-				"reason.")
+		fmt.Fprintln(out, "\nThe Service does not stay in its sites: connections left them. kubectl grid check "+
+			"looks for "+
+			"the reason.")
 	case Unproved:
-		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its site.")
+		fmt.Fprintln(out, "\nNot proved that the Service stays in its sites; no connection was seen to leave its site.")
 	default:
-		conclusion := "The closed loop holds: no connection left its site."
-		if gridview.Failed(p.Findings) {
-			conclusion = "No connection left its site. But others can, for the reasons below."
-		}
-		fmt.Fprintln(out, "\n"+conclusion)
+		fmt.Fprintf(out, "\nNo connection left its site. The Service %s.\n", p.Nodes.String())
 	}
 	output.Findings(out, p.Findings)
 }

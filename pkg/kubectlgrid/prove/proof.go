@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,14 +45,16 @@ type Proof struct {
 	Namespace    string   `json:"namespace"`
 	Service      string   `json:"service"`
 	TopologyKeys []string `json:"topologyKeys"`
-	// Address is where the Service was asked.
+	// Address is where the Service was asked, by its first family.
 	Address string `json:"address"`
 	// Requests is how many connections were meant from each node.
 	Requests int      `json:"requests"`
 	Verdict  Verdict  `json:"verdict"`
 	Sites    []string `json:"sites"`
 	Rows     []Row    `json:"rows"`
-	// Findings are what kubectl grid check finds that concerns the Service, also on nodes that were not asked from.
+	// Nodes is the verdict of kubectl grid view, and Findings are what kubectl grid check finds that concerns the
+	// Service, on nodes that were not asked from as well.
+	Nodes    gridview.Verdict   `json:"nodes"`
 	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
@@ -59,6 +62,8 @@ type Proof struct {
 type Row struct {
 	Site string `json:"site"`
 	Node string `json:"node,omitempty"`
+	// Address is where the Service was asked.
+	Address string `json:"address,omitempty"`
 	// Asked is how many connections were tried, Reached how many went to each site; endpoints that are in no site are
 	// under their node's name in parentheses. Nobody is how many nobody answered.
 	Asked   int            `json:"asked"`
@@ -71,7 +76,7 @@ type Row struct {
 
 // Runner runs a probe of the target on a node.
 type Runner interface {
-	Run(ctx context.Context, node string, plan *Plan) (probe.Result, error)
+	Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error)
 }
 
 // Limits say how a Service is asked.
@@ -100,7 +105,7 @@ func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
 			}
 			limited, cancel := context.WithTimeout(ctx, limits.Timeout)
 			defer cancel()
-			answers[i].result, answers[i].err = runner.Run(limited, s.node, p)
+			answers[i].result, answers[i].err = runner.Run(limited, s.node, s.target)
 			return nil
 		})
 	}
@@ -118,24 +123,25 @@ type Answer struct {
 // Conclude says what the answers show. slicesOf and nodes are those after asking: what may be reached is what might be
 // before or after, as endpoints come and go meanwhile.
 func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice,
-	nodes map[string]Node) (*Proof, error) {
+	nodes map[string]Node, d *gridview.Diagnosis) (*Proof, error) {
 	after, err := viewOf(service, slicesOf, nodes)
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
-	port, err := targetOf(service, strconv.Itoa(int(p.Target.Port())))
+	port, err := targetOf(service, strconv.Itoa(int(p.Targets[0].Port())))
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
 	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
 	maps.Copy(endpoints, p.endpoints)
+	after.Judge(d)
 	proof := &Proof{
 		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
-		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Sites: p.siteNames(),
-		Rows: []Row{},
+		TopologyKeys: p.Keys, Address: p.Targets[0].String(), Requests: requests, Verdict: Closed,
+		Sites: p.siteNames(), Rows: []Row{}, Nodes: after.Verdict, Findings: after.Findings,
 	}
 	for _, a := range answers {
-		row := conclude(a, endpoints, p.view, after)
+		row := p.conclude(a, endpoints, after)
 		if row.Verdict == Leak || (row.Verdict == Unproved && proof.Verdict == Closed) {
 			proof.Verdict = row.Verdict
 		}
@@ -145,17 +151,17 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 }
 
 // conclude says what one answer shows.
-func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.View) Row {
+func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview.View) Row {
 	row := Row{Site: a.sample.site, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
 		Nobody: a.result.Nobody, Verdict: Closed}
-	may, ready := allowed(before, a.sample.site)
-	mayNow, readyNow := allowed(after, a.sample.site)
-	maps.Copy(may, mayNow)
-	reached, unknown, silent := a.result.Reached, 0, 0
-	var leaks, strangers []string
-	if a.result.Answers != nil {
-		reached, unknown = recognise(a.result.Answers, endpoints)
+	if a.sample.target.IsValid() {
+		row.Address = a.sample.target.String()
 	}
+	may, ready := p.allowed(p.view, a.sample)
+	mayNow, readyNow := p.allowed(after, a.sample)
+	maps.Copy(may, mayNow)
+	reached, silent := a.result.Reached, 0
+	var leaks, strangers []string
 	judge := func(address string, times int) endpoint {
 		e, known := endpoints[address]
 		host, _, err := net.SplitHostPort(address)
@@ -196,23 +202,33 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that",
 			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
-		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than "+
-			"kube-proxy handles Services; --exec asks who answers", output.Count(a.result.Untranslated, "connection"))
-	case unknown > 0:
-		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them "+
-			"once among the endpoints", output.Count(unknown, "answer"))
+		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or another program than "+
+			"kube-proxy handles Services", output.Count(a.result.Untranslated, "connection"))
 	case a.result.Others > 0:
 		unproved("%s went to more addresses than there is room to report", output.Count(a.result.Others, "connection"))
 	case total == 0 && silent > 0:
-		unproved("nobody answered; all connections went to endpoints that may be reached")
+		unproved("no connection was answered; all went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):
-		unproved("nobody answered, though the site has a ready endpoint")
+		unproved("no connection was answered, though the site has a ready endpoint")
 	case total == 0:
-		row.Message = "the site has no ready endpoint, and nobody answers"
+		row.Message = "the site has no ready endpoint, and connections are refused"
+	case p.Service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && !allAllowed(endpoints, may):
+		// kube-proxy sends every connection of one address to the endpoint of the first.
+		unproved("sessionAffinity keeps one client at one endpoint")
 	case row.Nobody > 0:
 		row.Message = fmt.Sprintf("%d of %d were not answered", row.Nobody, row.Asked)
 	}
 	return row
+}
+
+// allAllowed reports whether a node may reach every endpoint of the Service.
+func allAllowed(endpoints map[string]endpoint, may map[string]bool) bool {
+	for _, e := range endpoints {
+		if !may[e.address] {
+			return false
+		}
+	}
+	return true
 }
 
 // where is the site of an endpoint, or its node if that is in none.
@@ -232,40 +248,4 @@ func (e endpoint) name(address string) string {
 		return address
 	}
 	return "pod " + e.pod
-}
-
-// inNames is what names of pods and nodes, and addresses, are made of.
-const inNames = "-.:0123456789abcdefghijklmnopqrstuvwxyz"
-
-// recognise finds out which endpoints gave answers, by what is in them: the name of a pod, its node's name or its
-// address, as a word, if it is that of one endpoint only.
-func recognise(answers map[string]int, endpoints map[string]endpoint) (reached map[string]int, unknown int) {
-	reached = map[string]int{}
-	for text, times := range answers {
-		words := map[string]bool{}
-		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !strings.ContainsRune(inNames, r) }) {
-			words[strings.Trim(word, ".:-")] = true
-		}
-		var found []string
-		for _, by := range []func(endpoint) string{
-			func(e endpoint) string { return e.pod }, func(e endpoint) string { return e.address },
-			func(e endpoint) string { return e.node },
-		} {
-			found = nil
-			for address, e := range endpoints {
-				if name := by(e); name != "" && words[name] {
-					found = append(found, address)
-				}
-			}
-			if len(found) == 1 {
-				break
-			}
-		}
-		if len(found) != 1 {
-			unknown += times
-			continue
-		}
-		reached[found[0]] += times
-	}
-	return reached, unknown
 }

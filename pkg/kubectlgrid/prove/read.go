@@ -32,23 +32,25 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 	return slicesOf, nodes, nil
 }
 
-// Wrappers reads the wrappers' pods, by node.
-func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
-	places := map[string]Place{}
-	restart := func() { clear(places) }
+// Image is that of a wrapper, with the secrets to pull it.
+type Image struct {
+	Name        string
+	PullSecrets []corev1.LocalObjectReference
+}
+
+// Images reads the images of the wrappers' pods, by node.
+func Images(ctx context.Context, api client.Reader) (map[string]Image, error) {
+	images := map[string]Image{}
+	restart := func() { clear(images) }
 	err := pages.Each(ctx, api, &corev1.PodList{}, restart, func(p *corev1.Pod) {
 		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return
 		}
 		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
-		found := p.Spec.Containers[max(container, 0)]
-		places[p.Spec.NodeName] = Place{
-			Namespace: p.Namespace, Pod: p.Name, Container: found.Name, Image: found.Image,
-			PullSecrets: p.Spec.ImagePullSecrets,
-		}
+		images[p.Spec.NodeName] = Image{p.Spec.Containers[max(container, 0)].Image, p.Spec.ImagePullSecrets}
 	}, client.MatchingLabels{"app": wrapper})
 	if err != nil {
 		return nil, err
 	}
-	return places, nil
+	return images, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -59,7 +60,7 @@ func Title(view *gridview.View) string {
 	}
 	switch {
 	case view.Error != "":
-		return fmt.Sprintf("%s\nERROR: %s\nUntil it is mended, no node sees any endpoint.", title, view.Error)
+		return fmt.Sprintf("%s\nERROR: %s\nUntil it is repaired, no node sees any endpoint.", title, view.Error)
 	case !view.TopologyKeys.Governed():
 		return title + " is not governed: it has no topologyKeys, and every node sees all endpoints."
 	}
@@ -93,31 +94,23 @@ func from(annotation string) string {
 	return " (annotation " + annotation + ")"
 }
 
-// Conclusion is a last line: whether the closed loop holds. It is empty where the title says all.
+// Conclusion is a last line: where the Service stays in its sites. It is empty where the title says all.
 func Conclusion(view *gridview.View) string {
-	sites := 0
-	for _, site := range view.Sites {
-		if site.Name != "" {
-			sites++
-		}
-	}
 	switch {
 	case view.Error != "":
 		return ""
+	case view.Empty():
+		return "No endpoint is ready anywhere."
 	case !view.TopologyKeys.Governed():
-		if len(view.Without) > 0 {
-			return "No endpoint is ready."
-		}
 		return ""
-	case sites == 0:
-		return fmt.Sprintf("No node has the label %s: there are no sites.", strings.Join(view.TopologyKeys, " or "))
-	case view.Closed:
-		return fmt.Sprintf("The closed loop holds: every one of %s has a ready endpoint.", output.Count(sites, "site"))
-	case len(view.Without) == 0:
-		return "The Service does not stay in its sites, for the reasons below."
 	}
-	return fmt.Sprintf("The closed loop does not hold: %d of %s without a ready endpoint: %s",
-		len(view.Without), output.Count(sites, "site"), strings.Join(view.Without, ", "))
+	text := "The Service " + view.Verdict.String() + "."
+	if len(view.Without) > 0 {
+		text = fmt.Sprintf("%s without a ready endpoint that it may "+
+			"use: %s. %s", output.Count(len(view.Without), "site"),
+			enumerate.First(view.Without, output.NamedFindings), text)
+	}
+	return text
 }
 
 func ready(e gridview.Endpoint) string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/application-grid/application-grid/manifests"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // Install is how to install on one cluster.
@@ -58,14 +59,23 @@ type Kind struct {
 
 // ways are how the kube-proxy of a distribution is told to ask the wrapper.
 var ways = map[string]string{
-	K3s: `On each edge node, in /etc/rancher/k3s/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; ` +
-		"then restart k3s-agent (k3s on a server)",
-	RKE2: "On each edge node, in /etc/rancher/rke2/config.yaml: " +
-		`kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`,
-	MicroK8s: "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: " +
-		"--master=http://localhost:51006; then snap restart microk8s.daemon-kubelite",
-	"": "Give kube-proxy on each edge node the server http://localhost:51006, by its kubeconfig or by --master, and " +
+	K3s:  rancher("k3s", "k3s-agent (k3s on a server)"),
+	RKE2: rancher("rke2", "rke2-agent (rke2-server on a server)"),
+	MicroK8s: labelFirst + "in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then " +
+		"snap restart microk8s.daemon-kubelite",
+	"": labelFirst + "give kube-proxy the server http://localhost:51006, by its kubeconfig or by --master, and " +
 		"restart it",
+}
+
+// labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is
+// not there waits silently, and its node's rules do not change.
+const labelFirst = "On each edge node, once it has the label " + v1.LabelEdgeNode +
+	"=true and its wrapper is ready, and not before: "
+
+// rancher is what leads the kube-proxy of k3s and RKE2 to the wrapper.
+func rancher(name, unit string) string {
+	return labelFirst + "kube-proxy-arg+: [\"master=http://localhost:51006\"] in /etc/rancher/" + name +
+		"/config.yaml.d/application-grid.yaml; then restart " + unit
 }
 
 // For writes the files for a kind of cluster.
@@ -83,7 +93,6 @@ func For(kind Kind, images Images) *Install {
 	case K3s:
 		k.WriteString("resources: [../manifests/k3s]\n")
 		values.WriteString("distribution: k3s\n")
-		note(ways[K3s])
 	default:
 		install.Kubeconfig = plain(distribution, &k, &values, note)
 	}
@@ -114,6 +123,9 @@ func For(kind Kind, images Images) *Install {
 		k.WriteString("patches:\n" + patches.String())
 	}
 	note("Label nodes one by one: kubectl label node NODE superedge.io/application-grid=true")
+	if distribution != Kubeadm { // whose kube-proxy moves by itself
+		note(cmp.Or(ways[distribution], ways[""]))
+	}
 	install.Kustomization, install.Values = k.String(), values.String()
 	return install
 }
@@ -161,7 +173,6 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
 		"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
 	fmt.Fprintf(values, "distribution: plain\nwrapper:\n  server: %s\n", address)
-	note(cmp.Or(ways[distribution], ways[""]))
 	_, content, _ := strings.Cut(manifests.Kubeconfig, "apiVersion:") // without its comment
 	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }

@@ -30,7 +30,12 @@ func Print(to io.Writer, e *view.Explanation) error {
 			}
 		}
 		fmt.Fprintf(w, "Its site:\t%s\n", orNone(strings.Join(site, ", ")))
-		fmt.Fprintf(w, "Deciding key:\t%s\n", orNone(e.DecidingKey))
+		if len(e.Ports) == 0 {
+			fmt.Fprintf(w, "Deciding key:\t%s\n", orNone(e.DecidingKey))
+		}
+		for _, port := range e.Ports {
+			fmt.Fprintf(w, "Deciding key:\t%s (%s)\n", orNone(port.DecidingKey), nameOf(port))
+		}
 	}
 	fmt.Fprintf(w, "Endpoints:\t%d kept, %d hidden\n", e.Kept, e.Hidden)
 	for _, note := range e.Notes {
@@ -52,6 +57,15 @@ func Print(to io.Writer, e *view.Explanation) error {
 		}
 	}
 	return w.Flush()
+}
+
+// nameOf is a port such as "IPv4 web/TCP".
+func nameOf(port view.ExplainedPort) string {
+	name := port.AddressType + " "
+	if port.Name != "" {
+		name += port.Name + "/"
+	}
+	return name + port.Protocol
 }
 
 func seen(x view.ExplainedEndpoint) string {

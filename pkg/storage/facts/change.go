@@ -43,16 +43,14 @@ type Change struct {
 	Objects map[*Object]struct{}
 	// Named has the names of the nodes on which other objects list endpoints than before, known or not.
 	Named map[string]struct{}
-	// Governed has the Services whose keys changed, or whose number of ready endpoints per value of a key changed.
+	// Governed has the Services whose keys changed, or whose endpoints were counted again: they may be shown by other
+	// values.
 	Governed map[*Service]struct{}
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
 	// included.
 	Relabelled map[*Node]topology.Labels
 	// Died has the nodes that were alive and are dead or silent now, or the other way round.
 	Died map[string]struct{}
-	// Listed has the Services whose objects that list endpoints were added, changed or removed. It is filled only while
-	// nodes are silent.
-	Listed map[*Service]struct{}
 	// Rebuilt is set if the facts were made again after a step that panicked. Then everything may have changed, and all
 	// Services, Nodes and Objects are others than before. It is not set without Options.Broken.
 	Rebuilt bool

@@ -21,9 +21,9 @@ type Options struct {
 	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
 	// whose annotations name the local API server.
 	NeedsKubernetesEndpoints bool
-	// SiteLabels are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
+	// SiteKeys are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
 	// Services if there are none.
-	SiteLabels []string
+	SiteKeys []string
 	// Broken, if set, is called with the reason and the stack when a step panicked. What was stored stays, the indexes
 	// are made again, and so is what Watchers have made of them; the change of the step itself may be lost, so the
 	// upstream should be listed again. Broken must not call the Facts. Without it the panic ends the program.
@@ -71,7 +71,8 @@ type Facts struct {
 
 	inputs map[string]*Input
 	hold   hold
-	ways   ways
+	// shareMark is the Mark of the last ShareStep.
+	shareMark []byte
 	// live is closed once the upstream's state is complete and applied.
 	live chan struct{}
 

@@ -126,7 +126,7 @@ func (in *Input) same(o *wire.Object) *wire.Object {
 // Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
 	in.change(func() {
-		if held := in.held(); held != nil {
+		if held := in.f.hold.of(in.name); held != nil {
 			held.apply(in.same(o))
 			return
 		}
@@ -138,7 +138,7 @@ func (in *Input) Apply(o *wire.Object) {
 func (in *Input) Remove(namespace, name string) {
 	in.change(func() {
 		key := types.NamespacedName{Namespace: namespace, Name: name}
-		if held := in.held(); held != nil {
+		if held := in.f.hold.of(in.name); held != nil {
 			held.remove(key)
 			return
 		}
@@ -149,7 +149,7 @@ func (in *Input) Remove(namespace, name string) {
 // Replace replaces all objects of the input.
 func (in *Input) Replace(objects []*wire.Object) {
 	in.change(func() {
-		if held := in.held(); held != nil {
+		if held := in.f.hold.of(in.name); held != nil {
 			held.replace(nil)
 			for _, o := range objects {
 				held.apply(in.same(o))
@@ -181,7 +181,6 @@ func (in *Input) replace(objects []*wire.Object) {
 func (in *Input) SetAbsent() {
 	in.f.update(func() {
 		switch {
-		case in.isAside():
 		case in.f.hold.restoring():
 			if held := in.f.hold.of(in.name); !held.complete {
 				held.absent = in.isOptional()

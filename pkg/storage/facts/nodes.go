@@ -221,14 +221,15 @@ func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
 	delete(now, f.options.NodeName)
 	delete(now, "") // an endpoint without a node name is never on such a node
 	f.update(func() {
-		for _, pair := range [][2]map[string]struct{}{{*down, now}, {now, *down}} {
+		before := *down
+		*down = now
+		for _, pair := range [][2]map[string]struct{}{{before, now}, {now, before}} {
 			for name := range pair[0] {
 				if _, both := pair[1][name]; !both {
 					f.died(name)
 				}
 			}
 		}
-		*down = now
 	})
 }
 

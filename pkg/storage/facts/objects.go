@@ -24,6 +24,8 @@ type Object struct {
 	// corrected and lost are described with Body and Lost.
 	corrected []byte
 	lost      int
+	// ports is that with which the endpoints were counted; the zero value if they never were.
+	ports PortList
 }
 
 // Resource returns the object's resource: served.EndpointSlices or served.Endpoints.
@@ -201,10 +203,7 @@ func (c *collection) joinService(o *Object) {
 	o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
-	o.Service.count(o, 1)
-	if c.f.reader().AnySuspicions() {
-		add(&c.f.step.Listed, o.Service)
-	}
+	c.f.services.count(o.Service, o, 1)
 }
 
 // leaveService undoes joinService.
@@ -213,16 +212,7 @@ func (c *collection) leaveService(o *Object) {
 	if s == nil {
 		return
 	}
-	s.count(o, -1)
-	if c.f.reader().AnySuspicions() {
-		add(&c.f.step.Listed, s)
-	}
-	if c.resource == served.EndpointSlices {
-		// Truncated Endpoints are completed from the slices, so they change too.
-		for _, legacy := range s.Objects(served.Endpoints) {
-			add(&c.f.step.Objects, legacy)
-		}
-	}
+	c.f.services.count(s, o, -1)
 	listed := &s.listed[listIndex(c.resource)]
 	listed.objects = slices.DeleteFunc(listed.objects, func(m *Object) bool { return m == o })
 	o.Service = nil

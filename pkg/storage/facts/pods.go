@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // PodKey identifies a pod.
@@ -29,7 +30,7 @@ type LivePod struct {
 	Serving bool `json:"serving,omitempty"`
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Suspected bool `json:"doubted,omitempty"`
+	Suspected bool `json:"suspected,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }
@@ -134,26 +135,35 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 }
 
 // Suspicion says how likely it is that an endpoint does not answer.
-type Suspicion uint8
+type Suspicion topology.Tier
 
-// Suspicions, from the least to the greatest. An endpoint is hidden where a less suspected one is ready.
+// Suspicions, from the least to the greatest. Those of ready endpoints are tiers of the rule: one that is suspected is
+// hidden where a less suspected one is ready.
 const (
-	NoSuspicion Suspicion = iota
+	NoSuspicion = Suspicion(topology.Ready)
 	// SuspectedPod is an endpoint of which its own node suspects that the pod does not answer.
-	SuspectedPod
+	SuspectedPod = Suspicion(topology.Suspected)
 	// SilentNode is an endpoint on a silent node.
-	SilentNode
+	SilentNode = Suspicion(topology.Silent)
 )
 
-// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace.
+// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace, as
+// this node sees it.
 func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspicion {
-	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService {
+	return in.SuspicionFrom(in.f.options.NodeName, s, namespace, e)
+}
+
+// SuspicionFrom is Suspicion as another node sees it. A node is not silent to itself, and traffic that may use
+// endpoints on its own node only has no better ones.
+func (in Reader) SuspicionFrom(viewer string, s *Service, namespace string, e wire.Endpoint) Suspicion {
+	own := viewer != "" && string(e.NodeName) == viewer
+	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService || own && s.traits.Local {
 		return NoSuspicion
 	}
-	if in.Silent(s, e.NodeName) {
+	if !own && in.Silent(s, e.NodeName) {
 		return SilentNode
 	}
-	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.published {
+	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
 		return NoSuspicion // a Service that publishes addresses that are not ready shows this one too
 	}
 	pod, ok := podOf(namespace, e)
@@ -218,7 +228,7 @@ func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction
 		s := f.services.byName[types.NamespacedName{
 			Namespace: o.Upstream.Namespace, Name: o.collection.serviceOf(o.Upstream),
 		}]
-		correction.Published = s != nil && s.published
+		correction.Published = s != nil && s.traits.PublishesNotReady
 	}
 	return correction, live.AsOf
 }

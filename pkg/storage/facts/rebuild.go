@@ -31,7 +31,7 @@ func (f *Facts) attempt(run func()) (broken bool) {
 // have made of them (Change.Rebuilt). An object with which it cannot be done is left out.
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
-	f.ways.mark = nil // the next share is a whole one
+	f.shareMark = nil // the next share is a whole one
 	nodes, services := f.nodes.all(), stored(&f.services)
 	f.nodes.byName = make(map[string]*Node)
 	f.nodes.values = make(map[string]map[string]map[*Node]struct{})

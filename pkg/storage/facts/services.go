@@ -21,20 +21,12 @@ type Service struct {
 	// Keys are topology.Unsatisfiable for a Service that is not known, or whose annotation does not parse.
 	Keys topology.Keys
 
-	// published is set if the Service has publishNotReadyAddresses.
-	published bool
+	// traits are the zero value for a Service that is not known.
+	traits wire.ServiceTraits
 	// listed has what each collection lists for the Service.
 	listed [2]listing
-	// counted is false if the ready endpoints must be counted again.
+	// counted is false if the endpoints must be counted again.
 	counted bool
-}
-
-// listing is what one collection lists for a Service.
-type listing struct {
-	objects []*Object
-	// ready counts the ready endpoints that are neither suspected nor on dead nodes, by key and value. Only a Service
-	// with several keys has it: its deciding key depends on it.
-	ready map[string]map[string]int
 }
 
 // Objects returns the Service's EndpointSlices or Endpoints, in no order.
@@ -48,87 +40,6 @@ func listIndex(r *served.Resource) int {
 	return 1
 }
 
-// Decide returns which of the Service's endpoints are shown to a viewer with these labels.
-func (s *Service) Decide(r *served.Resource, here topology.Labels) topology.Decision {
-	best := topology.NoRank
-	listed := &s.listed[listIndex(r)]
-	for i, key := range s.Keys {
-		value, ok := here[key]
-		if key == topology.Any {
-			value, ok = "", true
-		}
-		if ok && listed.ready[key][value] > 0 {
-			best = i
-			break
-		}
-	}
-	if best == topology.NoRank && len(s.Keys) > 1 {
-		best = listed.suspectedRank(s, here)
-	}
-	return s.Keys.Decide(here, best)
-}
-
-// suspectedRank returns the rank of the best key that a suspected ready endpoint matches: if no other endpoint is
-// ready, those are shown.
-func (l *listing) suspectedRank(s *Service, here topology.Labels) int {
-	best := topology.NoRank
-	for _, o := range l.objects {
-		in := o.collection.f.reader()
-		if !in.AnySuspicions() {
-			break
-		}
-		o.scan(func(e wire.Endpoint) {
-			if e.Ready && in.Suspicion(s, s.Name.Namespace, e) > NoSuspicion && !in.Dead(s, e.NodeName) {
-				best = min(best, s.Keys.Rank(here, in.LabelsOf(e.NodeName)))
-			}
-		})
-	}
-	return best
-}
-
-// count adds an object's ready endpoints to the counts (delta 1), or subtracts them (delta -1).
-func (s *Service) count(o *Object, delta int) {
-	if len(s.Keys) < 2 || !s.counted {
-		return
-	}
-	ready := s.listed[listIndex(o.Resource())].ready
-	f := o.collection.f
-	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.reader().Dead(s, e.NodeName) || f.reader().Suspicion(s, s.Name.Namespace, e) > NoSuspicion {
-			return
-		}
-		labels := f.reader().LabelsOf(e.NodeName)
-		for _, key := range s.Keys {
-			value, ok := labels[key]
-			if key == topology.Any {
-				value, ok = "", true
-			}
-			if ok {
-				ready[key][value] += delta
-			}
-		}
-	})
-	add(&f.step.Governed, s)
-}
-
-// recount counts all ready endpoints again.
-func (s *Service) recount() {
-	s.counted = true
-	for i := range s.listed {
-		s.listed[i].ready = nil
-		if len(s.Keys) < 2 {
-			continue
-		}
-		s.listed[i].ready = make(map[string]map[string]int, len(s.Keys))
-		for _, key := range s.Keys {
-			s.listed[i].ready[key] = make(map[string]int)
-		}
-		for _, o := range s.listed[i].objects {
-			s.count(o, 1)
-		}
-	}
-}
-
 type serviceIndex struct {
 	completion
 
@@ -138,7 +49,7 @@ type serviceIndex struct {
 	byKey map[string]map[*Service]struct{}
 	// invalid has the Services whose annotation does not parse, with the annotation's name and the reason.
 	invalid map[types.NamespacedName]string
-	// stale has the Services whose ready endpoints must be counted again at the end of the step.
+	// stale has the Services whose endpoints must be counted again at the end of the step.
 	stale map[*Service]struct{}
 }
 
@@ -179,16 +90,20 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	s.Upstream = o
 	add(&x.f.step.Whole, Key{served.Services, s.Name})
 	x.govern(s, x.keysOf(o))
-	x.setPublished(s, wire.PublishesNotReady(o.Body))
+	x.setTraits(s, wire.TraitsOf(o.Body))
 }
 
-// setPublished notes whether a Service has publishNotReadyAddresses, on which corrections depend. The Service is known,
-// so that it stays the same while its objects are corrected.
-func (x *serviceIndex) setPublished(s *Service, published bool) {
-	if published == s.published {
+// setTraits notes the traits of a Service, on which corrections and suspicions depend, and whether it decides as one.
+// The Service is known, so that it stays the same while its objects are corrected.
+func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
+	before := s.traits
+	if s.traits = traits; before == traits {
 		return
 	}
-	s.published = published
+	x.markForRecount(s)
+	if before.PublishesNotReady == traits.PublishesNotReady {
+		return
+	}
 	for i := range s.listed {
 		for _, o := range slices.Clone(s.listed[i].objects) {
 			o.collection.correct(o)
@@ -201,7 +116,7 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	if s == nil || s.Upstream == nil {
 		return
 	}
-	x.setPublished(s, false)
+	x.setTraits(s, wire.ServiceTraits{})
 	s.Upstream = nil
 	delete(x.invalid, name)
 	add(&x.f.step.Whole, Key{served.Services, name})
@@ -252,9 +167,10 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	add(&x.f.step.Governed, s)
 }
 
-// markForRecount has the ready endpoints of a Service, which may be nil, counted again at the end of the step.
+// markForRecount has the endpoints of a Service, which may be nil, counted again at the end of the step, unless they
+// need not be.
 func (x *serviceIndex) markForRecount(s *Service) {
-	if s != nil && len(s.Keys) > 1 {
+	if s != nil && (s.needsCounts() || x.f.reader().AnySuspicions()) {
 		x.recountLater(s)
 	}
 }
@@ -262,13 +178,15 @@ func (x *serviceIndex) markForRecount(s *Service) {
 func (x *serviceIndex) recountLater(s *Service) {
 	s.counted = false
 	add(&x.stale, s)
-	add(&x.f.step.Governed, s)
 }
 
 // recount counts again what is stale. It is called at the end of a step.
 func (x *serviceIndex) recount() {
 	for s := range x.stale {
-		s.recount()
+		before := s.needsCounts()
+		if s.recount(x.f.reader()); before || s.needsCounts() {
+			add(&x.f.step.Governed, s)
+		}
 	}
 	x.stale = nil
 }

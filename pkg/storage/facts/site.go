@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// The site of this node are the nodes that have the same value of any of the labels that Options.SiteLabels names; by
+// The site of this node are the nodes that have the same value of any of the labels that Options.SiteKeys names; by
 // default of any topology key that a Service is governed by.
 
 // SiteNode is a node of the site.
@@ -49,8 +49,8 @@ func (f *Facts) Site() []SiteNode {
 
 // siteKeys returns the keys of the labels by which the site is found.
 func (f *Facts) siteKeys() []string {
-	if len(f.options.SiteLabels) > 0 {
-		return f.options.SiteLabels
+	if len(f.options.SiteKeys) > 0 {
+		return f.options.SiteKeys
 	}
 	return f.reader().Keys()
 }

@@ -83,21 +83,6 @@ func (h *History) List(r *served.Resource, namespace string, notBefore uint64) (
 	return t.inNamespace(namespace), h.revision, nil
 }
 
-// ListAt returns what List returned at an earlier revision. Errors: those of List, and ErrExpired.
-func (h *History) ListAt(r *served.Resource, namespace string, revision uint64) ([]*Object, error) {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	t := h.table(r)
-	if err := h.admit(t, revision); err != nil {
-		return nil, err
-	}
-	objects, ok := t.rewind(namespace, revision)
-	if !ok {
-		return nil, ErrExpired
-	}
-	return objects, nil
-}
-
 // Cursor is a watcher's place in the history of a resource. Only one goroutine may use it. It needs no Close: the
 // History does not know its cursors.
 type Cursor struct {

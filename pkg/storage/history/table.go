@@ -114,33 +114,6 @@ func (t *table) inNamespace(namespace string) []*Object {
 	return objects
 }
 
-// rewind returns the table's objects in a namespace as they were at an earlier revision, sorted. ok is false if the log
-// does not reach back so far.
-func (t *table) rewind(namespace string, revision uint64) (objects []*Object, ok bool) {
-	events, ok := t.log.after(revision, len(t.log.events))
-	if !ok {
-		return nil, false
-	}
-	objects = t.inNamespace(namespace)
-	for _, e := range slices.Backward(events) {
-		if namespace != "" && e.Object.Namespace != namespace {
-			continue
-		}
-		i, found := sort.Find(len(objects), func(i int) int {
-			return -objects[i].compareKey(e.Object.Namespace, e.Object.Name)
-		})
-		switch {
-		case e.Type == watch.Added && found:
-			objects = slices.Delete(objects, i, i+1)
-		case e.Type == watch.Modified && found:
-			objects[i] = e.Previous
-		case e.Type == watch.Deleted && !found:
-			objects = slices.Insert(objects, i, e.Previous)
-		}
-	}
-	return objects, true
-}
-
 // broadcast wakes the readers that wait, if something changed.
 func (t *table) broadcast() {
 	if t.dirty {

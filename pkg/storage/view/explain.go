@@ -39,13 +39,26 @@ type Explanation struct {
 	Invalid string `json:"invalid,omitempty"`
 	// Site has the node's values of the keys, without keys that the node lacks.
 	Site map[string]string `json:"site,omitempty"`
-	// DecidingKey is the key by which endpoints are kept; "" if none are, or if the Service is not governed.
+	// DecidingKey is the key by which endpoints are kept; "" if none are, if the Service is not governed, or if its
+	// ports have different ones.
 	DecidingKey string `json:"decidingKey,omitempty"`
+	// Ports have the deciding keys if they differ between the ports.
+	Ports []ExplainedPort `json:"ports,omitempty"`
 	// Notes say what else is worth knowing.
 	Notes     []string            `json:"notes,omitempty"`
 	Kept      int                 `json:"kept"`
 	Hidden    int                 `json:"hidden"`
 	Endpoints []ExplainedEndpoint `json:"endpoints"`
+}
+
+// ExplainedPort is one port of the Service's EndpointSlices.
+type ExplainedPort struct {
+	// AddressType is IPv4 or IPv6.
+	AddressType string `json:"addressType"`
+	Name        string `json:"name,omitempty"`
+	Protocol    string `json:"protocol"`
+	// DecidingKey is the key by which endpoints are kept for this port; "" if none are.
+	DecidingKey string `json:"decidingKey,omitempty"`
 }
 
 // ExplainedEndpoint is one endpoint of an EndpointSlice, and whether it is kept.
@@ -88,12 +101,9 @@ type question struct {
 	here    topology.Labels
 	members []member
 	// nodes has the labels of the known nodes that the members name.
-	nodes    map[string]topology.Labels
-	decision topology.Decision
+	nodes map[string]topology.Labels
 	// own is the name of the node of the View.
 	own string
-	// spared is up to which suspicion endpoints are shown, because no other one is ready.
-	spared facts.Suspicion
 }
 
 type member struct {
@@ -105,15 +115,16 @@ type member struct {
 	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
 	// do not hear any more.
 	dead, silent map[string]bool
-	// suspicions are those of the endpoints of body.
-	suspicions []facts.Suspicion
+	// slice has the endpoints of body, choice says how it is shown.
+	slice  topology.Slice
+	choice topology.Choice
 }
 
 // correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
-// not at all (gone too), as of when that is known, and why. suspicion is that of the endpoint as it is shown.
+// not at all (gone too), as of when that is known, and why. tier is that of the endpoint as it is shown.
 type correction struct {
 	made, gone bool
-	suspicion  facts.Suspicion
+	tier       topology.Tier
 	asOf       time.Time
 	why        string
 }
@@ -144,8 +155,12 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(served.EndpointSlices) {
+		local, notReplaced := v.localEndpointFor(o)
+		if notReplaced != nil {
+			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced))
+		}
 		m := member{
-			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o),
+			upstream: o.Upstream, body: o.Body(), local: local,
 			dead: make(map[string]bool), silent: make(map[string]bool),
 		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
@@ -161,13 +176,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 			m.corrections = append(m.corrections, said)
 		})
 		if err == nil {
-			err = o.Codec().Scan(m.body, func(e wire.Endpoint) {
-				suspicion := v.facts.Suspicion(s, o.Upstream.Namespace, e)
-				if string(e.NodeName) == q.e.Node && suspicion == facts.SilentNode {
-					suspicion = facts.NoSuspicion
-				}
-				m.suspicions = append(m.suspicions, suspicion)
-			})
+			m.slice, err = v.slice(s, o, q)
 		}
 		if err != nil {
 			return err
@@ -177,47 +186,79 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	return nil
 }
 
-// decide picks the deciding key, for which it scans all slices of the Service. A suspected endpoint counts only if
-// there is no other one.
-func (q *question) decide() error {
-	best, suspectedBest := topology.NoRank, topology.NoRank
-	least, ready := facts.SilentNode, false
-	for _, m := range q.members {
-		rest := m.suspicions
-		err := wire.EndpointSlice.Scan(m.body, func(e wire.Endpoint) {
-			suspicion := rest[0]
-			rest = rest[1:]
-			if !e.Ready || m.dead[string(e.NodeName)] {
-				return
+// slice returns what the rule needs to know of a slice, as the node of the question sees it.
+func (v reading) slice(s *facts.Service, o *facts.Object, q *question) (slice topology.Slice, err error) {
+	if !s.DecidesAsOne() {
+		var addressType []byte
+		addressType, err = wire.ScanPorts(o.Upstream.Body, func(p wire.Port) {
+			if p.Numbered {
+				slice.Ports = append(slice.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
 			}
-			rank := q.keys.Rank(q.here, q.nodes[string(e.NodeName)])
-			if rank != topology.NoRank || !q.keys.Governed() {
-				least, ready = min(least, suspicion), true
-			}
-			if suspicion == facts.NoSuspicion {
-				best = min(best, rank)
-			}
-			suspectedBest = min(suspectedBest, rank)
 		})
-		if err != nil {
-			return err
+		for i := range slice.Ports {
+			slice.Ports[i].AddressType = string(addressType)
 		}
 	}
-	if best == topology.NoRank {
-		best = suspectedBest
+	return slice, cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
+		name := string(e.NodeName)
+		tier := topology.TierOf(e.Ready, true, e.Terminates())
+		switch {
+		case name != q.e.Node && v.facts.Dead(s, e.NodeName):
+			tier = topology.Unusable
+		case tier == topology.Ready:
+			tier = topology.Tier(v.facts.SuspicionFrom(q.e.Node, s, o.Upstream.Namespace, e))
+		}
+		slice.Endpoints = append(slice.Endpoints, topology.Endpoint{Node: v.facts.LabelsOf(e.NodeName), Tier: tier})
+	}))
+}
+
+// decide chooses how each slice is shown.
+func (q *question) decide() {
+	all := make([]topology.Slice, len(q.members))
+	for i := range q.members {
+		all[i] = q.members[i].slice
 	}
-	if ready {
-		q.spared = least
+	for i, choice := range q.keys.Choices(q.here, all) {
+		q.members[i].choice = choice
 	}
-	q.decision = q.keys.Decide(q.here, best)
-	return nil
+}
+
+// nameKeys says which key decides: one, or one for each port.
+func (q *question) nameKeys() {
+	keys := make(map[topology.Port]string)
+	q.e.DecidingKey = q.keys.Decide(q.here, topology.NoRank).Key() // if there is no slice
+	differ := false
+	for i, m := range q.members {
+		key := q.decision(m).Key()
+		differ = differ || i > 0 && key != q.e.DecidingKey
+		q.e.DecidingKey = key
+		for _, port := range m.slice.Ports {
+			if !slices.Contains(m.choice.Without, port) {
+				keys[port] = key
+			}
+		}
+	}
+	if !differ {
+		return
+	}
+	q.e.DecidingKey = ""
+	for port, key := range keys {
+		q.e.Ports = append(q.e.Ports, ExplainedPort{port.AddressType, port.Name, port.Protocol, key})
+	}
+	slices.SortFunc(q.e.Ports, func(a, b ExplainedPort) int {
+		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Protocol, b.Protocol))
+	})
+}
+
+func (q *question) decision(m member) topology.Decision {
+	return q.keys.Decide(q.here, m.choice.Rank())
 }
 
 // answer completes the Explanation.
 func (q *question) answer() error {
-	if err := q.decide(); err != nil {
-		return err
-	}
+	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
+	q.decide()
 	if q.keys.Governed() && q.e.Invalid == "" {
 		q.e.TopologyKeys, q.e.Site = q.keys, map[string]string{}
 		for _, key := range q.keys {
@@ -225,14 +266,17 @@ func (q *question) answer() error {
 				q.e.Site[key] = value
 			}
 		}
-		q.e.DecidingKey = q.decision.Key()
+		q.nameKeys()
 	}
-	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
 	for _, m := range q.members {
 		if m.local != nil {
 			q.e.Notes = append(q.e.Notes,
 				fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
 					m.upstream.Name, m.local.IP, m.local.Port))
+		}
+		for _, port := range m.choice.Without {
+			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown without port %s, for which other slices have "+
+				"better endpoints", m.upstream.Name, cmp.Or(port.Name, port.Protocol)))
 		}
 		if err := q.addAll(m); err != nil {
 			return err
@@ -250,12 +294,12 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest, suspicions := corrected.Endpoints, m.suspicions // those that are not gone, in the same order
+	rest, shown := corrected.Endpoints, m.slice.Endpoints // those that are not gone, in the same order
 	for i := range upstream.Endpoints {
 		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
 		if !c.gone {
 			endpoint, rest = &rest[0], rest[1:]
-			c.suspicion, suspicions = suspicions[0], suspicions[1:]
+			c.tier, shown = shown[0].Tier, shown[1:]
 		}
 		q.add(m, endpoint, c)
 	}
@@ -289,8 +333,8 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		suspicion = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
 	}
 	switch {
-	case !x.Kept || c.suspicion == facts.NoSuspicion:
-	case c.suspicion <= q.spared:
+	case !x.Kept || c.tier != topology.Suspected && c.tier != topology.Silent:
+	case !m.choice.Hides(c.tier):
 		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
 	default:
 		x.Kept, x.Reason = false, suspicion
@@ -317,9 +361,17 @@ func target(ref *corev1.ObjectReference) string {
 	return ref.Kind + "/" + ref.Name
 }
 
+// forPort begins a reason that is one for some of the ports.
+func (q *question) forPort() string {
+	if len(q.e.Ports) == 0 {
+		return ""
+	}
+	return "for a port of this slice, "
+}
+
 // judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
-	key, self := q.decision.Key(), q.e.Node
+	key, self := q.decision(m).Key(), q.e.Node
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
@@ -330,10 +382,10 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case !q.keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
-		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s",
+		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", q.forPort(),
 			strings.Join(q.keys, ", "), self)
 	case key == topology.Any:
-		return true, fmt.Sprintf("%q: no ready endpoint matches a key before it", topology.Any)
+		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, q.forPort())
 	}
 	value, ok := q.here[key]
 	if !ok {
@@ -354,4 +406,13 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 		return false, fmt.Sprintf("node %s has %s=%s, not %s", node, key, their, value)
 	}
 	return true, fmt.Sprintf("node %s has %s=%s too", node, key, value)
+}
+
+// decodeSlice decodes a slice with another body than its own.
+func decodeSlice(o *wire.Object, body []byte) (*discoveryv1.EndpointSlice, error) {
+	slice := &discoveryv1.EndpointSlice{}
+	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, body, 0)); err != nil {
+		return nil, fmt.Errorf("decoding EndpointSlice %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	return slice, nil
 }

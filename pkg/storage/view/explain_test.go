@@ -124,24 +124,41 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 		for _, name := range nodes[:4] {
 			c[facts.InputNodes] = append(c[facts.InputNodes], wiretest.Node(name, pick("a", "b")))
 		}
+		ports := map[string]int{}
 		for i := range 1 + random.IntN(3) {
 			var on []string
 			for range random.IntN(4) {
-				on = append(on, pick(nodes...))
+				on = append(on, pick(nodes...)+pick("", "", "!"))
 			}
-			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
-				wiretest.Slice(fmt.Sprint("svc-", i), "svc", on...))
+			slice := wiretest.SliceOf(fmt.Sprint("svc-", i), "svc", on...)
+			for j := range slice.Endpoints {
+				if !*slice.Endpoints[j].Conditions.Ready && random.IntN(2) == 0 {
+					slice.Endpoints[j].Conditions = discoveryv1.EndpointConditions{
+						Ready: new(false), Terminating: new(true),
+					}
+				}
+			}
+			for _, name := range []string{"web", "admin"} {
+				if random.IntN(2) == 0 {
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: new(name), Port: new(int32(80))})
+				}
+			}
+			ports[slice.Name] = len(slice.Ports)
+			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], wiretest.Object(slice))
 		}
 		c.fill(s, inputsOf)
 		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
+		s.SetSilentNodes(map[string]struct{}{pick(nodes...): {}})
 
 		// As seen from here, and from another node that is asked itself.
 		for _, as := range []string{"node-a1", "node-a2"} {
 			there := storagetest.New(storagetest.Options{NodeName: as, KeepKubernetesEndpoint: true})
 			c.fill(there, inputsOf)
 			there.SetDeadNodes(s.DeadNodes())
+			there.SetSilentNodes(s.SilentNodes())
 			var told, shown []string
-			for _, x := range explain(t, s, "svc", as).Endpoints {
+			e := explain(t, s, "svc", as)
+			for _, x := range e.Endpoints {
 				if x.Kept {
 					told = append(told, x.Slice+" "+x.Addresses[0]+" "+x.Node)
 				}
@@ -155,8 +172,19 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, x := range typed.(*discoveryv1.EndpointSlice).Endpoints {
+				slice := typed.(*discoveryv1.EndpointSlice)
+				for _, x := range slice.Endpoints {
 					shown = append(shown, o.Name+" "+x.Addresses[0]+" "+*x.NodeName)
+				}
+				left := 0
+				for _, note := range e.Notes {
+					if strings.HasPrefix(note, o.Name+" is shown without port ") {
+						left++
+					}
+				}
+				if upstream := ports[o.Name]; upstream-len(slice.Ports) != left {
+					t.Fatalf("seed %d round %d as %s: %s has %d of %d ports, told is %q", seed, round, as, o.Name,
+						len(slice.Ports), upstream, e.Notes)
 				}
 			}
 			if fmt.Sprint(told) != fmt.Sprint(shown) {

@@ -228,9 +228,8 @@ func TestExplainLivePods(t *testing.T) {
 			t.Errorf("endpoint %d is %+v, want %+v", i, got, want)
 		}
 	}
-	origin, err := s.View.Origin(served.EndpointSlices, inNS("svc-1"))
-	if err != nil || origin.Altered == "" {
-		t.Errorf("origin: %+v, %v", origin, err)
+	if why, err := s.View.Altered(served.EndpointSlices, inNS("svc-1")); err != nil || why == "" {
+		t.Errorf("altered: %q, %v", why, err)
 	}
 }
 

@@ -37,29 +37,85 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
 }
 
-// localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced.
+// localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced. The
+// error says why one that was given is not used.
 //
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
-// the same Service.
-func (v reading) localEndpointFor(o *facts.Object) *LocalEndpoint {
+// the same Service. An address of another family than the object's replaces nothing: data planes would have no endpoint
+// for the Service's cluster IP.
+func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
-		return nil
+		return nil, nil //nolint:nilnil // there is no endpoint, and no error
 	}
-	if v.options.LocalEndpoint != nil {
-		return v.options.LocalEndpoint
+	if given := v.options.LocalEndpoint; given != nil {
+		if err := given.suits(o); err != nil {
+			return nil, err
+		}
+		return given, nil
 	}
+	var errs []error
 	for _, annotations := range []map[string]string{o.Upstream.Annotations(), v.facts.KubernetesAnnotations()} {
 		local, err := annotatedLocalEndpoint(annotations)
-		if err != nil {
-			v.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes",
-				"annotations", []string{v1.AnnotationLocalEndpoint, v1.AnnotationLocalPort})
-			continue
+		if err == nil && local != nil {
+			err = local.suits(o)
 		}
-		if local != nil {
-			return local
+		if err == nil && local != nil {
+			return local, nil
 		}
+		errs = append(errs, err)
 	}
-	return nil
+	return nil, errors.Join(errs...)
+}
+
+// suits returns an error if the address is of another family than the endpoints of an object.
+func (local LocalEndpoint) suits(o *facts.Object) error {
+	ipv6, known := isIPv6(o)
+	if !known || ipv6 == local.IP.Is6() {
+		return nil
+	}
+	return fmt.Errorf("the local endpoint %s is an %s address, and %s %s has %s addresses", local.IP,
+		familyOf(local.IP.Is6()), o.Resource().Kind, o.Name(), familyOf(ipv6))
+}
+
+func familyOf(ipv6 bool) discoveryv1.AddressType {
+	if ipv6 {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
+}
+
+// isIPv6 reports whether an object has IPv6 addresses. Endpoints without any may get those of both families.
+func isIPv6(o *facts.Object) (ipv6, known bool) {
+	if o.Resource() == served.EndpointSlices {
+		addressType, err := wire.ScanPorts(o.Upstream.Body, func(wire.Port) {})
+		return string(addressType) == string(discoveryv1.AddressTypeIPv6), err == nil
+	}
+	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+		if address, err := netip.ParseAddr(string(e.Address)); err == nil {
+			ipv6, known = address.Unmap().Is6(), true
+		}
+	})
+	return ipv6, known && err == nil
+}
+
+// LocalEndpointProblem says why the local endpoint that was given does not replace that of default/kubernetes in any
+// EndpointSlice; nil if it does, or if none was given.
+func (v *View) LocalEndpointProblem() (problem error) {
+	v.source.Read(func(in facts.Reader) {
+		s := in.Service(facts.KubernetesService)
+		if s == nil {
+			return
+		}
+		for _, o := range s.Objects(served.EndpointSlices) {
+			local, err := reading{v, in}.localEndpointFor(o)
+			if local != nil {
+				problem = nil
+				return
+			}
+			problem = err
+		}
+	})
+	return problem
 }
 
 // body returns the body of default/kubernetes with this endpoint only.
@@ -89,13 +145,9 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 }
 
 func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
-	family := discoveryv1.AddressTypeIPv4
-	if local.IP.Is6() {
-		family = discoveryv1.AddressTypeIPv6
-	}
 	return bodyOf(&discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: facts.KubernetesService.Name},
-		AddressType: family,
+		AddressType: familyOf(local.IP.Is6()),
 		Endpoints: []discoveryv1.Endpoint{{
 			Addresses:  []string{local.IP.String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // publication has what a step may have to show differently.
@@ -102,7 +102,6 @@ func (v reading) publish(received time.Time, p *publication) {
 		}
 		all = append(all, one)
 	}
-	v.addTruncated(p)
 	for _, o := range p.objects() {
 		if v.filled[o.Resource()] {
 			all = append(all, v.object(o))
@@ -173,23 +172,43 @@ func (v reading) object(o *facts.Object) shown {
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
 // upstream's body, with corrected endpoints and without those on dead nodes or suspected.
 func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
-	if local := v.localEndpointFor(o); local != nil {
-		body, err := local.body(o.Resource())
+	local, err := v.localEndpointFor(o)
+	if local != nil {
+		body, err = local.body(o.Resource())
 		if err == nil {
 			return body, EndpointCount{Kept: 1}
 		}
-		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
 	}
+	if err != nil {
+		v.options.Logger.Error(err, "The endpoint of default/kubernetes is not replaced by the local one")
+	}
+	choice := v.choice(o)
 	if o.Service == nil || !o.Service.Keys.Governed() {
-		return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, e) })
+		body, count = v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.hides(o, choice, e) })
+	} else {
+		decision := v.keeps(o, choice)
+		body, count = v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
+			return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, choice, e)
+		})
 	}
-	if isTruncated(o) {
-		return v.completed(o)
+	return v.withoutPorts(o, body, choice.Without), count
+}
+
+// withoutPorts leaves ports out of the body of a slice. It returns none of a body that cannot be read.
+func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
+	if without == nil || o.Resource() != served.EndpointSlices {
+		return body
 	}
-	decision := v.decision(o.Service, o.Resource())
-	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, e)
+	body, err := wire.WithoutPorts(body, func(p wire.Port) bool {
+		return p.Numbered && slices.ContainsFunc(without, func(w topology.Port) bool {
+			return w.Name == string(p.Name) && w.Protocol == string(p.Protocol)
+		})
 	})
+	if err != nil {
+		o.Unreadable(err)
+		return nil
+	}
+	return slices.Clip(body)
 }
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps none of an object that
@@ -253,31 +272,4 @@ func (v *View) Content() uint64 {
 	var content uint64
 	v.source.Read(func(in facts.Reader) { content = v.content + in.Listings() })
 	return content
-}
-
-// overCapacityTruncated is the value of the annotation corev1.EndpointsOverCapacity on Endpoints that lack some.
-const overCapacityTruncated = "truncated"
-
-// isTruncated reports whether an object is an Endpoints object that lacks some of the Service's endpoints. The
-// endpoints controller keeps at most 1,000 of them, and does not regard sites.
-func isTruncated(o *facts.Object) bool {
-	return o.Resource() == served.Endpoints &&
-		o.Upstream.Annotation(corev1.EndpointsOverCapacity) == overCapacityTruncated
-}
-
-// addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.
-func (v reading) addTruncated(p *publication) {
-	if !v.filled[served.Endpoints] {
-		return
-	}
-	for o := range p.listed.set {
-		if o.Resource() != served.EndpointSlices || o.Service == nil {
-			continue
-		}
-		for _, legacy := range o.Service.Objects(served.Endpoints) {
-			if isTruncated(legacy) {
-				p.add(legacy)
-			}
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -201,32 +200,4 @@ func TestStepsAreAtomic(t *testing.T) {
 	}
 	close(stop)
 	<-done
-}
-
-// TestTruncatedEndpointsAreCompleted: the endpoints controller keeps 1,000 addresses of whatever sites; a governed
-// Service's Endpoints are completed from its slices.
-func TestTruncatedEndpointsAreCompleted(t *testing.T) {
-	n := syncedStore(t, storagetest.Options{})
-	n.Services().Apply(wiretest.Service("svc", `["zone"]`))
-	n.Endpoints().Replace([]*wire.Object{
-		changed(t, served.Endpoints, wiretest.Endpoints("svc", "node-b1"), func(o metav1.Object) {
-			o.SetAnnotations(map[string]string{corev1.EndpointsOverCapacity: "truncated"})
-		}),
-	})
-	expect := func(what, want string) {
-		t.Helper()
-		if got := addressesShown(t, n, "svc"); got != want {
-			t.Errorf("%s: %s, want %s", what, got, want)
-		}
-	}
-	expect("without slices", "")
-	n.EndpointSlices().Apply(wiretest.Slice("one", "svc", "node-a1", "node-b1"))
-	n.EndpointSlices().Apply(wiretest.Slice("two", "svc", "node-b2", "node-a2"))
-	expect("with slices", "node-a1,node-a2")
-	n.NodeLabels().Apply(wiretest.Node("node-b2", "a"))
-	expect("after a relabel", "node-a1,node-b2,node-a2")
-	n.EndpointSlices().Remove("ns", "one")
-	expect("after a slice went", "node-b2,node-a2")
-	n.Services().Apply(wiretest.Service("svc", ""))
-	expect("not governed", "node-b1")
 }

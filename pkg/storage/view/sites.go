@@ -215,20 +215,6 @@ func (u *Sites) endNobody() {
 	}()
 }
 
-// EndAll ends all Views. Their clients have to ask again.
-func (u *Sites) EndAll() {
-	u.mu.Lock()
-	ended := slices.Collect(maps.Values(u.views))
-	for name, v := range maps.Clone(u.views) {
-		u.remove(name, v)
-	}
-	u.mu.Unlock()
-	for _, v := range ended {
-		<-v.made
-		v.view.Close()
-	}
-}
-
 // Len returns the number of Views.
 func (u *Sites) Len() int {
 	u.mu.Lock()

@@ -129,7 +129,7 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 // share returns the body of an object with only those endpoints that one of the Service's keys matches for this viewer.
 // Endpoints that no key matches are never shown to it, whichever key decides.
 func (v reading) share(o *facts.Object) []byte {
-	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
+	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
 	body, err := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {

@@ -10,6 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -43,12 +44,10 @@ type View struct {
 	stale bool
 	// building is set until New has published the facts that were known before.
 	building bool
-	// decided has the deciding keys of every Service with several keys, as it is shown.
+	// decided has how every Service is shown of which that does not follow from its keys alone.
 	decided map[*facts.Service]decided
-	// spared has the Services of which endpoints on silent nodes are shown.
-	spared map[*facts.Service]spared
-	counts map[*facts.Object]EndpointCount
-	totals map[*served.Resource]EndpointCount
+	counts  map[*facts.Object]EndpointCount
+	totals  map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -60,10 +59,10 @@ type reading struct {
 	facts facts.Reader
 }
 
-// decided has the deciding keys of a Service's slices and of its Endpoints (list), for these keys.
+// decided is how a Service's slices and its Endpoints (list) are shown, for these keys.
 type decided struct {
 	keys         topology.Keys
-	slices, list string
+	slices, list []facts.Choice
 }
 
 // EndpointCount counts the endpoints that the shown objects keep and hide.
@@ -82,7 +81,6 @@ func New(options Options) *View {
 		building: true,
 		filled:   make(map[*served.Resource]bool),
 		decided:  make(map[*facts.Service]decided),
-		spared:   make(map[*facts.Service]spared),
 		counts:   make(map[*facts.Object]EndpointCount),
 		totals:   make(map[*served.Resource]EndpointCount),
 	}
@@ -97,7 +95,6 @@ func New(options Options) *View {
 				v.fill(r, &there)
 			}
 		}
-		v.noteSpared(&facts.Change{}, &there)
 	})
 	for part := range slices.Chunk(there.objects(), buildStep) {
 		v.source.Read(func(in facts.Reader) {
@@ -153,6 +150,19 @@ func (v *View) Endpoints(r *served.Resource) EndpointCount {
 	return count
 }
 
+// Divided returns the names of the Services of which the viewer is shown different ports by different keys, sorted.
+func (v *View) Divided() (names []string) {
+	v.source.Read(func(facts.Reader) {
+		for s, d := range v.decided {
+			if slices.ContainsFunc(d.slices, func(c facts.Choice) bool { return c.Rank() != d.slices[0].Rank() }) {
+				names = append(names, s.Name.String())
+			}
+		}
+	})
+	slices.Sort(names)
+	return names
+}
+
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	now := reading{v, in}
@@ -179,7 +189,6 @@ func (v reading) follow(c *facts.Change) {
 	for _, r := range served.All() {
 		v.stateChanged(r, p)
 	}
-	v.noteSpared(c, p)
 	v.publish(c.Received, p)
 }
 
@@ -196,7 +205,6 @@ func (v reading) stateChanged(r *served.Resource, p *publication) {
 // rebuild publishes everything that there is, and removes what is shown and not there any more.
 func (v reading) rebuild(c *facts.Change) {
 	clear(v.decided)
-	clear(v.spared)
 	clear(v.counts)
 	clear(v.totals)
 	v.here, v.present = v.options.Viewer(v.facts)
@@ -212,7 +220,6 @@ func (v reading) rebuild(c *facts.Change) {
 			}
 		}
 	}
-	v.noteSpared(&facts.Change{}, p)
 	v.publish(c.Received, p)
 }
 
@@ -276,29 +283,54 @@ func changedKeys(before, after topology.Labels) []string {
 	return changed
 }
 
-// decide notes the deciding keys of a Service, and reports whether all its objects may have to be shown differently.
+// decide notes how a Service is shown, and reports whether all its objects may have to be shown differently.
 func (v reading) decide(s *facts.Service) bool {
-	if len(s.Keys) < 2 {
-		// A single key decides alone. decide was called because the keys changed.
+	now := decided{
+		keys:   s.Keys,
+		slices: s.Choices(served.EndpointSlices, v.here),
+		list:   s.Choices(served.Endpoints, v.here),
+	}
+	if len(now.slices)+len(now.list) == 0 {
+		// decide was called because the keys changed, or because no endpoint is suspected any more.
 		delete(v.decided, s)
 		return true
 	}
-	now := decided{
-		keys:   s.Keys,
-		slices: v.decision(s, served.EndpointSlices).Key(),
-		list:   v.decision(s, served.Endpoints).Key(),
-	}
 	before, found := v.decided[s]
 	v.decided[s] = now
-	return !found || !slices.Equal(before.keys, now.keys) || before.slices != now.slices || before.list != now.list
+	return !found || !slices.Equal(before.keys, now.keys) ||
+		!slices.EqualFunc(before.slices, now.slices, facts.Choice.Equal) ||
+		!slices.EqualFunc(before.list, now.list, facts.Choice.Equal)
 }
 
-// decision returns which endpoints of a Service the viewer sees.
-func (v reading) decision(s *facts.Service, r *served.Resource) topology.Decision {
-	if !v.present {
-		return topology.Unsatisfiable().Decide(nil, topology.NoRank)
+// choice returns how an object of a Service is shown. That of an object whose Service is not in decided is the zero
+// value: the Service's key decides alone.
+func (v reading) choice(o *facts.Object) topology.Choice {
+	d := v.decided[o.Service]
+	choices := d.slices
+	if o.Resource() == served.Endpoints {
+		choices = d.list
 	}
-	return s.Decide(r, v.here)
+	for i := range choices {
+		if choices[i].Of(o) {
+			return choices[i].Choice
+		}
+	}
+	return topology.Choice{}
+}
+
+// keeps returns which endpoints of an object of a governed Service the viewer sees, those that are hidden because they
+// do not answer included.
+func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decision {
+	if !v.present {
+		return topology.Decision{}
+	}
+	return o.Service.Keys.Decide(v.here, choice.Rank())
+}
+
+// hides reports whether an endpoint of an object is hidden because its node is dead, or because it is suspected.
+func (v reading) hides(o *facts.Object, choice topology.Choice, e wire.Endpoint) bool {
+	return v.facts.Dead(o.Service, e.NodeName) ||
+		v.facts.AnySuspicions() && choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e))
 }
 
 func (v reading) fill(r *served.Resource, p *publication) {

@@ -142,54 +142,6 @@ func TestUnparsableKeysHideEverythingAndAreNamed(t *testing.T) {
 	}
 }
 
-// TestListAtIsHistory: the state at every revision that the log reaches back to is that which a list had then,
-// and earlier ones are refused.
-func TestListAtIsHistory(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	s := syncedStore(t, storagetest.Options{LogEvents: 60})
-	listed := map[uint64]string{}
-	describe := func(objects []*history.Object) string {
-		var b strings.Builder
-		for _, o := range objects {
-			fmt.Fprintf(&b, "%s@%d ", o.Name, o.Revision)
-		}
-		return b.String()
-	}
-	for range 300 {
-		name := fmt.Sprintf("svc-%d", r.IntN(8))
-		if r.IntN(3) == 0 {
-			s.Services().Remove("ns", name)
-		} else {
-			s.Services().Apply(wiretest.Service(name, fmt.Sprintf(`["k%d"]`, r.IntN(3))))
-		}
-		objects, revision, err := s.History.List(served.Services, "", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listed[revision] = describe(objects)
-	}
-	counted := 0
-	for revision, want := range listed {
-		objects, err := s.History.ListAt(served.Services, "", revision)
-		if errors.Is(err, history.ErrExpired) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		counted++
-		if got := describe(objects); got != want {
-			t.Errorf("at %d: %s, was %s", revision, got, want)
-		}
-	}
-	if counted < 50 || counted == len(listed) {
-		t.Errorf("%d of %d revisions served; want about as many as the log is long", counted, len(listed))
-	}
-	if _, err := s.History.ListAt(served.Services, "", s.History.Revision()+1); !errors.Is(err, history.ErrFuture) {
-		t.Errorf("the future is %v", err)
-	}
-}
-
 // paddedService is one of some kilobytes, another one for every number.
 func paddedService(i int) *wire.Object {
 	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{

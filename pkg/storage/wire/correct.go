@@ -44,6 +44,22 @@ func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
 // Serving returns the condition serving; if the endpoint has none, whether it is ready.
 func (e Endpoint) Serving() bool { return e.parseConditions().serving }
 
+// Terminates reports whether an endpoint that is not ready is terminating and still serves, so that it is used where
+// none is ready. One that does not say whether it serves does.
+func (e Endpoint) Terminates() bool {
+	terminating, serving := false, true
+	f := field.Of(e.conditions)
+	for f.Next() {
+		switch f.Number {
+		case conditionsServing:
+			serving = f.Varint != 0
+		case conditionsTerminating:
+			terminating = f.Varint != 0
+		}
+	}
+	return !e.Ready && terminating && serving
+}
+
 // Correction says how an endpoint really is.
 type Correction struct {
 	// Gone is set for an endpoint that does not exist any more. It is left out.

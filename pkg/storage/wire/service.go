@@ -7,8 +7,15 @@ const (
 	serviceSpec = 2
 
 	specClusterIP                = 3
+	specExternalTrafficPolicy    = 11
 	specPublishNotReadyAddresses = 13
 	specClusterIPs               = 18
+	specInternalTrafficPolicy    = 22
+)
+
+const (
+	clusterIPNone = "None"
+	policyLocal   = "Local"
 )
 
 // ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
@@ -39,13 +46,37 @@ func visitSpec(body []byte, visit func(*field.Walk)) error {
 	return f.Err
 }
 
-// PublishesNotReady reports whether a Service has publishNotReadyAddresses. A body that cannot be read has not.
-func PublishesNotReady(body []byte) bool {
-	publishes := false
-	_ = visitSpec(body, func(spec *field.Walk) { // of what cannot be read nothing is published
-		if spec.Number == specPublishNotReadyAddresses {
-			publishes = spec.Varint != 0
+// ServiceTraits are the properties of a Service that say which of its endpoints are used.
+type ServiceTraits struct {
+	// PublishesNotReady is set if the Service has publishNotReadyAddresses.
+	PublishesNotReady bool
+	// Headless is set if the Service has no cluster IP on purpose.
+	Headless bool
+	// Local is set if any of its traffic policies is Local: such traffic uses endpoints on its own node only. AllLocal
+	// is set if that is so of all traffic of the Service.
+	Local, AllLocal bool
+}
+
+// TraitsOf reads the traits of a Service with this Object.Body. One that cannot be read has none.
+func TraitsOf(body []byte) ServiceTraits {
+	var t ServiceTraits
+	var internal, external string
+	err := visitSpec(body, func(spec *field.Walk) {
+		switch spec.Number {
+		case specClusterIP:
+			t.Headless = string(spec.Value) == clusterIPNone
+		case specPublishNotReadyAddresses:
+			t.PublishesNotReady = spec.Varint != 0
+		case specInternalTrafficPolicy:
+			internal = string(spec.Value)
+		case specExternalTrafficPolicy:
+			external = string(spec.Value) // "" for a Service that is not reached from outside of the cluster
 		}
 	})
-	return publishes
+	if err != nil {
+		return ServiceTraits{}
+	}
+	t.Local = internal == policyLocal || external == policyLocal
+	t.AllLocal = internal == policyLocal && external == ""
+	return t
 }

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -337,50 +336,4 @@ func BenchmarkPruneSlice(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-}
-
-// FuzzReplaceString: no body breaks it, and what it returns is the body with another resourceVersion, and nothing else.
-func FuzzReplaceString(f *testing.F) {
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: "5", Labels: map[string]string{"5": "5"}},
-		Spec:       corev1.ServiceSpec{ClusterIP: "5"},
-	}
-	raw, err := service.Marshal()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(append(AppendEnvelope(nil, TypeMeta{APIVersion: "v1", Kind: "Service"}, len(raw)), raw...))
-	f.Add([]byte("k8s\x00"))
-	f.Add([]byte("k8s\x00\x12\x05\x0a\x03\x32\x01\x35"))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		edited, err := ReplaceString(body, PathResourceVersion, "5", "1234567890")
-		if err != nil {
-			return
-		}
-		typeMeta, before, err := Unwrap(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		editedMeta, after, err := Unwrap(edited)
-		if err != nil || editedMeta != typeMeta {
-			t.Fatalf("%q became %q: %v", body, edited, err)
-		}
-		var was, is corev1.Service
-		if was.Unmarshal(before) != nil {
-			return
-		}
-		if err := is.Unmarshal(after); err != nil {
-			t.Fatalf("%q became %q: %v", body, edited, err)
-		}
-		if was.ResourceVersion == "5" {
-			was.ResourceVersion = "1234567890"
-		}
-		want, err := was.Marshal()
-		if err != nil {
-			return
-		}
-		if got, err := is.Marshal(); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%q became %q, %v", body, edited, err)
-		}
-	})
 }

@@ -120,7 +120,7 @@ func (b *hubBench) measureReturn(ctx context.Context) error {
 // measureRelabels moves the nodes of the real wrappers between two sites, and times what their wrappers show.
 func (b *hubBench) measureRelabels(ctx context.Context) error {
 	var took [2][2]samples
-	for way, mode := range []string{hubOff, hubRequire} {
+	for way, mode := range []string{hubOff, hubOn} {
 		node, err := b.cluster.Node("hub-" + mode)
 		if err != nil {
 			return err

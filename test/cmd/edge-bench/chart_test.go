@@ -16,7 +16,7 @@ func TestChart(t *testing.T) {
 		{title: "bytes", unit: "kB a node", points: []point{{125, 130, 60}, {250, 255, 110}, {500, 510, 205},
 			{1000, 1002, 397}}},
 		{title: "bytes a change", unit: "kB a node", points: []point{{125, 5.9, 0.04}, {1000, 5.9, 0.004}}},
-		{title: "one point", site: "", points: []point{{10, 1, 1}}},
+		{title: "one point", unit: "", points: []point{{10, 1, 1}}},
 	}}
 	drawn := c.svg()
 	decoder := xml.NewDecoder(strings.NewReader(drawn))

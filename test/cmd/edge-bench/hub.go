@@ -273,8 +273,8 @@ func measureFleets(ctx context.Context, o options) error {
 	whole := o.fleet
 	ready := panel{title: "Bytes to become ready", unit: "kB a node"}
 	change := panel{title: "Bytes a change of an endpoint", unit: "kB a node"}
-	watches := panel{title: "Watches of all nodes", site: "at the API server's watch caches"}
-	wrapper := panel{title: "Memory of a wrapper", site: "MB resident"}
+	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
+	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
 	for _, part := range []int{8, 4, 2, 1} {
 		o.fleet = fleet{nodes: whole.nodes / part, sites: max(whole.sites/part, 1), services: whole.services / part,
 			endpoints: whole.endpoints}
@@ -325,7 +325,7 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	c, err := cluster.Start(ctx, cluster.Options{
 		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true,
 		Progress: os.Stderr,
-		Nodes:    []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubRequire)},
+		Nodes:    []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubOn)},
 	})
 	if err != nil {
 		return nil, err
@@ -573,14 +573,16 @@ func (b *hubBench) addMemory(ctx context.Context, when string) error {
 	return nil
 }
 
-// The ways of the real wrappers, as --hub has them.
-const hubOff, hubRequire = "off", "require"
+// The ways of the real wrappers: without --hub, and with it.
+const hubOff, hubOn = "off", "on"
 
 // viewer is a node of the first site with a real wrapper.
 func (f fleet) viewer(mode string) cluster.NodeSpec {
-	return cluster.NodeSpec{
-		Name: "hub-" + mode, Labels: map[string]string{siteLabel: f.site(0)}, WrapperArgs: []string{"--hub=" + mode},
+	spec := cluster.NodeSpec{Name: "hub-" + mode, Labels: map[string]string{siteLabel: f.site(0)}}
+	if mode == hubOn {
+		spec.WrapperArgs = []string{"--hub"}
 	}
+	return spec
 }
 
 // measureWrappers takes the memory of two real wrappers of the first site, one behind the hub and one without it.
@@ -588,7 +590,7 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 	for _, way := range []struct {
 		mode   string
 		memory *float64
-	}{{hubOff, &b.figures.memory.directly}, {hubRequire, &b.figures.memory.hub}} {
+	}{{hubOff, &b.figures.memory.directly}, {hubOn, &b.figures.memory.hub}} {
 		node, err := b.cluster.Node("hub-" + way.mode)
 		if err != nil {
 			return err

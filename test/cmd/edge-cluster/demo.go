@@ -28,13 +28,13 @@ const (
 	lookInterval = 10 * time.Millisecond
 
 	movedNode = "node1"
-	movedTo   = "nodeunit1"
+	movedTo   = "east"
 
 	newNode = "node3"
-	newSite = "nodeunit3"
+	newSite = "north"
 )
 
-// errWrong is what a demo ends with that showed something else than a closed loop.
+// errWrong ends a demo in which a connection left its site, or a change did not arrive.
 var errWrong = errors.New("what was seen is not what should be")
 
 func newDemoCommand() *cobra.Command {
@@ -43,9 +43,9 @@ func newDemoCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "demo",
 		Short: "Show grids: a workload per site, and a Service that reaches, from every node, its own site only",
-		Long: `demo starts a cluster with node0 in site nodeunit1 and node1 and node2 in site nodeunit2, applies a
+		Long: `demo starts a cluster with node0 in site east and node1 and node2 in site west, applies a
 DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
-and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
+and whom the Service's cluster IP reaches from every node. Then it moves node1 into east by changing its
 label, and shows it again, with the time until the data plane had followed; and it adds a node of a new site,
 whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. At last it starts
 application-grid-hub, and shows what a node's link carries with it and without. Afterwards the cluster stays up
@@ -81,7 +81,7 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 	if !settings.APIViewOnly {
 		settings.DNSDaemon = o.dnsDaemon
 	}
-	fmt.Printf("1. A cluster: node0 in site nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", siteLabel)
+	fmt.Printf("1. A cluster: node0 in site east, node1 and node2 in west (label %s)\n", siteLabel)
 	c, err := cluster.Start(ctx, settings)
 	if err != nil {
 		return err

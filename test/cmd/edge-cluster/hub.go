@@ -44,9 +44,9 @@ func (d *demo) showHub(ctx context.Context) error {
 	if err := d.cluster.StartHub(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("\n   The hub is there after %s. %s's wrapper is restarted, with --hub=require.\n\n",
+	fmt.Printf("\n   The hub is there after %s. %s's wrapper is restarted, with --hub.\n\n",
 		time.Since(begin).Round(time.Millisecond), hubNode)
-	node.Wrapper.SetArgs(append(node.Wrapper.Args(), "--hub=require"))
+	node.Wrapper.SetArgs(append(node.Wrapper.Args(), "--hub"))
 	through, err := d.received(ctx, node, 2)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (o *options) clusterOptions() (cluster.Options, error) {
 	}
 	settings := cluster.Options{Components: o.components, Wrapper: o.wrapper, Hub: o.hub, HubLater: true,
 		Progress: indented{os.Stdout}}
-	for i, site := range []string{"nodeunit1", "nodeunit2", "nodeunit2"} {
+	for i, site := range []string{"east", "west", "west"} {
 		settings.Nodes = append(settings.Nodes,
 			cluster.NodeSpec{Name: fmt.Sprintf("node%d", i), Labels: map[string]string{siteLabel: site}})
 	}

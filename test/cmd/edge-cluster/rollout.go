@@ -10,11 +10,11 @@ import (
 // canary shows, as this step, a change that fails in its first wave and gets no further, and what mends it.
 func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) error {
 	const (
-		waves  = `{"spec":{"progressDeadlineSeconds":5,"rollout":{"waves":[{"name":"canary","sites":{"names":["nodeunit1"]}},{"name":"rest"}]}}}`
+		waves  = `{"spec":{"progressDeadlineSeconds":5,"rollout":{"waves":[{"name":"canary","sites":{"names":["east"]}},{"name":"rest"}]}}}`
 		broken = `{"spec":{"template":{"template":{"spec":{"nodeSelector":{"gpu":"yes"}}}}}}`
 		mended = `{"spec":{"template":{"template":{"spec":{"nodeSelector":null}}}}}`
 	)
-	fmt.Printf("\n%d. A change in waves: %s asks for nodes that there are not. It reaches the canary, nodeunit1, and halts\n\n",
+	fmt.Printf("\n%d. A change in waves: %s asks for nodes that there are not. It reaches the canary, east, and halts\n\n",
 		step, demoName)
 	change := func(patch, phase string) error {
 		fmt.Printf("   $ kubectl patch dg %s --type=merge -p '%s'\n", demoName, patch)

@@ -225,7 +225,12 @@ func (f *fixture) newOracle(grid, kind, name, template string) *oracle {
 		o.child = name + "-svc"
 	}
 	f.Must(yaml.Unmarshal([]byte(template), &o.template))
-	f.apply(fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: %s}, spec: {gridUniqKey: KEY, template: {}}}`, grid, name))
+	fields := "siteLabel: false, template: {}" // the oracle is made without a site
+	if kind == "Service" {
+		fields = "template: {}"
+	}
+	f.apply(fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: %s}, spec: {gridUniqKey: KEY, %s}}`, grid, name,
+		fields))
 	f.Must(o.change(o.template))
 	o.expectSame("the beginning of " + kind + " " + name)
 	return o

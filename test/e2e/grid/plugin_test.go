@@ -102,7 +102,7 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid view demo-svc"+in, 0,
 		"Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
 		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.",
-		"The closed loop holds: every one of 2 sites has a ready endpoint.")
+		"The Service stays in its sites on 0 of 2 edge nodes; 2 cannot be seen from here: static")
 
 	// A site that lacks a pod.
 	f.cordon(west, true)
@@ -111,12 +111,12 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
 		"KIND GRID KEY SITE DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
 		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west - Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
-	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
+	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The Service stays in its sites on 0 of 2 edge nodes")
 	for _, pod := range f.pods("demo-west-") {
 		f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
 	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n",
-		"The closed loop does not hold: 1 of 2 sites without a ready endpoint: west\n")
+		"1 site without a ready endpoint that it may use: west. The Service stays in its sites on 0 of 2 edge nodes; ")
 	var view struct {
 		Closed  bool
 		Without []string
@@ -126,7 +126,7 @@ func TestPlugin(t *testing.T) {
 		f.Errorf("got %+v", view)
 	}
 	f.cordon(west, false)
-	f.expectSaid("grid view demo"+in, 0, "The closed loop holds")
+	f.expectSaid("grid view demo"+in, 0, "The Service stays in its sites on 0 of 2 edge nodes")
 	f.expectSaid("grid status"+in, 0)
 
 	// A site that vanishes is told while its workload waits.
@@ -330,7 +330,7 @@ func TestPluginViews(t *testing.T) {
 		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
 		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
 		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n",
-		"without a ready endpoint: west")
+		"have no ready endpoint: west")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
 	f.expectSaid("grid view s"+in, 0,
 		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1",

@@ -219,12 +219,15 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// TestSiteLabel: with it, pods and selectors of two sites differ, so that what selects one selects no other.
+// TestSiteLabel: pods and selectors of two sites differ, so that what selects one selects no other; unless it is false.
 func TestSiteLabel(t *testing.T) {
 	f := newFixture(t)
 	f.nodesIn("east", "west")
-	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: true,", 1))
-	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
+	without := func(name string) string {
+		return strings.Replace(deploymentGrid(name), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: false,", 1)
+	}
+	f.apply(deploymentGrid("demo"))
+	f.apply(strings.ReplaceAll(without("plain"), "{app: x}", "{app: other}"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DeploymentGrid", "plain", 2)
 	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx,
@@ -261,8 +264,7 @@ func TestSiteLabel(t *testing.T) {
 		}
 		return nil
 	})
-	if err := f.tryApply(deploymentGrid("demo")); err == nil ||
-		!strings.Contains(err.Error(), "siteLabel cannot be changed") {
+	if err := f.tryApply(without("demo")); err == nil || !strings.Contains(err.Error(), "siteLabel cannot be changed") {
 		f.Errorf("got %v", err)
 	}
 }
@@ -272,8 +274,10 @@ func TestSiteLabel(t *testing.T) {
 func TestSiteLabelOfAdopted(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
-	without := deploymentGrid("demo")
-	with := strings.Replace(without, "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: true,", 1)
+	labelled := func(value string) string {
+		return strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, siteLabel: "+value+",", 1)
+	}
+	with, without := labelled("true"), labelled("false")
 	orphan := metav1.DeletePropagationOrphan
 	selected := func() string {
 		site, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector",

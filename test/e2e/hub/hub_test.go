@@ -113,8 +113,8 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 		}
 		before := node.Wrapper.Args()
 		direct := slices.DeleteFunc(slices.Clone(before),
-			func(arg string) bool { return strings.HasPrefix(arg, "--hub=") })
-		node.Wrapper.SetArgs(append(direct, "--hub=off"))
+			func(arg string) bool { return arg == "--hub" })
+		node.Wrapper.SetArgs(direct)
 		f.Must(node.Wrapper.Restart(f.ctx))
 		directly := f.rules(node)
 		node.Wrapper.SetArgs(before)
@@ -374,7 +374,7 @@ func (f *fixture) takeRights() {
 func TestAWrapperAsksForNothingElse(t *testing.T) {
 	f := newFixture(t)
 	f.takeRights()
-	node := f.Node("b1") // whose wrapper never has another --hub than require
+	node := f.Node("b1") // whose wrapper is never without --hub
 	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", siteLabel)
 	f.ExpectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})

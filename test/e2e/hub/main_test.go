@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	suite.Suite{
 		Name: "e2e/hub", Cluster: &shared, Programs: []string{"application-grid-wrapper", "application-grid-hub"},
 		Options: cluster.Options{
-			AuditLog: true, WrapperArgs: []string{"--hub=require"}, HubReplicas: 2,
+			AuditLog: true, WrapperArgs: []string{"--hub"}, HubReplicas: 2,
 			Nodes: []cluster.NodeSpec{
 				{Name: "a1", Labels: map[string]string{siteLabel: siteA}, ProxyMode: cluster.NFTables,
 					Protocol: cluster.WatchList},

@@ -358,7 +358,7 @@ func TestChartValues(t *testing.T) {
 		t.Errorf("without flow control there are %d objects of %d", len(without), len(before))
 	}
 	without = templated(t, append(append(chartImages, base...), "--set=edgeNodePolicy.enabled=false")...)
-	if len(before)-len(without) != 4 {
+	if len(before)-len(without) != 6 {
 		t.Errorf("without the policy there are %d objects of %d", len(without), len(before))
 	}
 	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false",

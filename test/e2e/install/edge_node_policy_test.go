@@ -77,6 +77,53 @@ func TestEdgeNodePolicy(t *testing.T) {
 	f.noWarnings("edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
 }
 
+// TestLabelAfterKubeProxy: kube-apiserver refuses to take the label from a node whose k3s leads kube-proxy to
+// the wrapper.
+func TestLabelAfterKubeProxy(t *testing.T) {
+	t.Parallel()
+	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true,
+		Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
+	f.kubectl("apply", "-f", manifests+"/edge-node-policy/k3s.yaml", "--validate=strict")
+	started := func(annotation, args string) {
+		f.kubectl("annotate", "--overwrite", "node", "edge1", annotation+"="+args)
+	}
+	f.Must(f.labelEdge1("true"))
+	for _, annotation := range []string{"k3s.io/node-args", "rke2.io/node-args"} {
+		for _, args := range []string{
+			`["agent","--kube-proxy-arg","master=http://localhost:51006"]`,
+			`["agent","--kube-proxy-arg=master=http://localhost:51006"]`,
+			`["server","--kube-proxy-arg","v=4","--kube-proxy-arg","--kubeconfig=/etc/rancher/k3s/wrapper.kubeconfig"]`,
+		} {
+			started(annotation, args)
+			f.Eventually("the label stays with "+args, func() error {
+				_, err := f.tryKubectl("", "label", "node", "edge1", v1.LabelEdgeNode+"-")
+				if err == nil {
+					f.Must(f.labelEdge1("true"))
+					return fmt.Errorf("it was removed")
+				}
+				if !strings.Contains(err.Error(), "node edge1: k3s or RKE2 was last started with a kube-proxy-arg") {
+					return err
+				}
+				return nil
+			})
+			f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite") // it stays an edge node
+			f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=true", "zone1=a", "--overwrite")
+		}
+		f.kubectl("annotate", "node", "edge1", annotation+"-")
+	}
+	for _, args := range []string{
+		`["agent","--kube-proxy-arg","metrics-bind-address=0.0.0.0"]`,
+		`["agent","--kubelet-arg","kubeconfig=/etc/other"]`, `[]`,
+	} {
+		started("k3s.io/node-args", args)
+		f.unlabelEdge1()
+		f.Must(f.labelEdge1("true"))
+	}
+	f.noWarnings("label-after-kube-proxy.superedge.io")
+	started("k3s.io/node-args", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`)
+	f.kubectl("delete", "node", "edge1") // a node that never comes back
+}
+
 // labelEdge1 makes edge1 an edge node.
 func (f *fixture) labelEdge1(value string) error {
 	_, err := f.tryKubectl("", "label", "node", "edge1", v1.LabelEdgeNode+"="+value)

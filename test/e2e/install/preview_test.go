@@ -78,8 +78,9 @@ func TestPreview(t *testing.T) {
 	_, err = suite.Output(shell)
 	f.Must(err)
 	f.Must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
-	if _, code := f.preview("echo"); code != 3 {
-		t.Errorf("nothing keeps the Service to its sites yet: exit code %d", code)
+	if stdout, _, code := f.plugin("preview", "--key=site", "-A"); code != 0 ||
+		!strings.Contains(stdout, "so nothing keeps Services to their site") {
+		t.Errorf("nothing keeps the Service to its sites yet: exit code %d\n%s", code, stdout)
 	}
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"=static")
 	if closed, code := f.preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) ||

@@ -131,7 +131,7 @@ func (f *fixture) proveClosed() {
 	}
 	stdout, _, code := f.plugin("prove", "svc/echo", "--image=application-grid-wrapper:test")
 	f.Logf("\n%s", stdout)
-	if code != 0 || !strings.Contains(stdout, "The closed loop holds") ||
+	if code != 0 || !strings.Contains(stdout, "No connection left its site.") ||
 		!strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
 		f.Errorf("exit code %d\n%s", code, stdout)
 	}
@@ -152,14 +152,14 @@ func (f *fixture) proveLeak(service *corev1.Service) {
 	}
 	// One of each site: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
-	if code != 3 || !strings.Contains(stdout, "No connection left its site. But others can") ||
-		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
+	if code != 3 || !strings.Contains(stdout, "No connection left its site.") ||
+		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and is not an edge node") {
 		f.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	f.Must(f.Cluster.RemoveNode(f.ctx, "n3"))
 }
 
-// proveAlone: in a site without a pod nobody answers, which is right.
+// proveAlone: in a site without a pod no connection is answered, which is right, and a failure all the same.
 func (f *fixture) proveAlone() {
 	f.Helper()
 	f.Must(workload.In(f.client, "default").CreateDeployment(f.ctx, "lone", 1, map[string]string{"zone1": "west"}))
@@ -174,8 +174,8 @@ func (f *fixture) proveAlone() {
 	})
 	f.reaches(f.Node("n0"), lone, "", 5)
 	p, code := f.prove("lone")
-	if reached, nobody, verdict, message := p.row(f.T, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
-		verdict != "Closed" || message != "the site has no ready endpoint, and nobody answers" {
+	if reached, nobody, verdict, message := p.row(f.T, "n0"); code != 3 || len(reached) != 0 || nobody != 20 ||
+		verdict != "Closed" || message != "the site has no ready endpoint, and connections are refused" {
 		f.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
 	}
 }

@@ -53,7 +53,7 @@ func TestFigures(t *testing.T) {
 	m.start()
 	m.ready()
 	m.recorded(2, uids...) // the pod, and its token
-	t.Logf("with %d pods: resident %.1f MB, of it %.1f MB of the program's file, journal %.0f kB", manyPods,
+	t.Logf("with %d pods: resident %.1f MB, of it %.1f MB of the program's file, store %.0f kB", manyPods,
 		float64(m.resident())/(1<<20), float64(m.processFile("status", "RssFile:"))/(1<<10), float64(m.kept())/1e3)
 
 	m.compare("kube-apiserver", "/api/v1/namespaces/"+namespace+"/configmaps/0")
@@ -66,10 +66,10 @@ func TestFigures(t *testing.T) {
 	if err != nil {
 		calm = 10 * time.Second
 	}
-	before, journal := m.written(), m.kept()
+	before, size := m.written(), m.kept()
 	time.Sleep(calm) // nothing is to happen
-	t.Logf("in %s without a change: %d bytes written, and the journal has %d more", calm, m.written()-before,
-		m.kept()-journal)
+	t.Logf("in %s without a change: %d bytes written, and the store has %d more", calm, m.written()-before,
+		m.kept()-size)
 }
 
 // TestLatency times requests to an upstream that answers at once: kube-apiserver and etcd collect their garbage for
@@ -219,10 +219,10 @@ func (m *machine) processor() time.Duration {
 	return used
 }
 
-// kept is how large the journal is.
+// kept is how large the store is.
 func (m *machine) kept() (sum int64) {
 	m.Helper()
-	entries, err := os.ReadDir(filepath.Join(m.dir(), "journal"))
+	entries, err := os.ReadDir(filepath.Join(m.dir(), "store"))
 	m.Must(err)
 	for _, entry := range entries {
 		info, err := entry.Info()

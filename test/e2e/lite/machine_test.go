@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -170,25 +171,20 @@ func (m *machine) pods() (*corev1.PodList, error) {
 		FieldSelector: "spec.nodeName=" + m.name, ResourceVersion: "0"})
 }
 
-// recorded waits until each of these texts is in the journal so many times.
+// recorded waits until each of these texts is on the disk in so many entries at least.
 func (m *machine) recorded(times int, texts ...string) {
 	m.Helper()
 	patience.Until(m.T, m.name+" has recorded it", func() error {
-		files, err := filepath.Glob(filepath.Join(m.dir(), "journal", "journal-*"))
-		if err != nil {
-			return err
-		}
-		var all []byte
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return err // it was replaced
-			}
-			all = append(all, content...)
-		}
+		state, problems := store.Read(filepath.Join(m.dir(), "store"), nil)
 		for _, text := range texts {
-			if bytes.Count(all, []byte(text)) < times {
-				return fmt.Errorf("%s is not in %v", text, files)
+			count := 0
+			for key, value := range state {
+				if strings.Contains(key, text) || bytes.Contains(value, []byte(text)) {
+					count++
+				}
+			}
+			if count < times {
+				return fmt.Errorf("%s is in %d entries of %d: %v", text, count, len(state), problems)
 			}
 		}
 		return nil

@@ -19,8 +19,8 @@ const (
 	// LabelGridUniqKey is a label of grids' children: the grid's gridUniqKey, as KeyLabelValue writes it.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
 
-	// LabelGridSite is a label of grids' workloads: the site. With spec.siteLabel the workload's pods have it too, and
-	// the workload's selector requires it.
+	// LabelGridSite is a label of grids' workloads: the site. Unless spec.siteLabel is false, the pods of a workload
+	// that the controller creates have it too, and the workload's selector requires it.
 	LabelGridSite = "superedge.io/grid-site"
 
 	// LabelCheck is a label of the Jobs of checks, and of their pods: the name of the grid. LabelGridSite has the site.

@@ -8,7 +8,7 @@ import (
 // WorkloadGridSpec is the spec of the grids of workloads: DeploymentGrid, StatefulSetGrid and DaemonSetGrid.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(site, self.templates[site] in [\"\", 'default'] || (has(self.templatePool) && self.templates[site] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
-// +kubebuilder:validation:XValidation:rule="(has(self.siteLabel) && self.siteLabel) == (has(oldSelf.siteLabel) && oldSelf.siteLabel)",message="siteLabel cannot be changed: it is part of the workloads' selectors"
+// +kubebuilder:validation:XValidation:rule="(!has(self.siteLabel) || self.siteLabel) == (!has(oldSelf.siteLabel) || oldSelf.siteLabel)",message="siteLabel cannot be changed: it is part of the workloads' selectors"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [\"\", 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
 type WorkloadGridSpec struct {
 	// GridUniqKey is the key of a node label. Nodes with the same value of the label form a site, and every site gets a
@@ -40,10 +40,11 @@ type WorkloadGridSpec struct {
 	AutoDeleteUnusedTemplate bool `json:"autoDeleteUnusedTemplate,omitempty"`
 
 	// SiteLabel adds the label superedge.io/grid-site, whose value is the site, to the pods and the selector of every
-	// workload. Then autoscalers, disruption budgets, network policies and the adoption of orphans can tell the sites
-	// apart. It cannot be changed, because a selector cannot be changed. A workload that is adopted keeps its own
-	// selector, and the condition SpecWarning says so. Choose true for new grids.
-	SiteLabel bool `json:"siteLabel,omitempty"`
+	// workload that the controller creates. Then autoscalers, disruption budgets, network policies and the adoption of
+	// orphans tell the sites apart. The default is true. It cannot be changed, because a selector cannot be changed. A
+	// workload that existed before keeps its selector and its pods' labels; where true is written here, the condition
+	// SpecWarning names these workloads.
+	SiteLabel *bool `json:"siteLabel,omitempty"`
 
 	// TolerateUnreachable adds tolerations without a time for the taints node.kubernetes.io/unreachable and
 	// node.kubernetes.io/not-ready to the pods, so that a site that was cut off for more than 5 minutes finds its pods
@@ -243,7 +244,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=8"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -277,7 +278,7 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=8"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -311,7 +312,7 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=8"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -384,7 +385,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=7"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=8"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"

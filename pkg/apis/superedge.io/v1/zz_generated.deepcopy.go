@@ -687,6 +687,11 @@ func (in *WorkloadGridSpec) DeepCopyInto(out *WorkloadGridSpec) {
 			(*out)[key] = val
 		}
 	}
+	if in.SiteLabel != nil {
+		in, out := &in.SiteLabel, &out.SiteLabel
+		*out = new(bool)
+		**out = **in
+	}
 	if in.ProgressDeadlineSeconds != nil {
 		in, out := &in.ProgressDeadlineSeconds, &out.ProgressDeadlineSeconds
 		*out = new(int32)

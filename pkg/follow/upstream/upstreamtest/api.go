@@ -325,7 +325,8 @@ func (a *API) listed(r *http.Request, q query) (code int, body []byte) {
 	var items []runtime.Object
 	version := r.URL.Query().Get("resourceVersion")
 	revision, objects := a.revision, a.objects
-	if cache := a.lagging[q.resource]; q.lagging && cache != nil && version != "" {
+	exact := r.URL.Query().Has("limit") // and a resourceVersion: etcd answers
+	if cache := a.lagging[q.resource]; q.lagging && cache != nil && version != "" && !exact {
 		revision, objects = cache.revision, cache.objects
 	}
 	for _, s := range objects {

@@ -75,8 +75,8 @@ function previewWords(preview) {
   const dark = preview.dark.length;
   words.push({
     bad: dark > 0,
-    text: dark > 0 ? `Closed over the sites of this map, the Service would leave ${dark} without a ready endpoint: ${preview.dark.slice(0, 10).join(", ")}${dark > 10 ? ` and ${dark - 10} more` : ""}.`
-      : "Closed over the sites of this map, the Service would leave no site without a ready endpoint.",
+    text: dark > 0 ? `If it stayed in the sites of this map, the Service would leave ${dark} without a ready endpoint: ${preview.dark.slice(0, 10).join(", ")}${dark > 10 ? ` and ${dark - 10} more` : ""}.`
+      : "If it stayed in the sites of this map, the Service would leave no site without a ready endpoint.",
   }, { text: "This closes it, once application-grid is installed:" }, { text: preview.command, code: true });
   return words;
 }
@@ -130,7 +130,7 @@ function drawSite(body, { key, site, nodes, workloads, services }) {
       cells: [{ text: `${w.kind} ${w.namespace}/${w.name}`, href: gridRoute(w) }, w.site.desired, w.site.ready, w.site.updated, siteState(w.site)],
     })));
   part.services.hidden = services.length === 0;
-  table(part.services, "Closed Services, as this site's nodes see them", ["Service", "Key", "Ready"],
+  table(part.services, "Site-local Services, as this site's nodes see them", ["Service", "Key", "Ready"],
     services.map((s) => ({
       key: serviceRoute(s), bad: s.ready === 0,
       cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, orNone(s.key), `${s.ready}/${s.endpoints}`],
@@ -147,7 +147,7 @@ function drawGrid(body, { grid, state, rollout }) {
   paragraphs(part.words, [
     // A rollout that goes on is said with its waves.
     { text: state === "Changing" && rollout ? "" : gridWords({ ...grid, phases: {} }), bad: state === "Failed" },
-    { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.siteCount} sites.` : "" },
+    { text: grid.service ? `Its Service is ${grid.service}, site-local in ${grid.siteCount} sites.` : "" },
     { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },
     { text: rollout?.phase === "AwaitingApproval" ? `kubectl grid rollout approve ${grid.kind.toLowerCase()}/${grid.name} -n ${grid.namespace}` : "", code: true },
     { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready sites and ${grid.unlisted ?? 0} others.` : "" },

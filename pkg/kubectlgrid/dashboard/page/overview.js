@@ -90,7 +90,7 @@ const serviceWords = {
   Failing: () => "on some nodes it does not stay in its site",
   Hidden: () => "no node sees some of its ready endpoints",
   Empty: () => "no endpoint is ready",
-  Closed: (s) => (s.sites > 0 ? `closed over ${count(s.sites, "site")}` : "governed, but no node is in a site"),
+  Closed: (s) => (s.sites > 0 ? `stays in ${count(s.sites, "site")}` : "governed, but no node is in a site"),
   Open: () => "open: every node sees all endpoints",
 };
 
@@ -235,7 +235,7 @@ export function drawRollout(place, rollout) {
 
 function drawServices(services) {
   $("services").hidden = services.length === 0;
-  table($("service-table"), "Services, those that are not well first", ["Service", "State", "What that means", "Closed over"],
+  table($("service-table"), "Services: problems first", ["Service", "State", "What that means", "Keys"],
     services.map((s) => ({
       key: `${s.namespace}/${s.name}`, bad: !s.healthy,
       cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, s.state, serviceWords[s.state](s),

@@ -1,0 +1,208 @@
+package apiclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// probeInterval is the time between two probes while the API server is away.
+	probeInterval = time.Second
+	// probeTimeout is how long a probe waits for an answer.
+	probeTimeout = 2 * time.Second
+	// suspectInterval is the time between two probes of an API server that answers.
+	suspectInterval = 250 * time.Millisecond
+
+	reviewPath = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	review     = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
+)
+
+// Link knows whether the API server of a Connection is away: from the first dial or probe that fails until a probe is
+// answered. It is asked for every request, so that one request waits for a server that is away, and not all of them.
+// Other errors of requests may be their senders' fault, and an answer of 502, 503 or 504 may be about something else
+// than the API server; they cause a probe only.
+//
+// A probe is a request that no cache answers. Any answer counts, but for one of 500 and above: that is what a gateway
+// says in place of an API server.
+type Link struct {
+	probe func(ctx context.Context) error
+
+	mu sync.Mutex
+	// away is closed when the API server is back; nil while it answers. Guarded by mu.
+	away chan struct{}
+	// back are called when it is; guarded by mu.
+	back []func()
+	// hurry has a value when a probe is to be made.
+	hurry chan struct{}
+}
+
+// NewLink makes a Link with a probe of one's own.
+func NewLink(probe func(ctx context.Context) error) *Link {
+	return &Link{probe: probe, hurry: make(chan struct{}, 1)}
+}
+
+// Link returns the one Link of the Connection. It needs Link.Run.
+func (c *Connection) Link() (*Link, error) {
+	c.linked.Do(func() {
+		var own http.RoundTripper
+		own, c.linkErr = c.Transport(func(config *rest.Config) *rest.Config { return config })
+		address := strings.TrimSuffix(c.Server().String(), "/") + reviewPath
+		c.link = NewLink(func(ctx context.Context) error { return ask(ctx, own, address) })
+		c.OnChange(c.link.Suspect)
+	})
+	return c.link, c.linkErr
+}
+
+// ask probes an API server.
+func ask(ctx context.Context, through http.RoundTripper, address string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(review))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	response, err := through.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
+	_ = response.Body.Close()                                        // only read
+	if response.StatusCode >= http.StatusInternalServerError {
+		return fmt.Errorf("the answer is %s", response.Status)
+	}
+	return nil
+}
+
+// Away returns a channel that is closed when the API server is back; nil while it answers.
+func (l *Link) Away() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.away
+}
+
+// OnBack registers a function that is called whenever the API server is back.
+func (l *Link) OnBack(back func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.back = append(l.back, back)
+}
+
+// Fail notes that there is no API server.
+func (l *Link) Fail() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away == nil {
+		l.away = make(chan struct{})
+		l.wake()
+	}
+}
+
+// Suspect has the API server probed. While it is away it is probed anyway.
+func (l *Link) Suspect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away == nil {
+		l.wake()
+	}
+}
+
+func (l *Link) wake() {
+	select {
+	case l.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// answered notes that the API server has answered.
+func (l *Link) answered() {
+	l.mu.Lock()
+	var back []func()
+	if l.away != nil {
+		close(l.away)
+		l.away, back = nil, l.back
+	}
+	l.mu.Unlock()
+	for _, f := range back {
+		f()
+	}
+}
+
+// Ask probes once.
+func (l *Link) Ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if l.probe(ctx) == nil {
+		l.answered()
+	} else {
+		l.Fail()
+	}
+}
+
+// Run probes while the API server is away or suspected to be, until ctx is done.
+func (l *Link) Run(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	said, suspected := false, false
+	var asked time.Time
+	for {
+		if away := l.Away() != nil; away != said {
+			said = away
+			if away {
+				logger.Info("kube-apiserver is away: requests are answered from what is kept")
+			} else {
+				logger.Info("kube-apiserver is back")
+			}
+		}
+		if said || (suspected && time.Since(asked) >= suspectInterval) {
+			l.Ask(ctx)
+			asked, suspected = time.Now(), false
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-l.hurry:
+			suspected = true
+		}
+	}
+}
+
+// Watch returns a transport that tells the Link of requests that fail.
+func (l *Link) Watch(next http.RoundTripper) http.RoundTripper { return watched{next, l} }
+
+type watched struct {
+	next http.RoundTripper
+	link *Link
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t watched) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	var failed *net.OpError
+	switch {
+	case err == nil:
+		switch response.StatusCode {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			t.link.Suspect()
+		}
+	case r.Context().Err() != nil && !errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &failed) && failed.Op == "dial":
+		t.link.Fail()
+	default:
+		t.link.Suspect()
+	}
+	return response, err
+}
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
+func (t watched) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -1,0 +1,312 @@
+package lite
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+)
+
+// TestOutcomeOfDelete: a pod is gone once kube-apiserver has said so, or if nobody knows; after any other answer, and a
+// dry run, it is there again.
+func TestOutcomeOfDelete(t *testing.T) {
+	for name, test := range map[string]struct {
+		code   int
+		body   string
+		dryRun []string
+		stays  bool
+	}{
+		"done":                {code: http.StatusOK, body: "{}"},
+		"a dry run":           {code: http.StatusOK, body: "{}", dryRun: []string{"All"}, stays: true},
+		"another UID":         {code: http.StatusConflict, body: "{}", stays: true},
+		"forbidden":           {code: http.StatusForbidden, body: "{}", stays: true},
+		"there is none":       {code: http.StatusNotFound, body: notFoundBody("till")},
+		"a gateway's 404":     {code: http.StatusNotFound, body: "<html>404</html>"}, // the outcome is not known
+		"a gateway's 503":     {code: http.StatusServiceUnavailable, body: "<html>503</html>"},
+		"it ends in mid-word": {code: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := running(t)
+			f.cloud.deletes.Store(&answerOf{test.code, test.body})
+			err := f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
+				metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), DryRun: test.dryRun})
+			f.rebootWithoutTheCloud()
+			pods, listErr := f.podsOfNode0(f.clientFor(f.kubelet()))
+			f.must(listErr)
+			if stays := len(pods) == 1; stays != test.stays {
+				t.Errorf("it stays: %v, after %v", stays, err)
+			}
+		})
+	}
+}
+
+func notFoundBody(name string) string {
+	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,`+
+		`"details":{"name":%q,"kind":"pods"}}`, name)
+}
+
+// TestNothingOnTheDiskBlocksAStart: requests are passed on, what kube-apiserver says is kept in memory, and /readyz
+// says so and is well.
+func TestNothingOnTheDiskBlocksAStart(t *testing.T) {
+	for name, spoil := range map[string]func(f *fixture) error{
+		"no directory": func(f *fixture) error {
+			return os.WriteFile(filepath.Join(f.config.Dir, storeDir), nil, 0o600)
+		},
+		"another key": func(f *fixture) error {
+			f.start()
+			f.followed()
+			f.stop()
+			f.config.SealKey = bytes.Repeat([]byte{1}, 32)
+			return nil
+		},
+		"the serving certificate is damaged": func(f *fixture) error {
+			return os.WriteFile(filepath.Join(f.config.Dir, servingFile), []byte("x"), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.must(spoil(f))
+			f.start()
+			f.followed()
+			report := f.report()
+			said := slices.ContainsFunc(report.Details, func(n string) bool {
+				return strings.Contains(n, "not on disk: ")
+			})
+			if len(report.Reasons) > 0 || said != (name != "the serving certificate is damaged") {
+				t.Errorf("%+v", report)
+			}
+			if e := f.server.explain(); said == (len(e.Stuck()) == 0 && len(e.Unsaved) == 0) {
+				t.Errorf("what is on the disk: %+v", e)
+			}
+			f.away()
+			if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 1 {
+				t.Errorf("%d pods, %v", len(pods), err)
+			}
+		})
+	}
+}
+
+// TestUnreadableEntry: one entry costs its set, and nothing else.
+func TestUnreadableEntry(t *testing.T) {
+	from := newStore("node0")
+	for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "a"), named(secrets, "shop", "b")} {
+		to := sink{from, in}
+		to.At("5", func() {
+			to.Apply(wiretest.Object(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
+				Name: in.object(), ResourceVersion: "5"}}))
+		})
+	}
+	state := from.takePending(true)
+	broken := named(secrets, "shop", "a")
+	state[objectKey(broken, types.NamespacedName{Namespace: "shop", Name: "a"})] = []byte("\xff\xff")
+	state[keyToken+"\x00{"] = []byte("x")
+	s := newStore("node0")
+	if problems := s.load(state); len(problems) != 2 {
+		t.Errorf("%v", problems)
+	}
+	if _, _, ok := s.read(broken); ok {
+		t.Error("a set with an entry that cannot be read is answered")
+	}
+	if _, objects, ok := s.read(named(secrets, "shop", "b")); !ok || len(objects) != 1 {
+		t.Errorf("the other one is lost: %v", objects)
+	}
+}
+
+// TestTheClockGoesOn: while the machine's clock is behind, the time that tokens are judged by goes on.
+func TestTheClockGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, truth := newStore("node0"), time.Now().Add(5*time.Hour)
+		if problems := s.load(map[string][]byte{keyHeard: textOf(truth)}); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		time.Sleep(time.Hour)
+		if now := s.now(); !now.Equal(truth.Add(time.Hour)) {
+			t.Errorf("an hour later it is %s after", now.Sub(truth))
+		}
+	})
+}
+
+// TestOlderFirstList: the first list after a start that is older than what is kept is listed again, at the newest
+// version; then it counts, as of a kube-apiserver that was restored from a backup.
+func TestOlderFirstList(t *testing.T) {
+	in := podsOf("node0")
+	s := newStore("node0")
+	state := map[string][]byte{in.key(keySet): []byte("10")}
+	if problems := s.load(state); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	to := sink{s, in}
+	pod := wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old",
+		ResourceVersion: "4"}})
+	lagging := func(want uint64, count int) {
+		t.Helper()
+		if version, objects, _ := s.read(in); version != want || len(objects) != count {
+			t.Errorf("version %d with %d pods, want %d with %d", version, len(objects), want, count)
+		}
+	}
+	to.At("5", func() { to.Replace([]*wire.Object{pod}) })
+	to.At("6", func() { to.Apply(pod) })
+	lagging(10, 0)
+	select {
+	case <-s.restored:
+	default:
+		t.Error("nothing is listed again")
+	}
+	to.At("7", func() { to.Replace([]*wire.Object{pod}) })
+	lagging(7, 1)
+}
+
+// TestRefusals: pods that a kubelet does not start are named.
+func TestRefusals(t *testing.T) {
+	base := func() *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"},
+			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}
+	}
+	for want, change := range map[string]func(*corev1.Pod){
+		"":                     func(*corev1.Pod) {},
+		"restartPolicy":        func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
+		"image of volume v":    func(p *corev1.Pod) { p.Spec.Volumes = imageVolume(corev1.PullAlways) },
+		"ResourceClaim gpu is": func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = gpuClaim() },
+		"being deleted":        func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
+		"activeDeadlineSeconds": func(p *corev1.Pod) {
+			p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60)
+			p.Status.StartTime = ptr.To(metav1.NewTime(time.Now().Add(-time.Hour)))
+		},
+	} {
+		pod := base()
+		change(pod)
+		if missing := strings.Join(kept(nil).missing(pod), "; "); !strings.Contains(missing, want) ||
+			(want == "") != (missing == "") {
+			t.Errorf("%q, want %q", missing, want)
+		}
+	}
+}
+
+func imageVolume(policy corev1.PullPolicy) []corev1.Volume {
+	return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		Image: &corev1.ImageVolumeSource{Reference: "r", PullPolicy: policy}}}}
+}
+
+func gpuClaim() *corev1.PodExtendedResourceClaimStatus {
+	return &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "gpu"}
+}
+
+// TestNotOnDisk: of a pod it is said what of its needs is in memory only.
+func TestNotOnDisk(t *testing.T) {
+	s := kept(nil)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", ResourceVersion: "3"}}
+	sink{s, podsOf("node0")}.At("3", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(pod)) })
+	for _, saved := range []bool{false, true} {
+		s.takePending(true)
+		s.taken(saved)
+		said := strings.Contains(strings.Join(s.missing(pod), "; "), "the pod is not on the disk")
+		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
+			t.Errorf("on the disk: %v, and %d changes are not, said: %v", saved, count, said)
+		}
+	}
+}
+
+// TestAccountsDoNotHoldUpTheNode: what accounts read is written when there is time, set by set, each of them whole.
+func TestAccountsDoNotHoldUpTheNode(t *testing.T) {
+	s := newStore("node0")
+	s.allow([]types.NamespacedName{{Namespace: "a", Name: "dns"}})
+	listed := *services
+	listed.account = "a/dns"
+	for i := range 10 {
+		in := scope{s.kinds[listed.key()], fmt.Sprint("ns", i), ""}
+		to := sink{s, in}
+		to.At("5", func() {
+			for j := range 3 {
+				to.Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: in.namespace,
+					Name: fmt.Sprint("s", j), ResourceVersion: "5", Annotations: map[string]string{
+						"x": strings.Repeat("x", 300<<10)}}}))
+			}
+		})
+	}
+	sink{s, podsOf("node0")}.At("5", func() {})
+	pods := podsOf("node0").key(keySet)
+	if changes := s.takePending(false); len(changes) != 2 || changes[pods] == nil || changes[keyHeard] == nil {
+		t.Errorf("%d changes without time", len(changes))
+	}
+	s.taken(true)
+	changes := s.takePending(true)
+	if len(changes)%4 != 0 || len(changes) == 0 || len(changes) > 16 {
+		t.Errorf("%d changes at once, of sets of 4", len(changes))
+	}
+	s.taken(false)
+	for range 10 {
+		s.takePending(true)
+		s.taken(true)
+	}
+	if count, _ := s.unsavedChanges(); count > 0 {
+		t.Errorf("%d changes are never written", count)
+	}
+}
+
+// TestSelectorsOfAccounts: any number of selectors select everything; only those that say what a field is are kept.
+func TestSelectorsOfAccounts(t *testing.T) {
+	s := newStore("node0")
+	s.allow([]types.NamespacedName{{Namespace: "a", Name: "dns"}})
+	for query, want := range map[string]bool{"metadata.name=x": true, "metadata.name!=x": false, "": true} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/services", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.RawQuery = "fieldSelector=" + query
+		if _, ok := s.scopeOf(r, "a/dns"); ok != want {
+			t.Errorf("%q is kept: %v", query, ok)
+		}
+	}
+}
+
+// TestOnlyForbiddenTakesRightsAway: 401 is about a token, and 404 of a gateway about nothing.
+func TestOnlyForbiddenTakesRightsAway(t *testing.T) {
+	f := &follower{refused: map[scope]time.Time{}}
+	in := podsOf("node0")
+	resource := corev1.Resource("pods")
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewUnauthorized("x"), false}, {errors.New("x"), false},
+		{apierrors.NewForbidden(resource, "x", errors.New("y")), true},
+	} {
+		if got := f.isRefused(in, test.err); got != test.want {
+			t.Errorf("%v: %v", test.err, got)
+		}
+	}
+	gateway := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "x", "404 page not found", 0,
+		true)
+	if isNotFound(gateway, "x") || !isNotFound(apierrors.NewNotFound(resource, "x"), "x") {
+		t.Error("a gateway's 404 is taken for kube-apiserver's")
+	}
+}
+
+// TestLowerCaseBearer: the name of the scheme has no case.
+func TestLowerCaseBearer(t *testing.T) {
+	for header, want := range map[string]string{"bearer x": "x", "Bearer x": "x", "Basic x": "", "": ""} {
+		r := &http.Request{Header: http.Header{"Authorization": {header}}}
+		if got := bearerOf(r); got != want {
+			t.Errorf("%q: %q", header, got)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package lite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/program/store"
+)
+
+const (
+	// commitInterval is how long a change may be in memory only.
+	commitInterval = time.Second
+	// hourlyBytes is the most bytes that are written an hour, as by the wrapper (storage/snapshot says why). What a
+	// pod's end takes counts, but never waits.
+	hourlyBytes = 32 << 20
+	// commitBytes is about how much of what accounts read goes into one commit.
+	commitBytes = 2 << 20
+	// lookInterval is how often it is looked again what only time changes: certificates, tokens, a disk that was full.
+	lookInterval = 30 * time.Second
+	// storeDir is the directory of what is kept, in the state directory.
+	storeDir = "store"
+)
+
+// open reads what was kept, and writes what the kubelet needs to find the server. Nothing on the disk keeps the server
+// from passing requests on.
+// The error is about another process that uses the directory.
+func (s *Server) open(logger klog.Logger) error {
+	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
+		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, HourlyBytes: hourlyBytes})
+	s.disk = opened
+	for _, problem := range append(problems, s.store.load(state)...) {
+		logger.Error(problem, "Not all that was kept can be used, or nothing can be written")
+	}
+	if s.unkept = opened.Blocked(); errors.Is(s.unkept, store.ErrInUse) {
+		return s.unkept
+	}
+	s.writeFiles(logger)
+	s.look()
+	return nil
+}
+
+// writeFiles writes what the kubelet needs to find the server. A disk that is full may keep it from that.
+func (s *Server) writeFiles(logger klog.Logger) {
+	pair, err := servingPair(s.config.Dir)
+	if pair.Leaf != nil {
+		s.pair.Store(&pair)
+	}
+	if err == nil {
+		err = writeKubeconfig(s.config.Kubeconfig, s.config.Dir, s.config.Address)
+	}
+	s.mu.Lock()
+	before := s.unwritten
+	s.unwritten = err
+	s.mu.Unlock()
+	if err != nil && before == nil {
+		logger.Error(err, "Cannot write the kubelet's kubeconfig or the serving certificate, trying again")
+	}
+}
+
+// look says again which pods would start.
+func (s *Server) look() {
+	e := s.explain()
+	s.explained.Store(&e)
+}
+
+// commit writes what has changed to the disk.
+func (s *Server) commit(logger klog.Logger) {
+	s.commitGone(logger)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changes := s.store.takePending(s.disk.Spare())
+	s.note(logger, s.disk.Commit(changes))
+}
+
+// commitGone writes which pods are gone. It does not wait for the budget, and may use the space that is kept free.
+func (s *Server) commitGone(logger klog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if changes := s.store.takeGone(); len(changes) > 0 {
+		s.note(logger, s.disk.CommitLasting(changes))
+	}
+}
+
+// note notes the outcome of a commit. The caller holds the lock.
+func (s *Server) note(logger klog.Logger, err error) {
+	before := s.unkept
+	s.unkept = err
+	s.store.taken(err == nil)
+	if err != nil && before == nil {
+		logger.Error(err, "What kube-apiserver says is not on the disk, trying again")
+	} else if err == nil && before != nil {
+		logger.Info("What kube-apiserver says is on the disk again")
+	}
+}
+
+// keep commits every second what has changed, and less often on a node that changes so much that flash would wear out:
+// then one commit has all changes of a while.
+func (s *Server) keep(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(commitInterval)
+	defer ticker.Stop()
+	var looked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			s.commit(logger)
+			return
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		due := s.disk.Due()
+		s.mu.Unlock()
+		s.saving.Store(!due)
+		changed := s.store.hasChanged()
+		if due {
+			s.commit(logger)
+		} else {
+			s.commitGone(logger)
+		}
+		if again := time.Since(looked) >= lookInterval; changed || again {
+			if again {
+				s.retryFiles(logger)
+			}
+			s.look()
+			looked = time.Now()
+		}
+	}
+}
+
+func (s *Server) retryFiles(logger klog.Logger) {
+	s.mu.Lock()
+	failed := s.unwritten != nil
+	s.mu.Unlock()
+	if failed {
+		s.writeFiles(logger)
+	}
+}
+
+// written is how many bytes were written to the disk.
+func (s *Server) written() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.disk.Written()
+}
+
+// notOnDisk says how much is in memory only; "" if nothing is.
+func (s *Server) notOnDisk() string {
+	count, since := s.store.unsavedChanges()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var why []string
+	for _, err := range []error{s.unkept, s.unwritten} {
+		if err != nil {
+			why = append(why, err.Error())
+		}
+	}
+	if count == 0 && len(why) == 0 {
+		return ""
+	}
+	text := "not on disk: 0 changes"
+	if count > 0 {
+		text = fmt.Sprintf("not on disk: %d changes since %s", count, since.UTC().Format(time.RFC3339))
+	}
+	if len(why) > 0 {
+		text += ": " + strings.Join(why, "; ")
+	}
+	return text
+}

@@ -1,0 +1,189 @@
+package lite
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+const (
+	// deleteLimit is how large the body of a DELETE may be, statusLimit how much of the answer is read.
+	deleteLimit, statusLimit = 1 << 20, 16 << 10
+	// goneFor is how long it is remembered that a pod is gone, once kube-apiserver does not name it any more.
+	goneFor = time.Hour
+	// intendedPrefix begins the value of keyGone while the outcome of the DELETE is not known.
+	intendedPrefix = "intended "
+)
+
+// end is what the kubelet has said of the end of a pod.
+type end struct {
+	at time.Time
+	// intended is set while kube-apiserver has not answered that the pod is gone. The pod is not answered any more
+	// either way, because nothing is left of it on this node.
+	intended bool
+}
+
+func (e end) text() []byte {
+	text := textOf(e.at)
+	if e.intended {
+		text = append([]byte(intendedPrefix), text...)
+	}
+	return text
+}
+
+func endOf(value []byte) (e end) {
+	text, intended := strings.CutPrefix(string(value), intendedPrefix)
+	e.intended = intended
+	_ = e.at.UnmarshalText([]byte(text)) // what counts is the key
+	return e
+}
+
+// setGone notes the end of a pod; nil takes it back. It reports whether anything has changed.
+func (s *Store) setGone(uid types.UID, e *end) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, there := s.gone[uid]
+	key := keyOf(keyGone, string(uid))
+	switch {
+	case e == nil && !there, e != nil && there && (before.intended == e.intended || !before.intended):
+		return false
+	case e == nil:
+		delete(s.gone, uid)
+		s.change(key, nil)
+	default:
+		s.gone[uid] = *e
+		s.change(key, e.text())
+	}
+	return true
+}
+
+// forget forgets the pods that kube-apiserver does not name any more.
+func (s *Store) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := map[types.UID]bool{}
+	for _, o := range s.set(podsOf(s.node)).objects {
+		there[types.UID(o.UID)] = true
+	}
+	for uid, e := range s.gone {
+		if !there[uid] && time.Since(e.at) > goneFor {
+			delete(s.gone, uid)
+			s.change(keyOf(keyGone, string(uid)), nil)
+		}
+	}
+}
+
+// confirmation passes on the answer to a DELETE, and learns from it whether the pod is gone.
+type confirmation struct {
+	http.ResponseWriter
+
+	server *Server
+	name   string
+	uid    types.UID
+	logger klog.Logger
+	code   int
+	// answer is the beginning of the body.
+	answer bytes.Buffer
+}
+
+// Unwrap is for http.ResponseController.
+func (c *confirmation) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (c *confirmation) WriteHeader(code int) {
+	if c.code == 0 && code >= http.StatusOK {
+		c.code = code
+	}
+	c.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (c *confirmation) Write(data []byte) (int, error) {
+	if c.code == 0 {
+		c.code = http.StatusOK
+	}
+	c.answer.Write(data[:min(len(data), statusLimit-c.answer.Len())])
+	return c.ResponseWriter.Write(data)
+}
+
+// confirmation notes durably, before a request is passed on, that the kubelet is about to remove a pod: the DELETE
+// without grace that it sends when nothing of the pod is left on the node. It is nil for other requests.
+func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (*confirmation, error) {
+	info := serve.ParseRequest(r)
+	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
+		return nil, nil //nolint:nilnil // nothing is confirmed
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, deleteLimit))
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	options := &metav1.DeleteOptions{}
+	if len(body) > 0 {
+		if err := decodeBody(body, options); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	}
+	uid := s.store.podUID(types.NamespacedName{Namespace: info.Namespace, Name: info.Name})
+	if options.Preconditions != nil && options.Preconditions.UID != nil {
+		uid = *options.Preconditions.UID
+	}
+	if options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 || uid == "" ||
+		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
+		return nil, nil //nolint:nilnil // nothing is confirmed
+	}
+	logger := klog.FromContext(r.Context())
+	s.say(logger, uid, &end{at: time.Now(), intended: true})
+	return &confirmation{ResponseWriter: w, server: s, name: info.Name, uid: uid, logger: logger}, nil
+}
+
+// say notes the end of a pod on the disk. If that fails, it is tried again with the next commit.
+func (s *Server) say(logger klog.Logger, uid types.UID, e *end) {
+	if s.store.setGone(uid, e) {
+		s.commitGone(logger)
+	}
+}
+
+// settle notes the outcome. It is not known if there was no answer, or one that kube-apiserver need not have given; the
+// kubelet then repeats the DELETE.
+func (c *confirmation) settle() {
+	switch {
+	case c.code >= http.StatusOK && c.code < http.StatusMultipleChoices,
+		c.code == http.StatusNotFound && c.saysNotFound():
+		c.server.say(c.logger, c.uid, &end{at: time.Now()})
+	case c.code >= http.StatusBadRequest && c.code < http.StatusInternalServerError &&
+		c.code != http.StatusTooManyRequests && c.code != http.StatusNotFound:
+		c.server.say(c.logger, c.uid, nil)
+	}
+}
+
+// saysNotFound reports whether the answer is kube-apiserver's that there is no such pod.
+func (c *confirmation) saysNotFound() bool {
+	status := &metav1.Status{}
+	if decodeBody(c.answer.Bytes(), status) != nil {
+		return false
+	}
+	return isNotFound(&apierrors.StatusError{ErrStatus: *status}, c.name)
+}
+
+// isNotFound reports whether kube-apiserver says that there is no object of this name. A 404 of a gateway has no Status
+// that names it: client-go then makes one, and says so.
+func isNotFound(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Name == name &&
+		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}

@@ -1,0 +1,112 @@
+package lite
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// refusals are why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever it is answered. Beside each is
+// its source in Kubernetes, below pkg/kubelet. (What a pod needs from the API server is in references.go.)
+var refusals = []func(*corev1.Pod) []string{
+	deleted,     // pod_workers.go: a pod with a deletionTimestamp is terminating, also after a restart
+	neverAgain,  // kuberuntime/kuberuntime_manager.go, computePodActions: no new sandbox if restartPolicy is Never
+	tooLong,     // active_deadline.go
+	images,      // images/image_manager.go, EnsureImageExists; volumes: kubelet_pods.go and kuberuntime_manager.go
+	early,       // container/helpers.go and container/runtime.go, FindContainerStatusByName
+	projections, // volume/projected of pkg/volume: pod certificates and trust bundles come from the API server
+}
+
+func deleted(pod *corev1.Pod) []string {
+	if pod.DeletionTimestamp == nil {
+		return nil
+	}
+	return []string{"the pod is being deleted, and is not started again"}
+}
+
+// neverAgain is about pods that have run: their new sandbox would be a second one.
+func neverAgain(pod *corev1.Pod) []string {
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(pod.Status.ContainerStatuses) == 0 {
+		return nil
+	}
+	return []string{"its restartPolicy is Never, and it has run already: after a boot the kubelet does not start it " +
+		"again"}
+}
+
+func tooLong(pod *corev1.Pod) []string {
+	seconds, start := pod.Spec.ActiveDeadlineSeconds, pod.Status.StartTime
+	if seconds == nil || start == nil || time.Since(start.Time) < time.Duration(*seconds)*time.Second {
+		return nil
+	}
+	return []string{fmt.Sprintf("its activeDeadlineSeconds of %d are over", *seconds)}
+}
+
+// images is why the images of a pod may not be on the node.
+func images(pod *corev1.Pod) []string {
+	var missing []string
+	pulled := map[string]bool{}
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		pulled[status.Name] = status.ImageID != ""
+	}
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for i := range containers {
+		switch c := &containers[i]; {
+		case c.ImagePullPolicy == corev1.PullAlways:
+			missing = append(missing, fmt.Sprintf("the image of container %s is asked for at every start "+
+				"(imagePullPolicy Always)", c.Name))
+		case !pulled[c.Name]:
+			missing = append(missing, fmt.Sprintf("container %s has never run, so its image may not be on the node",
+				c.Name))
+		}
+	}
+	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.ImageID != ""
+	})
+	for i := range pod.Spec.Volumes {
+		image := pod.Spec.Volumes[i].Image
+		switch {
+		case image == nil:
+		case image.PullPolicy == corev1.PullAlways:
+			missing = append(missing, fmt.Sprintf("the image of volume %s is asked for at every start "+
+				"(pullPolicy Always)", pod.Spec.Volumes[i].Name))
+		case !ran:
+			missing = append(missing, fmt.Sprintf("no container has run, so the image of volume %s may not be on the "+
+				"node",
+				pod.Spec.Volumes[i].Name))
+		}
+	}
+	return missing
+}
+
+// early is why the kubelet will call no container ready while the machine's clock is behind the time at which the last
+// one started: of several it takes the one that was made last, by the clock of then, which is a dead one.
+func early(pod *corev1.Pod) []string {
+	var missing []string
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
+			missing = append(missing, fmt.Sprintf("container %s started last at %s, which is still to come by this "+
+				"node's clock: the kubelet starts it again and takes it for the dead one, not ready, until the clock "+
+				"is right or crictl rm --all has removed the dead one", status.Name,
+				running.StartedAt.UTC().Format(time.RFC3339)))
+		}
+	}
+	return missing
+}
+
+func projections(pod *corev1.Pod) []string {
+	var missing []string
+	for _, v := range pod.Spec.Volumes {
+		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
+			if source.PodCertificate != nil {
+				missing = append(missing, "volume "+v.Name+" wants a new certificate (podCertificate)")
+			}
+			if source.ClusterTrustBundle != nil {
+				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
+			}
+		}
+	}
+	return missing
+}

@@ -1,0 +1,144 @@
+package store
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse means that another process has locked the directory.
+var ErrInUse = errors.New("another process uses it")
+
+// disk is what a Store needs of a directory. Tests put a model in its place.
+type disk interface {
+	// Lock makes the directory if it is missing, and locks it for this process. The error may be ErrInUse.
+	Lock() (io.Closer, error)
+	// Names returns the names of the files.
+	Names() ([]string, error)
+	// Read opens a file for reading, and returns its size.
+	Read(name string) (io.ReadCloser, int64, error)
+	// Create makes an empty file, in place of one that has its name. Open opens one for writing.
+	Create(name string) (file, error)
+	Open(name string) (file, error)
+	Rename(from, to string) error
+	Remove(name string) error
+	// Sync returns when names are on the disk.
+	Sync() error
+}
+
+// file is a file that is open for writing.
+type file interface {
+	io.WriterAt
+	io.Closer
+	Truncate(size int64) error
+	// Sync returns when what was written is on the disk.
+	Sync() error
+	// Reserve makes sure that the disk has space for a file of so many bytes, which it does not make longer.
+	Reserve(size int64) error
+}
+
+// directory is the disk.
+type directory string
+
+func (d directory) path(name string) string { return filepath.Join(string(d), name) }
+
+func (d directory) Lock() (io.Closer, error) {
+	if err := d.make(); err != nil {
+		return nil, err
+	}
+	// The directory itself is locked: this takes no inode.
+	lock, err := os.Open(string(d))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close() // nothing was written
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrInUse
+		}
+		return nil, err
+	}
+	return lock, nil
+}
+
+// make makes the directory. One that is new has to be on the disk itself before anything in it is.
+func (d directory) make() error {
+	if _, err := os.Stat(string(d)); err == nil {
+		return nil
+	}
+	err := os.MkdirAll(string(d), 0o700)
+	for parent := d; err == nil && parent != directory(filepath.Dir(string(parent))); {
+		parent = directory(filepath.Dir(string(parent)))
+		_ = parent.Sync() // those that this process may not open are older than it
+	}
+	return err
+}
+
+func (d directory) Names() ([]string, error) {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	names := make([]string, len(entries))
+	for i, entry := range entries {
+		names[i] = entry.Name()
+	}
+	return names, err
+}
+
+func (d directory) Read(name string) (io.ReadCloser, int64, error) {
+	f, err := os.Open(d.path(name))
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close() // only read
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+func (d directory) Create(name string) (file, error) {
+	f, err := os.OpenFile(d.path(name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	return openFile{f}, err
+}
+
+func (d directory) Open(name string) (file, error) {
+	f, err := os.OpenFile(d.path(name), os.O_WRONLY, 0o600)
+	return openFile{f}, err
+}
+
+func (d directory) Rename(from, to string) error { return os.Rename(d.path(from), d.path(to)) }
+
+func (d directory) Remove(name string) error { return os.Remove(d.path(name)) }
+
+func (d directory) Sync() error {
+	opened, err := os.Open(string(d))
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	// Some file systems cannot sync directories.
+	if err := opened.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+type openFile struct{ *os.File }
+
+func (f openFile) Sync() error { return unix.Fdatasync(int(f.Fd())) }
+
+func (f openFile) Reserve(size int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return nil // such a file system has no reserve
+	}
+	return err
+}

@@ -1,0 +1,289 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"compress/flate"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"iter"
+	"strings"
+)
+
+// A file is a head and transactions. The head is a line of text, and a salt. A transaction is one or more frames; the
+// last one has the end mark, and without it the transaction does not count. The first transaction of a file is the
+// whole state, each later one a commit.
+//
+// A frame is the length of its body and a checksum, four bytes each, big endian, and the body. The checksum is about
+// the checksum before it, the length and the body, and the first one is about the head. So bytes that somebody has put
+// into a value, or that are left of another file, are never a frame: they follow another checksum.
+//
+// A body is a byte of flags and entries, compressed if that makes them smaller. A sealed body is that in AES-GCM, after
+// its nonce, bound to the file and the position. An entry is the length of the key and the key, and one more than the
+// length of the value and the value, or 0 for a key that is removed. Lengths are varints.
+const (
+	magicPrefix = "application-grid store "
+	magicPlain  = magicPrefix + "2 plain \n"
+	magicSealed = magicPrefix + "2 sealed\n"
+	saltSize    = 16
+	headSize    = len(magicPlain) + saltSize
+	frameHead   = 8
+
+	// frameSize is about how many bytes of entries a frame has. A larger entry has a frame of its own.
+	frameSize = 256 << 10
+	// maxFrame is the most bytes that a frame may have, before and after it is compressed.
+	maxFrame = 64 << 20
+
+	flagEnd        = 1
+	flagCompressed = 2
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var (
+	// errEnd means that no valid frame follows.
+	errEnd = errors.New("cut off or damaged")
+	// ErrKey means that the newest file is sealed with another key, or is sealed and there is no key, or the other way
+	// round.
+	ErrKey = errors.New("it was written with another key, or without one: give the key with which it was written, or " +
+		"remove it")
+	// errVersion means that a file is of another version of the format.
+	errVersion = errors.New("it is in another version of the format: it stays in place and is not used")
+	errForm    = errors.New("it does not begin as a file of a store does")
+	errTooBig  = fmt.Errorf("a value has more than %d bytes", maxFrame)
+)
+
+// newSeal makes a cipher of a key of 32 bytes; nil without a key.
+func newSeal(key []byte) (cipher.AEAD, error) {
+	if len(key) == 0 {
+		return nil, nil //nolint:nilnil // without a key there is no seal
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// chain is a place in a file: where the next frame begins, and what its checksum follows.
+type chain struct {
+	seal       cipher.AEAD
+	generation uint64
+	offset     int64
+	sum        [4]byte
+}
+
+func (c *chain) checksum(length, body []byte) (sum [4]byte) {
+	s := crc32.Update(crc32.Checksum(c.sum[:], castagnoli), castagnoli, length)
+	binary.BigEndian.PutUint32(sum[:], crc32.Update(s, castagnoli, body))
+	return sum
+}
+
+// place is what a sealed body is bound to.
+func (c *chain) place() []byte { return fmt.Appendf(nil, "%d@%d", c.generation, c.offset) }
+
+// begin makes the head of a file.
+func (c *chain) begin() []byte {
+	magic := magicPlain
+	if c.seal != nil {
+		magic = magicSealed
+	}
+	salt := make([]byte, saltSize)
+	_, _ = rand.Read(salt) // it never fails
+	head := append([]byte(magic), salt...)
+	c.after(head)
+	return head
+}
+
+// after begins the chain after a head.
+func (c *chain) after(head []byte) {
+	binary.BigEndian.PutUint32(c.sum[:], crc32.Checksum(head, castagnoli))
+	c.offset = int64(len(head))
+}
+
+// readHead reads the head of a file.
+func (c *chain) readHead(from io.Reader) error {
+	head := make([]byte, headSize)
+	n, err := io.ReadFull(from, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return err
+	}
+	switch begin := string(head[:min(n, len(magicPlain))]); {
+	case n == headSize && begin == magicPlain && c.seal == nil, n == headSize && begin == magicSealed && c.seal != nil:
+		c.after(head)
+		return nil
+	case n == headSize && (begin == magicPlain || begin == magicSealed):
+		return ErrKey
+	case strings.HasPrefix(begin, magicPrefix) && !strings.HasPrefix(begin, magicPrefix+"2 "):
+		return errVersion
+	default:
+		return errForm
+	}
+}
+
+// frame makes the next frame.
+func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
+	body := append(make([]byte, 0, len(entries)+1), flags)
+	if small, err := compress(entries); err != nil {
+		return nil, err
+	} else if len(small) < len(entries) {
+		body[0] |= flagCompressed
+		body = append(body, small...)
+	} else {
+		body = append(body, entries...)
+	}
+	if c.seal != nil {
+		body = c.seal.Seal(nil, nil, body, c.place()) //nolint:gosec // it makes its own nonce
+	}
+	if len(body) > maxFrame {
+		return nil, errTooBig
+	}
+	length := binary.BigEndian.AppendUint32(nil, uint32(len(body))) //nolint:gosec // at most maxFrame
+	c.sum = c.checksum(length, body)
+	whole := bytes.Join([][]byte{length, c.sum[:], body}, nil)
+	c.offset += int64(len(whole))
+	return whole, nil
+}
+
+func compress(entries []byte) ([]byte, error) {
+	const worthwhile = 256
+	if len(entries) < worthwhile {
+		return entries, nil
+	}
+	var small bytes.Buffer
+	to, err := flate.NewWriter(&small, flate.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	_, err = to.Write(entries)
+	err = errors.Join(err, to.Close())
+	return small.Bytes(), err
+}
+
+// readFrame reads the next frame of a file with so many bytes left. The error is errEnd if there is none, ErrKey if it
+// is sealed with another key, or one of the system.
+func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byte, err error) {
+	if left < frameHead {
+		return nil, 0, errEnd
+	}
+	head := make([]byte, frameHead)
+	if _, err := io.ReadFull(from, head); err != nil {
+		return nil, 0, err
+	}
+	size := int64(binary.BigEndian.Uint32(head))
+	if size == 0 || size > maxFrame || size > left-frameHead {
+		return nil, 0, errEnd
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(from, body); err != nil {
+		return nil, 0, err
+	}
+	sum := c.checksum(head[:4], body)
+	if !bytes.Equal(sum[:], head[4:]) {
+		return nil, 0, errEnd
+	}
+	if c.seal != nil {
+		if body, err = c.seal.Open(nil, nil, body, c.place()); err != nil || len(body) == 0 {
+			return nil, 0, ErrKey
+		}
+	}
+	c.sum, c.offset = sum, c.offset+frameHead+size
+	flags, entries = body[0], body[1:]
+	if flags&flagCompressed == 0 {
+		return entries, flags, nil
+	}
+	// What is too long is cut, and so ends within an entry.
+	entries, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(entries)), maxFrame))
+	return entries, flags, err
+}
+
+// write writes one transaction, a nil value for each key that is removed. last is the value of budgetKey, which is
+// asked for when the size of the transaction is known. After an error part of it may be there.
+func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
+	var frame []byte
+	begin := c.offset
+	var failed error
+	flush := func(flags byte) error {
+		whole, err := c.frame(frame, flags)
+		if err == nil {
+			_, err = to.Write(whole)
+		}
+		frame = frame[:0]
+		return err
+	}
+	for key, value := range entries {
+		if len(key)+len(value) > maxFrame-frameSize {
+			return errTooBig
+		}
+		if len(frame) > 0 && len(frame)+len(key)+len(value) > frameSize {
+			if failed = flush(0); failed != nil {
+				return failed
+			}
+		}
+		frame = appendEntry(frame, key, value)
+	}
+	frame = appendEntry(frame, budgetKey, last(c.offset-begin+int64(len(frame))))
+	return flush(flagEnd)
+}
+
+func appendEntry(to []byte, key string, value []byte) []byte {
+	to = append(binary.AppendUvarint(to, uint64(len(key))), key...)
+	if value == nil {
+		return binary.AppendUvarint(to, 0)
+	}
+	return append(binary.AppendUvarint(to, uint64(len(value))+1), value...)
+}
+
+// entry is one change.
+type entry struct {
+	key   string
+	value []byte
+}
+
+// read reads the next transaction. The error is errEnd if no whole one follows.
+func (c *chain) read(from *bufio.Reader, size int64) ([]entry, error) {
+	var all []entry
+	for {
+		entries, flags, err := c.readFrame(from, size-c.offset)
+		if err != nil {
+			return nil, err
+		}
+		for len(entries) > 0 {
+			key, rest, ok := take(entries, 0)
+			if !ok {
+				return nil, errEnd
+			}
+			value, rest, ok := take(rest, 1)
+			if !ok {
+				return nil, errEnd
+			}
+			all, entries = append(all, entry{string(key), value}), rest
+		}
+		if flags&flagEnd != 0 {
+			return all, nil
+		}
+	}
+}
+
+// take takes one item whose length is written with shift added. It is nil if what is written is less than shift.
+func take(entries []byte, shift uint64) (item, rest []byte, ok bool) {
+	length, n := binary.Uvarint(entries)
+	if n <= 0 {
+		return nil, nil, false
+	}
+	entries = entries[n:]
+	if length < shift {
+		return nil, entries, true
+	}
+	length -= shift
+	if length > uint64(len(entries)) {
+		return nil, nil, false
+	}
+	return entries[:length:length], entries[length:], true
+}

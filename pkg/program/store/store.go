@@ -1,0 +1,479 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// prefix begins the names of the files; the generation follows, as 16 hexadecimal digits.
+	prefix = "store-"
+	// asideName is the file that is being written, damagedName the last file that could not be read.
+	asideName   = prefix + "new"
+	damagedName = prefix + "damaged"
+
+	// slack is how many bytes more than three times its first state a file may have; less while it is the only one.
+	slack, slackAlone = 1 << 20, 64 << 10
+	// maxGrowth is how far a file may grow while no new one can be written: it is read at every start.
+	maxGrowth = 64 << 20
+	// reserveSize is how much space of the disk is kept free for what is lasting.
+	reserveSize = 64 << 10
+	// retryAfter is how long after a failure the whole state is not written again.
+	retryAfter = 30 * time.Second
+)
+
+// Options configure a Store.
+type Options struct {
+	// Dir is made if it is missing.
+	Dir string
+	// Key is the key of 32 bytes with which everything is sealed; nil for none.
+	Key []byte
+	// Lasting says which keys are never forgotten; nil for none.
+	Lasting func(key string) bool
+	// State returns all keys and values. Changes that are handed to Commit are in it already.
+	State func() iter.Seq2[string, []byte]
+	// HourlyBytes is the budget.
+	HourlyBytes int64
+	// Now is time.Now if nil.
+	Now func() time.Time
+}
+
+// Store is a directory with what was committed. Its methods must not be called concurrently.
+type Store struct {
+	options Options
+	// chain has the seal for new files.
+	chain chain
+	disk  disk
+	lock  io.Closer
+	// blocked is why nothing is ever written; nil if it is.
+	blocked error
+
+	// newest and older are the files that are appended to. newest is nil while there is none, or after it has failed.
+	newest, older *generation
+	// foreign and damaged are the generations of files that cannot be read.
+	foreign, damaged map[uint64]bool
+	// failure is why the whole state could not be written last, and retry is when it is tried again.
+	failure error
+	retry   time.Time
+
+	budget  budget
+	written int64
+}
+
+// generation is a file, and where its last whole transaction ends.
+type generation struct {
+	chain
+
+	file file
+	// first is where the first state ends.
+	first int64
+	// torn is set while there may be something after the last transaction.
+	torn bool
+}
+
+// Open opens the store in a directory, and returns its state. The problems are what cannot be used or written; the
+// store is used nevertheless. ErrInUse and ErrKey are among them if nothing will be written.
+func Open(o Options) (s *Store, state map[string][]byte, problems []error) {
+	return open(o, directory(o.Dir))
+}
+
+func open(o Options, disk disk) (s *Store, state map[string][]byte, problems []error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s = &Store{options: o, disk: disk, foreign: map[uint64]bool{}, damaged: map[uint64]bool{},
+		budget: newBudget(o.HourlyBytes, o.Now())}
+	var err error
+	if s.chain.seal, err = newSeal(o.Key); err == nil {
+		s.lock, err = disk.Lock()
+	}
+	if err != nil {
+		problems = append(problems, fmt.Errorf("%s cannot be written: %w", o.Dir, err))
+	}
+	if errors.Is(err, ErrInUse) || s.chain.seal == nil && len(o.Key) > 0 {
+		s.blocked = err
+		return s, map[string][]byte{}, problems
+	}
+	state, found := s.load()
+	delete(state, budgetKey)
+	return s, state, append(problems, found...)
+}
+
+// Read reads the state of a directory that another process may use.
+func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
+	seal, err := newSeal(key)
+	if err != nil {
+		return nil, []error{err}
+	}
+	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal},
+		foreign: map[uint64]bool{}, damaged: map[uint64]bool{}}
+	state, problems = s.load()
+	delete(state, budgetKey)
+	return state, problems
+}
+
+// Blocked is why nothing is ever written; nil if it is.
+func (s *Store) Blocked() error { return s.blocked }
+
+func name(generation uint64) string { return fmt.Sprintf("%s%016x", prefix, generation) }
+
+// generations returns those that there are, the newest first.
+func (s *Store) generations() ([]uint64, error) {
+	names, err := s.disk.Names()
+	var found []uint64
+	for _, n := range names {
+		var generation uint64
+		digits, ok := strings.CutPrefix(n, prefix)
+		if _, err := fmt.Sscanf(digits, "%016x", &generation); ok && err == nil && n == name(generation) {
+			found = append(found, generation)
+		}
+	}
+	slices.Sort(found)
+	slices.Reverse(found)
+	return found, err
+}
+
+// load reads the generations.
+func (s *Store) load() (state map[string][]byte, problems []error) {
+	generations, err := s.generations()
+	if err != nil {
+		problems = append(problems, err)
+	}
+	used := 0
+	for _, number := range generations {
+		g, found, err := s.read(number)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s/%s: %w", s.options.Dir, name(number), err))
+		}
+		switch {
+		case g == nil && used == 0 && errors.Is(err, ErrKey):
+			s.blocked = err
+			return map[string][]byte{}, problems
+		case g == nil && errors.Is(err, errVersion):
+			s.foreign[number] = true
+			if used == 0 {
+				return map[string][]byte{}, problems // what is older is older than it
+			}
+		case g == nil:
+			s.damaged[number] = true
+		case used == 0:
+			s.budget.load(found[budgetKey])
+			s.newest, state = g, found
+			used++
+			if len(s.damaged) > 0 {
+				// A new generation has to come after the damaged one.
+				s.newest, s.older = nil, g
+			}
+		default:
+			for key, value := range found {
+				if s.options.Lasting != nil && s.options.Lasting(key) {
+					state[key] = value
+				}
+			}
+			s.older = cmpOr(s.older, g)
+			return state, problems
+		}
+	}
+	if state == nil {
+		state = map[string][]byte{}
+	}
+	return state, problems
+}
+
+func cmpOr(a, b *generation) *generation {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// read reads one file. If its first state cannot be read, the generation is nil. The error is what is wrong with it.
+func (s *Store) read(number uint64) (*generation, map[string][]byte, error) {
+	from, size, err := s.disk.Read(name(number))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer from.Close() // only read
+	g := &generation{chain: s.chain}
+	g.generation = number
+	if err := g.readHead(from); err != nil {
+		return nil, nil, err
+	}
+	state := map[string][]byte{}
+	for buffered := bufio.NewReaderSize(from, 64<<10); g.offset < size; {
+		next := g.chain
+		entries, err := next.read(buffered, size)
+		if errors.Is(err, ErrKey) && g.first == 0 {
+			return nil, nil, err
+		}
+		if err != nil && g.first == 0 {
+			return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", err)
+		}
+		if err != nil {
+			g.torn = true
+			return g, state, fmt.Errorf("it is used without its last %d bytes, which are no whole commit, as after a "+
+				"loss of power: %w", size-g.offset, err)
+		}
+		for _, e := range entries {
+			if e.value == nil {
+				delete(state, e.key)
+			} else {
+				state[e.key] = e.value
+			}
+		}
+		g.chain = next
+		if g.first == 0 {
+			g.first = g.offset
+		}
+	}
+	if g.first == 0 {
+		return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", errEnd)
+	}
+	return g, state, nil
+}
+
+// Close closes the files and unlocks the directory. What was committed is on the disk already.
+func (s *Store) Close() error {
+	s.abandon(s.newest)
+	s.abandon(s.older)
+	if s.lock == nil {
+		return nil
+	}
+	return s.lock.Close()
+}
+
+// abandon gives a file up: it is not written or synced again.
+func (s *Store) abandon(g *generation) {
+	if g == nil {
+		return
+	}
+	if g.file != nil {
+		_ = g.file.Close() // what counts is synced
+	}
+	if s.newest == g {
+		s.newest = nil
+	}
+	if s.older == g {
+		s.older = nil
+	}
+}
+
+// Commit appends changes, a nil value for each key that is removed, and returns when they are on the disk. After an
+// error they are not, and have to be committed again.
+func (s *Store) Commit(changes map[string][]byte) error { return s.commit(changes, false) }
+
+// CommitLasting is Commit for changes that are lasting: they go to both generations, and may use the space that is kept
+// free for them.
+func (s *Store) CommitLasting(changes map[string][]byte) error { return s.commit(changes, true) }
+
+func (s *Store) commit(changes map[string][]byte, lasting bool) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	if s.blocked != nil {
+		return s.blocked
+	}
+	if s.lock == nil {
+		var err error
+		if s.lock, err = s.disk.Lock(); err != nil {
+			return err
+		}
+	}
+	rewritten := false
+	if s.newest == nil || s.newest.offset > s.limit() {
+		err := s.rewrite()
+		if rewritten = err == nil; s.newest == nil {
+			return err
+		}
+		// If the state cannot be written, changes still can.
+	}
+	if !rewritten {
+		if !lasting && s.newest.offset > s.limit()+maxGrowth {
+			return s.failure
+		}
+		err := s.append(s.newest, changes, lasting)
+		if err != nil && s.newest == nil {
+			err = s.rewrite()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if older := s.older; lasting && older != nil && s.append(older, changes, true) != nil {
+		// A file without what is lasting must not be used. The changes are in the newest file.
+		s.abandon(older)
+		_ = errors.Join(s.disk.Remove(name(older.generation)), s.disk.Sync()) // else it goes with the next generation
+	}
+	return nil
+}
+
+// Rewrite writes the whole state as the next generation. Commit does it when it is time.
+func (s *Store) Rewrite() error {
+	switch {
+	case s.blocked != nil:
+		return s.blocked
+	case s.lock == nil:
+		return errors.New("the directory is not locked")
+	}
+	return s.rewrite()
+}
+
+// limit is how large the newest file may be before the state is written to the next one.
+func (s *Store) limit() int64 {
+	if s.older == nil {
+		return 3*s.newest.first + slackAlone
+	}
+	return 3*s.newest.first + slack
+}
+
+// writerAt writes at a position that moves.
+type writerAt struct {
+	file
+	at, written int64
+}
+
+// Write implements io.Writer.
+func (w *writerAt) Write(data []byte) (int, error) {
+	n, err := w.WriteAt(data, w.at)
+	w.at, w.written = w.at+int64(n), w.written+int64(n)
+	return n, err
+}
+
+// append appends one transaction to a file. After an error it has nothing of it, or is abandoned.
+func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) error {
+	if g.file == nil {
+		opened, err := s.disk.Open(name(g.generation))
+		if err != nil {
+			s.abandon(g)
+			return err
+		}
+		g.file = opened
+	}
+	if g.torn {
+		if err := g.file.Truncate(g.offset); err != nil {
+			s.abandon(g)
+			return err
+		}
+		g.torn = false
+	}
+	if !lasting {
+		if err := g.file.Reserve(g.offset + sizeOf(changes) + reserveSize); err != nil {
+			return err
+		}
+	}
+	next := g.chain
+	to := &writerAt{file: g.file, at: next.offset}
+	err := next.write(to, sorted(changes), s.budgetEntry)
+	s.charge(to.written)
+	if err != nil {
+		if g.file.Truncate(g.offset) != nil {
+			s.abandon(g)
+		}
+		return err
+	}
+	if err := g.file.Sync(); err != nil {
+		// What the kernel could not write it has forgotten: another sync would succeed without it.
+		s.abandon(g)
+		return err
+	}
+	g.chain = next
+	return nil
+}
+
+func sorted(changes map[string][]byte) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for _, key := range slices.Sorted(maps.Keys(changes)) {
+			if !yield(key, changes[key]) {
+				return
+			}
+		}
+	}
+}
+
+func sizeOf(changes map[string][]byte) (size int64) {
+	for key, value := range changes {
+		size += int64(len(key) + len(value))
+	}
+	return size
+}
+
+// rewrite writes the whole state as the next generation, unless that failed a moment ago.
+func (s *Store) rewrite() error {
+	if s.failure != nil && s.options.Now().Before(s.retry) {
+		return s.failure
+	}
+	s.failure = s.writeState()
+	s.retry = s.options.Now().Add(retryAfter)
+	return s.failure
+}
+
+func (s *Store) writeState() error {
+	there, err := s.generations()
+	if err != nil {
+		return err
+	}
+	g := &generation{chain: s.chain}
+	if g.generation = 1; len(there) > 0 {
+		g.generation = there[0] + 1
+	}
+	if g.file, err = s.disk.Create(asideName); err != nil {
+		s.charge(0)
+		return err
+	}
+	to := &writerAt{file: g.file}
+	if _, err = to.Write(g.begin()); err == nil {
+		err = g.write(to, s.options.State(), s.budgetEntry)
+	}
+	if s.charge(to.written); err == nil {
+		err = g.file.Sync()
+	}
+	if err != nil {
+		s.abandon(g)
+		return errors.Join(err, s.disk.Remove(asideName)) // a full disk needs the space
+	}
+	_ = g.file.Reserve(g.offset + reserveSize) // without it the next commit says so
+	if err = s.disk.Rename(asideName, name(g.generation)); err == nil {
+		err = s.disk.Sync()
+	}
+	if err != nil {
+		// Nobody knows which of the two files a loss of power would leave, so neither is appended to.
+		s.abandon(g)
+		s.abandon(s.newest)
+		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
+		return err
+	}
+	g.first = g.offset
+	if s.newest != nil {
+		s.abandon(s.older)
+		s.older = s.newest
+	}
+	s.newest = g
+	s.removeOthers(there)
+	return nil
+}
+
+// removeOthers removes the generations that are not needed any more. What cannot be removed is removed the next time.
+// Without the sync a file that was abandoned could be the older generation after a loss of power, and it may lack what
+// is lasting.
+func (s *Store) removeOthers(there []uint64) {
+	for _, number := range there {
+		switch {
+		case s.foreign[number], s.older != nil && number == s.older.generation:
+		case s.damaged[number]:
+			if err := s.disk.Rename(name(number), damagedName); err == nil || errors.Is(err, fs.ErrNotExist) {
+				delete(s.damaged, number)
+			}
+		default:
+			_ = s.disk.Remove(name(number))
+		}
+	}
+	_ = s.disk.Sync()
+}

@@ -1,0 +1,317 @@
+package store
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var key32 = bytes.Repeat([]byte{7}, 32)
+
+// keeper is a program that keeps a state in a directory.
+type keeper struct {
+	*testing.T
+	*Store
+
+	dir   string
+	key   []byte
+	now   time.Time
+	state map[string][]byte
+}
+
+// keep opens the store in a directory.
+func keep(t *testing.T, dir string, key []byte) (*keeper, []error) {
+	t.Helper()
+	k := &keeper{T: t, dir: dir, key: key, now: time.Unix(1e9, 0)}
+	problems := k.reopen()
+	t.Cleanup(func() { _ = k.Close() })
+	return k, problems
+}
+
+func (k *keeper) reopen() (problems []error) {
+	if k.Store != nil {
+		k.must(k.Close())
+	}
+	k.Store, k.state, problems = Open(Options{Dir: k.dir, Key: k.key, Lasting: isLasting, HourlyBytes: 32 << 20,
+		State: func() iter.Seq2[string, []byte] { return sorted(k.state) }, Now: func() time.Time { return k.now }})
+	return problems
+}
+
+func (k *keeper) must(err error) {
+	k.Helper()
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *keeper) put(key string, value []byte) {
+	k.Helper()
+	k.state[key] = value
+	k.must(k.Commit(map[string][]byte{key: value}))
+}
+
+// files returns the files of a directory, the newest first.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, prefix+"0*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(found)
+	return found
+}
+
+func change(t *testing.T, file string, with func(data []byte) []byte) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, with(data), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTornCommitOfPlausibleBytes: whatever a torn commit has, the start is fast, and all before it is there.
+func TestTornCommitOfPlausibleBytes(t *testing.T) {
+	random := make([]byte, 20<<20)
+	_, _ = rand.Read(random)
+	for name, value := range map[string][]byte{
+		"a length in every place":  bytes.Repeat([]byte{0, 0x0f}, 2<<20),
+		"a length in every place2": bytes.Repeat([]byte{0, 0x1f}, 4<<20),
+		"anything":                 random,
+		"an empty frame":           append(make([]byte, 8), random[:1000]...),
+	} {
+		for _, key := range [][]byte{nil, key32} {
+			k, _ := keep(t, t.TempDir(), key)
+			for i := range 50 {
+				k.put(fmt.Sprint("pod ", i), []byte("x"))
+			}
+			k.put("big", value)
+			file := files(t, k.dir)[0]
+			change(t, file, func(data []byte) []byte { return data[:len(data)-1] })
+			began := time.Now()
+			problems := k.reopen()
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("%s: the start took %s", name, took)
+			}
+			if len(k.state) != 50 || len(problems) != 1 || !strings.Contains(problems[0].Error(), file) {
+				t.Errorf("%s: %d of 50 are left, %v", name, len(k.state), problems)
+			}
+			k.put("more", []byte("1"))
+			if problems := k.reopen(); len(k.state) != 51 || len(problems) > 0 {
+				t.Errorf("%s: %d of 51 are left, %v", name, len(k.state), problems)
+			}
+		}
+	}
+}
+
+// TestOpeningWritesNothing: neither a start nor many of them write, and the budget goes on where it was.
+func TestOpeningWritesNothing(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	value := make([]byte, 3<<20)
+	for i := 0; k.Due(); i++ {
+		_, _ = rand.Read(value)
+		k.put("a", value)
+	}
+	before, err := os.Stat(files(t, k.dir)[0])
+	k.must(err)
+	for range 5 {
+		if problems := k.reopen(); len(problems) > 0 || k.Due() || k.Written() > 0 {
+			t.Fatalf("a start: due %v, %d bytes, %v", k.Due(), k.Written(), problems)
+		}
+	}
+	after, err := os.Stat(files(t, k.dir)[0])
+	k.must(err)
+	if before.Size() != after.Size() || before.ModTime() != after.ModTime() {
+		t.Error("a start has written")
+	}
+	if k.now = k.now.Add(-time.Hour); k.reopen() != nil || k.Due() {
+		t.Error("a clock that is behind gives a new budget")
+	}
+	if k.now = k.now.Add(2 * time.Hour); k.reopen() != nil || !k.Due() {
+		t.Error("after an hour there is no budget")
+	}
+}
+
+// TestBudget: two hours of changes every second wear flash no more than the budget allows, whether the disk works or
+// its syncs fail, and also if the program restarts every minute.
+func TestBudget(t *testing.T) {
+	for _, size := range []int{1, 100 << 10} {
+		for _, failing := range []bool{false, true} {
+			w := newWorld(t, 1)
+			w.disk.failing = failing
+			for second := range 2 * 3600 {
+				w.now = w.now.Add(time.Second)
+				value := make([]byte, size)
+				for i := range value {
+					value[i] = byte(w.random.Uint32())
+				}
+				w.state["x"] = value
+				if w.store.Due() {
+					_ = w.store.Commit(map[string][]byte{"x": value})
+				}
+				if second%60 == 0 && !failing {
+					w.store, w.state, _ = open(w.options(), w.disk)
+				}
+			}
+			// The first hour has the budget that is left from before, too. A commit may go beyond it by its own size.
+			if most := int64(3*32<<20 + 1<<20); w.disk.flash > most || w.disk.flash < most/2 && !failing {
+				t.Errorf("%d bytes, failing %v: %d bytes in two hours, want %d at most", size, failing, w.disk.flash,
+					most)
+			}
+		}
+	}
+}
+
+// TestKeys: with another key nothing is read and nothing is written, and with the right one everything is there.
+func TestKeys(t *testing.T) {
+	other := bytes.Repeat([]byte{8}, 32)
+	for _, test := range []struct{ wrote, reads []byte }{{nil, key32}, {key32, nil}, {key32, other}} {
+		k, _ := keep(t, t.TempDir(), test.wrote)
+		k.put("a", []byte("1"))
+		k.key = test.reads
+		problems := k.reopen()
+		if !errors.Is(errors.Join(problems...), ErrKey) || len(k.state) > 0 {
+			t.Errorf("%v %v", k.state, problems)
+		}
+		if err := k.Commit(map[string][]byte{"b": {}}); !errors.Is(err, ErrKey) {
+			t.Error(err)
+		}
+		k.key = test.wrote
+		if problems := k.reopen(); len(problems) > 0 || string(k.state["a"]) != "1" {
+			t.Errorf("%v %v", k.state, problems)
+		}
+	}
+	k, _ := keep(t, t.TempDir(), key32)
+	k.put("a", []byte("find me"))
+	if data, err := os.ReadFile(files(t, k.dir)[0]); err != nil || bytes.Contains(data, []byte("find me")) {
+		t.Error("a sealed file can be read", err)
+	}
+	if _, problems := keep(t, t.TempDir(), []byte("short")); len(problems) == 0 {
+		t.Error("a key of 5 bytes is accepted")
+	}
+}
+
+// TestForeignVersion: a file of another version stays in place, and what is older than it is not used.
+func TestForeignVersion(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	foreign := filepath.Join(k.dir, name(9))
+	content := []byte(magicPrefix + "3 plain \nand whatever it has, which is longer than a head")
+	k.must(os.WriteFile(foreign, content, 0o600))
+	if problems := k.reopen(); len(k.state) > 0 || len(problems) != 1 || !errors.Is(problems[0], errVersion) {
+		t.Fatalf("%v %v", k.state, problems)
+	}
+	k.put("b", []byte("2"))
+	if problems := k.reopen(); len(k.state) != 1 || string(k.state["b"]) != "2" || len(problems) != 1 {
+		t.Errorf("%v %v", k.state, problems)
+	}
+	if data, err := os.ReadFile(foreign); err != nil || !bytes.Equal(data, content) {
+		t.Errorf("%q %v", data, err)
+	}
+}
+
+// TestZerosOverCommits: what a disk loses of commits costs those, and not the state before them; what it loses of the
+// first state costs what came after the file before.
+func TestZerosOverCommits(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	value := make([]byte, 30<<10)
+	for i := 0; len(files(t, k.dir)) < 2; i++ { // soon there are two generations
+		_, _ = rand.Read(value)
+		k.put(fmt.Sprint(i), bytes.Clone(value))
+		if i > 10 {
+			t.Fatal("there is one generation only")
+		}
+	}
+	whole := maps.Clone(k.state)
+	end := k.newest.offset
+	k.put("more", []byte("1"))
+	k.put("gone 1", []byte{})
+	change(t, files(t, k.dir)[0], func(data []byte) []byte { clear(data[end:]); return data })
+	if problems := k.reopen(); !equal(k.state, whole) || len(problems) != 1 {
+		t.Errorf("%d of %d keys, %v", len(k.state), len(whole), problems)
+	}
+	newest := files(t, k.dir)[0]
+	change(t, newest, func(data []byte) []byte { clear(data[:100]); return data })
+	if problems := k.reopen(); len(k.state) == 0 || len(problems) != 1 ||
+		!strings.Contains(problems[0].Error(), newest) {
+		t.Errorf("%d keys, %v", len(k.state), problems)
+	}
+	k.put("again", []byte("1"))
+	if _, err := os.Stat(filepath.Join(k.dir, damagedName)); err != nil {
+		t.Error(err)
+	}
+	if problems := k.reopen(); string(k.state["again"]) != "1" || len(problems) > 0 {
+		t.Errorf("%v", problems)
+	}
+}
+
+// TestNowhere: a directory that cannot be made keeps nobody from going on, and is used once it can be made. One that is
+// in use is left alone.
+func TestNowhere(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(parent, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, problems := keep(t, filepath.Join(parent, "store"), nil)
+	if err := k.Commit(map[string][]byte{"a": {}}); len(problems) == 0 || err == nil {
+		t.Errorf("%v %v", problems, err)
+	}
+	k.must(os.Remove(parent))
+	k.put("a", []byte("1"))
+	second, problems := keep(t, k.dir, nil)
+	if !errors.Is(errors.Join(problems...), ErrInUse) || !errors.Is(second.Commit(k.state), ErrInUse) {
+		t.Errorf("%v", problems)
+	}
+	if state, problems := Read(k.dir, nil); !equal(state, k.state) || len(problems) > 0 {
+		t.Errorf("%v %v", state, problems)
+	}
+}
+
+// TestSizes: values of any size come back, a state of several frames is compressed, and what does not fit is refused.
+func TestSizes(t *testing.T) {
+	for _, key := range [][]byte{nil, key32} {
+		k, _ := keep(t, t.TempDir(), key)
+		for _, size := range []int{0, 1, 1000, frameSize - 1, frameSize, 3 * frameSize, 10 << 20} {
+			k.put(fmt.Sprint(size), bytes.Repeat([]byte("pod "), size/4+1)[:size])
+		}
+		whole := maps.Clone(k.state)
+		if problems := k.reopen(); !equal(k.state, whole) || len(problems) > 0 {
+			t.Errorf("%v", problems)
+		}
+		if info, err := os.Stat(files(t, k.dir)[0]); err != nil || info.Size() > 1<<20 {
+			t.Errorf("it is not compressed: %d bytes, %v", info.Size(), err)
+		}
+		if err := k.Commit(map[string][]byte{"huge": make([]byte, maxFrame)}); !errors.Is(err, errTooBig) {
+			t.Error(err)
+		}
+		k.put("a", []byte("1"))
+	}
+}
+
+// TestStaleBytes: what a disk has left of another file, at the place where the next commit would be, is no commit.
+func TestStaleBytes(t *testing.T) {
+	a, _ := keep(t, t.TempDir(), nil)
+	b, _ := keep(t, t.TempDir(), nil)
+	for _, k := range []*keeper{a, b} {
+		k.put("a", []byte("1"))
+	}
+	end := b.newest.offset
+	b.put("stale", []byte("1"))
+	stale, err := os.ReadFile(files(t, b.dir)[0])
+	b.must(err)
+	change(t, files(t, a.dir)[0], func(data []byte) []byte { return append(data, stale[end:]...) })
+	if problems := a.reopen(); len(a.state) != 1 || len(problems) != 1 {
+		t.Errorf("%q %v", a.state, problems)
+	}
+}

@@ -1,0 +1,256 @@
+package facts
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// How a Service is shown depends on the values of its ports, and these on all of its endpoints. They are counted for
+// each list of ports, because nearly always all slices of a Service of one address type have the same.
+//
+// The endpoints of a Service with one key, or with none, need to be counted only while any of them is suspected.
+
+// PortList identifies the address type, names and protocols of the ports of an EndpointSlice that have a number. It is
+// that of no ports if the Service of the slice decides as one (topology.DecidesAsOne), and for Endpoints.
+type PortList struct{ encoded unique.Handle[string] }
+
+var noPorts = PortList{unique.Make("")}
+
+// ports returns the ports.
+func (l PortList) ports() []topology.Port {
+	if l == noPorts {
+		return nil
+	}
+	addressType, rest, _ := strings.Cut(l.encoded.Value(), "\n")
+	var ports []topology.Port
+	for line := range strings.SplitSeq(rest, "\n") {
+		protocol, name, _ := strings.Cut(line, " ")
+		ports = append(ports, topology.Port{AddressType: addressType, Name: name, Protocol: protocol})
+	}
+	return ports
+}
+
+// portListOf reads the list of an object of a Service.
+func portListOf(s *Service, o *Object) PortList {
+	if o.Resource() != served.EndpointSlices || s.DecidesAsOne() {
+		return noPorts
+	}
+	var encoded []byte
+	addressType, err := wire.ScanPorts(o.Upstream.Body, func(p wire.Port) {
+		if p.Numbered {
+			encoded = append(append(append(append(encoded, '\n'), p.Protocol...), ' '), p.Name...)
+		}
+	})
+	if err != nil {
+		o.Unreadable(err)
+	}
+	if len(encoded) == 0 {
+		return noPorts
+	}
+	return PortList{unique.Make(string(addressType) + string(encoded))}
+}
+
+// DecidesAsOne is topology.DecidesAsOne.
+func (s *Service) DecidesAsOne() bool {
+	return topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal)
+}
+
+// listing is what one collection lists for a Service.
+type listing struct {
+	objects []*Object
+	// counts are by list of ports. They are nil if the endpoints need not be counted.
+	counts map[PortList]*counts
+}
+
+// counts count the endpoints of the objects with one list of ports, by tier, key and value. Most tiers have none, and
+// are nil.
+type counts struct {
+	objects int
+	tiers   [topology.Unusable]map[string]map[string]int
+}
+
+// best returns the value of the best endpoint.
+func (c *counts) best(keys topology.Keys, here topology.Labels) topology.Value {
+	for tier, byKey := range c.tiers {
+		for rank, key := range keys {
+			value, ok := here[key]
+			if key == topology.Any {
+				value, ok = "", true
+			}
+			if ok && byKey[key][value] > 0 {
+				return topology.Tier(tier).Value(rank)
+			}
+		}
+	}
+	return topology.NoValue()
+}
+
+func (c *counts) add(tier topology.Tier, keys topology.Keys, labels topology.Labels, delta int) {
+	if tier == topology.Unusable {
+		return
+	}
+	byKey := c.tiers[tier]
+	if byKey == nil {
+		byKey = make(map[string]map[string]int, len(keys))
+		for _, key := range keys {
+			byKey[key] = make(map[string]int)
+		}
+		c.tiers[tier] = byKey
+	}
+	for _, key := range keys {
+		value, ok := labels[key]
+		if key == topology.Any {
+			value, ok = "", true
+		}
+		if ok {
+			byKey[key][value] += delta
+		}
+	}
+}
+
+var anyKey = topology.Keys{topology.Any}
+
+// ranked returns the keys by which endpoints are counted: those of a Service without any match all.
+func (s *Service) ranked() topology.Keys {
+	if !s.Keys.Governed() {
+		return anyKey
+	}
+	return s.Keys
+}
+
+// needsCounts reports whether the Service is shown by the values of its ports.
+func (s *Service) needsCounts() bool {
+	return len(s.Keys) > 1 || s.listed[0].counts != nil || s.listed[1].counts != nil
+}
+
+// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
+// sees it.
+func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	switch {
+	case in.Dead(s, e.NodeName):
+		return topology.Unusable
+	case e.Ready:
+		return topology.Tier(in.Suspicion(s, namespace, e))
+	case e.Terminates():
+		return topology.Terminating
+	default:
+		return topology.Unusable
+	}
+}
+
+// count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
+func (x *serviceIndex) count(s *Service, o *Object, delta int) {
+	switch {
+	case !s.counted:
+	case len(s.Keys) > 1:
+		s.count(x.f.reader(), o, delta)
+		add(&x.f.step.Governed, s)
+	default:
+		x.markForRecount(s) // another endpoint may be the last suspected one
+	}
+}
+
+func (s *Service) count(in Reader, o *Object, delta int) {
+	if delta > 0 {
+		o.ports = portListOf(s, o)
+	}
+	listed := &s.listed[listIndex(o.Resource())]
+	c := listed.counts[o.ports]
+	if c == nil {
+		// Of lists that no object has any more, none outlives the next new one. Until then they are kept, because most
+		// changes take an object out and put it back with the same list.
+		maps.DeleteFunc(listed.counts, func(_ PortList, c *counts) bool { return c.objects == 0 })
+		c = &counts{}
+		listed.counts[o.ports] = c
+	}
+	c.objects += delta
+	keys := s.ranked()
+	o.scan(func(e wire.Endpoint) {
+		c.add(in.Tier(s, s.Name.Namespace, e), keys, in.LabelsOf(e.NodeName), delta)
+	})
+}
+
+// recount counts all endpoints again.
+func (s *Service) recount(in Reader) {
+	s.counted = true
+	needed := len(s.Keys) > 1 || s.hasSuspected(in)
+	for i := range s.listed {
+		s.listed[i].counts = nil
+		if !needed {
+			continue
+		}
+		s.listed[i].counts = make(map[PortList]*counts, 1)
+		for _, o := range s.listed[i].objects {
+			s.count(in, o, 1)
+		}
+	}
+}
+
+func (s *Service) hasSuspected(in Reader) bool {
+	suspected := false
+	for _, listed := range s.listed {
+		for _, o := range listed.objects {
+			if suspected || !in.AnySuspicions() {
+				return suspected
+			}
+			o.scan(func(e wire.Endpoint) {
+				tier := in.Tier(s, s.Name.Namespace, e)
+				suspected = suspected || tier == topology.Suspected || tier == topology.Silent
+			})
+		}
+	}
+	return suspected
+}
+
+// Choice says how the objects of a Service with the same list of ports are shown.
+type Choice struct {
+	topology.Choice
+
+	ports PortList
+}
+
+// Equal reports whether both show the same objects in the same way.
+func (c Choice) Equal(other Choice) bool {
+	return c.ports == other.ports && c.Choice.Equal(other.Choice)
+}
+
+// Of reports whether it says how this object is shown.
+func (c Choice) Of(o *Object) bool { return c.ports == o.ports }
+
+// Choices say how the Service's objects of a resource are shown to a viewer with these labels. There are none if its
+// keys alone decide that: there is at most one, and no endpoint is suspected.
+func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
+	counted := s.listed[listIndex(r)].counts
+	if len(counted) == 0 {
+		return nil
+	}
+	choices := make([]Choice, 0, len(counted))
+	for ports, c := range counted {
+		if c.objects > 0 {
+			choices = append(choices, Choice{ports: ports})
+		}
+	}
+	if len(choices) > 1 {
+		slices.SortFunc(choices, func(a, b Choice) int {
+			return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
+		})
+	}
+	lists, best := make([][]topology.Port, len(choices)), make([]topology.Value, len(choices))
+	for i, c := range choices {
+		best[i] = counted[c.ports].best(s.ranked(), here)
+		if len(choices) > 1 {
+			lists[i] = c.ports.ports()
+		}
+	}
+	for i, choice := range topology.Choose(lists, best) {
+		choices[i].Choice = choice
+	}
+	return choices
+}

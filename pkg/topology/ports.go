@@ -1,0 +1,186 @@
+package topology
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Tier says how good an endpoint is, wherever it is. A lower one is better: a data plane uses an endpoint of a tier
+// only where a Service has none of a lower one.
+type Tier uint8
+
+// The tiers.
+const (
+	// Ready is an endpoint that is ready.
+	Ready Tier = iota
+	// Suspected is one that is ready, and whose own node suspects that it does not answer.
+	Suspected
+	// Silent is one that is ready, on a node that its neighbours do not hear any more.
+	Silent
+	// Terminating is one that is not ready, is terminating, and is not said not to serve.
+	Terminating
+	// Unusable is any other one. No data plane uses it.
+	Unusable
+)
+
+// TierOf returns the tier of an endpoint with these conditions, which have the defaults of discovery/v1, whom nobody
+// suspects.
+func TierOf(ready, serving, terminating bool) Tier {
+	switch {
+	case ready:
+		return Ready
+	case terminating && serving:
+		return Terminating
+	default:
+		return Unusable
+	}
+}
+
+// Value says how good an endpoint, or the best one of several, is for one node: first by its tier, then by the rank of
+// its key.
+type Value struct {
+	Tier Tier
+	// rank is that of Keys.Rank.
+	rank uint8
+}
+
+// NoValue is the value of an endpoint that is unusable, or that no key matches.
+func NoValue() Value { return Value{Unusable, NoRank} }
+
+// Value returns the value of an endpoint of this tier, whose Keys.Rank is rank.
+func (t Tier) Value(rank int) Value {
+	if t == Unusable || rank == NoRank {
+		return NoValue()
+	}
+	return Value{t, uint8(rank)} //nolint:gosec // at most NoRank
+}
+
+// Rank is the rank of the key.
+func (v Value) Rank() int { return int(v.rank) }
+
+// Compare returns a negative number if the value is better than the other one.
+func (v Value) Compare(other Value) int {
+	return cmp.Or(cmp.Compare(v.Tier, other.Tier), cmp.Compare(v.rank, other.rank))
+}
+
+// Port is one port of a Service, as its EndpointSlices name it: one that has a number.
+type Port struct {
+	// AddressType is that of the EndpointSlice.
+	AddressType, Name, Protocol string
+}
+
+// Choice says how a slice is shown to one node.
+type Choice struct {
+	// Value is that of the slice. The key with its rank decides which endpoints are kept (Keys.Decide). Endpoints of a
+	// worse tier than Value.Tier that are ready nevertheless, because they are Suspected or Silent, are hidden.
+	Value
+
+	// Without has the ports that the slice is shown without.
+	Without []Port
+}
+
+// Equal reports whether both show a slice in the same way.
+func (c Choice) Equal(other Choice) bool {
+	return c.Value == other.Value && slices.Equal(c.Without, other.Without)
+}
+
+// Hides reports whether an endpoint of this tier is hidden: it is suspected, and there is a better one.
+func (c Choice) Hides(t Tier) bool { return t > c.Tier && (t == Suspected || t == Silent) }
+
+// Choose decides how the slices of a Service are shown. lists has their different lists of ports, and best the value of
+// the best endpoint of all slices with each of them.
+//
+// The value of a port is the best one of all lists that have it. A slice is shown by the worst value among its ports,
+// and without the ports that have a better one: the endpoints that the better port's key matches in this slice have a
+// worse tier than others have, and nobody uses those beside better ones. So no slice has to be split. A list without
+// ports has the best value of all: its slices decide as one with the rest of the Service.
+func Choose(lists [][]Port, best []Value) []Choice {
+	choices := make([]Choice, len(lists))
+	if len(lists) == 1 {
+		choices[0].Value = best[0]
+		return choices
+	}
+	whole, values := NoValue(), make(map[Port]Value)
+	for i, list := range lists {
+		whole = better(whole, best[i])
+		for _, port := range list {
+			if value, found := values[port]; found {
+				values[port] = better(value, best[i])
+			} else {
+				values[port] = best[i]
+			}
+		}
+	}
+	for i, list := range lists {
+		choices[i] = choose(list, values, whole)
+	}
+	return choices
+}
+
+func choose(list []Port, values map[Port]Value, whole Value) Choice {
+	if len(list) == 0 {
+		return Choice{Value: whole}
+	}
+	var worst Value
+	for _, port := range list {
+		if worst.Compare(values[port]) < 0 {
+			worst = values[port]
+		}
+	}
+	choice := Choice{Value: worst}
+	for _, port := range list {
+		if values[port] != worst {
+			choice.Without = append(choice.Without, port)
+		}
+	}
+	return choice
+}
+
+func better(a, b Value) Value {
+	if b.Compare(a) < 0 {
+		return b
+	}
+	return a
+}
+
+// Slice has what the rule needs to know of an EndpointSlice.
+type Slice struct {
+	// Ports are those with a number; nil if the Service decides as one (DecidesAsOne).
+	Ports     []Port
+	Endpoints []Endpoint
+}
+
+// Endpoint has what the rule needs to know of an endpoint.
+type Endpoint struct {
+	// Node has the labels of its node; nil if it names none, or one that is not known.
+	Node Labels
+	// Tier is Unusable for an endpoint on a dead node.
+	Tier Tier
+}
+
+// DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
+// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind
+// of traffic that it has is Local) uses endpoints there even where others have better ones.
+func DecidesAsOne(headless, local bool) bool { return headless || local }
+
+// Choices says how each of the slices of one Service is shown to a node with the labels here. A Service without keys
+// shows all, and one with a single key what that matches, whatever their ports, unless endpoints are suspected.
+func (k Keys) Choices(here Labels, all []Slice) []Choice {
+	suspected := false
+	lists, best := make([][]Port, len(all)), make([]Value, len(all))
+	for i, slice := range all {
+		lists[i], best[i] = slice.Ports, NoValue()
+		for _, e := range slice.Endpoints {
+			suspected = suspected || e.Tier == Suspected || e.Tier == Silent
+			rank := 0
+			if k.Governed() {
+				rank = k.Rank(here, e.Node)
+			}
+			best[i] = better(best[i], e.Tier.Value(rank))
+		}
+	}
+	if len(k) < 2 && !suspected {
+		return make([]Choice, len(all))
+	}
+	return Choose(lists, best)
+}

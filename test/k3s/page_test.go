@@ -1,0 +1,299 @@
+package k3s_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/suite"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	section = "## k3s"
+	server  = "cloud0"
+	// argument is the page's file of its own on a node.
+	argument = "application-grid.yaml"
+)
+
+// everybody is who may answer a node whose kube-proxy asks the API server.
+var everybody = []string{server, "node0", "node1"}
+
+// TestPage follows the part of docs/install.md for k3s, with its commands as they are there, on a server
+// and two agents.
+// node0 and node1 are two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a
+// foreign site where it is closed off, fails the step.
+func TestPage(t *testing.T) {
+	o := newOperator(t)
+	_, err := o.client.AppsV1().DaemonSets(metav1.NamespaceDefault).Create(t.Context(), kubeadm.EchoDaemonSet(),
+		metav1.CreateOptions{})
+	o.Must(err)
+	o.service = o.createService("echo", "zone1")
+	o.Shell("kubectl label node node0 zone1=east\nkubectl label node node1 zone1=west")
+	for _, node := range everybody {
+		o.asks(node, everybody...)
+	}
+	for _, step := range []struct {
+		name string
+		do   func(*operator)
+	}{
+		{"install", (*operator).install},
+		{"label, wait, lead", (*operator).lead},
+		{"the wrong order", (*operator).wrongOrder},
+		{"the label is kept", (*operator).labelIsKept},
+		{"move a node", (*operator).move},
+		{"a new wrapper", (*operator).newWrapper},
+		{"by a kubeconfig", (*operator).byKubeconfig},
+		{"power cut with a link", (*operator).powerCut},
+		{"the link is cut", (*operator).linkCut},
+		{"power cut without a link", (*operator).powerCutWithoutLink},
+		{"a server in the site", (*operator).serverInSite},
+		{"remove", (*operator).remove},
+	} {
+		if !o.Step(step.name, func() { step.do(o) }) {
+			t.FailNow()
+		}
+	}
+	for _, node := range everybody {
+		o.pause(node)
+	}
+}
+
+func (o *operator) createService(name string, keys ...string) *corev1.Service {
+	o.Helper()
+	service, err := workload.In(o.client, metav1.NamespaceDefault).CreateService(o.Context(), name,
+		workload.ServiceOptions{Workload: "echo", TopologyKeys: keys})
+	o.Must(err)
+	return service
+}
+
+func (o *operator) install() {
+	for _, node := range everybody {
+		for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
+			"statefulset-grid-daemon"} {
+			o.Must(shared.Node(node).Import(o.Context(), filepath.Join(images, name+".tar")))
+		}
+	}
+	o.WriteFiles(section)
+	printed := o.Shell("kubectl grid check --pre")
+	label, argument := strings.Index(printed, "superedge.io/application-grid=true"), strings.Index(printed, "kube-proxy-arg+")
+	if label < 0 || argument < label {
+		o.Errorf("kubectl grid check --pre does not print the label before kube-proxy-arg:\n%s", printed)
+	}
+	o.Follow(section, "kubectl apply -k edge")
+	o.Shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
+}
+
+// lead takes node0 in, in the page's order.
+func (o *operator) lead() {
+	o.Follow(section, "kubectl label node node0")
+	o.change("node0", everybody...)
+	o.on("node0", section, argument)
+	o.asks("node0", "node0")
+	o.argsOf("node0", true)
+	o.noFailure("node0")
+}
+
+// wrongOrder leads node1's kube-proxy to a wrapper that is not there. Its rules are frozen, though the node is ready.
+func (o *operator) wrongOrder() {
+	o.pause("node1")
+	o.on("node1", section, argument)
+	o.argsOf("node1", true)
+	late := o.createService("late")
+	defer o.Shell("kubectl delete service late")
+	o.Eventually("node0 has rules for a new Service", func() error { return o.answered("node0", late) })
+	if seen := o.answers("node1", late, 3); !slices.Equal(seen, []string{"nobody"}) {
+		o.Errorf("node1 is answered by %v: its rules are not frozen, and the page says that they are", seen)
+	}
+	o.nodeIs("node1", corev1.ConditionTrue)
+	o.Shell("kubectl label node node1 superedge.io/application-grid=true")
+	o.wrapperOn("node1")
+	o.asks("node1", "node1")
+	o.Must(o.answered("node1", late))
+	o.noFailure("node1")
+}
+
+func (o *operator) answered(node string, service *corev1.Service) error {
+	if seen := o.answers(node, service, 3); slices.Contains(seen, "nobody") {
+		return fmt.Errorf("%s is answered by %v", node, seen)
+	}
+	return nil
+}
+
+// noFailure waits until kubectl grid check finds no failure of a node.
+func (o *operator) noFailure(node string) {
+	o.Helper()
+	o.Eventually("kubectl grid check finds no failure of "+node, func() error {
+		stdout, _, _ := suite.Run(o, o.plugin("check"))
+		for line := range strings.Lines(stdout) {
+			if strings.HasPrefix(line, "FAILURE") && strings.Contains(line, node) {
+				return fmt.Errorf("%s", stdout)
+			}
+		}
+		return nil
+	})
+}
+
+// labelIsKept: kube-apiserver refuses to take the label from a node whose kube-proxy asks the wrapper.
+func (o *operator) labelIsKept() {
+	stdout, stderr, code := suite.Run(o, o.kubectl("label", "node", "node1", "superedge.io/application-grid-"))
+	if code == 0 || !strings.Contains(stderr, "rm /etc/rancher/k3s/config.yaml.d/application-grid.yaml") {
+		o.Errorf("removing the label ended with %d: %s%s", code, stdout, stderr)
+	}
+	o.wrapperOn("node1")
+}
+
+func (o *operator) move() {
+	for _, node := range []string{"node0", "node1"} {
+		o.change(node, "node0", "node1")
+	}
+	o.Shell("kubectl label node node1 --overwrite zone1=east")
+	o.asks("node0", "node0", "node1")
+	o.asks("node1", "node0", "node1")
+	o.Shell("kubectl label node node1 --overwrite zone1=west")
+	o.asks("node0", "node0")
+	o.asks("node1", "node1")
+}
+
+func (o *operator) newWrapper() {
+	for _, node := range everybody {
+		o.run(node, "k3s ctr -n k8s.io images tag registry.example.org/application-grid-wrapper:v1 "+
+			"registry.example.org/application-grid-wrapper:v2")
+	}
+	o.Shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\n" +
+		"kubectl apply -k edge\n" +
+		"kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
+	o.asks("node0", "node0")
+	o.asks("node1", "node1")
+}
+
+// byKubeconfig leads node1's kube-proxy to the wrapper by the other of the page's two ways.
+func (o *operator) byKubeconfig() {
+	const file = "/etc/rancher/k3s/wrapper.kubeconfig"
+	node := shared.Node("node1")
+	o.Must(node.WriteFile(file, o.YAML("## Any other cluster", "http://localhost:51006")))
+	o.Must(node.WriteFile(kubeadm.K3sConfig+".d/"+argument, "kube-proxy-arg+: [\"kubeconfig="+file+"\"]\n"))
+	o.run("node1", "systemctl restart k3s-agent")
+	o.argsOf("node1", false) // it names the file
+	o.nodeIs("node1", corev1.ConditionTrue)
+	o.move()
+	o.on("node1", section, argument)
+	o.argsOf("node1", true)
+	o.asks("node1", "node1")
+}
+
+func (o *operator) powerCut() {
+	node := shared.Node("node1")
+	o.pause("node1")
+	o.pause(server) // nobody knows yet that node1's pods are gone
+	o.Must(node.PowerCut())
+	o.powerOn(node)
+}
+
+func (o *operator) powerOn(node *kubeadm.Node) {
+	o.Helper()
+	begin := time.Now()
+	o.Must(node.PowerOn())
+	o.asks(node.Name(), node.Name())
+	o.Logf("%s reaches its own site %.1f s after power and link came back", node.Name(), time.Since(begin).Seconds())
+	o.asks(server, everybody...)
+}
+
+// linkCut: a site goes on without the cloud, also when k3s is restarted there, which then waits for a server.
+func (o *operator) linkCut() {
+	node := shared.Node("node1")
+	o.pause(server)
+	o.Must(node.CutLink())
+	o.asks("node1", "node1")
+	o.run("node1", "systemctl restart k3s-agent")
+	o.asks("node1", "node1")
+	o.nodeIs("node1", corev1.ConditionUnknown)
+	o.Must(node.JoinLink())
+	o.nodeIs("node1", corev1.ConditionTrue)
+	o.asks("node1", "node1")
+	o.asks(server, everybody...)
+}
+
+// powerCutWithoutLink: an agent starts nothing until it reaches a server.
+func (o *operator) powerCutWithoutLink() {
+	node := shared.Node("node1")
+	o.pause("node1")
+	o.pause(server)
+	o.Must(node.PowerCut())
+	o.Must(node.PowerOn())
+	o.Must(node.CutLink())
+	o.Eventually("k3s waits for a server", func() error {
+		log, err := node.ReadFile("/var/log/k3s.log")
+		if err == nil && !strings.Contains(lastLine(string(log)), "server is not ready") {
+			err = fmt.Errorf("it says %s", lastLine(string(log)))
+		}
+		return err
+	})
+	for begin := time.Now(); time.Since(begin) < 10*time.Second; time.Sleep(time.Second) {
+		if running := o.run("node1", "ps -e -o args="); strings.Contains(running, "containerd") {
+			o.Errorf("without a server there run\n%s", running)
+		}
+	}
+	o.Must(node.JoinLink())
+	o.asks("node1", "node1")
+	o.asks(server, everybody...)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}
+
+// serverInSite makes the server a node of node0's site, and cuts the power of both: everything of the site comes back.
+func (o *operator) serverInSite() {
+	o.change("node0", "node0", server)
+	o.Shell("kubectl label node " + server + " zone1=east")
+	o.asks("node0", server, "node0")
+	o.change(server, everybody...)
+	o.Shell(strings.ReplaceAll(o.Commands(section, "kubectl label node node0"), "node0", server))
+	o.on(server, section, argument)
+	o.asks(server, server, "node0")
+	o.pause(server)
+	o.pause("node0")
+	for _, name := range []string{server, "node0"} {
+		o.Must(shared.Node(name).PowerCut())
+	}
+	o.asks("node1", "node1") // a site without a server goes on
+	begin := time.Now()
+	for _, name := range []string{server, "node0"} {
+		o.Must(shared.Node(name).PowerOn())
+	}
+	o.asks(server, server, "node0")
+	o.asks("node0", server, "node0")
+	o.Logf("the site with the server is back %.1f s after its power", time.Since(begin).Seconds())
+	o.wrapperOn("node1")
+}
+
+func (o *operator) remove() {
+	for _, node := range everybody {
+		o.change(node, everybody...)
+		o.on(node, "## Removing it", "rm /etc/rancher/k3s")
+		o.argsOf(node, false)
+		o.asks(node, everybody...)
+	}
+	script := o.Commands("## Removing it", "kubectl delete -k edge")
+	var lines []string
+	for line := range strings.Lines(script) {
+		if !strings.Contains(line, "# kubeadm only") {
+			lines = append(lines, line)
+		}
+	}
+	o.Shell(strings.Join(lines, ""))
+	late := o.createService("later")
+	for _, node := range everybody {
+		o.Eventually("the rules of "+node+" change", func() error { return o.answered(node, late) })
+		o.asks(node, everybody...)
+	}
+}

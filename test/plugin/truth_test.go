@@ -1,0 +1,158 @@
+package plugin
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/kubernetes/pkg/proxy"
+
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+// outcome is what a connection to a port of a Service does.
+type outcome struct {
+	// reached are the nodes of the endpoints that kube-proxy may send it to, with their addresses.
+	reached map[string]string
+	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends.
+	something, ending bool
+}
+
+// shown are the slices that a node's kube-proxy gets: the wrapper's view, or all.
+func (w *world) shown(name string, s *corev1.Service) []*discoveryv1.EndpointSlice {
+	w.Helper()
+	m := w.machines[name]
+	if !m.edge() || m.past {
+		return w.slicesOf(s)
+	}
+	store := storagetest.New(storagetest.Options{NodeName: cmp.Or(m.as, name), KeepKubernetesEndpoint: true})
+	var nodes, slices []*wire.Object
+	for other, m := range w.machines {
+		nodes = append(nodes, wiretest.NodeWith(other, m.labels))
+	}
+	for _, slice := range w.slicesOf(s) {
+		slices = append(slices, wiretest.Object(slice))
+	}
+	store.NodeLabels().Replace(nodes)
+	store.Services().Replace([]*wire.Object{wiretest.Object(s)})
+	store.EndpointSlices().Replace(slices)
+	objects, _, err := store.History.List(served.EndpointSlices, "shop", 0)
+	suite.Must(w, err)
+	var shown []*discoveryv1.EndpointSlice
+	for _, object := range objects {
+		typed, err := object.Decode()
+		suite.Must(w, err)
+		shown = append(shown, typed.(*discoveryv1.EndpointSlice))
+	}
+	return shown
+}
+
+// connect says what connections from a node to each port of a Service do, by kube-proxy's own code on what it is shown.
+// They are by the address that is asked.
+func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
+	w.Helper()
+	outcomes, shown := map[string]outcome{}, w.shown(name, s)
+	families := s.Spec.IPFamilies
+	if families == nil {
+		families = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	for i, family := range families {
+		services := proxy.NewServiceChangeTracker(family, nil, nil)
+		endpoints := func(slices []*discoveryv1.EndpointSlice) proxy.EndpointsMap {
+			tracker := proxy.NewEndpointsChangeTracker(family, name, nil, nil)
+			for _, slice := range slices {
+				tracker.EndpointSliceUpdate(slice, false)
+			}
+			known := proxy.EndpointsMap{}
+			known.Update(tracker)
+			return known
+		}
+		typed := s.DeepCopy()
+		typed.Spec.IPFamilies = families
+		services.Update(nil, typed)
+		ports := proxy.ServicePortMap{}
+		ports.Update(services)
+		on := map[string]string{}
+		for _, slice := range w.slicesOf(s) {
+			on[slice.Endpoints[0].Addresses[0]] = *slice.Endpoints[0].NodeName
+		}
+		here, everywhere := endpoints(shown), endpoints(w.slicesOf(s))
+		for port, info := range ports {
+			o := outcome{reached: map[string]string{}}
+			_, _, reachable, _ := proxy.CategorizeEndpoints(here[port], info, name, w.machines[name].labels)
+			for _, e := range reachable {
+				host, _, err := net.SplitHostPort(e.String())
+				suite.Must(w, err)
+				o.reached[on[host]] = e.String()
+			}
+			for _, e := range everywhere[port] {
+				o.something = o.something || e.IsReady()
+				o.ending = o.ending || e.IsServing() && e.IsTerminating()
+			}
+			outcomes[net.JoinHostPort(s.Spec.ClusterIPs[i], strconv.Itoa(info.Port()))] = o
+		}
+	}
+	return outcomes
+}
+
+// truth is what is wrong on a node with a Service.
+type truth struct {
+	// wrong: connections leave their site, or find nothing that is there, in a way that has to be a failure.
+	wrong bool
+	// hidden is that nobody can see it but on the node, apart that the node is in no site of the Service.
+	hidden, apart bool
+	// warned is that the node lacks an endpoint of its own where a Service has no sites, or that only
+	// endpoints that are
+	// ending are left.
+	warned bool
+}
+
+// of is the truth on a node.
+func (w *world) of(name string, s *corev1.Service) truth {
+	w.Helper()
+	m, keys := w.machines[name], keysOf(s)
+	strict := !slices.Contains(keys, "*")
+	shares := func(key, other string) bool {
+		a, ok := m.labels[key]
+		b, also := w.machines[other].labels[key]
+		return ok && also && a == b
+	}
+	var t truth
+	if !m.edge() {
+		// It reaches every endpoint. That is wrong if it is taken for one of a site.
+		site := slices.IndexFunc(keys, func(key string) bool { return key != hostname && key != "*" })
+		for other, edge := range w.machines {
+			t.wrong = t.wrong || site >= 0 && edge.edge() && shares(keys[site], other)
+		}
+		t.apart = !t.wrong
+		return t
+	}
+	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
+	broken := m.past || m.frozen || m.as != ""
+	for _, o := range w.connect(name, s) {
+		for there := range o.reached {
+			t.wrong = t.wrong || strict && in && !slices.ContainsFunc(keys, func(key string) bool {
+				return shares(key, there)
+			})
+		}
+		lacks := in && len(o.reached) == 0 && o.something
+		t.wrong = t.wrong || lacks && !slices.Equal(keys, []string{hostname})
+		t.warned = t.warned || lacks || len(o.reached) == 0 && o.ending
+	}
+	t.wrong = t.wrong || broken && in
+	t.hidden = t.wrong && m.past && (m.kind == "systemd" || m.kind == "static")
+	if !in {
+		// It reaches nothing, as nodes of another fleet. If a pod of the Service runs there it was meant to be in a
+		// site.
+		t.apart = true
+		t.wrong = t.wrong || slices.ContainsFunc(w.places[s.Name], func(p place) bool { return p.node == name })
+	}
+	return t
+}

@@ -1,0 +1,334 @@
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+// finding is one of any command.
+type finding struct {
+	Severity, Check, Message, Action, Node string
+	Object                                 struct{ Kind, Namespace, Name string }
+}
+
+func (f finding) String() string {
+	return fmt.Sprintf("%s %s %s/%s: %s", f.Severity, f.Check, f.Object.Kind, f.Object.Name, f.Message)
+}
+
+// answer is that of any command, as far as it is judged.
+type answer struct {
+	code     int
+	Closed   bool
+	Verdict  json.RawMessage
+	Nodes    verdict
+	Rows     []struct{ Node, Verdict, Message, Address string }
+	Findings []finding
+}
+
+type verdict struct {
+	EdgeNodes, Keeping int
+	Failing, InNoSite  []string
+	Unknown            map[string]int
+}
+
+func (a *answer) failures() (found []string) {
+	for _, f := range a.Findings {
+		if f.Severity == "failure" {
+			found = append(found, f.String())
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// plugin is the program, and a kubeconfig for a server.
+var program string
+
+func TestMain(m *testing.M) {
+	root, err := suite.Root()
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp("", "plugin")
+	}
+	if err == nil {
+		program = filepath.Join(dir, "kubectl-grid")
+		build := exec.Command("go", "build", "-o", program, "./cmd/kubectl-grid")
+		build.Dir, build.Stderr = root, os.Stderr
+		err = build.Run()
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "building kubectl-grid:", err)
+	} else {
+		code = m.Run()
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// ask runs a command of kubectl grid.
+func ask(t *testing.T, url string, args ...string) *answer {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	suite.Must(t, os.WriteFile(kubeconfig, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+url+
+		"'}}]\ncontexts: [{name: x, context: {cluster: c, namespace: shop}}]\ncurrent-context: x\n"), 0o600))
+	cmd := exec.Command(program, append(args, "-o", "json", "--kubeconfig="+kubeconfig)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	a := &answer{}
+	if errors.As(err, &exit) {
+		a.code = exit.ExitCode()
+	}
+	if err := json.Unmarshal(out, a); err != nil {
+		t.Fatalf("%q: %v\n%s%s", args, err, out, stderr.String())
+	}
+	return a
+}
+
+// TestVerdicts: of random clusters no command says that all is well where a connection would leave its site or find
+// nothing that is there, none names a failure where none would, and all say the same.
+func TestVerdicts(t *testing.T) {
+	worlds := 120
+	if testing.Short() {
+		worlds = 25
+	}
+	wrong, proved, acted := 0, 0, 0
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 41))
+			w := newWorld(t, r)
+			api := w.api()
+			url := api.Serve()
+			check := ask(t, url, "check")
+			anything := w.away || slices.Contains(w.defects, "k3s that asks a wrapper after a removal")
+			for _, s := range w.services {
+				bad := w.judgeView(s, ask(t, url, "view", "svc/"+s.Name), check)
+				anything = anything || bad
+				if bad {
+					wrong++
+				}
+				if seed%5 == 0 && w.hasSites(s) {
+					w.judgeProof(api, url, s, bad)
+					proved++
+				}
+			}
+			if (check.code == 3) != anything {
+				w.Errorf("check ends with %d, and something is wrong: %t\n%q", check.code, anything, check.failures())
+			}
+			for _, args := range [][]string{{"status"}, {"preview", "--key=zone"}} {
+				if other := ask(t, url, args...); !subset(other.failures(), check.failures()) {
+					w.Errorf("%s says %q, and check %q", args[0], other.failures(), check.failures())
+				}
+			}
+			acted += w.judgeActions(r, check)
+			if t.Failed() {
+				w.describe()
+			}
+		})
+	}
+	t.Logf("%d Services were not well, %d were proved, %d actions were carried out", wrong, proved, acted)
+	if wrong < worlds/4 || acted < worlds/4 {
+		t.Error("the worlds are too well")
+	}
+}
+
+func subset(of, all []string) bool {
+	return !slices.ContainsFunc(of, func(one string) bool { return !slices.Contains(all, one) })
+}
+
+// describe logs the world of a failure.
+func (w *world) describe() {
+	w.Logf("defects %q", w.defects)
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		w.Logf("%s: %+v", name, *w.machines[name])
+	}
+	for _, s := range w.services {
+		w.Logf("Service %s %v: %+v", s.Name, keysOf(s), w.places[s.Name])
+	}
+}
+
+// judgeView holds a view against the truth, and reports whether something is wrong that has to be a failure.
+func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
+	w.Helper()
+	var v verdict
+	suite.Must(w, json.Unmarshal(view.Verdict, &v))
+	unknown := 0
+	for _, n := range v.Unknown {
+		unknown += n
+	}
+	hidden := 0
+	for name, m := range w.machines {
+		t := w.of(name, s)
+		switch {
+		case t.hidden:
+			hidden++
+		case t.wrong:
+			bad = true
+			if view.code != 3 || view.Closed {
+				w.Errorf("view %s ends with %d, closed %t, and %s is not well", s.Name, view.code, view.Closed, name)
+			}
+		case t.apart && m.edge() && !slices.Contains(v.InNoSite, name):
+			w.Errorf("view %s does not say that %s is in none of its sites", s.Name, name)
+		case t.warned && !slices.ContainsFunc(view.Findings, func(f finding) bool { return f.Check == "Reach" }):
+			w.Errorf("view %s says nothing, and %s lacks an endpoint", s.Name, name)
+		case m.lost && !slices.Contains(keysOf(s), "*"):
+			bad = bad || view.code == 3 // it may be a failure, and need not
+		}
+	}
+	if unknown < hidden {
+		w.Errorf("view %s has %d unknown nodes, and %d are not well and cannot be seen", s.Name, unknown, hidden)
+	}
+	bad = bad || !w.hasSites(s)
+	if !bad && view.code == 3 && !w.away {
+		w.Errorf("view %s names a failure, and there is none: %q", s.Name, view.failures())
+	}
+	if !subset(view.failures(), check.failures()) {
+		w.Errorf("view %s says %q, and check %q", s.Name, view.failures(), check.failures())
+	}
+	return bad
+}
+
+// hasSites reports whether a node has one of a Service's keys.
+func (w *world) hasSites(s *corev1.Service) bool {
+	for _, m := range w.machines {
+		if slices.ContainsFunc(keysOf(s), func(key string) bool { return key == "*" || m.labels[key] != "" }) {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeProof runs prove, whose pods connect as kube-proxy would.
+func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, bad bool) {
+	w.Helper()
+	api.Created = func(pod *unstructured.Unstructured) {
+		node, _, _ := unstructured.NestedString(pod.Object, "spec", "nodeName")
+		containers, _, _ := unstructured.NestedSlice(pod.Object, "spec", "containers")
+		target := containers[0].(map[string]any)["args"].([]any)[1].(string)
+		result := map[string]any{"asked": 20}
+		o := w.connect(node, s)[target]
+		reached := map[string]int{}
+		for _, address := range o.reached {
+			reached[address] = 20 / len(o.reached)
+		}
+		if result["reached"] = reached; len(reached) == 0 {
+			result["nobody"] = 20
+		}
+		message, err := json.Marshal(result)
+		suite.Must(w, err)
+		pod.SetName("prove-" + node + regexp.MustCompile(`[^a-z0-9]`).ReplaceAllString(target, "-"))
+		pod.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{"name": "probe",
+			"state": map[string]any{"terminated": map[string]any{"message": string(message)}}}}}
+	}
+	proof := ask(w.T, url, "prove", "svc/"+s.Name, "--all-nodes", "--image=x")
+	leaks := false
+	for _, row := range proof.Rows {
+		strict := !slices.Contains(keysOf(s), "*")
+		for there := range w.connect(row.Node, s)[row.Address].reached {
+			leaks = leaks || strict && !slices.ContainsFunc(keysOf(s), func(key string) bool {
+				a, ok := w.machines[row.Node].labels[key]
+				return ok && a == w.machines[there].labels[key]
+			})
+		}
+	}
+	if (proof.code == 3) != (leaks || bad || w.away) {
+		w.Errorf("prove %s ends with %d, a connection leaves: %t, something is wrong: %t\n%q %+v", s.Name, proof.code, leaks, bad,
+			proof.failures(), proof.Rows)
+	}
+}
+
+var (
+	labelAction    = regexp.MustCompile(`kubectl label node (\S+) (?:--overwrite )?(\S+)=(\w+)`)
+	annotateAction = regexp.MustCompile(`kubectl annotate --overwrite service -n shop (\S+) 'topologyKeys=(\[[^']*\])'`)
+	patchAction    = regexp.MustCompile(`kubectl patch service -n shop (\S+) -p '\{"spec":\{"internalTrafficPolicy":"Cluster"\}\}'`)
+)
+
+// judgeActions carries out what is printed for one failure after the other, each on a cluster of its own:
+// the failure is
+// gone, and there is no other one.
+func (w *world) judgeActions(_ *rand.Rand, check *answer) (acted int) {
+	w.Helper()
+	for _, f := range check.Findings {
+		if f.Severity != "failure" || acted == 2 {
+			continue
+		}
+		undo := w.act(f)
+		if undo == nil {
+			continue
+		}
+		acted++
+		after := ask(w.T, w.api().Serve(), "check")
+		for _, one := range after.failures() {
+			if one == f.String() {
+				w.Errorf("after %q there is still\n%s", f.Action, one)
+			} else if !slices.Contains(check.failures(), one) && !similar(one, check.failures()) {
+				w.Errorf("after %q there is a new\n%s", f.Action, one)
+			}
+		}
+		undo()
+	}
+	return acted
+}
+
+// similar reports whether a failure is one of those, but for numbers and names of sites in it.
+func similar(one string, all []string) bool {
+	about, _, _ := strings.Cut(one, ": ")
+	return slices.ContainsFunc(all, func(other string) bool { return strings.HasPrefix(other, about+": ") })
+}
+
+// act carries out the last command of an action; it returns nil if there is none that it knows.
+func (w *world) act(f finding) (undo func()) {
+	if strings.Contains(f.Action, "kubectl label") && regexp.MustCompile(`[a-z0-9]-$`).MatchString(f.Action) &&
+		strings.Contains(f.Action, "kubernetes.io") {
+		w.Errorf("%q removes a well-known label", f.Action)
+	}
+	service := func(name string) *corev1.Service {
+		return w.services[slices.IndexFunc(w.services, func(s *corev1.Service) bool { return s.Name == name })]
+	}
+	if m := labelAction.FindStringSubmatch(f.Action); m != nil && w.machines[m[1]] != nil {
+		labels, places := w.machines[m[1]].labels, w.places["local"]
+		before := maps.Clone(labels)
+		if len(places) > 0 { // a DaemonSetGrid runs its pods
+			w.places["local"] = append(slices.Clone(places), place{node: m[1]})
+		}
+		if labels[m[2]] = m[3]; m[3] == "SITE" {
+			labels[m[2]] = w.machines["e0"].labels[m[2]]
+			if labels[m[2]] == "" {
+				labels[m[2]] = "a"
+			}
+		}
+		return func() { w.machines[m[1]].labels, w.places["local"] = before, places }
+	}
+	if m := annotateAction.FindStringSubmatch(f.Action); m != nil && !strings.Contains(m[2], "KEY") {
+		s := service(m[1])
+		before := s.Annotations["topologyKeys"]
+		s.Annotations["topologyKeys"] = m[2]
+		return func() { s.Annotations["topologyKeys"] = before }
+	}
+	if m := patchAction.FindStringSubmatch(f.Action); m != nil {
+		s := service(m[1])
+		before := s.Spec.InternalTrafficPolicy
+		s.Spec.InternalTrafficPolicy = nil
+		return func() { s.Spec.InternalTrafficPolicy = before }
+	}
+	return nil
+}

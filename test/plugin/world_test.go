@@ -1,0 +1,475 @@
+package plugin
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster/clustertest"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+// Labels and the names of what runs on nodes.
+const (
+	edgeLabel = "superedge.io/application-grid"
+	hostname  = "kubernetes.io/hostname"
+	wrapper   = "application-grid-wrapper"
+	system    = "/api/v1/namespaces/kube-system/"
+)
+
+// machine is a node as it is, which the API server shows in part.
+type machine struct {
+	labels map[string]string
+	// kind is "true" for an edge node with pods, systemd, static, k3s, or cloud.
+	kind string
+	// What is wrong: kube-proxy asks the API server; it gets no answer at all; the wrapper is one of another node.
+	past, frozen bool
+	as           string
+	// lost is that it has lost the label of its site.
+	lost bool
+}
+
+func (m *machine) edge() bool { return m.labels[edgeLabel] != "" }
+
+// place is an endpoint of a Service.
+type place struct {
+	node        string
+	terminating bool
+	// without are the families or ports that it lacks.
+	without string
+}
+
+// world is a cluster with a truth.
+type world struct {
+	*testing.T
+
+	machines map[string]*machine
+	services []*corev1.Service
+	places   map[string][]place
+	// extra are further objects as YAML; remove takes pods away, spoil changes the API's objects at last.
+	extra   []string
+	spoil   []func(*clustertest.API)
+	defects []string
+	// away is that a hub that is required is away, which no connection shows.
+	away bool
+}
+
+// shapes are kinds of Services.
+var shapes = []struct {
+	name, keys string
+	local      bool
+	families   []corev1.IPFamily
+	ports      []string
+}{
+	{"plain", `["zone"]`, false, nil, []string{""}},
+	{"fallback", `["zone","*"]`, false, nil, []string{""}},
+	{"own", `["kubernetes.io/hostname","zone"]`, false, nil, []string{""}},
+	{"region", `["zone","region"]`, false, nil, []string{""}},
+	{"dual", `["zone"]`, false, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, []string{""}},
+	{"ports", `["zone"]`, false, nil, []string{"a", "b"}},
+	{"local", `["zone"]`, true, nil, []string{""}},
+	{"node", `["kubernetes.io/hostname"]`, false, nil, []string{""}},
+	{"prefers-node", `["kubernetes.io/hostname","*"]`, false, nil, []string{""}},
+	{"pool", `["pool"]`, false, nil, []string{""}},
+	{"typo", `["zon"]`, false, nil, []string{""}},
+}
+
+func keysOf(s *corev1.Service) (keys []string) {
+	_ = json.Unmarshal([]byte(s.Annotations["topologyKeys"]), &keys) // the test's own
+	return keys
+}
+
+// newWorld makes a cluster of two fleets, with some Services and, among them, some defects.
+func newWorld(t *testing.T, r *rand.Rand) *world {
+	t.Helper()
+	w := &world{T: t, machines: map[string]*machine{}, places: map[string][]place{}}
+	kinds := []string{"true", "true", "true", "systemd", "static", "k3s"}
+	for i := range 3 + r.IntN(4) {
+		kind := kinds[r.IntN(len(kinds))]
+		if i < 2 {
+			kind = "true"
+		}
+		name := fmt.Sprint("e", i)
+		m := &machine{kind: kind, labels: map[string]string{hostname: name, edgeLabel: kind, "zone": string(rune('a' + i%3)),
+			"region": string(rune('r' + i%2))}}
+		if kind == "k3s" {
+			m.labels[edgeLabel] = "true"
+		}
+		if r.IntN(5) == 0 && i > 1 { // of another fleet
+			delete(m.labels, "zone")
+			m.labels["pool"] = string(rune('p' + i%2))
+		}
+		w.machines[name] = m
+	}
+	for i := range 1 + r.IntN(3) {
+		name := fmt.Sprint("c", i)
+		m := &machine{kind: "cloud", labels: map[string]string{hostname: name}}
+		if r.IntN(2) == 0 {
+			m.labels["zone"] = "cloud"
+		}
+		w.machines[name] = m
+	}
+	for _, i := range r.Perm(len(shapes) - 1)[:1+r.IntN(4)] {
+		w.addService(i)
+	}
+	for range []int{0, 1, 1, 1, 2, 2, 3}[r.IntN(7)] {
+		d := defects[r.IntN(len(defects))]
+		if d.spoil(w, r) {
+			w.defects = append(w.defects, d.name)
+		}
+	}
+	return w
+}
+
+// addService adds a Service with an endpoint for each of its sites.
+func (w *world) addService(i int) {
+	shape := shapes[i]
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: shape.name,
+		Annotations: map[string]string{"topologyKeys": shape.keys}}}
+	s.Spec = corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.0.%d", i+1), IPFamilies: shape.families}
+	s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	if len(shape.families) > 1 {
+		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, fmt.Sprintf("fd00::%d", i+1))
+	}
+	for j, port := range shape.ports {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: port,
+			Port: int32(80 + j), Protocol: corev1.ProtocolTCP})
+	}
+	if shape.local {
+		s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	}
+	w.services = append(w.services, s)
+	keys := keysOf(s)
+	if shape.name == "typo" {
+		w.places[s.Name] = []place{{node: "e0"}}
+		return
+	}
+	done := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		m := w.machines[name]
+		key := keys[0]
+		if key == hostname && len(keys) > 1 && keys[1] != "*" {
+			key = keys[1]
+		}
+		value, in := m.labels[key]
+		if !m.edge() || !in || done[value] && !shape.local {
+			continue
+		}
+		done[value] = true
+		w.places[s.Name] = append(w.places[s.Name], place{node: name})
+	}
+}
+
+// slicesOf are the EndpointSlices of a Service: one for each family and endpoint, as a port may lack in one.
+func (w *world) slicesOf(s *corev1.Service) (all []*discoveryv1.EndpointSlice) {
+	families := s.Spec.IPFamilies
+	if families == nil {
+		families = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	for i, p := range w.places[s.Name] {
+		for _, family := range families {
+			if p.without == string(family) {
+				continue
+			}
+			slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressType(family),
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: strings.ToLower(fmt.Sprintf("%s-%d-%s", s.Name, i, family)),
+					Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}}}
+			for j := range s.Spec.Ports {
+				if port := s.Spec.Ports[j]; p.without != port.Name || port.Name == "" {
+					slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name,
+						Port:     ptr.To(int32(8080 + j)),
+						Protocol: ptr.To(corev1.ProtocolTCP)})
+				}
+			}
+			address := fmt.Sprintf("10.244.%d.%d", i, len(p.node))
+			if family == corev1.IPv6Protocol {
+				address = fmt.Sprintf("fd00:244::%d", i+1)
+			}
+			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: ptr.To(p.node),
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: fmt.Sprintf("%s-%d", s.Name, i)},
+				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(!p.terminating), Serving: ptr.To(true),
+					Terminating: ptr.To(p.terminating)}}}
+			all = append(all, slice)
+		}
+	}
+	return all
+}
+
+// api is the cluster as an API server has it.
+func (w *world) api() *clustertest.API {
+	w.Helper()
+	edge, err := os.ReadFile(filepath.Join(suite.Repository(w), "pkg/kubectlgrid/check/testdata/edge.yaml"))
+	suite.Must(w, err)
+	a := clustertest.New(w, string(edge))
+	for path := range a.Objects {
+		if strings.Contains(path, "/nodes/") || strings.Contains(path, "/shop/") {
+			delete(a.Objects, path)
+		}
+	}
+	add := func(o any) {
+		data, err := json.Marshal(o)
+		suite.Must(w, err)
+		a.Add(string(data))
+	}
+	crds, err := filepath.Glob(filepath.Join(suite.Repository(w), "manifests/crds/superedge.io_*.yaml"))
+	suite.Must(w, err)
+	for _, file := range crds {
+		text, err := os.ReadFile(file)
+		suite.Must(w, err)
+		a.Add(string(text))
+	}
+	for path, o := range a.Objects {
+		if strings.Contains(path, "/customresourcedefinitions/") {
+			o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": "True"}}}
+		}
+	}
+	for _, key := range []string{"zone", "pool"} {
+		a.Add(fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: echo-%s, namespace: shop, generation: 1},
+ spec: {gridUniqKey: %s}, status: {observedGeneration: 1, conditions: [{type: Ready, status: "True", reason: Ready}]}}`, key, key))
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		w.addNode(a, add, name)
+	}
+	for _, s := range w.services {
+		typed := s.DeepCopy()
+		typed.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
+		add(typed)
+		for _, slice := range w.slicesOf(s) {
+			slice.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
+			add(slice)
+		}
+	}
+	for _, text := range w.extra {
+		a.Add(text)
+	}
+	for _, spoil := range w.spoil {
+		spoil(a)
+	}
+	return a
+}
+
+// addNode adds a node, and what the DaemonSets run there.
+func (w *world) addNode(a *clustertest.API, add func(any), name string) {
+	m := w.machines[name]
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(m.labels)}}
+	node.Labels["superedge.io/kube-proxy"] = "edge"
+	node.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.37.1", OperatingSystem: "linux", Architecture: "amd64"}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"},
+		{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}}
+	if m.kind == "k3s" {
+		node.Status.NodeInfo.KubeletVersion = "v1.37.1+k3s1"
+		master := "http://localhost:51006"
+		if m.past {
+			master = "https://10.0.0.1:6443"
+		}
+		node.Annotations = map[string]string{"k3s.io/node-args": fmt.Sprintf(`["agent","--kube-proxy-arg=master=%s"]`, master)}
+	}
+	add(node)
+	switch edge := m.labels[edgeLabel]; {
+	case edge == "true" && m.kind == "k3s":
+		run(a, wrapper, name)
+		run(a, "statefulset-grid-daemon", name)
+	case edge == "true":
+		run(a, wrapper, name)
+		run(a, "statefulset-grid-daemon", name)
+		run(a, "kube-proxy-edge", name)
+	case edge == "systemd":
+		run(a, "kube-proxy-edge", name)
+	case edge == "":
+		run(a, "kube-proxy", name)
+	}
+}
+
+// run makes a ready pod of a DaemonSet on a node.
+func run(a *clustertest.API, set, node string) {
+	owner := a.Objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+set].DeepCopy()
+	spec, _, _ := unstructured.NestedMap(owner.Object, "spec", "template", "spec")
+	spec["nodeName"] = node
+	a.Objects[system+"pods/"+set+"-"+node] = &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": set + "-" + node, "namespace": "kube-system", "ownerReferences": []any{
+			map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set, "uid": "u", "controller": true}}},
+		"spec": spec, "status": map[string]any{"phase": "Running", "conditions": []any{
+			map[string]any{"type": "Ready", "status": "True"}}},
+	}}
+}
+
+// arguments adds arguments to the first container of a pod.
+func arguments(a *clustertest.API, pod string, args ...any) {
+	o := a.Objects[system+"pods/"+pod]
+	containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "containers")
+	container := containers[0].(map[string]any)
+	old, _ := container["args"].([]any)
+	container["args"] = append(old, args...)
+	_ = unstructured.SetNestedSlice(o.Object, containers, "spec", "containers") // it was one
+}
+
+// some is one of the machines with a property; "" if there is none.
+func (w *world) some(r *rand.Rand, is func(m *machine) bool) string {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(w.machines)), func(name string) bool {
+		return !is(w.machines[name])
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return names[r.IntN(len(names))]
+}
+
+func podded(m *machine) bool { return m.kind == "true" && !m.past && !m.frozen && m.as == "" }
+
+// onNode is a defect of a node that runs the programs as pods.
+func onNode(what func(w *world, name string)) func(*world, *rand.Rand) bool {
+	return func(w *world, r *rand.Rand) bool {
+		name := w.some(r, podded)
+		if name != "" {
+			what(w, name)
+		}
+		return name != ""
+	}
+}
+
+// ofService is a defect of a Service with one of these names.
+func ofService(what func(w *world, of []place, r *rand.Rand) []place, names ...string) func(*world, *rand.Rand) bool {
+	return func(w *world, r *rand.Rand) bool {
+		for _, s := range w.services {
+			if slices.Contains(names, s.Name) && len(w.places[s.Name]) > 1 {
+				w.places[s.Name] = what(w, w.places[s.Name], r)
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// defects are what can be wrong. Each reports whether the world has room for it.
+var defects = []struct {
+	name  string
+	spoil func(w *world, r *rand.Rand) bool
+}{
+	{"a label is lost", func(w *world, r *rand.Rand) bool {
+		name := w.some(r, func(m *machine) bool { return m.edge() && m.labels["zone"] != "" })
+		if name == "" {
+			return false
+		}
+		delete(w.machines[name].labels, "zone")
+		if r.IntN(2) == 0 {
+			delete(w.machines[name].labels, "region")
+		}
+		w.machines[name].lost = true
+		return true
+	}},
+	{"a cloud node in a site", func(w *world, _ *rand.Rand) bool {
+		w.machines["c0"].labels["zone"] = "a"
+		return true
+	}},
+	{"a wrapper that is not ready", onNode(func(w *world, name string) {
+		w.machines[name].frozen = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			_ = unstructured.SetNestedMap(a.Objects[system+"pods/"+wrapper+"-"+name].Object,
+				map[string]any{"phase": "Pending"}, "status")
+		})
+	})},
+	{"no wrapper", onNode(func(w *world, name string) {
+		w.machines[name].frozen = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) { delete(a.Objects, system+"pods/"+wrapper+"-"+name) })
+	})},
+	{"kube-proxy past the wrapper", onNode(func(w *world, name string) {
+		w.machines[name].past = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			arguments(a, "kube-proxy-edge-"+name, "--master=https://10.0.0.1:6443")
+		})
+	})},
+	{"kube-proxy over TLS", onNode(func(w *world, name string) {
+		w.machines[name].frozen = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			arguments(a, "kube-proxy-edge-"+name, "--master=https://localhost:51006")
+		})
+	})},
+	{"a wrapper with another's name", onNode(func(w *world, name string) {
+		other := "e0"
+		if name == other {
+			other = "e1"
+		}
+		w.machines[name].as = other
+		w.spoil = append(w.spoil, func(a *clustertest.API) { arguments(a, wrapper+"-"+name, "--hostname="+other) })
+	})},
+	{"two kube-proxies", onNode(func(w *world, name string) {
+		w.machines[name].past = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) { run(a, "kube-proxy", name) })
+	})},
+	{"k3s past the wrapper", func(w *world, r *rand.Rand) bool {
+		name := w.some(r, func(m *machine) bool { return m.kind == "k3s" })
+		if name != "" {
+			w.machines[name].past = true
+		}
+		return name != ""
+	}},
+	{"a systemd node past the wrapper, which cannot be seen", func(w *world, r *rand.Rand) bool {
+		name := w.some(r, func(m *machine) bool { return m.kind == "static" || m.kind == "systemd" })
+		if name != "" {
+			w.machines[name].past = true
+		}
+		return name != ""
+	}},
+	{"k3s that asks a wrapper after a removal", func(w *world, _ *rand.Rand) bool {
+		w.machines["c0"].frozen = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			node := a.Objects["/api/v1/nodes/c0"]
+			node.SetAnnotations(map[string]string{"k3s.io/node-args": `["agent","--kube-proxy-arg=master=http://localhost:51006"]`})
+			delete(a.Objects, system+"pods/kube-proxy-c0")
+		})
+		return true
+	}},
+	{"a site without an endpoint", ofService(func(_ *world, of []place, r *rand.Rand) []place {
+		return slices.Delete(slices.Clone(of), 0, 1+r.IntN(len(of)-1))
+	}, "plain", "fallback", "own", "region", "dual", "ports", "local", "node", "prefers-node", "pool")},
+	{"no endpoint at all", ofService(func(*world, []place, *rand.Rand) []place { return nil }, "plain", "dual", "local")},
+	{"a site without a family", ofService(func(_ *world, of []place, r *rand.Rand) []place {
+		of[r.IntN(len(of))].without = string(corev1.IPv6Protocol)
+		return of
+	}, "dual")},
+	{"a site without a port", ofService(func(_ *world, of []place, r *rand.Rand) []place {
+		of[r.IntN(len(of))].without = "b"
+		return of
+	}, "ports")},
+	{"a site whose endpoints are ending", ofService(func(_ *world, of []place, r *rand.Rand) []place {
+		of[r.IntN(len(of))].terminating = true
+		return of
+	}, "plain", "dual", "local", "ports")},
+	{"a key that no node has", func(w *world, _ *rand.Rand) bool {
+		w.addService(len(shapes) - 1)
+		return true
+	}},
+	{"a hub that is away", func(w *world, _ *rand.Rand) bool {
+		w.away = true
+		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
+ spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v1"}]}}},
+ status: {availableReplicas: 1}}
+---
+{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io},
+ status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no route}]}}`)
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			set := a.Objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+wrapper]
+			containers, _, _ := unstructured.NestedSlice(set.Object, "spec", "template", "spec", "containers")
+			container := containers[0].(map[string]any)
+			container["args"] = []any{"--hub"}
+			_ = unstructured.SetNestedSlice(set.Object, containers, "spec", "template", "spec", "containers")
+		})
+		return true
+	}},
+}

@@ -1,0 +1,190 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// figures are what a program holds, and what it has done since it started.
+type figures struct {
+	pid                        int
+	resident, written          float64 // bytes
+	goroutines, files, changes float64
+}
+
+// sample are the figures of all programs at a time.
+type sample struct {
+	at       time.Duration
+	programs map[string]figures
+	// tried, excused and failed are connections since the beginning.
+	tried, excused, failed int
+}
+
+// What may be there at the end beyond the second sample, of a program that was not restarted: Go keeps
+// some memory, a log
+// holds up to 8 MiB, connections come and go.
+const (
+	moreResident   = 16 << 20
+	moreGoroutines = 40
+	moreFiles      = 40
+)
+
+// sample measures, and prints what it has found.
+func (w *world) sample() {
+	w.Helper()
+	s := sample{at: time.Since(w.begin), programs: map[string]figures{}}
+	for _, node := range w.Cluster.Nodes() {
+		s.programs["wrapper@"+node.Name()] = w.measure(node.Wrapper, func(ctx context.Context) (string, error) {
+			reply, err := node.Get(ctx, node.WrapperURL()+"/metrics")
+			if err != nil {
+				return "", err
+			}
+			return reply.Body, nil
+		}, "application_grid_wrapper_revision")
+	}
+	for i, hub := range w.Cluster.Hubs {
+		goroutines, err := hub.Metric(w.Context(), "go_goroutines")
+		w.Must(err)
+		events, err := hub.Metric(w.Context(), "application_grid_hub_event_delay_seconds_count")
+		w.Must(err)
+		f := w.measure(hub.Component, nil, "")
+		f.goroutines, f.changes = goroutines, events
+		s.programs[fmt.Sprintf("hub-%d", i)] = f
+	}
+	for _, a := range w.askers {
+		a.mu.Lock()
+		s.tried, s.excused, s.failed = s.tried+a.tried, s.excused+a.excusedFailures, s.failed+a.failures
+		a.mu.Unlock()
+	}
+	w.samples = append(w.samples, s)
+	w.Log(s.String())
+}
+
+func (w *world) measure(
+	program *cluster.Component, metrics func(context.Context) (string, error), changes string,
+) figures {
+	w.Helper()
+	f := figures{pid: program.PID()}
+	var err error
+	f.resident, _, err = cluster.ResidentMemory(f.pid)
+	w.Must(err)
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", f.pid))
+	w.Must(err)
+	f.files = float64(len(files))
+	io, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", f.pid))
+	w.Must(err)
+	f.written = value(strings.ReplaceAll(string(io), ":", ""), "write_bytes")
+	if metrics != nil {
+		page, err := metrics(w.Context())
+		w.Must(err)
+		f.goroutines, f.changes = value(page, "go_goroutines"), value(page, changes)
+	}
+	return f
+}
+
+// value is that of the line with this name.
+func value(page, name string) float64 {
+	for line := range strings.Lines(page) {
+		if rest, found := strings.CutPrefix(line, name+" "); found {
+			number, _ := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			return number
+		}
+	}
+	return 0
+}
+
+func (s sample) String() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "after %s: %d connections, %d failed where the power was cut, %d otherwise\n",
+		s.at.Round(time.Second), s.tried, s.excused, s.failed)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "program\tpid\tmemory MiB\tgoroutines\tfiles\twritten MiB\tevents")
+	for _, name := range slices.Sorted(maps.Keys(s.programs)) {
+		f := s.programs[name]
+		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.1f\t%.0f\n", name, f.pid, f.resident/(1<<20), f.goroutines, f.files,
+			f.written/(1<<20), f.changes)
+	}
+	table.Flush()
+	return out.String()
+}
+
+// conclude gives the verdict.
+func (w *world) conclude() {
+	w.Helper()
+	first, last := w.samples[min(1, len(w.samples)-1)], w.samples[len(w.samples)-1]
+	var compared []string
+	for name, now := range last.programs {
+		before := first.programs[name]
+		if before.pid != now.pid {
+			continue
+		}
+		compared = append(compared, name)
+		if now.resident > before.resident+moreResident || now.goroutines > before.goroutines+moreGoroutines ||
+			now.files > before.files+moreFiles {
+			w.Errorf("%s grows: from %+v after %s to %+v", name, before, first.at, now)
+		}
+	}
+	slices.Sort(compared)
+	if !slices.Contains(compared, "wrapper@"+steady) {
+		w.Errorf("the wrapper of %s was restarted by somebody else", steady)
+	}
+	for _, a := range w.askers {
+		if a.tried == 0 {
+			w.Errorf("%s has made no connection", a.node.Name())
+		}
+		if a.failures > 0 {
+			w.Errorf("%s: %d of %d connections failed that no fault explains:\n%s", a.node.Name(), a.failures, a.tried,
+				strings.Join(a.words, "\n"))
+		}
+	}
+	w.Must(w.nodesReady())
+	verdict := "PASSED"
+	if w.Failed() {
+		verdict = "FAILED"
+	}
+	w.Logf("%s after %s, %v: %d of %d connections failed that no fault explains; compared from %s on: %s", verdict,
+		last.at.Round(time.Second), w.done, last.failed, last.tried, first.at.Round(time.Second), strings.Join(compared, ", "))
+}
+
+// compactEtcd compacts etcd to its present revision, by its gateway.
+func compactEtcd(ctx context.Context, c *cluster.Cluster) error {
+	call := func(path, body string) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.EtcdURL()+path, bytes.NewBufferString(body))
+		if err != nil {
+			return "", err
+		}
+		response, err := c.EtcdClient().Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		data, err := io.ReadAll(response.Body)
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("etcd: %s: %s", response.Status, data)
+		}
+		return string(data), err
+	}
+	answer, err := call("/v3/kv/range", `{"key": "AA==", "limit": "1"}`)
+	if err != nil {
+		return err
+	}
+	_, rest, _ := strings.Cut(answer, `"revision":"`)
+	revision, _, found := strings.Cut(rest, `"`)
+	if !found {
+		return fmt.Errorf("etcd says no revision: %s", answer)
+	}
+	_, err = call("/v3/kv/compaction", `{"revision": "`+revision+`"}`)
+	return err
+}

@@ -180,7 +180,7 @@ func (p *planner) startListed(u *Site, places int) int {
 	}
 	_, written := p.written[u.Name]
 	switch {
-	case takes > places:
+	case takes > max(places, 0): // one that takes none keeps its entry, however many others are in flight
 		delete(p.listed, u.Name)
 		return 0
 	case written && p.state(u) != v1.RolloutSiteReturning:

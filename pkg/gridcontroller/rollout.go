@@ -114,7 +114,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	}
 	for _, site := range p.names {
 		revision, ok := p.planned.Revisions[site]
-		to := target{update: p.update}
+		to := target{update: p.update, err: p.assigned.Clashes[site]}
 		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
 			to = p.target(site, revision, templates)
@@ -202,7 +202,9 @@ func (p *pass) plan(ctx context.Context) error {
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
-		in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+		if p.assigned.Clashes[site] == nil { // no revision helps where no workload can be: the rollout goes on without
+			in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+		}
 	}
 	p.planned = rollout.New(in)
 	if len(p.planned.Ask)+len(p.planned.Checks) > 0 {
@@ -270,7 +272,9 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	site := func(name string) *rollout.Site {
-		i, _ := slices.BinarySearch(p.names, name)
+		i, _ := slices.BinarySearchFunc(sites, name, func(s rollout.Site, name string) int {
+			return strings.Compare(s.Name, name)
+		})
 		return &sites[i]
 	}
 	for _, q := range p.planned.Ask {

@@ -145,8 +145,14 @@ func checkLimit(check *v1.Check) time.Duration {
 
 // followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
-	if !u.Exists && of.From != "" { // what it had before is gone
-		of.From = p.plan.Current
+	before := u.Revision
+	if !u.Exists {
+		before = p.plan.Current
+	}
+	if of.From != before && of.State != v1.RolloutSiteReturning && !p.silent(u) { // this is written first
+		of.From = before
+		delete(p.written, u.Name)
+		p.again(p.Now)
 	}
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back

@@ -207,7 +207,7 @@ func (s Source) sites(
 		return child != nil && metav1.IsControlledBy(child, grid)
 	}
 	sites := s.sitesOf(o.Key)
-	names := gridchild.Assign(k, o.Name, sites, gridchild.Known{Exists: mine, Taken: func(site string) bool {
+	names := gridchild.Assign(o, sites, gridchild.Known{Exists: mine, Taken: func(site string) bool {
 		other := children[o.Name+"-"+site]
 		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
 	}})

@@ -558,6 +558,7 @@ func (w *world) happen() {
 		}
 	case n < 7: // the workload is deleted
 		p.exists, p.pod, p.loose, p.staleUntil, p.held = false, 0, true, time.Time{}, false
+		p.api = corev1.Pod{} // one that a silent node still runs is none of the workload that comes after
 		w.note("%s is deleted", p.name)
 	case n < 9:
 		p.idle, p.loose = !p.idle, true

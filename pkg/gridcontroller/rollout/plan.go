@@ -274,7 +274,8 @@ func (p *planner) keep() {
 			}
 		case !site.Exists && p.plan.Current != "" && !p.Gone:
 			p.plan.Revisions[site.Name] = p.plan.Current
-		case of != nil && of.State == v1.RolloutSiteReturning:
+		case of != nil && of.State == v1.RolloutSiteReturning && (p.has(site) || site.Revision == of.From):
+			// Not one that was made again since: it never had that.
 			p.plan.Revisions[site.Name] = of.From
 		case site.Revision != "":
 			p.plan.Revisions[site.Name] = site.Revision

@@ -150,8 +150,7 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 		before = p.plan.Current
 	}
 	if of.From != before && of.State != v1.RolloutSiteReturning && !p.silent(u) { // this is written first
-		of.From = before
-		delete(p.written, u.Name)
+		of.From, p.changed[u.Name] = before, true
 		p.again(p.Now)
 	}
 	switch {

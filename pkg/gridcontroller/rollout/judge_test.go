@@ -71,6 +71,12 @@ type place struct {
 	stale      string
 	staleUntil time.Time
 	api        corev1.Pod
+	apiIsOf    string
+	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
+	// has when Jobs end.
+	badCheck map[string]bool
+	checked  map[string]int
+	jobs     map[string]time.Time
 }
 
 func (p *place) heard() bool { return p.silentAt.IsZero() }
@@ -86,10 +92,13 @@ type world struct {
 	// attempt is the startTime; over are the waves that the judge has seen pass in it, approved those that a person let
 	// pass. resumed is set if a person decided something else in it.
 	attempt        string
-	over, approved map[int]bool
+	over, approved map[string]bool
 	maxFailures    int
-	log            []string
-	asked          bool
+	// other is what another leader, which does not know yet that it leads no more, has read, until.
+	other      *rollout.Input
+	otherUntil time.Time
+	log        []string
+	asked      bool
 }
 
 type verdict string
@@ -103,7 +112,7 @@ func (w *world) note(format string, args ...any) {
 func newWorld(seed uint64) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		over: map[int]bool{}, approved: map[int]bool{},
+		over: map[string]bool{}, approved: map[string]bool{},
 	}
 	w.friendly = w.IntN(3) == 0
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
@@ -115,20 +124,12 @@ func newWorld(seed uint64) *world {
 		spec.MaxFailures = &most
 	}
 	for i := range 1 + w.IntN(3) {
-		wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Sites: &v1.SiteSelector{Names: []string{"x"}}}
-		if w.IntN(2) == 0 {
-			most := intstr.FromInt(1 + w.IntN(3))
-			wave.MaxUnavailable = &most
-		}
-		if w.IntN(3) > 0 {
-			wave.Soak = &metav1.Duration{Duration: soakTime}
-		}
-		if !w.friendly && w.IntN(4) == 0 {
-			wave.Approval = v1.ApprovalManual
-		}
-		spec.Waves = append(spec.Waves, wave)
+		spec.Waves = append(spec.Waves, w.wave(i))
 	}
 	w.in = rollout.Input{Rollout: spec, Deadline: deadline, Revision: "r0"}
+	if w.IntN(8) == 0 {
+		w.in.Most = 3
+	}
 	for i := range len(spec.Waves) + 1 + w.IntN(12) {
 		wave := i // every wave has a site
 		if i > len(spec.Waves) {
@@ -139,10 +140,94 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
+// wave is a new one.
+func (w *world) wave(i int) v1.Wave {
+	wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Sites: &v1.SiteSelector{Names: []string{"x"}}}
+	if w.IntN(2) == 0 {
+		most := intstr.FromInt(1 + w.IntN(3))
+		wave.MaxUnavailable = &most
+	}
+	if w.IntN(3) > 0 {
+		wave.Soak = &metav1.Duration{Duration: soakTime}
+	}
+	if !w.friendly && w.IntN(4) == 0 {
+		wave.Approval = v1.ApprovalManual
+	}
+	if w.IntN(3) == 0 {
+		wave.Check = &v1.Check{Template: v1.Template{}}
+		wave.Check.Template.Raw = []byte(`{}`)
+	}
+	return wave
+}
+
+// gate names a wave, which may be renamed, and may come before or after others later.
+func (w *world) gate(wave int) string {
+	if wave < len(w.in.Rollout.Waves) {
+		return w.in.Rollout.Waves[wave].Name
+	}
+	return ""
+}
+
+// editWaves is a person who edits the waves. Sites stay in theirs, unless it goes.
+func (w *world) editWaves() {
+	r := w.in.Rollout.DeepCopy()
+	i, j := w.IntN(len(r.Waves)), w.IntN(len(r.Waves))
+	switch w.IntN(5) {
+	case 0:
+		r.Waves[i].Name = fmt.Sprint("wave", w.unique())
+	case 1:
+		r.Waves[i], r.Waves[j] = r.Waves[j], r.Waves[i]
+		for _, p := range w.places {
+			switch p.wave {
+			case i:
+				p.wave = j
+			case j:
+				p.wave = i
+			}
+		}
+	case 2:
+		r.Waves = slices.Insert(r.Waves, i, w.wave(w.unique()))
+		for _, p := range w.places {
+			if p.wave >= i {
+				p.wave++
+			}
+			if w.IntN(3) == 0 {
+				defer w.move(p, i)
+			}
+		}
+	case 3:
+		if len(r.Waves) == 1 {
+			return
+		}
+		r.Waves = slices.Delete(r.Waves, i, i+1)
+		for _, p := range w.places {
+			switch {
+			case p.wave == i:
+				defer w.move(p, len(r.Waves))
+			case p.wave > i:
+				p.wave--
+			}
+		}
+	case 4:
+		if r.Waves[i].Check != nil {
+			r.Waves[i].Check.Template.Raw = fmt.Appendf(nil, "{%d}", w.unique())
+		}
+	}
+	w.in.Rollout = r
+	w.note("the waves are %v", r.Waves)
+}
+
+// move has a site move into another wave, whose soak and check count from now on.
+func (w *world) move(p *place, wave int) {
+	p.wave, p.loose = wave, true
+	w.prove(p)
+	w.note("%s is in wave %d", p.name, p.wave)
+}
+
 func (w *world) join(wave int) {
 	w.places = append(w.places, &place{
 		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
-		ran: map[string]int{},
+		ran: map[string]int{}, badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
 	})
 }
 
@@ -155,6 +240,7 @@ func (w *world) revise() {
 	for _, p := range w.places {
 		if p.loose = false; !w.friendly && w.IntN(share) == 0 {
 			p.fate[w.in.Revision] = kind
+			p.badCheck[w.in.Revision] = kind == works
 		}
 	}
 	w.note("the spec is %s, fate %d", w.in.Revision, kind)
@@ -192,13 +278,49 @@ func (w *world) live(p *place) {
 	case p.readyAt.IsZero():
 		p.readyAt = w.now
 	}
-	if ready && p.runs == p.revision {
-		p.ran[p.runs] = p.uid
-		if w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
-			p.proof[p.runs] = p.uid
-		}
-	}
+	w.prove(p)
 	p.report()
+}
+
+// prove notes that a site has proven what it runs, if it has.
+func (w *world) prove(p *place) {
+	if p.pod == 0 || p.readyAt.IsZero() || p.runs != p.revision {
+		return
+	}
+	p.ran[p.runs] = p.uid
+	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
+	if checked && w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
+		p.proof[p.runs] = p.uid
+	}
+}
+
+func (w *world) checkOf(p *place) *v1.Check {
+	if p.wave < len(w.in.Rollout.Waves) {
+		return w.in.Rollout.Waves[p.wave].Check
+	}
+	return nil
+}
+
+func (w *world) checkName(p *place) string { return p.revision + string(w.checkOf(p).Template.Raw) }
+
+// check is what becomes of a site's check. Its Job is another one in each attempt, and for each workload.
+func (w *world) check(p *place, attempt *metav1.Time) *rollout.CheckResult {
+	name := fmt.Sprint(w.checkName(p), attempt, p.uid)
+	ends, made := p.jobs[name]
+	switch {
+	case !made && w.IntN(4) == 0:
+		return &rollout.CheckResult{Message: "a quota"}
+	case !made, !p.heard(): // its pod was on the node that is silent: it runs again
+		p.jobs[name] = w.now.Add(time.Duration(5+w.IntN(20)) * time.Second)
+		return &rollout.CheckResult{Runs: true}
+	case w.now.Before(ends):
+		return &rollout.CheckResult{Runs: true}
+	case p.badCheck[p.revision]:
+		return &rollout.CheckResult{Failed: true, Message: "no"}
+	}
+	p.checked[w.checkName(p)] = p.uid
+	w.prove(p)
+	return &rollout.CheckResult{Passed: true}
 }
 
 func (w *world) soak(p *place) time.Duration {
@@ -210,10 +332,11 @@ func (w *world) soak(p *place) time.Duration {
 
 // report is what the kubelet tells of the pod, whose node's clock is wrong by hours.
 func (p *place) report() {
-	if !p.heard() {
+	is := fmt.Sprint(p.pod, p.restarts, p.readyAt.IsZero())
+	if !p.heard() || is == p.apiIsOf {
 		return
 	}
-	p.api = corev1.Pod{}
+	p.api, p.apiIsOf = corev1.Pod{}, is
 	if p.pod == 0 {
 		return
 	}
@@ -333,7 +456,7 @@ func (w *world) settleGates() {
 	rev, failed := w.in.Revision, w.failed()
 	within := len(failed) <= w.maxFailures
 	for wave := 0; wave <= len(w.in.Rollout.Waves); wave++ {
-		if w.over[wave] {
+		if w.over[w.gate(wave)] {
 			continue
 		}
 		some, all, suspects := false, true, 0
@@ -355,77 +478,91 @@ func (w *world) settleGates() {
 			})
 		}
 		manual := wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].Approval == v1.ApprovalManual
-		w.over[wave] = w.approved[wave] || (all && (some || !left || wave == len(w.in.Rollout.Waves)) && !manual)
-		if !w.over[wave] {
+		proven := some || !left || wave == len(w.in.Rollout.Waves)
+		w.over[w.gate(wave)] = w.approved[w.gate(wave)] || (all && proven && !manual)
+		if !w.over[w.gate(wave)] {
 			return
 		}
 	}
 }
 
-// judgeApply judges that a site gets a revision.
-func (w *world) judgeApply(p *place, to string, status *v1.RolloutStatus) {
+// wrong says why a site must not get a revision; empty if it may.
+func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	rev, current := w.in.Revision, w.in.Current
 	if p.held && p.exists {
-		w.blame("%s is held, and gets %s", p.name, to)
+		return fmt.Sprintf("%s is held, and gets %s", p.name, to)
 	}
 	if to != rev && to != current && to != p.stale {
-		w.blame("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
+		return fmt.Sprintf("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
 	}
 	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
-		return
+		return ""
 	}
 	if w.in.Rollout.Paused {
-		w.blame("%s begins, and the rollout is paused", p.name)
+		return fmt.Sprintf("%s begins, and the rollout is paused", p.name)
 	}
 	failed := w.failed()
 	if len(failed) > w.maxFailures {
-		w.blame("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
+		return fmt.Sprintf("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
 	}
 	if failed[p.name] || p.accepted { // it is tried again
-		return
+		return ""
 	}
 	for wave := range p.wave {
-		if !w.over[wave] {
-			w.blame("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
+		if !w.over[w.gate(wave)] {
+			return fmt.Sprintf("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
 		}
 	}
 	unproven := 0
 	for _, other := range w.sitesOf(p.wave) {
-		silent := !other.heard() && w.over[p.wave]
+		silent := !other.heard() && w.over[w.gate(p.wave)]
 		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
 			!other.accepted && !other.loose && !failed[other.name] && !silent {
 			unproven++
 		}
 	}
 	if most, _ := w.most(p.wave); unproven >= most {
-		w.blame("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
+		return fmt.Sprintf("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
 			w.in.Status.Sites)
 	}
+	return ""
+}
+
+// plan is what a controller makes of what it has read, and of the sites as they are.
+func (w *world) plan(in rollout.Input) rollout.Plan {
+	in.Now, in.Sites = w.now, nil
+	for _, p := range w.places {
+		if !p.away {
+			in.Sites = append(in.Sites, w.look(p))
+		}
+	}
+	defer func() { w.in.Sites, w.in.Now = in.Sites, in.Now }()
+	plan := rollout.New(in)
+	if len(plan.Ask)+len(plan.Checks) == 0 || (!w.friendly && w.IntN(10) == 0) {
+		return plan
+	}
+	site := func(name string) *rollout.Site {
+		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
+	}
+	for _, q := range plan.Ask {
+		p := w.find(q.Name)
+		var pods []corev1.Pod
+		if p.api.UID != "" {
+			pods = append(pods, p.api)
+		}
+		told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
+			q.Since, w.now)
+		site(q.Name).Pods = &told
+	}
+	for _, name := range plan.Checks {
+		site(name).Check = w.check(w.find(name), plan.Status.StartTime)
+	}
+	return rollout.New(in)
 }
 
 // pass is one reconciliation, whose writes are lost from a step on.
 func (w *world) pass(stopped int) {
-	w.in.Now, w.in.Sites = w.now, nil
-	for _, p := range w.places {
-		if !p.away {
-			w.in.Sites = append(w.in.Sites, w.look(p))
-		}
-	}
-	plan := rollout.New(w.in)
-	if len(plan.Ask) > 0 && (w.friendly || w.IntN(10) > 0) {
-		for _, q := range plan.Ask {
-			p := w.find(q.Name)
-			var pods []corev1.Pod
-			if p.api.UID != "" {
-				pods = append(pods, p.api)
-			}
-			told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
-				q.Since, w.now)
-			i := slices.IndexFunc(w.in.Sites, func(s rollout.Site) bool { return s.Name == q.Name })
-			w.in.Sites[i].Pods = &told
-		}
-		plan = rollout.New(w.in)
-	}
+	plan := w.plan(w.in)
 	if w.in.Status != nil && w.in.Update == w.in.Revision {
 		w.settleGates()
 	}
@@ -433,7 +570,11 @@ func (w *world) pass(stopped int) {
 		if stopped == i {
 			return
 		}
-		w.apply(w.find(name), plan.Revisions[name], plan.Status)
+		p, to := w.find(name), plan.Revisions[name]
+		if wrong := w.wrong(p, to, plan.Status); wrong != "" && (!p.exists || p.revision != to) {
+			w.blame("%s", wrong)
+		}
+		w.apply(p, to)
 	}
 	if stopped >= 0 {
 		return
@@ -441,11 +582,36 @@ func (w *world) pass(stopped int) {
 	w.write(plan)
 }
 
-func (w *world) apply(p *place, to string, status *v1.RolloutStatus) {
+// passOfAnother is one reconciliation of the other leader. Its status is refused, because there is a newer one. It is to
+// blame for what is wrong by what it has read, and now too.
+func (w *world) passOfAnother() {
+	mine, sites := w.in, w.in.Sites
+	plan := w.plan(*w.other)
+	mine.Sites, mine.Now = sites, w.now
+	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
+		p, to := w.find(name), plan.Revisions[name]
+		if p.exists && p.revision == to {
+			continue
+		}
+		w.in = *w.other
+		then := w.wrong(p, to, plan.Status)
+		w.in = mine
+		if now := w.wrong(p, to, plan.Status); now != "" && then != "" && mine.Revision == w.other.Revision {
+			w.blame("another leader: %s, and now %s", then, now)
+		}
+		w.apply(p, to)
+		p.loose = true
+	}
+	w.in = mine
+	if !w.now.Before(w.otherUntil) {
+		w.other = nil
+	}
+}
+
+func (w *world) apply(p *place, to string) {
 	if p.exists && p.revision == to {
 		return
 	}
-	w.judgeApply(p, to, status)
 	if to == w.in.Revision {
 		p.begunAt, p.loose = w.now, !p.exists
 	}
@@ -471,7 +637,7 @@ func (w *world) write(plan rollout.Plan) {
 	back := before != nil && before.GoesBack != "" && (complete || plan.Status.Phase == v1.RolloutRolledBack)
 	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
 	if at := plan.Status.StartTime.String(); w.attempt != at {
-		if w.over, w.approved = map[int]bool{}, map[int]bool{}; before == nil || before.GoesBack == "" || complete {
+		if w.over, w.approved = map[string]bool{}, map[string]bool{}; before == nil || before.GoesBack == "" || complete {
 			for _, p := range w.places {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
 			}
@@ -492,7 +658,8 @@ func (w *world) write(plan rollout.Plan) {
 		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
 			w.blame("complete, and %s has not proven it", p.name)
 		}
-		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works {
+		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works &&
+			!p.badCheck[w.in.Revision] {
 			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
@@ -507,7 +674,7 @@ func (w *world) write(plan rollout.Plan) {
 	}
 	if w.IntN(10) == 0 { // no write without a change
 		in := w.in
-		for range 2 {
+		for range 10 { // a short list lets a few in at a time
 			next := rollout.New(in)
 			in.Current, in.Status = next.Current, next.Status
 		}
@@ -571,11 +738,7 @@ func (w *world) happen() {
 		p.held, p.loose = !p.held && p.exists, true
 		w.note("%s held: %t", p.name, p.held)
 	case n < 15 && !w.friendly:
-		p.wave, p.loose = w.IntN(len(w.in.Rollout.Waves)+1), true
-		if p.runs == p.revision && !p.readyAt.IsZero() && w.soak(p) == 0 {
-			p.proof[p.runs] = p.uid
-		}
-		w.note("%s is in wave %d", p.name, p.wave)
+		w.move(p, w.IntN(len(w.in.Rollout.Waves)+1))
 	case n < 18 && !w.friendly && p.heard():
 		p.silentAt = w.now
 		w.note("%s falls silent", p.name)
@@ -587,10 +750,16 @@ func (w *world) happen() {
 		w.in.Revision = w.in.Current
 		w.note("undo")
 	case n < 27 && !w.friendly:
+		w.in.Rollout = w.in.Rollout.DeepCopy()
 		w.in.Rollout.Paused = !w.in.Rollout.Paused
 		w.note("paused: %t", w.in.Rollout.Paused)
 	case n < 45 && !w.friendly:
 		w.decide()
+	case n < 46 && !w.friendly:
+		w.editWaves()
+	case n < 48 && w.other == nil && status != nil:
+		other := w.in
+		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
 	}
 }
 
@@ -627,12 +796,7 @@ func (w *world) decide() {
 			}
 			return
 		}
-		for wave := 0; wave <= len(w.in.Rollout.Waves); wave++ {
-			if wave == len(w.in.Rollout.Waves) || w.in.Rollout.Waves[wave].Name == status.Wave {
-				w.approved[wave] = true
-				break
-			}
-		}
+		w.approved[status.Wave] = true
 	case status.HaltTime != nil:
 		w.in.Resumed = status.HaltTime.UTC().Format(time.RFC3339)
 		if status.HaltReason == v1.HaltFailures {
@@ -662,12 +826,14 @@ func (w *world) last(seconds int) {
 
 // settle has nothing happen any more but that people answer, and expects that a change that works completes.
 func (w *world) settle() {
+	w.in.Rollout = w.in.Rollout.DeepCopy()
 	w.in.Rollout.Paused = false
 	for _, p := range w.places {
 		w.hear(p)
 		p.held, p.idle, p.away = false, false, false
 		if !w.friendly {
 			clear(p.fate)
+			clear(p.badCheck)
 			p.loose = true
 		}
 	}
@@ -704,6 +870,9 @@ func play(seed uint64) (wrong string, log []string) {
 			stopped = w.IntN(len(w.places) + 1)
 		}
 		w.pass(stopped)
+		if w.other != nil && w.IntN(2) == 0 {
+			w.passOfAnother()
+		}
 	}
 	if !w.friendly {
 		w.revise()

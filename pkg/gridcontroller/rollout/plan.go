@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -80,6 +81,8 @@ type Input struct {
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
 	Now                       time.Time
+	// Most is the most sites that the status lists; zero for 500.
+	Most int
 }
 
 // Plan is what is to be done, and told. Sites get a new revision only after the status was written that lists them: a
@@ -137,6 +140,7 @@ func New(in Input) Plan {
 		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{},
 		changed: map[string]bool{}, absent: map[string]*v1.RolloutSite{}, within: true,
 	}
+	p.Most = cmp.Or(p.Most, mostListed)
 	p.begin()
 	p.findOutage()
 	p.list()
@@ -245,10 +249,10 @@ func (p *planner) takesPlace(u *Site) bool {
 
 // room reports whether the status can list one more site.
 func (p *planner) room() bool {
-	if len(p.listed) < mostListed && len(p.listed)+len(p.absent) >= mostListed {
+	if len(p.listed) < p.Most && len(p.listed)+len(p.absent) >= p.Most {
 		clear(p.absent) // they are listed again if they return
 	}
-	return len(p.listed) < mostListed
+	return len(p.listed) < p.Most
 }
 
 // enlist lists a site. from is the revision that it had before.

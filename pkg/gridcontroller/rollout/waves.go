@@ -75,7 +75,7 @@ func (p *planner) judge() {
 // failed since, which nobody has seen. After a rollback it is a new attempt.
 func (p *planner) resume(failing []*Site) (unseen []*Site) {
 	for _, u := range failing {
-		if p.written[u.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < mostListed {
+		if p.written[u.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < p.Most {
 			unseen = append(unseen, u)
 			continue
 		}
@@ -265,7 +265,7 @@ func (p *planner) askForSuspects(holding []*Site) bool {
 		return false
 	}
 	p.excuse(wave, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
-		min(p.limit(wave), mostListed)))
+		min(p.limit(wave), p.Most)))
 	return true
 }
 

@@ -724,8 +724,14 @@ func (w *world) happen() {
 			w.join(w.IntN(len(w.in.Rollout.Waves) + 1))
 		}
 	case n < 7: // the workload is deleted
-		p.exists, p.pod, p.loose, p.staleUntil, p.held = false, 0, true, time.Time{}, false
-		p.api = corev1.Pod{} // one that a silent node still runs is none of the workload that comes after
+		p.pod, p.loose, p.staleUntil, p.held = 0, true, time.Time{}, false
+		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is none of the workload that comes after
+		if w.IntN(3) == 0 && p.exists {
+			p.uid, p.brokenAt = w.unique(), time.Time{}
+			w.note("%s is replaced by a copy", p.name)
+			break
+		}
+		p.exists = false
 		w.note("%s is deleted", p.name)
 	case n < 9:
 		p.idle, p.loose = !p.idle, true

@@ -258,6 +258,9 @@ func (p *planner) room() bool {
 // enlist lists a site. from is the revision that it had before.
 func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.RolloutSite {
 	of := &v1.RolloutSite{Name: u.Name, State: state, From: from, Since: p.second()}
+	if u.Exists {
+		of.Workload = hashOf(u.UID, uidMark)
+	}
 	p.listed[u.Name] = of
 	return of
 }
@@ -279,8 +282,7 @@ func (p *planner) keep() {
 			}
 		case !site.Exists && p.plan.Current != "" && !p.Gone:
 			p.plan.Revisions[site.Name] = p.plan.Current
-		case of != nil && of.State == v1.RolloutSiteReturning && (p.has(site) || site.Revision == of.From):
-			// Not one that was made again since: it never had that.
+		case of != nil && of.State == v1.RolloutSiteReturning:
 			p.plan.Revisions[site.Name] = of.From
 		case site.Revision != "":
 			p.plan.Revisions[site.Name] = site.Revision

@@ -76,6 +76,7 @@ func (p *planner) follow(u *Site) {
 		}
 		return
 	}
+	p.startAnew(u, of)
 	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // nobody lets it begin
 	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits)
 	switch {
@@ -93,6 +94,29 @@ func (p *planner) follow(u *Site) {
 	case !p.outage:
 		p.prove(u, of)
 	}
+}
+
+// startAnew has an entry be about the workload that there is. One that was made again has nothing of what the former one
+// had: neither its clocks, nor its check, nor what it is put back to.
+func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
+	was, is := of.Workload, hashOf(u.UID, uidMark)
+	if !u.Exists || was == is {
+		return
+	}
+	if of.Workload = is; was == "" {
+		return
+	}
+	anew := v1.RolloutSite{
+		Name: of.Name, Workload: is, State: v1.RolloutSitePending, Since: p.second(), From: p.plan.Current,
+		SilentTime: of.SilentTime,
+	}
+	if anew.From == p.Revision {
+		anew.From = ""
+	}
+	if of.State == v1.RolloutSiteFailed {
+		anew.State, anew.Message, anew.Checked = of.State, of.Message, of.Checked
+	}
+	*of = anew
 }
 
 // stopClocks stops the clocks of a site, or lets them go on. What its pods were before counts no more then: they may
@@ -145,12 +169,8 @@ func checkLimit(check *v1.Check) time.Duration {
 
 // followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
-	before := u.Revision
-	if !u.Exists {
-		before = p.plan.Current
-	}
-	if of.From != before && of.State != v1.RolloutSiteReturning && !p.silent(u) { // this is written first
-		of.From, p.changed[u.Name] = before, true
+	if before := u.Revision; u.Exists && of.From != before && of.State != v1.RolloutSiteReturning && !p.silent(u) {
+		of.From, p.changed[u.Name] = before, true // this is written first
 		p.again(p.Now)
 	}
 	switch {

@@ -363,7 +363,9 @@ const (
 type RolloutSite struct {
 	Name  string           `json:"name"`
 	State RolloutSiteState `json:"state"`
-	// From is the revision that the site had before.
+	// Workload is a hash of the UID of the workload that all else is about. Another one proves anew.
+	Workload string `json:"workload,omitempty"`
+	// From is the revision that the workload had before.
 	From string `json:"from,omitempty"`
 	// Since is when the site got the updateRevision, or when a pod was last replaced.
 	Since *metav1.Time `json:"since,omitempty"`

@@ -213,7 +213,7 @@ func TestApprovedSilencePardonsNoFailure(t *testing.T) {
 	f.expectRollout("Halted", "rest", "u1: ")
 }
 
-// TestNewGridThatRunsNowhere is not complete: rollout status waits for it, and then says that it failed.
+// TestNewGridThatRunsNowhere is not complete: rollout status waits for it, and then says that its sites failed.
 func TestNewGridThatRunsNowhere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -226,7 +226,7 @@ func TestNewGridThatRunsNowhere(t *testing.T) {
 		}
 		return nil
 	})
-	f.expectSaid("grid rollout status dg/demo -n "+f.namespace, 3, "u0")
+	f.expectSaid("grid rollout status dg/demo -n "+f.namespace, 4, "2 failed, 0 allowed: u0: ")
 	f.patch("DeploymentGrid", "demo", `spec: {template: {template: {spec: {nodeSelector: null}}}}`)
 	f.expectRollout("Complete", "")
 }

@@ -74,6 +74,10 @@ type place struct {
 	apiIsOf    string
 	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
 	// has when Jobs end.
+	// seen is the revision that the controller has read: it does nothing where that is what should be.
+	seen string
+	// returns is the revision with which its workload has to come back.
+	returns  string
 	badCheck map[string]bool
 	checked  map[string]int
 	jobs     map[string]time.Time
@@ -89,6 +93,8 @@ type world struct {
 	in       rollout.Input
 	count    int
 	friendly bool
+	// far: sites that are silent stay so for long.
+	far bool
 	// attempt is the startTime; over are the waves that the judge has seen pass in it, approved those that a person let
 	// pass. resumed is set if a person decided something else in it.
 	attempt        string
@@ -114,7 +120,7 @@ func newWorld(seed uint64) *world {
 		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 		over: map[string]bool{}, approved: map[string]bool{},
 	}
-	w.friendly = w.IntN(3) == 0
+	w.friendly, w.far = w.IntN(3) == 0, w.IntN(4) == 0
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
 	if w.IntN(2) == 0 {
 		spec.OnFailure = v1.OnFailureRollback
@@ -495,6 +501,10 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	if to != rev && to != current && to != p.stale {
 		return fmt.Sprintf("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
 	}
+	if to == current && p.returns == rev && rev != current && !p.exists && status.HaltTime == nil &&
+		status.GoesBack == "" {
+		return fmt.Sprintf("%s had proven %s, and comes back with %s", p.name, rev, to)
+	}
 	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
 		return ""
 	}
@@ -534,6 +544,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 	for _, p := range w.places {
 		if !p.away {
 			in.Sites = append(in.Sites, w.look(p))
+			p.seen = in.Sites[len(in.Sites)-1].Revision
 		}
 	}
 	defer func() { w.in.Sites, w.in.Now = in.Sites, in.Now }()
@@ -571,7 +582,10 @@ func (w *world) pass(stopped int) {
 			return
 		}
 		p, to := w.find(name), plan.Revisions[name]
-		if wrong := w.wrong(p, to, plan.Status); wrong != "" && (!p.exists || p.revision != to) {
+		if p.exists && (p.seen == to || p.revision == to) {
+			continue
+		}
+		if wrong := w.wrong(p, to, plan.Status); wrong != "" {
 			w.blame("%s", wrong)
 		}
 		w.apply(p, to)
@@ -590,9 +604,10 @@ func (w *world) passOfAnother() {
 	mine.Sites, mine.Now = sites, w.now
 	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		p, to := w.find(name), plan.Revisions[name]
-		if p.exists && p.revision == to {
+		if p.exists && (p.seen == to || p.revision == to) {
 			continue
 		}
+		p.returns = "" // the other one may not know that
 		w.in = *w.other
 		then := w.wrong(p, to, plan.Status)
 		w.in = mine
@@ -609,9 +624,6 @@ func (w *world) passOfAnother() {
 }
 
 func (w *world) apply(p *place, to string) {
-	if p.exists && p.revision == to {
-		return
-	}
 	if to == w.in.Revision {
 		p.begunAt, p.loose = w.now, !p.exists
 	}
@@ -637,6 +649,9 @@ func (w *world) write(plan rollout.Plan) {
 	back := before != nil && before.GoesBack != "" && (complete || plan.Status.Phase == v1.RolloutRolledBack)
 	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
 	if at := plan.Status.StartTime.String(); w.attempt != at {
+		for _, p := range w.places {
+			p.returns = ""
+		}
 		if w.over, w.approved = map[string]bool{}, map[string]bool{}; before == nil || before.GoesBack == "" || complete {
 			for _, p := range w.places {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
@@ -647,6 +662,7 @@ func (w *world) write(plan rollout.Plan) {
 	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
 		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
 	}
+	w.settleGates() // by the failures, too, that the plan has found
 	failed := w.failed()
 	for _, p := range w.places {
 		if p.away || !p.exists || p.held || p.idle || w.silent(p) || w.now.Before(p.staleUntil) {
@@ -663,7 +679,11 @@ func (w *world) write(plan rollout.Plan) {
 			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
-		if p.fate[w.in.Revision] == dead && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
+		fails := p.fate[w.in.Revision] == dead
+		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
+			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
+		}
+		if fails && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
 			w.now.Sub(p.podAt) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
 			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
@@ -684,10 +704,19 @@ func (w *world) write(plan rollout.Plan) {
 	}
 }
 
+// knownProven reports whether a site has proven the spec's revision, and the controller knows.
+func (w *world) knownProven(p *place) bool {
+	s := w.in.Status
+	return p.proved(w.in.Revision) && !p.idle && !p.held && !p.accepted && !p.away && w.in.Most == 0 &&
+		w.in.Update == w.in.Revision && !slices.ContainsFunc(s.Sites, func(of v1.RolloutSite) bool {
+		return of.Name == p.name
+	})
+}
+
 // idleWave reports whether all sites of a wave want no pods, so that it can prove nothing.
 func (w *world) idleWave() bool {
 	for wave := range w.in.Rollout.Waves {
-		if !slices.ContainsFunc(w.sitesOf(wave), func(p *place) bool { return !p.idle || !p.exists }) {
+		if !slices.ContainsFunc(w.places, func(p *place) bool { return p.wave == wave && (!p.idle || !p.exists) }) {
 			return true
 		}
 	}
@@ -731,6 +760,10 @@ func (w *world) happen() {
 			w.note("%s is replaced by a copy", p.name)
 			break
 		}
+		p.returns = ""
+		if w.knownProven(p) {
+			p.returns = w.in.Revision
+		}
 		p.exists = false
 		w.note("%s is deleted", p.name)
 	case n < 9:
@@ -739,6 +772,7 @@ func (w *world) happen() {
 	case n < 11: // a drain
 		if p.heard() {
 			p.pod, p.readyAt = 0, time.Time{}
+			p.report()
 		}
 	case n < 13 && !w.friendly:
 		p.held, p.loose = !p.held && p.exists, true
@@ -749,7 +783,9 @@ func (w *world) happen() {
 		p.silentAt = w.now
 		w.note("%s falls silent", p.name)
 	case n < 24:
-		w.hear(p)
+		if !w.far || w.IntN(15) == 0 {
+			w.hear(p)
+		}
 	case n < 25 && !w.friendly && status != nil:
 		w.revise()
 	case n < 26 && !w.friendly && w.in.Current != "":
@@ -761,9 +797,9 @@ func (w *world) happen() {
 		w.note("paused: %t", w.in.Rollout.Paused)
 	case n < 45 && !w.friendly:
 		w.decide()
-	case n < 46 && !w.friendly:
+	case n < 47 && !w.friendly:
 		w.editWaves()
-	case n < 48 && w.other == nil && status != nil:
+	case n < 49 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
 	}
@@ -836,7 +872,8 @@ func (w *world) settle() {
 	w.in.Rollout.Paused = false
 	for _, p := range w.places {
 		w.hear(p)
-		p.held, p.idle, p.away = false, false, false
+		p.idle, p.away = false, false
+		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
 			clear(p.fate)
 			clear(p.badCheck)

@@ -34,9 +34,8 @@ func (p *planner) list() {
 	for name, of := range p.listed {
 		if !exist[name] {
 			p.stopClocks(of, true)
-			// One that has not begun gives its place back.
 			until := of.SilentTime.Add(mostAway)
-			if of.State != v1.RolloutSitePending && p.Now.Before(until) {
+			if p.Now.Before(until) {
 				p.absent[name] = of
 				p.again(until)
 			}

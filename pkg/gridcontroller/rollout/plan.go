@@ -115,11 +115,10 @@ type planner struct {
 	done   bool
 	// proofs and accepted are status.provenSites and acceptedSites.
 	proofs, accepted marks
-	// listed are the sites of status.sites, written their states in the written status of this attempt, and changed has
-	// those whose From is another one since. absent are those of them that are no sites at present.
+	// listed are the sites of status.sites, written their states in the written status of this attempt. absent are
+	// those of them that are no sites at present.
 	listed  map[string]*v1.RolloutSite
 	written map[string]v1.RolloutSiteState
-	changed map[string]bool
 	absent  map[string]*v1.RolloutSite
 	// unlisted is how many more sites have the revision, and are not proven.
 	unlisted int
@@ -138,7 +137,7 @@ func New(in Input) Plan {
 	p := &planner{
 		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
 		listed: map[string]*v1.RolloutSite{}, written: map[string]v1.RolloutSiteState{},
-		changed: map[string]bool{}, absent: map[string]*v1.RolloutSite{}, within: true,
+		absent: map[string]*v1.RolloutSite{}, within: true,
 	}
 	p.Most = cmp.Or(p.Most, mostListed)
 	p.begin()
@@ -274,7 +273,7 @@ func (p *planner) keep() {
 		switch {
 		case site.Held:
 		case !site.Exists && p.recreates(site):
-			if p.isWritten(site) {
+			if _, written := p.written[site.Name]; written {
 				p.plan.Revisions[site.Name] = p.Revision
 			} else if of == nil {
 				p.enlist(site, v1.RolloutSitePending, p.plan.Current)
@@ -294,12 +293,6 @@ func (p *planner) keep() {
 func (p *planner) recreates(u *Site) bool {
 	return p.proofs.named(u.Name) && p.Revision != p.plan.Current && !p.halted() && p.status.GoesBack == "" &&
 		p.state(u) != v1.RolloutSiteFailed && (p.listed[u.Name] != nil || p.room())
-}
-
-// isWritten reports whether the written status lists a site, so that it may get the revision.
-func (p *planner) isWritten(u *Site) bool {
-	_, written := p.written[u.Name]
-	return written && !p.changed[u.Name]
 }
 
 // again has the plan made again at a time.

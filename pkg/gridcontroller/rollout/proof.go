@@ -168,10 +168,6 @@ func checkLimit(check *v1.Check) time.Duration {
 
 // followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
-	if before := u.Revision; u.Exists && of.From != before && of.State != v1.RolloutSiteReturning && !p.silent(u) {
-		of.From, p.changed[u.Name] = before, true // this is written first
-		p.again(p.Now)
-	}
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)
@@ -186,9 +182,9 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	case p.outage:
 	case p.broken(u):
 		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
-	case of.State != v1.RolloutSitePending:
-		of.State, of.Since, of.Message = v1.RolloutSitePending, p.second(), ""
-		of.ReadyTime, of.Pods, of.SoakedSeconds, of.CheckTime, of.Checked = nil, nil, 0, nil, false
+	case of.State != v1.RolloutSitePending, u.Exists && of.From != u.Revision: // somebody else has changed it
+		delete(p.listed, u.Name)
+		p.again(p.Now)
 	case of.SilentTime == nil:
 		p.expire(u, of, "it could not be given the change")
 	}

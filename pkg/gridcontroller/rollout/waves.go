@@ -178,11 +178,12 @@ func (p *planner) startListed(u *Site, places int) int {
 	if p.takesPlace(u) {
 		takes = 1
 	}
+	_, written := p.written[u.Name]
 	switch {
 	case takes > max(places, 0): // one that takes none keeps its entry, however many others are in flight
 		delete(p.listed, u.Name)
 		return 0
-	case p.isWritten(u) && p.state(u) != v1.RolloutSiteReturning:
+	case written && p.state(u) != v1.RolloutSiteReturning:
 		p.plan.Revisions[u.Name] = p.Revision
 	}
 	return takes

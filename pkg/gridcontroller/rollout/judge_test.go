@@ -646,7 +646,7 @@ func (w *world) write(plan rollout.Plan) {
 	before := w.in.Status
 	complete := plan.Status.Phase == v1.RolloutComplete && (before == nil || before.Phase != plan.Status.Phase)
 	moved := plan.Current != w.in.Current && w.in.Current != ""
-	back := before != nil && before.GoesBack != "" && (complete || plan.Status.Phase == v1.RolloutRolledBack)
+	back := before != nil && before.GoesBack != "" && !moved && (complete || plan.Status.Phase == v1.RolloutRolledBack)
 	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
 	if at := plan.Status.StartTime.String(); w.attempt != at {
 		for _, p := range w.places {

@@ -95,11 +95,11 @@ type world struct {
 	friendly bool
 	// far: sites that are silent stay so for long.
 	far bool
-	// attempt is the startTime; over are the waves that the judge has seen pass in it, approved those that a person let
-	// pass. resumed is set if a person decided something else in it.
-	attempt        string
-	over, approved map[string]bool
-	maxFailures    int
+	// attempt is the startTime, attemptOf the revision; over are the waves that the judge has seen pass in it, approved
+	// those that a person let pass.
+	attempt, attemptOf string
+	over, approved     map[string]bool
+	maxFailures        int
 	// other is what another leader, which does not know yet that it leads no more, has read, until.
 	other      *rollout.Input
 	otherUntil time.Time
@@ -652,12 +652,12 @@ func (w *world) write(plan rollout.Plan) {
 		for _, p := range w.places {
 			p.returns = ""
 		}
-		if w.over, w.approved = map[string]bool{}, map[string]bool{}; before == nil || before.GoesBack == "" || complete {
+		if w.over, w.approved = map[string]bool{}, map[string]bool{}; before == nil || before.GoesBack == "" || w.attemptOf != w.in.Revision {
 			for _, p := range w.places {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
 			}
 		}
-		w.attempt = at
+		w.attempt, w.attemptOf = at, w.in.Revision // what was accepted when it was resumed still is
 	}
 	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
 		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)

@@ -596,8 +596,8 @@ func (w *world) pass(stopped int) {
 	w.write(plan)
 }
 
-// passOfAnother is one reconciliation of the other leader. Its status is refused, because there is a newer one. It is to
-// blame for what is wrong by what it has read, and now too.
+// passOfAnother is one reconciliation of the other leader. Its status is refused, because there is a newer one. It is
+// to blame for what is wrong by what it has read, and now too.
 func (w *world) passOfAnother() {
 	mine, sites := w.in, w.in.Sites
 	plan := w.plan(*w.other)
@@ -652,7 +652,8 @@ func (w *world) write(plan rollout.Plan) {
 		for _, p := range w.places {
 			p.returns = ""
 		}
-		if w.over, w.approved = map[string]bool{}, map[string]bool{}; before == nil || before.GoesBack == "" || w.attemptOf != w.in.Revision {
+		w.over, w.approved = map[string]bool{}, map[string]bool{}
+		if before == nil || before.GoesBack == "" || w.attemptOf != w.in.Revision {
 			for _, p := range w.places {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
 			}

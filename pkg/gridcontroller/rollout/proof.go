@@ -95,8 +95,8 @@ func (p *planner) follow(u *Site) {
 	}
 }
 
-// startAnew has an entry be about the workload that there is. One that was made again has nothing of what the former one
-// had: neither its clocks, nor its check, nor what it is put back to.
+// startAnew has an entry be about the workload that there is. One that was made again has nothing of what the former
+// one had: neither its clocks, nor its check, nor what it is put back to.
 func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	was, is := of.Workload, hashOf(u.UID, uidMark)
 	if !u.Exists || was == is {

@@ -185,7 +185,8 @@ func TestProvenWorkloadIsDeleted(t *testing.T) {
 func TestRollbackOfThree(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.waved(4, `{onFailure: Rollback, waves: [{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 2, soak: 10m}]}`)
+	f.waved(4, `{onFailure: Rollback, waves: [
+		{name: canary, sites: {names: [u0]}}, {name: rest, maxUnavailable: 2, soak: 10m}]}`)
 	f.setImage("two", "{}")
 	f.expectRuns("two two two one")
 	f.setImage("broken", "{no: where}")
@@ -253,8 +254,10 @@ func TestQuotaForAMoment(t *testing.T) {
 	f := newFixture(t)
 	f.wavedWell(3, canaryThenRest)
 	quotas := f.client.CoreV1().ResourceQuotas(f.namespace)
-	_, err := quotas.Create(f.ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("3")}}}, metav1.CreateOptions{})
+	_, err := quotas.Create(f.ctx, &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("3")}},
+	}, metav1.CreateOptions{})
 	f.Must(err)
 	f.Eventually("the quota counts", func() error {
 		quota, err := quotas.Get(f.ctx, "pods", metav1.GetOptions{})
@@ -297,13 +300,17 @@ func TestForbiddenForAMoment(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionregistrationv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.namespace}},
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-					Rule: admissionregistrationv1.Rule{
-						APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"},
+				NamespaceSelector: &metav1.LabelSelector{
+					MatchLabels: map[string]string{corev1.LabelMetadataName: f.namespace},
+				},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+					RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+						Rule: admissionregistrationv1.Rule{
+							APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"},
+						},
 					},
-				}}},
+				}},
 			},
 			Validations: []admissionregistrationv1.Validation{{
 				Expression: `object.metadata.name != "demo-u1"`, Message: "not now", Reason: ptr.To(metav1.StatusReasonForbidden),

@@ -368,3 +368,36 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 }
+
+// TestLongDays: all of 500 sites are switched off at night, and three of them are away for each whole day. Their nodes
+// boot when they return. Nobody has to decide anything, and nobody fails.
+func TestLongDays(t *testing.T) {
+	t.Parallel()
+	const day = 24 * 60
+	h := begins(t, rest(time.Hour, 25), many(500))
+	for minute := 0; minute < 5*day; minute += 2 {
+		hour := (minute/60 + 12) % 24 // the change comes at noon
+		for i := range 500 {
+			u := h.sites[fmt.Sprintf("u%04d", i)]
+			away := hour >= 22 || hour < 6 || (i*7+minute/day)%500 < 3
+			if away == u.Silent {
+				continue
+			}
+			u.Silent, u.Ready, u.SilentSince = away, !away, h.in.Now
+			if !away {
+				h.since[u.Name] = h.in.Now
+			}
+		}
+		h.in.Now = h.in.Now.Add(115 * time.Second)
+		h.pass()
+		s := h.in.Status
+		if s.Phase == v1.RolloutComplete && minute > 1 {
+			t.Logf("complete after %d hours", minute/60)
+			return
+		}
+		if s.Awaits != "" || s.Failed > 0 || s.Phase == v1.RolloutHalted {
+			t.Fatalf("after %d hours: %s %q", minute/60, s.Phase, s.Message)
+		}
+	}
+	t.Errorf("not complete after five days: %s %q", h.in.Status.Phase, h.in.Status.Message)
+}

@@ -396,7 +396,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 	c := gridchild.Context{Nodes: func(site string) []map[string]string {
 		var of []map[string]string
 		for _, labels := range s.Nodes {
-			if labels[key] == site {
+			if value, has := labels[key]; has && value == site {
 				of = append(of, labels)
 			}
 		}
@@ -411,7 +411,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 func (s Source) sitesOf(key string) []string {
 	sites := map[string]bool{}
 	for _, labels := range s.Nodes {
-		if site := labels[key]; site != "" && (s.Site == "" || s.Site == site) {
+		if site, has := labels[key]; has && (s.Site == "" || s.Site == site) {
 			sites[site] = true
 		}
 	}

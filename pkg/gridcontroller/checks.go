@@ -216,8 +216,9 @@ func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bo
 			(job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time))
 	}
 	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
-		return silent[pod.Spec.NodeName] || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		evicted := func(c corev1.PodCondition) bool {
 			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
-		})
+		}
+		return silent[pod.Spec.NodeName] || slices.ContainsFunc(pod.Status.Conditions, evicted)
 	}), nil
 }

@@ -127,9 +127,8 @@ func TestChecksAreListed(t *testing.T) {
 // TestForbiddenOnce: one 403, such as an API server gives for a moment after it has started (crds.go says so).
 func TestForbiddenOnce(t *testing.T) {
 	for _, on := range []v1.OnFailure{v1.OnFailureHalt, v1.OnFailureRollback} {
-		f, grid := demo(t, in("lab east west"), rollingIn(named("canary", "lab"), named("rest")), func(g *v1.DeploymentGrid) {
-			g.Spec.Rollout.OnFailure = on
-		})
+		waves := rollingIn(named("canary", "lab"), named("rest"))
+		f, grid := demo(t, in("lab east west"), waves, func(g *v1.DeploymentGrid) { g.Spec.Rollout.OnFailure = on })
 		f.completes(grid, in("lab east west")...)
 		once := true
 		f.failing(func(call string) error {

@@ -548,8 +548,8 @@ func TestSiteOfAnEmptyValue(t *testing.T) {
 	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
 	f.pass(grid)
 	f.expectNames("demo-east")
-	f.expect(grid, "Degraded=True SitesFailed", `1 of 2 sites failed: "": InvalidName: no Deployment can be named after`,
-		"this site", "zone1", "give it a value")
+	f.expect(grid, "Degraded=True SitesFailed", `1 of 2 sites failed: "": InvalidName: no Deployment can be named`,
+		"after this site", "zone1", "give it a value")
 	f.expectSite(grid, "", v1.SiteFailed)
 	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("first", "east"), named("rest")) })
 	f.rolls(grid, "east")

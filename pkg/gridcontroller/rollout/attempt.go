@@ -54,7 +54,7 @@ func (m marks) named(site string) bool {
 }
 
 func (m marks) list() []string {
-	var all []string
+	all := make([]string, 0, len(m))
 	for name, uid := range m {
 		all = append(all, name+uid)
 	}

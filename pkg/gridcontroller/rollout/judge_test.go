@@ -104,7 +104,6 @@ type world struct {
 	other      *rollout.Input
 	otherUntil time.Time
 	log        []string
-	asked      bool
 }
 
 type verdict string
@@ -351,7 +350,7 @@ func (p *place) report() {
 	p.api.Labels = map[string]string{"revision": p.runs}
 	p.api.Spec.NodeName, p.api.Status.StartTime = p.name, &wrong
 	p.api.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts), //nolint:gosec // a few
+		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts),
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: wrong}},
 	}}
 	if !p.readyAt.IsZero() {
@@ -931,7 +930,7 @@ func play(seed uint64) (wrong string, log []string) {
 // nobody; and a change that works completes, in friendly worlds without a person.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	for i := range uint64(*judgeWorlds) { //nolint:gosec // not negative
+	for i := range uint64(*judgeWorlds) {
 		if wrong, log := play(*judgeSeed + i); wrong != "" {
 			for _, line := range log[max(0, len(log)-60):] {
 				t.Log(line)

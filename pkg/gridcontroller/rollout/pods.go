@@ -1,8 +1,8 @@
 package rollout
 
 import (
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -77,7 +77,7 @@ func markOf(pod *corev1.Pod) string {
 	var ids strings.Builder
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if status.State.Running != nil {
-			ids.WriteString(status.Name + "=" + status.ContainerID + "/" + strconv.Itoa(int(status.RestartCount)) + "\n")
+			fmt.Fprintf(&ids, "%s=%s/%d\n", status.Name, status.ContainerID, status.RestartCount)
 		}
 	}
 	return hashOf(string(pod.UID)+"\n"+pod.Name, podMark) + hashOf(ids.String(), containersMark)

@@ -126,7 +126,7 @@ func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 		of.SilentTime = p.second()
 		if of.ReadyTime != nil {
 			soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
-			of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30)) //nolint:gosec // within the range
+			of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
 			of.ReadyTime, of.Pods = nil, nil
 		}
 	case !stopped && of.SilentTime != nil:

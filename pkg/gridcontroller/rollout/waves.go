@@ -286,11 +286,11 @@ func (p *planner) needsProof(wave int) bool {
 
 // excuse has a person approve of suspects, by name. They are excused then for as long as they are silent.
 func (p *planner) excuse(wave int, suspects []*Site, but string) {
-	text := ""
+	var text strings.Builder
 	for _, u := range suspects {
-		text += u.Name + "\n"
+		text.WriteString(u.Name + "\n")
 	}
-	if !p.hasApproval(wave, "silent-"+hashOf(text, 8), fmt.Sprintf("%d sites fell silent with the change, %s: %s",
+	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), fmt.Sprintf("%d sites fell silent with the change, %s: %s",
 		len(suspects), but, names(suspects))) {
 		return
 	}

@@ -27,11 +27,37 @@ import (
 // keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
 const keepFailedSeconds = 24 * 60 * 60
 
-// checkName is the name of the Job of a site's check in one attempt.
-func (p *pass) checkName(site string, attempt *metav1.Time) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
-		attempt.UTC().Format(time.RFC3339)))
-	return p.owner.Name[:min(len(p.owner.Name), 40)] + "-check-" + hex.EncodeToString(sum[:5])
+// checkName is the name of the Job of a site's check in one attempt. Another workload of the site, and a check that
+// somebody has edited, have another one.
+func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
+	uid := ""
+	if live := p.child(site); live != nil {
+		uid = live.uid
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
+		attempt.UTC().Format(time.RFC3339), uid, rollout.CheckHash(check)))
+	// What is left of a name may end with a character with which a part of a name must not end.
+	of := strings.TrimRight(p.owner.Name[:min(len(p.owner.Name), 40)], "-.")
+	return of + "-check-" + hex.EncodeToString(sum[:5])
+}
+
+// jobs are the Jobs of the grid's checks, by name. They are listed once in askPause.
+func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
+	m := &p.memory.rollout
+	if m.jobs != nil && p.clock.Since(m.jobsAt) < askPause {
+		return m.jobs, nil
+	}
+	list := &batchv1.JobList{}
+	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+		client.MatchingLabels{v1.LabelCheck: p.owner.Name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Jobs: %w", err)
+	}
+	m.jobs, m.jobsAt = map[string]*batchv1.Job{}, p.clock.Now()
+	for i := range list.Items {
+		m.jobs[list.Items[i].Name] = &list.Items[i]
+	}
+	return m.jobs, nil
 }
 
 // check runs the check of a site, if it does not run yet, and returns what has come of it.
@@ -48,20 +74,21 @@ func (p *pass) check(ctx context.Context, site string, attempt *metav1.Time) *ro
 
 func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) (*rollout.CheckResult, error) {
 	check := p.spec.Rollout.Waves[p.waves.Of(site)].Check
-	job := &batchv1.Job{}
-	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(site, attempt)}
-	runs := &rollout.CheckResult{Message: "Job " + key.Name + " runs"}
-	err := p.live.Get(ctx, key, job)
-	switch {
-	case apierrors.IsNotFound(err):
-		return runs, p.startCheck(ctx, site, key.Name, check)
-	case err != nil:
+	name := p.checkName(site, attempt, check)
+	runs := &rollout.CheckResult{Runs: true, Message: "Job " + name + " runs"}
+	jobs, err := p.jobs(ctx)
+	if err != nil {
 		return nil, err
+	}
+	switch job := jobs[name]; {
+	case job == nil:
+		return runs, p.startCheck(ctx, site, name, check)
 	case !metav1.IsControlledBy(job, p.grid):
-		return nil, fmt.Errorf("the name of Job %s belongs to somebody else; delete it", key.Name)
+		return nil, fmt.Errorf("the name of Job %s belongs to somebody else; delete it", name)
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it is made again
 	}
+	job := jobs[name]
 	for _, condition := range job.Status.Conditions {
 		if condition.Status != corev1.ConditionTrue {
 			continue
@@ -75,7 +102,8 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 			if void, err := p.disrupted(ctx, site, job); err != nil {
 				return nil, err
 			} else if void { // it says nothing of the site
-				return &rollout.CheckResult{Message: "the check runs again"}, p.remove(ctx, job)
+				delete(jobs, name)
+				return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
 				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
@@ -145,7 +173,10 @@ func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Chec
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
 			gridchild.Shorten(err.Error()))
 	case apierrors.IsAlreadyExists(err):
-		return nil
+		p.memory.rollout.jobsAt = time.Time{} // somebody else's, or one that is about to go
+		return fmt.Errorf("the Job %s exists already: %w", name, err)
+	case err == nil:
+		p.memory.rollout.jobs[name] = job
 	}
 	return err // a quota, or a right that is missing: it waits
 }
@@ -170,26 +201,24 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 	return nil
 }
 
-// disrupted reports whether a Job has failed for a reason that says nothing of its site: a node fell silent meanwhile,
-// or something evicted a pod.
+// disrupted reports whether a Job has failed for a reason that says nothing of its site: something evicted its pod, or
+// the pod's node fell silent meanwhile.
 func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
-	for _, node := range p.sites[site] {
-		if node.lost || (job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time)) {
-			return true, nil
-		}
-	}
 	pods := &corev1.PodList{}
 	err := p.live.List(ctx, pods, client.InNamespace(job.Namespace),
 		client.MatchingLabels{batchv1.JobNameLabel: job.Name})
 	if err != nil {
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)
 	}
-	for i := range pods.Items {
-		for _, condition := range pods.Items[i].Status.Conditions {
-			if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
-				return true, nil
-			}
-		}
+	silent := map[string]bool{}
+	for _, node := range p.sites[site] {
+		silent[node.name] = node.lost ||
+			(job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time))
 	}
-	return false, nil
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
+		evicted := func(c corev1.PodCondition) bool {
+			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+		}
+		return silent[pod.Spec.NodeName] || slices.ContainsFunc(pod.Status.Conditions, evicted)
+	}), nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -36,6 +37,10 @@ type child struct {
 	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
 	// it.
 	revision string
+	// annotated is set if it has the annotation of a revision, whoever wrote that. templateGeneration is that of a
+	// DaemonSet, whose pods tell theirs.
+	annotated          bool
+	templateGeneration string
 	// variant is the value of AnnotationVariant, if our manager has written it. key is the gridUniqKey for which the
 	// child was made, as its label has it.
 	variant, key string
@@ -105,6 +110,8 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 			*field = u.GetAnnotations()[name]
 		}
 	}
+	_, c.annotated = u.GetAnnotations()[v1.AnnotationRevision]
+	c.templateGeneration = u.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	c.held = c.held && !owns(v1.AnnotationHold)

@@ -94,8 +94,8 @@ type childMemory struct {
 	same struct{ desired, owned string }
 	// applied is the last apply.
 	applied struct {
-		digest, resourceVersion, revision string
-		at                                time.Time
+		digest, resourceVersion, revision, uid string
+		at                                     time.Time
 	}
 	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of what was desired
 	// then.
@@ -226,7 +226,7 @@ func (a attempt) run(ctx context.Context) result {
 	a.d.shape.learn(applied)
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
 	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
-	a.m.applied.at, a.m.applied.revision = a.clock.Now(), applied.revision
+	a.m.applied.at, a.m.applied.revision, a.m.applied.uid = a.clock.Now(), applied.revision, applied.uid
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",

@@ -142,7 +142,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.assigned = gridchild.Assign(p.GridKind, p.owner.Name, p.names, gridchild.Known{
+	p.assigned = gridchild.Assign(p.owner, p.names, gridchild.Known{
 		Exists: func(name string) bool { return p.children[name] != nil || p.orphans[name] != nil },
 		Taken:  func(site string) bool { return p.of(site).taken },
 	})

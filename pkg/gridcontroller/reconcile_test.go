@@ -548,8 +548,16 @@ func TestSiteOfAnEmptyValue(t *testing.T) {
 	f.note("unnamed", &nodeState{name: "unnamed", labels: map[string]string{"zone1": ""}})
 	f.pass(grid)
 	f.expectNames("demo-east")
-	f.expect(grid, "Degraded=True SitesFailed", "InvalidName: no Deployment can be named after this site", "zone1",
-		"give it a value")
+	f.expect(grid, "Degraded=True SitesFailed", `1 of 2 sites failed: "": InvalidName: no Deployment can be named`,
+		"after this site", "zone1", "give it a value")
+	f.expectSite(grid, "", v1.SiteFailed)
+	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("first", "east"), named("rest")) })
+	f.rolls(grid, "east")
+	f.template(grid, other)
+	f.completes(grid, "east")
+	f.step(time.Hour)
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutComplete, "")
 	f.expectSite(grid, "", v1.SiteFailed)
 }
 

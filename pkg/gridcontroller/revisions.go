@@ -110,6 +110,12 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 		case by != nil && by.UID == p.grid.GetUID():
 			own = append(own, object)
 			continue
+		case by != nil && by.Kind == p.Kind && by.Name == p.grid.GetName():
+			// A former grid of this name has left it, and the garbage collector will remove it.
+			if err := p.remove(ctx, object.DeepCopy()); err != nil {
+				return nil, fmt.Errorf("removing ControllerRevision %s of a former grid: %w", object.Name, err)
+			}
+			continue
 		case by != nil:
 			continue
 		}

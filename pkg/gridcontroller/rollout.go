@@ -9,10 +9,10 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extensionsv1beta1 "k8s.io/api/extensions/v1beta1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -57,20 +57,28 @@ type rolloutMemory struct {
 	revisions map[string]gridrevision.Revision
 	// update is the name of that of the spec.
 	update string
+	// jobs are the Jobs of checks, by name, as they were at jobsAt.
+	jobs   map[string]*batchv1.Job
+	jobsAt time.Time
 	// written is the grid with the newest status that is known to be written; nil if that is not known.
 	written v1.Object
 	// mark identifies the last state of the rollout for which there was an event.
 	mark string
 }
 
-// brokenSite is why a site has failed, and with which revision.
-type brokenSite struct{ revision, why string }
+// brokenSite is why a site does not work, with which revision, and since when. It has failed when that has lasted for
+// the deadline, or when it is said after as long a time.
+type brokenSite struct {
+	revision, why string
+	since         time.Time
+	lasting       bool
+}
 
-// answer is what the pods of a site said, at a time, about a time.
+// answer is what the pods of a site said about a time.
 type answer struct {
 	rollout.Pods
 
-	at, since, ready time.Time
+	since time.Time
 }
 
 // aim says what every site's child should be made of.
@@ -92,7 +100,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 		return err
 	}
 	if p.spec.Rollout == nil {
-		p.planned.Current = p.update
+		p.planned.Current = p.status.CurrentRevision // until all have the update, see conclude
 		for _, site := range p.names {
 			p.targets[site] = p.target(site, "", p.current)
 		}
@@ -106,7 +114,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	}
 	for _, site := range p.names {
 		revision, ok := p.planned.Revisions[site]
-		to := target{update: p.update}
+		to := target{update: p.update, err: p.assigned.Clashes[site]}
 		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
 			to = p.target(site, revision, templates)
@@ -194,7 +202,9 @@ func (p *pass) plan(ctx context.Context) error {
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
-		in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+		if p.assigned.Clashes[site] == nil { // no revision helps where no workload can be: the rollout goes on without
+			in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+		}
 	}
 	p.planned = rollout.New(in)
 	if len(p.planned.Ask)+len(p.planned.Checks) > 0 {
@@ -208,13 +218,17 @@ func (p *pass) plan(ctx context.Context) error {
 func (p *pass) site(site, current string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
-	if u.Silent = lost; lost {
+	if u.Silent, u.Partly = lost, silent > 0 && !lost; lost {
 		u.SilentSince = since
 	}
 	live, memory := p.child(site), p.of(site)
-	u.Broken, u.Tried, u.Progress = memory.broken.why, memory.broken.revision, memory.progressAt
+	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
+	if memory.broken.lasting {
+		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
+	}
 	if memory.isAhead(live, p.clock.Now()) {
-		u.Exists, u.Revision = true, memory.applied.revision
+		u.Exists, u.Revision, u.UID = true, memory.applied.revision, memory.applied.uid
+		u.Idle = live != nil && live.progress.replicas == 0
 		return u
 	}
 	own := live != nil
@@ -223,15 +237,19 @@ func (p *pass) site(site, current string) rollout.Site {
 			return u
 		}
 	}
-	u.Exists, u.Revision, u.Held = true, live.revision, live.held
+	u.Exists, u.UID, u.Revision, u.Held = true, live.uid, live.revision, live.held
+	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	switch {
+	case own && u.Revision == "" && !live.annotated && current != p.update:
+		u.Revision = memory.applied.revision // the rollout was added in the midst of a change: nobody knows
 	case own && u.Revision == "": // somebody has changed it, or it was made when all had what is current now
 		u.Revision = cmp.Or(memory.applied.revision, current)
 	case !own && p.templatesOf(u.Revision) == nil: // an orphan of something that is forgotten
 		u.Revision = ""
 	}
 	u.Idle = live.observed && live.progress.replicas == 0
-	u.Ready = p.isDone(site, live, silent) && live.progress.waits == "" && !u.Silent
+	u.PerNode, u.Wanted = p.Kind == v1.DaemonSetGridKind.Kind, int(live.progress.replicas)
+	u.Ready = live.progress.complete && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits
 	}
@@ -239,17 +257,6 @@ func (p *pass) site(site, current string) rollout.Site {
 		u.Broken = ""
 	}
 	return u
-}
-
-// isDone reports whether all pods of a site's workload are as its spec says; of a DaemonSet with silent nodes, those on
-// the others.
-func (p *pass) isDone(site string, live *child, silent int64) bool {
-	done := live.progress.complete && live.observed && !live.deleting
-	if done || !p.partlySilent(site) || !live.observed {
-		return done
-	}
-	heard := live.progress.replicas - silent
-	return heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
 }
 
 // partlySilent reports whether the control plane has lost contact with a node of a site, which keeps a DaemonSet's
@@ -265,43 +272,61 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	site := func(name string) *rollout.Site {
-		i, _ := slices.BinarySearch(p.names, name)
+		i, _ := slices.BinarySearchFunc(sites, name, func(s rollout.Site, name string) int {
+			return strings.Compare(s.Name, name)
+		})
 		return &sites[i]
 	}
-	for _, of := range p.planned.Ask {
-		since, ready := of.Since.Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
-		known := &p.of(of.Name).asked
-		if p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
-			pods, nodes, err := p.podsOf(ctx, of.Name)
+	for _, q := range p.planned.Ask {
+		known, now := &p.of(q.Name).asked, p.clock.Now()
+		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) {
+			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", of.Name, "reason", err)
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
 				continue
 			}
-			*known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
+			*known = answer{pods, q.Since}
 		}
-		site(of.Name).Pods = &known.Pods
+		site(q.Name).Pods = &known.Pods
 	}
 	for _, name := range p.planned.Checks {
 		site(name).Check = p.check(ctx, name, p.planned.Status.StartTime)
 	}
 }
 
-// podsOf reads the pods of a site's workload, and the states of its nodes.
-func (p *pass) podsOf(ctx context.Context, site string) (all []corev1.Pod, nodes map[string]rollout.Node, err error) {
-	template, err := p.current.Of(site)
+// podsOf asks the pods of a site's workload: those on its nodes, and if nodes are silent those that have none yet.
+func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
+	template, err := p.current.Of(site.Name)
 	if err != nil {
-		return nil, nil, err
+		return rollout.Pods{}, err
 	}
-	nodes = map[string]rollout.Node{}
-	for _, node := range p.sites[site] {
-		nodes[node.name] = rollout.Node{Silent: node.lost, ReadyAt: node.since}
+	silent, now := map[string]bool{}, p.clock.Now()
+	var all []corev1.Pod
+	for _, node := range p.sites[site.Name] {
+		silent[node.name] = node.lost
 		pods, err := p.podsOn(ctx, template, "spec.nodeName", node.name)
 		if err != nil {
-			return nil, nil, err
+			return rollout.Pods{}, err
 		}
 		all = append(all, pods...)
 	}
-	return all, nodes, nil
+	if site.Partly {
+		pods, err := p.podsOn(ctx, template, "status.phase", string(corev1.PodPending))
+		if err != nil {
+			return rollout.Pods{}, err
+		}
+		for i := range pods {
+			if pods[i].Spec.NodeName == "" && pods[i].Spec.NodeSelector[p.owner.Key] == site.Name {
+				all = append(all, pods[i])
+			}
+		}
+	}
+	newest := func(pod *corev1.Pod) bool {
+		live := p.child(site.Name)
+		return !site.PerNode ||
+			live != nil && pod.Labels[extensionsv1beta1.DaemonSetTemplateGenerationKey] == live.templateGeneration
+	}
+	return rollout.Ask(all, silent, newest, since, now), nil
 }
 
 // conclude looks at the sites after they were synced. It notes what the rollout has come to, and when to look again.
@@ -311,22 +336,14 @@ func (p *pass) conclude(ctx context.Context) {
 	}
 	defer p.collect(ctx)
 	for site, memory := range p.memory.sites {
-		var broken brokenSite
-		switch state, result := p.states[site], p.results[site]; {
-		case p.spec.Rollout == nil, result.untried:
-		case state.Phase == v1.SiteFailed && state.Reason != v1.ReasonSyncFailed:
-			broken = brokenSite{p.targets[site].revision, state.Reason + ": " + state.Message}
-		case state.Phase == v1.SiteStalled && result.child != nil:
-			broken = brokenSite{result.child.revision, state.Message}
-		}
-		if memory.broken != broken {
-			memory.broken = broken
-			p.lookAgain(p.clock.Now())
-		}
+		p.noteBroken(site, &memory.broken)
 	}
 	m := &p.memory.rollout
 	if p.spec.Rollout == nil {
 		m.written = nil
+		if !slices.ContainsFunc(p.names, p.lacksUpdate) {
+			p.planned.Current = p.update
+		}
 		return
 	}
 	p.lookAgain(p.planned.Again)
@@ -344,6 +361,42 @@ func (p *pass) conclude(ctx context.Context) {
 	if p.before != nil && p.before.Phase == v1.RolloutComplete && written.CurrentRevision == p.update {
 		p.markCompleted(ctx)
 	}
+}
+
+// lacksUpdate reports whether a site's workload is not made of the spec.
+func (p *pass) lacksUpdate(site string) bool {
+	result := p.results[site]
+	return result.err != nil || result.child == nil || (!result.again.IsZero() && !result.applied)
+}
+
+// noteBroken notes since when a site does not work. What is refused, or missing, for a moment is told and tried again.
+func (p *pass) noteBroken(site string, memory *brokenSite) {
+	var now brokenSite
+	_, lost, _ := p.sites.silent(site)
+	switch state, result := p.states[site], p.results[site]; {
+	case p.spec.Rollout == nil, lost:
+	case result.untried: // as before
+		return
+	case state.Phase == v1.SiteFailed:
+		now = brokenSite{revision: p.targets[site].revision, why: state.Reason + ": " + state.Message}
+	case state.Phase == v1.SiteStalled && result.child != nil:
+		now = brokenSite{revision: result.child.revision, why: state.Message}
+		now.lasting = state.Reason == v1.ReasonProgressDeadlineExceeded
+	}
+	if now.why != "" {
+		now.since = p.clock.Now()
+		if memory.why != "" && memory.revision == now.revision {
+			now.since = memory.since
+		}
+		over := now.since.Add(p.spec.ProgressDeadline())
+		if now.lasting = now.lasting || !p.clock.Now().Before(over); !now.lasting {
+			p.lookAgain(over)
+		}
+	}
+	if memory.lasting != now.lasting || (now.lasting && (memory.revision != now.revision || memory.why != now.why)) {
+		p.lookAgain(p.clock.Now())
+	}
+	*memory = now
 }
 
 // describe returns the state of the rollout in one line.

@@ -276,6 +276,9 @@ func TestRolloutHalts(t *testing.T) {
 	f.rolls(grid, sites...)
 	f.failOn("apply ", invalid("spec.selector"))
 	f.template(grid, other)
+	f.expectPhase(grid, v1.RolloutProgressing, "waits for a") // what is refused for a moment is no failure
+	f.step(time.Hour)
+	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: a: Rejected")
 	f.expect(grid, "Degraded=True RolloutHalted")
 	f.expectEvent(f.told(), v1.ReasonRolloutHalted, "wave all")

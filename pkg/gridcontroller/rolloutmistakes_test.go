@@ -126,7 +126,8 @@ func TestOverrideOfOneSite(t *testing.T) {
 			Images: map[string]string{"none": "x"},
 		}}
 	})
-	for range 3 {
+	for range 5 {
+		f.step(10 * time.Minute)
 		f.ready("demo", threeSites...)
 		f.passes(grid)
 	}
@@ -214,8 +215,15 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 	if err := f.client.Create(f.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	f.completes(grid, "b", "c")
-	f.template(grid, other)
+	for range 2 { // the new grid waits for a, and so does the change
+		f.rolls(grid, "b", "c")
+		f.step(time.Hour)
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutHalted, "1 failed")
+		f.template(grid, other)
+	}
+	f.step(time.Hour)
+	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed")
 	f.resume(grid)
 	f.completes(grid, "b", "c")

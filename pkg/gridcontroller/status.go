@@ -237,6 +237,11 @@ func (p *pass) describeNoEffect() string {
 // fit makes a status small enough: if there are many sites, it leaves out the ready ones, and then the least important
 // of the others.
 func fit(status *v1.WorkloadGridStatus, most int) {
+	if status.Rollout != nil && most < largestStates {
+		for i := range status.Rollout.Sites {
+			status.Rollout.Sites[i].Message = ""
+		}
+	}
 	if len(status.States) <= listedSites {
 		return
 	}

@@ -185,7 +185,9 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
 		m.rollout.written = changed
 		if planned := p.planned.Status; planned != nil &&
-			(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites)) {
+			(status.Rollout == nil || len(status.Rollout.Sites) < len(planned.Sites) ||
+				len(status.Rollout.Passed)+len(status.Rollout.ProvenSites) <
+					len(planned.Passed)+len(planned.ProvenSites)) {
 			return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
 				"no site gets a change before")
 		}

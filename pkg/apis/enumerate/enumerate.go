@@ -3,14 +3,21 @@
 package enumerate
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// First names the first of the names, at most this many, and counts the others: "a, b, c and 4 more".
+// First names the first of the names, at most this many, and counts the others: "a, b, c and 4 more". An empty name is
+// quoted.
 func First(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
+	shown := slices.Clone(names[:min(len(names), most)])
+	for i, name := range shown {
+		shown[i] = cmp.Or(name, `""`)
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	if len(names) <= most {
+		return strings.Join(shown, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), len(names)-most)
 }

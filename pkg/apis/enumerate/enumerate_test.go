@@ -13,6 +13,7 @@ func TestFirst(t *testing.T) {
 		{[]string{"a", "b", "c"}, 3, "a, b, c"},
 		{[]string{"a", "b", "c", "d"}, 3, "a, b, c and 1 more"},
 		{[]string{"a", "b", "c", "d"}, 1, "a and 3 more"},
+		{[]string{"", "b", "c"}, 2, `"", b and 1 more`},
 	} {
 		if got := First(test.names, test.most); got != test.want {
 			t.Errorf("the first %d of %q are %q, want %q", test.most, test.names, got, test.want)

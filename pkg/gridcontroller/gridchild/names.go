@@ -14,7 +14,8 @@ import (
 type Names struct {
 	// BySite has the names by site, Sites the sites by name.
 	BySite, Sites map[string]string
-	// Clashes has an error for each site that gets no name, because its name is that of another site's child.
+	// Clashes has an error for each site that gets no name, because it has none itself, or because its child's name is
+	// that of another site's child. No revision of the grid changes that.
 	Clashes map[string]error
 }
 
@@ -29,7 +30,8 @@ type Known struct {
 // Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or taken. It
 // depends on the names that exist and not on the children's labels, because everyone who may change a child can change
 // its labels.
-func Assign(k v1.GridKind, grid string, sites []string, known Known) *Names {
+func Assign(o *Owner, sites []string, known Known) *Names {
+	k, grid := o.GridKind, o.Name
 	n := &Names{
 		BySite:  make(map[string]string, len(sites)),
 		Sites:   make(map[string]string, len(sites)),
@@ -38,6 +40,12 @@ func Assign(k v1.GridKind, grid string, sites []string, known Known) *Names {
 	var others []string
 	for _, site := range sites {
 		natural := grid + "-" + site
+		if site == "" {
+			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
+				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
+				k.Child.Kind, o.Key)
+			continue
+		}
 		if k.CheckName(natural) != "" {
 			others = append(others, site)
 			continue

@@ -230,11 +230,6 @@ func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 
 // OfSite renders the child of one site. It changes template, which becomes part of the result.
 func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
-	if site == "" {
-		return nil, Errorf(v1.ReasonInvalidName,
-			"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
-			o.Child.Kind, o.Key)
-	}
 	if err := checkName(o, name, site); err != nil {
 		return nil, err
 	}

@@ -2,11 +2,15 @@
 // the sites with their revisions and health, the status that was written before, the approvals and the time. It reads
 // and writes nothing; the reconcilers of package gridcontroller call it and do what it says.
 //
-// One rule decides: a site counts only for what it has proven itself, with this revision, in this attempt. A site has
-// proven a revision when its pods have run it, ready without a break, for the soak time of its wave, and its check has
-// succeeded. Until then the grid's status lists the site, and it takes a place of its wave. It is listed before it gets
-// the revision, so that a controller that restarts, or reads a stale cache, takes nobody for proven who is not.
+// Little is remembered, as sets and decisions, and is written before what follows from it: when the attempt began,
+// which gates have passed, which sites have proven the revision, with their workloads, the sites in flight with their
+// clocks, and what people have accepted. All else is computed at each pass.
 //
-// The tests are fleets whose truth is known: random ones, small ones in every state that they can reach, and large ones
-// over days; their flags begin with -rollout.
+// A site has proven a revision when its pods have run it, ready without a break, for the soak time of its wave, and its
+// check has succeeded. It is listed before it gets the revision, so that a controller that restarts, or reads a stale
+// cache, takes nobody for proven who is not. A gate is the end of a wave. It passes once, when every site of the wave
+// that is not excused is proven; one predicate says who is excused.
+//
+// judge_test.go has the rule a second time, in terms of what happens to sites whose truth it knows. It shares no code
+// with the plan.
 package rollout

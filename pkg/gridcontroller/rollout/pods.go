@@ -1,100 +1,111 @@
 package rollout
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// skew is how far apart times may be that two clocks, or two reports of one kubelet, give to one moment.
-const skew = time.Minute
+const (
+	// skew is how far apart the clocks of the controller and of the API server may be.
+	skew = time.Minute
+	// mostPods is the most pods of a site by which a break is found.
+	mostPods = 10
+	// podMark and containersMark are how many characters of a mark are of the hash of a pod's UID, and of that of its
+	// containers.
+	podMark, containersMark = 6, 4
+)
 
-// Pods is what the pods of a site tell. ReadySince is since when they have been ready without a break; zero if one is
-// not ready, or if there are none. Acknowledged: a kubelet has seen one that came with the change.
+// Pods is what the pods of a site told, at a time of the controller's.
 type Pods struct {
+	At time.Time
+	// Acknowledged: a kubelet has seen one that came with the change.
 	Acknowledged bool
-	ReadySince   time.Time
+	// Marks are those of the ready pods on nodes that are heard, with a hash of each pod's UID and of the IDs of its
+	// containers. Unready are the marks of the others there, without those that are being deleted. Current is how many
+	// of the ready ones have the newest template, of a workload whose pods tell that.
+	Marks, Unready []string
+	Current        int
+	// Silent are the pods on silent nodes, Missing how many of them are not ready.
+	Silent, Missing int
 }
 
-// Node is the state of a node: whether the control plane has lost contact with it, and when its kubelet last became
-// ready.
-type Node struct {
-	Silent  bool
-	ReadyAt time.Time
-}
+// Template reports whether a pod was made of its workload's newest template.
+type Template func(pod *corev1.Pod) bool
 
-// Ask reads what the pods of a site tell. They are all pods of its workload on its nodes; since is when the site got
-// the change, and ready when it was first ready with it, zero if it never was. Pods that came later are no break,
-// unless no other is left. What silent nodes had is not known.
-func Ask(pods []corev1.Pod, nodes map[string]Node, since, ready time.Time) Pods {
-	var out Pods
-	var first, later time.Time
-	sound := true
+// Ask reads what the pods of a site tell, at a time. They are all pods of its workload on its nodes, and those without
+// a node; silent has the nodes that are not heard. since is when the site got the change.
+func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at time.Time) Pods {
+	out := Pods{At: at}
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Status.StartTime != nil && pod.CreationTimestamp.After(since.Add(-skew)) {
 			out.Acknowledged = true
 		}
-		node, known := nodes[pod.Spec.NodeName]
-		if !known || node.Silent || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed ||
-			pod.Status.Phase == corev1.PodSucceeded {
-			continue
-		}
-		unbroken, ok := unbrokenSince(pod, node)
-		switch {
-		case !ok:
-			sound = false
-		case !ready.IsZero() && pod.CreationTimestamp.After(ready):
-			if later.IsZero() || unbroken.Before(later) {
-				later = unbroken
+		ready := isReady(pod)
+		switch over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; {
+		case silent[pod.Spec.NodeName]:
+			out.Silent++
+			if !ready || pod.DeletionTimestamp != nil {
+				out.Missing++
 			}
-		case unbroken.After(first):
-			first = unbroken
+		case over, pod.DeletionTimestamp != nil:
+		case ready:
+			out.Marks = append(out.Marks, markOf(pod))
+			if newest(pod) {
+				out.Current++
+			}
+		default:
+			out.Unready = append(out.Unready, markOf(pod))
 		}
 	}
-	switch {
-	case !sound:
-	case first.IsZero():
-		out.ReadySince = later
-	default:
-		out.ReadySince = first
-	}
+	slices.Sort(out.Marks)
 	return out
 }
 
-// unbrokenSince returns since when a pod has been ready, and none of its containers has restarted. That the control
-// plane called it not ready while its node was silent is no break. The times are the node's: a clock that is behind
-// shows by a kubelet that saw the pod before it was scheduled.
-func unbrokenSince(pod *corev1.Pod, node Node) (time.Time, bool) {
-	var readyAt, scheduled time.Time
-	ready := false
-	for _, condition := range pod.Status.Conditions {
-		switch condition.Type {
-		case corev1.PodReady:
-			ready, readyAt = condition.Status == corev1.ConditionTrue, condition.LastTransitionTime.Time
-		case corev1.PodScheduled:
-			scheduled = condition.LastTransitionTime.Time
-		default:
-		}
-	}
-	if !ready {
-		return time.Time{}, false
-	}
-	var behind time.Duration
-	if start := pod.Status.StartTime; start != nil && !scheduled.IsZero() {
-		behind = max(scheduled.Sub(start.Time)-time.Second, 0)
-	}
-	var since time.Time
-	// An init container that runs is a sidecar.
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// markOf identifies a pod and its containers. A sidecar is an init container that runs.
+func markOf(pod *corev1.Pod) string {
+	var ids strings.Builder
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if status.State.Running != nil && status.State.Running.StartedAt.After(since) {
-			since = status.State.Running.StartedAt.Time
+		if status.State.Running != nil {
+			fmt.Fprintf(&ids, "%s=%s/%d\n", status.Name, status.ContainerID, status.RestartCount)
 		}
 	}
-	returned := readyAt.Sub(node.ReadyAt).Abs() <= skew
-	if readyAt.After(since) && (!returned || since.IsZero()) {
-		since = readyAt
+	return hashOf(string(pod.UID)+"\n"+pod.Name, podMark) + hashOf(ids.String(), containersMark)
+}
+
+// allReady reports whether there are pods that are heard, and all are ready.
+func (p *Pods) allReady() bool { return len(p.Marks) > 0 && len(p.Unready) == 0 }
+
+// missingOnSilent reports whether the pods that are missing are on silent nodes, or wait for those.
+func (p *Pods) missingOnSilent() bool { return p.Missing > 0 && len(p.Unready) == 0 }
+
+// readyWhereHeard reports whether all of the wanted pods run the newest template, and are ready, but for those on
+// silent nodes.
+func (p *Pods) readyWhereHeard(wanted int) bool {
+	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Current >= wanted-p.Silent
+}
+
+// since reports whether pods are the same as before, with the same containers, and ready; and whether one of them is
+// there no more.
+func (p *Pods) since(before []string) (same, replaced bool) {
+	same = true
+	for _, mark := range before {
+		if slices.Contains(p.Marks, mark) {
+			continue
+		}
+		same = false
+		there := func(other string) bool { return strings.HasPrefix(other, mark[:podMark]) }
+		replaced = replaced || !slices.ContainsFunc(p.Marks, there) && !slices.ContainsFunc(p.Unready, there)
 	}
-	return since.Add(behind), true
+	return same, replaced
 }

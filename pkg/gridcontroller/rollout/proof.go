@@ -1,7 +1,9 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,249 +18,362 @@ const (
 	// podsAgain is when pods are asked again that were not ready, although their controller says so, and Jobs of
 	// checks.
 	podsAgain = 10 * time.Second
+	// mostAway is for how long a site that has no nodes any more stays in the list.
+	mostAway = 5 * time.Minute
+	// checkReport is how long the Job of a check may take to report after its deadline.
+	checkReport = 30 * time.Second
 )
 
-// list lists the sites that have the revision and are not known to have proven it. status.proven says how many sites
-// that are not listed may have it. If there are more, something of the status was lost, and nobody is known to be
-// proven.
+// list lists the sites that have the revision and are not known to have proven it. Those that are listed and are no
+// sites at present keep their place in the list: a label may be away for seconds.
 func (p *planner) list() {
 	exist := map[string]bool{}
-	var unlisted []*Site
 	for i := range p.Sites {
-		site := &p.Sites[i]
-		exist[site.Name] = true
-		if p.proven(site) {
-			unlisted = append(unlisted, site)
-		}
+		exist[p.Sites[i].Name] = true
 	}
-	for name := range p.listed {
+	for name, of := range p.listed {
 		if !exist[name] {
+			p.stopClocks(of, true)
+			until := of.SilentTime.Add(mostAway)
+			if p.Now.Before(until) {
+				p.absent[name] = of
+				p.again(until)
+			}
 			delete(p.listed, name)
 		}
 	}
-	if p.back() || p.rolling() || p.status.Phase == v1.RolloutComplete {
-		p.status.Unlisted = 0
-		return
-	}
-	if len(unlisted) > int(p.status.Proven+p.status.Unlisted) {
-		p.status.Proven, p.status.Unlisted = 0, int32(len(unlisted)) //nolint:gosec // no more than there are nodes
-	}
-	p.status.Unlisted = min(p.status.Unlisted, int32(len(unlisted))) //nolint:gosec // no more than there are nodes
-	for _, site := range unlisted[len(unlisted)-int(p.status.Unlisted):] {
-		if !p.room() {
-			break
+	for i := range p.Sites {
+		u := &p.Sites[i]
+		if p.listed[u.Name] != nil || p.status.GoesBack != "" || p.runsEverywhere() || !p.has(u) || u.Idle ||
+			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
+			continue
 		}
-		p.enlist(site, v1.RolloutSiteProgressing, "")
-		p.status.Unlisted--
+		if !p.room() {
+			p.unlisted++
+			continue
+		}
+		p.enlist(u, v1.RolloutSiteProgressing, "")
 	}
 }
 
-// follow follows a listed site until it has proven the revision. Its clocks stand still while it is silent or held, and
-// during an outage.
+// broken reports whether a site does not work with the revision. Of a silent one nothing is known.
+func (p *planner) broken(u *Site) bool {
+	return u.Broken != "" && u.Tried == p.Revision && !p.silent(u) && !p.outage
+}
+
+// follow follows a site that is in flight until it has proven the revision, and notices that one fails which had proven
+// it.
 func (p *planner) follow(u *Site) {
 	of := p.listed[u.Name]
+	if u.Partly && !u.Ready && u.Pods == nil && (of != nil || u.Broken != "" || !p.proven(u)) {
+		p.ask(u, of, time.Time{})
+	}
 	if of == nil {
+		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+			of = p.enlist(u, v1.RolloutSiteFailed, "")
+			of.Message, of.Checked = u.Broken, true
+		}
 		return
 	}
-	p.stopClocks(of, u.Silent || u.Held || p.outage)
+	p.startAnew(u, of)
+	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // nobody lets it begin
+	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits)
 	switch {
-	case p.rolling():
-		switch {
-		case p.has(u), of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteAccepted:
-		case u.Ready || u.Idle || u.Silent:
+	case p.status.GoesBack != "":
+		if of.State != v1.RolloutSiteFailed {
 			delete(p.listed, u.Name)
-		default:
-			of.State, of.From = v1.RolloutSiteReturning, p.plan.Current
 		}
 	case !p.has(u):
 		p.followOutside(u, of)
-	case u.Idle: // it proves nothing, and holds nobody
+	case u.Idle:
 		delete(p.listed, u.Name)
 	case u.Held:
-	case u.Silent:
+	case p.silent(u):
 		p.suspect(u, of)
 	case !p.outage:
 		p.prove(u, of)
 	}
 }
 
-// stopClocks stops the clocks of a site, or lets them go on.
+// startAnew has an entry be about the workload that there is. One that was made again has nothing of what the former
+// one had: neither its clocks, nor its check, nor what it is put back to.
+func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
+	was, is := of.Workload, hashOf(u.UID, uidMark)
+	if !u.Exists || was == is {
+		return
+	}
+	if of.Workload = is; was == "" {
+		return
+	}
+	anew := v1.RolloutSite{
+		Name: of.Name, Workload: is, State: v1.RolloutSitePending, Since: p.second(), From: p.plan.Current,
+		SilentTime: of.SilentTime,
+	}
+	if anew.From == p.Revision {
+		anew.From = ""
+	}
+	if of.State == v1.RolloutSiteFailed {
+		anew.State, anew.Message, anew.Checked = of.State, of.Message, of.Checked
+	}
+	*of = anew
+}
+
+// stopClocks stops the clocks of a site, or lets them go on. What its pods were before counts no more then: they may
+// have restarted with their node.
 func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
 		of.SilentTime = p.second()
+		if of.ReadyTime != nil {
+			soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
+			of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
+			of.ReadyTime, of.Pods = nil, nil
+		}
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
-		for _, at := range []**metav1.Time{&of.Since, &of.ReadyTime} {
+		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime} {
 			if *at != nil {
 				*at = &metav1.Time{Time: (*at).Add(silent + time.Second - 1).Truncate(time.Second)}
 			}
 		}
-		of.SilentTime = nil
+		of.SilentTime, of.SilenceApproved = nil, false
 	}
+}
+
+// ask has the pods of a site asked.
+func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
+	q := Question{Name: u.Name, After: after}
+	if of != nil {
+		q.Since = of.Since.Time
+	}
+	p.plan.Ask = append(p.plan.Ask, q)
+	p.again(p.Now.Add(podsAgain))
+}
+
+// limitOf is how long a site may take to prove the revision.
+func (p *planner) limitOf(u *Site) time.Duration {
+	wave := p.spec(u.Wave)
+	limit := 2*soakOf(wave) + p.Deadline
+	if wave.Check != nil {
+		limit += checkLimit(wave.Check)
+	}
+	return limit
+}
+
+func soakOf(wave v1.Wave) time.Duration { return ptr.Deref(wave.Soak, metav1.Duration{}).Duration }
+
+func checkLimit(check *v1.Check) time.Duration {
+	return time.Duration(ptr.Deref(check.DeadlineSeconds, CheckSeconds)) * time.Second
 }
 
 // followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
-	refused := u.Broken != "" && u.Tried == p.Revision
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back
 		delete(p.listed, u.Name)
-	case of.State == v1.RolloutSiteAccepted, of.State == v1.RolloutSiteFailed:
-	case u.Held:
+	case of.State == v1.RolloutSiteFailed:
+	case u.Held, p.silent(u) && of.From == "":
 		delete(p.listed, u.Name)
-	case u.Silent:
+	case p.silent(u) && !u.Exists: // there is nothing to put back
+	case p.silent(u):
 		// It may have got the revision a moment ago, so that it is put back.
 		of.State = v1.RolloutSiteReturning
 		p.again(p.Now)
-	case refused && !p.outage:
+	case p.outage:
+	case p.broken(u):
 		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
-	case of.State != v1.RolloutSitePending:
-		of.State, of.Since, of.ReadyTime, of.Message = v1.RolloutSitePending, p.second(), nil, ""
+	case of.State != v1.RolloutSitePending, u.Exists && of.From != u.Revision: // somebody else has changed it
+		delete(p.listed, u.Name)
+		p.again(p.Now)
+	case of.SilentTime == nil:
+		p.expire(u, of, "it could not be given the change")
 	}
 }
 
-// suspect judges a site that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
-// has another reason, and the workload is put back.
-func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
-	switch of.State {
-	case v1.RolloutSiteFailed, v1.RolloutSiteAccepted, v1.RolloutSiteSuspect, v1.RolloutSiteReturning:
+// expire fails a site whose deadline is over.
+func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
+	limit := p.limitOf(u)
+	if until := of.Since.Add(limit); p.Now.Before(until) {
+		p.again(until)
 		return
-	default:
 	}
+	of.State = v1.RolloutSiteFailed
+	of.Message = cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit))
+}
+
+// silentMessage is what is told of a suspect.
+const silentMessage = "it fell silent with the change"
+
+// suspect judges a site that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
+// has another reason, and the workload is put back. A question that fails is asked again.
+func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	switch {
+	case of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteReturning:
+		return
+	case of.From == "":
 	case u.Pods == nil:
-		p.plan.Ask = append(p.plan.Ask, *of)
-		of.State = v1.RolloutSiteSuspect
-		p.again(p.Now.Add(podsAgain))
-	case u.Pods.Acknowledged || of.From == "":
-		of.State, of.Message = v1.RolloutSiteSuspect, "it fell silent with the change"
+		p.ask(u, of, time.Time{})
+	case u.Pods.Acknowledged:
+		of.From = ""
 	default:
 		of.State, of.Message = v1.RolloutSiteReturning, "it fell silent before it had seen the change"
 		p.again(p.Now)
+		return
 	}
+	of.State, of.Message = v1.RolloutSiteSuspect, silentMessage
 }
 
 // prove judges a site that is heard and has the revision.
 func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	wave := p.spec(u.Wave)
-	soak := ptr.Deref(wave.Soak, metav1.Duration{}).Duration
-	sticky := of.State == v1.RolloutSiteFailed || of.State == v1.RolloutSiteAccepted
 	state, message := v1.RolloutSiteProgressing, ""
 	if of.State == v1.RolloutSitePending {
 		of.Since = p.second()
 	}
-	sound := false
+	if of.ReadyTime == nil && !p.ready(u) && u.Progress.After(of.Since.Time) {
+		of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
+	}
+	sound := p.soaked(u, of, soakOf(wave))
 	switch {
-	case !u.Ready && u.Waits != "":
+	case !p.ready(u) && u.Waits != "":
 		state, message = v1.RolloutSiteWaiting, u.Waits
-	case !u.Ready:
-		if of.ReadyTime == nil && u.Progress.After(of.Since.Time) {
-			of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
-		}
-	default:
-		if of.ReadyTime == nil {
-			of.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
-			if soak == 0 {
-				of.ReadyTime = p.second()
-			}
-		}
+	case p.ready(u):
 		state = v1.RolloutSiteSoaking
-		sound = p.soaked(u, of, soak)
 	}
-	if failed := p.check(u, of, wave.Check); failed != "" {
-		p.fail(of, failed)
+	failed := p.check(u, of, wave.Check)
+	switch {
+	case failed != "":
+		of.State, of.Message = v1.RolloutSiteFailed, failed
 		return
-	}
-	if sound && (wave.Check == nil || of.Checked) {
+	case sound && (wave.Check == nil || of.Checked):
 		delete(p.listed, u.Name)
-		p.status.Proven++
+		p.proofs.add(u)
 		return
-	}
-	if sound {
+	case sound:
 		state = v1.RolloutSiteChecking
 		if u.Check != nil {
 			message = u.Check.Message
 		}
 	}
-	limit := 2*soak + p.Deadline
-	if wave.Check != nil {
-		limit += time.Duration(ptr.Deref(wave.Check.DeadlineSeconds, CheckSeconds)) * time.Second
+	if of.State != v1.RolloutSiteFailed {
+		of.State, of.Message = state, message
 	}
-	until := of.Since.Add(limit)
 	switch {
-	case u.Broken != "" && u.Tried == p.Revision:
-		p.fail(of, u.Broken)
-	case state != v1.RolloutSiteWaiting && state != v1.RolloutSiteChecking && !p.Now.Before(until):
+	case of.State == v1.RolloutSiteFailed, state == v1.RolloutSiteWaiting:
+	case p.broken(u):
+		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
+	default:
 		why := "it was not ready"
-		if soak > 0 {
+		if soak := soakOf(wave); soak > 0 {
 			why += fmt.Sprintf(" for %s without a break", soak)
 		}
-		p.fail(of, fmt.Sprintf("%s within %s", why, limit))
-	default:
-		if state != v1.RolloutSiteWaiting {
-			p.again(until)
+		if state == v1.RolloutSiteChecking {
+			why = "its check did not succeed"
 		}
-		if !sticky {
-			of.State, of.Message = state, message
-		}
+		p.expire(u, of, why)
 	}
 }
 
-// fail notes that a site has failed, unless somebody has accepted that.
-func (p *planner) fail(of *v1.RolloutSite, why string) {
-	if of.State != v1.RolloutSiteAccepted {
-		of.State, of.Message = v1.RolloutSiteFailed, why
-	}
-}
-
-// soaked reports whether the pods of a site have been ready without a break for the soak time. Their word is asked when
-// the time is over: a break begins it again.
+// soaked reports whether the pods of a site have been ready without a break for the soak time: the pods that were there
+// when it began are the same, with the same containers, and ready. Without a soak time the first moment is enough.
 func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
+	ready := p.ready(u)
 	if soak == 0 {
-		return true
+		if ready && of.ReadyTime == nil {
+			of.ReadyTime = p.second()
+		}
+		return ready
+	}
+	if of.ReadyTime == nil || of.Pods == nil {
+		if ready {
+			p.beginSoak(u, of, soak)
+		}
+		return false
 	}
 	until := of.ReadyTime.Add(soak)
-	if !p.Now.Before(until) && u.Pods != nil {
-		switch since := u.Pods.ReadySince; {
-		case since.IsZero():
-			p.again(p.Now.Add(podsAgain))
-			return false
-		case !since.After(of.ReadyTime.Add(time.Second)):
-			return true
-		default:
-			of.ReadyTime = &metav1.Time{Time: since.Add(time.Second - 1).Truncate(time.Second)}
-			until = of.ReadyTime.Add(soak)
-		}
+	over := !p.Now.Before(until)
+	if ready && !over {
+		p.soaksUntil(until)
+		return false
 	}
-	switch {
-	case p.Now.Before(until):
-		p.again(until)
-		if until.After(p.soaks) {
-			p.soaks = until
+	if u.Pods == nil || (over && u.Pods.At.Before(until)) {
+		after := time.Time{}
+		if over {
+			after = until
 		}
-	case u.Pods == nil:
-		p.plan.Ask = append(p.plan.Ask, *of)
+		p.ask(u, of, after)
+		return false
+	}
+	switch same, replaced := u.Pods.since(of.Pods); {
+	case replaced: // by somebody, or by a drain: the site begins again
+		of.Since, of.ReadyTime, of.Pods = p.second(), nil, nil
+		p.again(p.Now.Add(podsAgain))
+	case !same:
+		of.ReadyTime, of.Pods = nil, nil
 		p.again(p.Now.Add(podsAgain))
 	default:
-		p.again(p.Now.Add(podsAgain))
+		return ready && over
 	}
 	return false
 }
 
-// check has a site's check run once its pods are ready, and returns why it has failed; empty if it has not.
+func (p *planner) soaksUntil(until time.Time) {
+	p.again(until)
+	if until.After(p.soaks) {
+		p.soaks = until
+	}
+}
+
+// beginSoak begins a soak, or goes on with one that a silence has interrupted, once the pods say what they are.
+func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
+	if u.Pods == nil || !u.Pods.allReady() {
+		p.ask(u, of, time.Time{})
+		return
+	}
+	if of.ReadyTime == nil {
+		soaked := time.Duration(of.SoakedSeconds) * time.Second
+		of.ReadyTime = &metav1.Time{Time: p.nextSecond().Add(-soaked)}
+	}
+	of.Pods, of.SoakedSeconds = u.Pods.Marks[:min(len(u.Pods.Marks), mostPods)], 0
+	p.soaksUntil(of.ReadyTime.Add(soak))
+}
+
+// CheckHash identifies a check: one that somebody has edited runs again.
+func CheckHash(check *v1.Check) string {
+	return hashOf(string(check.Template.Raw)+"\n"+strconv.Itoa(int(ptr.Deref(check.DeadlineSeconds, CheckSeconds))), 10)
+}
+
+// check has a site's check run once its pods are ready, and returns why it has failed; empty if it has not. A run that
+// was disrupted is repeated, within the deadline.
 func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
-	if check == nil || of.Checked || of.ReadyTime == nil || of.State == v1.RolloutSiteFailed {
+	if check == nil {
+		return ""
+	}
+	if hash := CheckHash(check); of.CheckHash != hash {
+		if of.CheckHash != "" {
+			of.CheckTime, of.Checked = nil, false
+		}
+		of.CheckHash = hash
+	}
+	began := of.CheckTime != nil
+	if of.Checked || (!began && !p.ready(u)) || (began && of.State == v1.RolloutSiteFailed) {
 		return ""
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)
+	p.again(p.Now.Add(podsAgain)) // nobody follows Jobs
+	if u.Check != nil && !began && (u.Check.Runs || u.Check.Passed || u.Check.Failed) {
+		of.CheckTime = p.second()
+	}
 	switch {
-	case u.Check != nil && u.Check.Passed:
+	case u.Check == nil:
+	case u.Check.Passed:
 		of.Checked = true
-	case u.Check != nil && u.Check.Failed:
+		return ""
+	case u.Check.Failed:
 		return "its check failed: " + u.Check.Message
-	default:
-		p.again(p.Now.Add(podsAgain)) // nobody follows Jobs
+	}
+	if limit := checkLimit(check); began && !p.Now.Before(of.CheckTime.Add(limit+checkReport)) {
+		return fmt.Sprintf("its check did not succeed within %s", limit)
 	}
 	return ""
 }

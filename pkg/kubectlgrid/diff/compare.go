@@ -207,7 +207,7 @@ func (s Source) sites(
 		return child != nil && metav1.IsControlledBy(child, grid)
 	}
 	sites := s.sitesOf(o.Key)
-	names := gridchild.Assign(k, o.Name, sites, gridchild.Known{Exists: mine, Taken: func(site string) bool {
+	names := gridchild.Assign(o, sites, gridchild.Known{Exists: mine, Taken: func(site string) bool {
 		other := children[o.Name+"-"+site]
 		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
 	}})
@@ -396,7 +396,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 	c := gridchild.Context{Nodes: func(site string) []map[string]string {
 		var of []map[string]string
 		for _, labels := range s.Nodes {
-			if labels[key] == site {
+			if value, has := labels[key]; has && value == site {
 				of = append(of, labels)
 			}
 		}
@@ -411,7 +411,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 func (s Source) sitesOf(key string) []string {
 	sites := map[string]bool{}
 	for _, labels := range s.Nodes {
-		if site := labels[key]; site != "" && (s.Site == "" || s.Site == site) {
+		if site, has := labels[key]; has && (s.Site == "" || s.Site == site) {
 			sites[site] = true
 		}
 	}

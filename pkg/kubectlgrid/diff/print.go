@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
@@ -35,12 +36,12 @@ func (p Printer) Print(ctx context.Context, a Answer) error {
 		if len(a.Overrides) > 0 {
 			title += " with " + strings.Join(a.Overrides, ", ")
 		}
-		title += ", site " + a.Sites[0]
+		title += ", site " + enumerate.First(a.Sites[:1], 1)
 	}
 	fmt.Fprintln(p.Out, title)
 	if len(a.Sites) > 1 {
 		fmt.Fprintf(p.Out, "# the same for %s: %s\n",
-			output.Count(len(a.Sites)-1, "site"), strings.Join(a.Sites[1:], ", "))
+			output.Count(len(a.Sites)-1, "site"), enumerate.First(a.Sites[1:], len(a.Sites)))
 	}
 	for _, note := range a.Notes {
 		fmt.Fprintf(p.Out, "# %s\n", note)

@@ -183,3 +183,25 @@ func TestDiffKnowsTheRevision(t *testing.T) {
 		})
 	}
 }
+
+// TestSiteOfAnEmptyValue: no workload can be named after it, which the answer says.
+func TestSiteOfAnEmptyValue(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), nil, "a")
+	s.Nodes["unnamed"], s.Nodes["elsewhere"] = topology.Labels{"zone1": ""}, topology.Labels{}
+	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, answer := range answers {
+		answer.Live, answer.Merged = nil, nil
+		if err := (Printer{Out: &out, Err: &out}).Print(t.Context(), answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := out.String(); len(answers) != 2 || !strings.Contains(text, `site ""`) ||
+		!strings.Contains(text, "# REFUSED: no Deployment can be named after this site") {
+		t.Errorf("got %d answers: %s", len(answers), text)
+	}
+}

@@ -122,11 +122,7 @@ func dark(sites []string, of int) string {
 	if len(sites) == 0 {
 		return "-"
 	}
-	names := make([]string, len(sites))
-	for i, site := range sites {
-		names[i] = named(site)
-	}
-	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(names, namedSites))
+	return fmt.Sprintf("%d of %d: %s", len(sites), of, enumerate.First(sites, namedSites))
 }
 
 func state(s *gridview.PreviewService) string {

@@ -70,7 +70,7 @@ func (b *gridBench) install(ctx context.Context) error {
 	if _, err := b.grid("deploymentgrids").Create(ctx, grid, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the grid: %w", err)
 	}
-	// A grid that is created is not rolled out: it has a complete rollout at once.
+	// A grid that is created gets no waves: its rollout is complete once all sites were ready.
 	err := b.await(ctx, "ready everywhere", func(status map[string]any) bool {
 		return status["readySites"] == int64(b.sites)
 	})

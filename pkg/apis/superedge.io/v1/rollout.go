@@ -253,11 +253,13 @@ const (
 	RolloutRollingBack RolloutPhase = "RollingBack"
 	// RolloutRolledBack means that all sites that can be reached have gone back.
 	RolloutRolledBack RolloutPhase = "RolledBack"
-	// RolloutComplete means that every wave is done.
+	// RolloutComplete means that every wave is done, and that every site that counts is proven.
 	RolloutComplete RolloutPhase = "Complete"
 )
 
-// RolloutStatus is how far a rollout has come. The counts are of sites, and of all waves.
+// RolloutStatus is how far a rollout has come. What the controller remembers of an attempt are its startTime, heard,
+// atOnce, passed, provenSites, acceptedSites, sites, haltTime, haltReason, outageAccepted and goesBack. The rest is
+// computed at each pass. The counts are of sites, and of all waves.
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
 	// Wave is the name of the current wave; empty when there is none, and for the sites that no wave names.
@@ -282,32 +284,55 @@ type RolloutStatus struct {
 	Heard int32 `json:"heard,omitempty"`
 	// AtOnce is whether the attempt gives all sites the change without waves.
 	AtOnce bool `json:"atOnce,omitempty"`
+	// Passed are the waves whose gate has passed in this attempt: their sites were proven, and a person approved where
+	// that was asked for. It is "*" alone once all gates have passed and every site that counted was proven, and "_"
+	// stands for the sites that no wave names.
+	//
+	// +listType=atomic
+	Passed []string `json:"passed,omitempty"`
+	// ProvenSites are the sites that have proven the updateRevision in this attempt: 10 characters for each, 6 of a
+	// hash of its name and 4 of a hash of its workload's UID. They are dropped once the rollout is complete.
+	//
+	// +listType=atomic
+	ProvenSites []string `json:"provenSites,omitempty"`
+	// AcceptedSites are the sites that failed in this attempt, and that somebody has accepted by resuming the rollout,
+	// in the form of provenSites. Their names count alone.
+	//
+	// +listType=atomic
+	AcceptedSites []string `json:"acceptedSites,omitempty"`
 	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
 	// no approval.
 	Awaits string `json:"awaits,omitempty"`
 	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
 	// superedge.io/resumed with this time lets it go on.
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
-	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Sites that were
-	// silent then do not count as an outage any more.
+	// HaltReason says what haltTime is about: Failures or Outage.
+	HaltReason HaltReason `json:"haltReason,omitempty"`
+	// OutageAccepted is the time up to which silent sites make no outage, because somebody has resumed the rollout.
 	OutageAccepted *metav1.Time `json:"outageAccepted,omitempty"`
-	// Sites are the sites that have the updateRevision, or are about to get it, and have not proven it. A site that has
-	// it and is not listed is proven.
+	// GoesBack says why all sites go to the currentRevision; empty if they do not.
+	GoesBack string `json:"goesBack,omitempty"`
+	// Sites are the sites that are about to get the updateRevision, or have it and have not proven it. There are 500 at
+	// most.
 	//
 	// +listType=map
 	// +listMapKey=name
 	Sites []RolloutSite `json:"sites,omitempty"`
-	// Listed is how many sites are listed. If it is another number, some were lost, and all have to prove the revision
-	// again.
-	Listed int32 `json:"listed,omitempty"`
-	// Unlisted is how many more sites, the last ones by name, have the updateRevision and are not proven. Nothing
-	// begins before all of them are listed.
-	Unlisted int32 `json:"unlisted,omitempty"`
 	// Waves are the waves, in order.
 	//
 	// +listType=atomic
 	Waves []WaveStatus `json:"waves,omitempty"`
 }
+
+// HaltReason is why no site begins until a person resumes the rollout.
+type HaltReason string
+
+const (
+	// HaltFailures means that too many sites have failed.
+	HaltFailures HaltReason = "Failures"
+	// HaltOutage means that so many sites fell silent that this tells nothing of the change.
+	HaltOutage HaltReason = "Outage"
+)
 
 // RolloutSiteState is what an unproven site does.
 type RolloutSiteState string
@@ -330,25 +355,38 @@ const (
 	RolloutSiteSuspect RolloutSiteState = "Suspect"
 	// RolloutSiteFailed means that it has failed with the updateRevision.
 	RolloutSiteFailed RolloutSiteState = "Failed"
-	// RolloutSiteAccepted means that somebody lets the rollout go on in spite of it.
-	RolloutSiteAccepted RolloutSiteState = "Accepted"
 )
 
-// RolloutSite is a site that has the updateRevision and has not proven it. Its times move on while the site is silent
-// or held, and during an outage: its deadline and its soak time stand still then.
+// RolloutSite is a site that is about to get the updateRevision, or has it and has not proven it. Its times move on
+// while the site is silent or held, and during an outage: its deadline, its soak time and that of its check stand still
+// then. They are the controller's times: no clock of a node counts.
 type RolloutSite struct {
 	Name  string           `json:"name"`
 	State RolloutSiteState `json:"state"`
-	// From is the revision that the site had before.
+	// Workload is a hash of the UID of the workload that all else is about. Another one proves anew.
+	Workload string `json:"workload,omitempty"`
+	// From is the revision that the workload had before.
 	From string `json:"from,omitempty"`
-	// Since is when the site got the updateRevision, or last made progress before it was ready.
+	// Since is when the site got the updateRevision, or when a pod was last replaced.
 	Since *metav1.Time `json:"since,omitempty"`
 	// ReadyTime is since when its pods have been ready without a break.
 	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
-	// SilentTime is since when the times above stand still.
+	// SoakedSeconds is for how long they had been ready when the site was last silent.
+	SoakedSeconds int32 `json:"soakedSeconds,omitempty"`
+	// SilentTime is since when the times of the site stand still.
 	SilentTime *metav1.Time `json:"silentTime,omitempty"`
-	// Checked is whether its check has succeeded.
-	Checked bool `json:"checked,omitempty"`
+	// Pods are some of the site's pods as they were when the soak began: for each a hash of its UID, and one of the IDs
+	// of its containers.
+	//
+	// +listType=atomic
+	Pods []string `json:"pods,omitempty"`
+	// CheckTime is when its check began, checkHash a hash of that check, and checked is whether it has succeeded.
+	CheckTime *metav1.Time `json:"checkTime,omitempty"`
+	CheckHash string       `json:"checkHash,omitempty"`
+	Checked   bool         `json:"checked,omitempty"`
+	// SilenceApproved is whether somebody lets the rollout go on although the site is silent. It is so until the site is
+	// heard again.
+	SilenceApproved bool `json:"silenceApproved,omitempty"`
 	// Message says why it has failed, or what it waits for.
 	Message string `json:"message,omitempty"`
 }
@@ -365,7 +403,7 @@ const (
 	WaveSoaking WaveState = "Soaking"
 	// WaveAwaitingApproval means that a person has to approve of it.
 	WaveAwaitingApproval WaveState = "AwaitingApproval"
-	// WaveDone means that the next wave may begin.
+	// WaveDone means that its gate has passed, so that the next wave may begin.
 	WaveDone WaveState = "Done"
 )
 

@@ -1,0 +1,453 @@
+package gridcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// deaf answers no lists of pods while set, and counts reads of Jobs.
+type deaf struct {
+	client.Reader
+	on   bool
+	jobs int
+}
+
+func (d *deaf) List(ctx context.Context, list client.ObjectList, o ...client.ListOption) error {
+	switch list.(type) {
+	case *corev1.PodList:
+		if d.on {
+			return errors.New("etcdserver: request timed out")
+		}
+	case *batchv1.JobList:
+		d.jobs++
+	}
+	return d.Reader.List(ctx, list, o...)
+}
+
+func (d *deaf) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*batchv1.Job); ok {
+		d.jobs++
+	}
+	return d.Reader.Get(ctx, key, o, options...)
+}
+
+// TestQuestionIsAskedAgain: the API server cannot list pods in the second in which a site falls silent that has not
+// seen the change.
+func TestQuestionIsAskedAgain(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")))
+		f.completes(grid, in("lab a b c d e")...)
+		d := &deaf{Reader: liveReader{f}}
+		f.workloads["DeploymentGrid"].live = d
+		f.step(time.Hour)
+		f.template(grid, other)
+		f.ready("demo", "lab")
+		f.passes(grid)
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"lab": "two", "a": "two", "b": "i"})
+		d.on = on
+		f.lose("a")
+		f.passes(grid)
+		d.on = false
+		for range 20 {
+			f.step(20 * time.Second)
+			f.passes(grid)
+		}
+		if f.image("demo-a") != "i" {
+			t.Errorf("deaf=%t: no kubelet has seen the change, and the workload is not put back", on)
+		}
+	}
+}
+
+// TestApprovedSilencePardonsNoFailure: a person approves that a site is silent; it comes back, and is broken by the
+// change.
+func TestApprovedSilencePardonsNoFailure(t *testing.T) {
+	f, grid := demo(t, in("lab a b c d e"), rollingIn(named("canary", "lab"), named("rest")), stallsSoon)
+	f.completes(grid, in("lab a b c d e")...)
+	f.template(grid, other)
+	f.ready("demo", "lab")
+	f.passes(grid)
+	f.passes(grid)
+	f.runs(f.deployment("demo-a"), "node-a") // its kubelet has seen it
+	f.lose("a")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, "fell silent")
+	f.annotate(grid, v1.AnnotationApproved, grid.Status.Rollout.Awaits)
+	f.passes(grid)
+	f.nodesIn("a") // it is back, and its pods are not ready
+	f.ready("demo", "b")
+	for range 10 {
+		f.step(time.Minute)
+		f.passes(grid)
+		f.ready("demo", "b", "c", "d", "e")
+	}
+	if grid.Status.Rollout.Phase == v1.RolloutComplete {
+		t.Errorf("a is Stalled with the change, maxFailures is 0, and the rollout goes on to its end")
+	}
+}
+
+// TestChecksAreListed counts reads of Jobs while 40 checks run for a minute in which nothing happens but a report of a
+// pod a second.
+func TestChecksAreListed(t *testing.T) {
+	sites := numbered(40)
+	wave := v1.Wave{Name: "all", MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	f, grid := demo(t, sites, rollingIn(wave))
+	f.completes(grid, sites...)
+	d := &deaf{Reader: liveReader{f}}
+	f.workloads["DeploymentGrid"].live = d
+	f.template(grid, other)
+	f.rolls(grid, sites...)
+	d.jobs = 0
+	for range 60 {
+		f.pass(grid)
+	}
+	if d.jobs == 0 || d.jobs > 10 {
+		t.Errorf("Jobs were read %d times", d.jobs)
+	}
+}
+
+// TestForbiddenOnce: one 403, such as an API server gives for a moment after it has started (crds.go says so).
+func TestForbiddenOnce(t *testing.T) {
+	for _, on := range []v1.OnFailure{v1.OnFailureHalt, v1.OnFailureRollback} {
+		waves := rollingIn(named("canary", "lab"), named("rest"))
+		f, grid := demo(t, in("lab east west"), waves, func(g *v1.DeploymentGrid) { g.Spec.Rollout.OnFailure = on })
+		f.completes(grid, in("lab east west")...)
+		once := true
+		f.failing(func(call string) error {
+			if once && strings.HasPrefix(call, "apply demo-east") {
+				once = false
+				return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "demo-east",
+					errors.New(`RBAC: clusterrole.rbac.authorization.k8s.io "application-grid:controller" not found`))
+			}
+			return nil
+		})
+		f.template(grid, other)
+		for range 10 {
+			f.rolls(grid, in("lab east west")...)
+		}
+		f.step(time.Hour)
+		f.passes(grid)
+		if grid.Status.Rollout.Phase != v1.RolloutComplete {
+			t.Errorf("one 403 that lasted for one request ended the rollout: %s", grid.Status.Rollout.Phase)
+		}
+	}
+}
+
+// TestCheckBesideALostNode: a site of two nodes, one of which is gone; its check always fails.
+func TestCheckBesideALostNode(t *testing.T) {
+	wave := named("canary", "lab")
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	f, grid := demo(t, in("lab east"), rollingIn(wave, named("rest")), stallsSoon)
+	f.completes(grid, in("lab east")...)
+	f.note("node-lab-2", &nodeState{
+		name: "node-lab-2", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+	})
+	f.template(grid, other)
+	jobs := 0
+	for range 20 { // each Job fails a minute after it was made
+		f.rolls(grid, "lab", "east")
+		list := &batchv1.JobList{}
+		if err := f.client.List(f.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			job := &list.Items[i]
+			if len(job.Status.Conditions) == 0 {
+				jobs++
+				at := metav1.NewTime(f.clock.Now())
+				job.Status.StartTime = &at
+				job.Status.Conditions = []batchv1.JobCondition{{
+					Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded",
+				}}
+				if err := f.client.Status().Update(f.Context(), job); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		f.step(time.Minute)
+	}
+	f.get(grid)
+	if grid.Status.Rollout.Phase != v1.RolloutHalted {
+		t.Errorf("the check failed %d times , and the site has not failed", jobs)
+	}
+}
+
+// TestDaemonSetWithASilentNode: of the site's three nodes one had the change and fell silent, one has it, one does not:
+// the silent one uses up the DaemonSet's maxUnavailable.
+func TestDaemonSetWithASilentNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		desired, updated, available int32
+		says                        string
+	}{
+		"a reachable node has the old pod":           {3, 2, 2, "node c, which is reachable, runs the old version"},
+		"the silent node is none of the DaemonSet's": {2, 1, 1, "of two nodes, both reachable, one has the change"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			template := plain
+			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+				GridUniqKey: "zone1", Template: raw(template), Rollout: inWaves(named("canary", "lab"), named("rest")),
+			}}
+			f := newFixture(t, grid)
+			for _, n := range in("a b c") {
+				f.node("lab-"+n, "lab")
+			}
+			f.node("east-a", "east")
+			report := func(site string, desired, updated, available int32) {
+				d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + site}}
+				f.get(d)
+				d.Status = appsv1.DaemonSetStatus{
+					ObservedGeneration: d.Generation, DesiredNumberScheduled: desired, CurrentNumberScheduled: desired,
+					UpdatedNumberScheduled: updated, NumberAvailable: available, NumberReady: available,
+				}
+				if err := f.client.Status().Update(f.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.passes(grid)
+			report("lab", c.desired, c.desired, c.desired)
+			report("east", 1, 1, 1)
+			f.passes(grid)
+			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(template, `"i"`, `"two"`)) })
+			f.pass(grid)
+			f.pass(grid)
+			f.note("lab-a", &nodeState{
+				name: "lab-a", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+			})
+			report("lab", c.desired, c.updated, c.available)
+			f.passes(grid)
+			f.passes(grid)
+			east := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-east"}}
+			f.get(east)
+			if image := east.Spec.Template.Spec.Containers[0].Image; image == "two" {
+				t.Errorf("the canary counts as proven, and the next wave has begun: %s", c.says)
+			}
+		})
+	}
+}
+
+// lagging is a cache that stands still while frozen.
+type lagging struct {
+	client.Reader
+	frozen *bool
+	seen   map[string]*unstructured.UnstructuredList
+}
+
+func (l *lagging) List(ctx context.Context, list client.ObjectList, o ...client.ListOption) error {
+	u, ok := list.(*unstructured.UnstructuredList)
+	if !ok {
+		return l.Reader.List(ctx, list, o...)
+	}
+	key := u.GroupVersionKind().String() + fmt.Sprint(len(o))
+	if *l.frozen && l.seen[key] != nil {
+		u.Items = l.seen[key].DeepCopy().Items
+		return nil
+	}
+	if err := l.Reader.List(ctx, list, o...); err != nil {
+		return err
+	}
+	l.seen[key] = u.DeepCopy()
+	return nil
+}
+
+// TestIdleSiteInAStaleCache: a site without replicas gets the change, and the cache shows that a second later.
+func TestIdleSiteInAStaleCache(t *testing.T) {
+	sites := in("a b c d e z")
+	wave := named("rest")
+	wave.Soak = &metav1.Duration{Duration: 10 * time.Minute}
+	f, grid := demo(t, sites, rollingIn(named("canary", "a", "b", "c", "d", "e"), wave), func(g *v1.DeploymentGrid) {
+		g.Spec.Rollout.Waves[0].Soak = &metav1.Duration{Duration: 10 * time.Minute}
+		g.Spec.Rollout.Waves[0].MaxUnavailable = nil
+	})
+	f.completes(grid, sites...)
+	f.edit("demo-z", func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) })
+	f.report("demo-z", appsv1.DeploymentStatus{})
+	f.passes(grid)
+	frozen := false
+	f.workloads["DeploymentGrid"].cache = &lagging{f.client, &frozen, map[string]*unstructured.UnstructuredList{}}
+	f.template(grid, other)
+	for range 400 {
+		f.ready("demo", "a", "b", "c", "d", "e")
+		f.step(10 * time.Second)
+		before := f.image("demo-z")
+		f.pass(grid)
+		if before == "i" && f.image("demo-z") == "two" {
+			break
+		}
+	}
+	proven := grid.Status.Rollout.Proven
+	frozen = true // what the cache showed before the apply: the list is from this pass
+	f.step(600 * time.Millisecond)
+	f.reconcile(grid)
+	f.get(grid)
+	frozen = false
+	least := grid.Status.Rollout.Proven
+	if least < proven {
+		t.Errorf("the cache lagged for 0.6 s, and %d proven sites became %d", proven, least)
+	}
+}
+
+// TestProvenWorkloadIsDeleted: somebody deletes the Deployment of a proven site.
+func TestProvenWorkloadIsDeleted(t *testing.T) {
+	canary := named("canary", "lab")
+	canary.Approval = v1.ApprovalManual
+	f, grid := demo(t, in("lab east"), rollingIn(canary, named("rest")))
+	f.completes(grid, in("lab east")...)
+	f.template(grid, other)
+	f.rolls(grid, "lab")
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, "")
+	f.expectImages("demo", map[string]string{"lab": "two"})
+	for _, paused := range []bool{false, true} {
+		f.update(grid, func() { grid.Spec.Rollout.Paused = paused })
+		f.rolls(grid, "lab")
+		f.delete(f.deployment("demo-lab"))
+		var seen []string
+		for range 6 {
+			f.step(300 * time.Millisecond)
+			f.reconcile(grid)
+			if d := f.names(); strings.Contains(d, "demo-lab") {
+				seen = append(seen, f.image("demo-lab"))
+			}
+		}
+		f.get(grid)
+		if seen[0] != "two" {
+			t.Errorf("paused=%t: the proven site's Deployment comes back with the version before: %v", paused, seen)
+		}
+	}
+}
+
+// TestQuotaForAMoment: for a second a quota refuses the surge pod of a rolling update, until the old pod is gone.
+func TestQuotaForAMoment(t *testing.T) {
+	f, grid := demo(t, in("lab east"), rollingIn(named("canary", "lab"), named("rest")))
+	f.completes(grid, in("lab east")...)
+	f.template(grid, other)
+	f.report("demo-lab", appsv1.DeploymentStatus{
+		Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1, Conditions: []appsv1.DeploymentCondition{{
+			Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
+			Message: "exceeded quota",
+		}},
+	})
+	f.pass(grid)
+	f.step(time.Second)
+	for range 5 {
+		f.rolls(grid, "lab", "east")
+	}
+	if grid.Status.Rollout.Phase != v1.RolloutComplete {
+		t.Errorf("a ReplicaFailure that lasted a second ended the rollout")
+	}
+}
+
+// TestNewGridThatRunsNowhere: a new grid none of whose pods ever runs.
+func TestNewGridThatRunsNowhere(t *testing.T) {
+	f, grid := demo(t, in("lab east"), rollingIn(named("canary", "lab"), named("rest")))
+	f.passes(grid)
+	if grid.Status.Rollout.Phase == v1.RolloutComplete && grid.Status.ReadySites == 0 {
+		t.Errorf("no pod has run anywhere, and the rollout is Complete")
+	}
+	f.completes(grid, "lab", "east")
+}
+
+// TestNodeRegistersAgain: at the level of the controller.
+func TestNodeRegistersAgain(t *testing.T) {
+	canary := named("canary", "lab1", "lab2")
+	canary.Soak = &metav1.Duration{Duration: 30 * time.Minute}
+	f, grid := demo(t, in("lab1 lab2 east"), rollingIn(canary, named("rest")))
+	f.completes(grid, in("lab1 lab2 east")...)
+	f.template(grid, other)
+	for range 60 {
+		f.step(time.Minute)
+		f.ready("demo", "lab1")
+		f.passes(grid)
+		if grid.Status.Rollout.Proven == 1 {
+			break
+		}
+	}
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"lab1": "two", "lab2": "two", "east": "i"})
+	gone := func(site string) {
+		f.mu.Lock()
+		delete(f.nodes, "node-"+site)
+		f.mu.Unlock()
+		f.note("node-"+site, nil)
+	}
+	gone("lab1") // kubectl delete node: the site is closed
+	gone("lab2") // kubectl delete node, and the kubelet registers it again
+	f.passes(grid)
+	f.nodesIn("lab2")
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "i"}) // lab2 never was ready
+}
+
+// TestCheckOfALongName: the name of a check's Job is cut off at a dot.
+func TestCheckOfALongName(t *testing.T) {
+	wave := named("canary", "lab")
+	wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)}
+	grid := deploymentGrid(strings.Repeat("a", 39)+".b", plain)
+	grid.Spec.Rollout = inWaves(wave)
+	f := newFixture(t, grid)
+	f.nodesIn("lab")
+	f.rolls(grid, "lab")
+	f.template(grid, other)
+	f.rolls(grid, "lab")
+	if name := f.job().Name; strings.Contains(name, ".-") {
+		t.Errorf("the name %s is not valid", name)
+	}
+}
+
+// TestGridIsMadeAgain: a grid is deleted and made again at once. The garbage collector has not removed what the former
+// one left.
+func TestGridIsMadeAgain(t *testing.T) {
+	f, grid := demo(t, in("lab"), rollingIn(named("all")))
+	f.completes(grid, "lab")
+	f.delete(grid)
+	f.reconcile(grid)
+	again := deploymentGrid("demo", plain)
+	again.UID, again.Spec.Rollout = "again", inWaves(named("all"))
+	if err := f.client.Create(f.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	f.tries(again)
+	f.expectWell(again)
+	if again.Status.UpdateRevision == "" {
+		t.Errorf("got %+v", again.Status)
+	}
+}
+
+// TestRolloutInTheMidstOfAChange: a grid gets a rollout while not all sites have its change.
+func TestRolloutInTheMidstOfAChange(t *testing.T) {
+	f, grid := demo(t, in("a b c"))
+	f.rolls(grid, in("a b c")...)
+	first := grid.Status.CurrentRevision
+	f.failOn("apply demo-c", errBroken)
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.tries(grid)
+	if s := grid.Status; s.CurrentRevision != first || s.UpdateRevision == first {
+		t.Errorf("c does not have it, and the status says %s, %s", s.CurrentRevision, s.UpdateRevision)
+	}
+	f.failing(nil)
+	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
+	f.pass(grid)
+	if s := grid.Status; s.CurrentRevision != first {
+		t.Errorf("c does not have it, and the status says %s", s.CurrentRevision)
+	}
+	f.expectImages("demo", map[string]string{"a": "two", "b": "two"})
+	f.completes(grid, in("a b c")...)
+	f.expectImages("demo", map[string]string{"a": "two", "b": "two", "c": "two"})
+}

@@ -1,0 +1,222 @@
+package rollout
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const (
+	// allGates stands in status.passed for all gates.
+	allGates = "*"
+	// restWave stands in it, and in approvals, for the sites that no wave names.
+	restWave = "_"
+	// spec goes back is the reason of an undo.
+	undone = "the spec is what ran everywhere before"
+	// nameMark and uidMark are how many characters of a mark are of the hash of a name, and of that of a UID.
+	nameMark, uidMark = 6, 4
+)
+
+// marks is a set of sites: for each the mark of its workload, by the mark of its name.
+type marks map[string]string
+
+func hashOf(text string, characters int) string {
+	sum := sha256.Sum256([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(sum[:])[:characters]
+}
+
+func readMarks(all []string) marks {
+	m := marks{}
+	for _, mark := range all {
+		if len(mark) == nameMark+uidMark {
+			m[mark[:nameMark]] = mark[nameMark:]
+		}
+	}
+	return m
+}
+
+func (m marks) add(u *Site) { m[hashOf(u.Name, nameMark)] = hashOf(u.UID, uidMark) }
+
+// has reports whether a site is in the set with this workload, named whether one of its name is.
+func (m marks) has(u *Site) bool { return m[hashOf(u.Name, nameMark)] == hashOf(u.UID, uidMark) }
+
+func (m marks) named(site string) bool {
+	_, ok := m[hashOf(site, nameMark)]
+	return ok
+}
+
+func (m marks) list() []string {
+	all := make([]string, 0, len(m))
+	for name, uid := range m {
+		all = append(all, name+uid)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// begin takes up the attempt where it was, or begins a new one.
+func (p *planner) begin() {
+	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
+	switch {
+	case p.Status != nil && p.Update == p.Revision:
+		p.status = p.Status.DeepCopy()
+		p.upgrade()
+		for i := range p.status.Sites {
+			of := &p.status.Sites[i]
+			p.listed[of.Name], p.written[of.Name] = of, of.State
+		}
+	case p.Current == "" && !others: // a new grid: all sites get the revision at once
+		p.attempt()
+		p.status.AtOnce, p.plan.Current = true, p.Revision
+	case p.Current == p.Revision && p.Status == nil && !others: // the grid gets a rollout, without a change
+		p.attempt()
+		p.status.Passed = []string{allGates}
+	default:
+		p.attempt()
+		if p.Current == p.Revision {
+			p.status.GoesBack = undone
+		}
+	}
+	p.proofs, p.accepted = readMarks(p.status.ProvenSites), readMarks(p.status.AcceptedSites)
+	p.done = slices.Contains(p.status.Passed, allGates)
+	p.status.AtOnce = p.status.AtOnce || (p.AtOnce == p.Revision && !p.done)
+	p.status.Wave, p.status.Message, p.status.Awaits, p.status.Phase = "", "", "", v1.RolloutProgressing
+	if p.halted() {
+		p.status.Message = p.Status.Message
+	}
+	if p.status.AtOnce && !p.done {
+		p.joinWaves()
+	}
+	p.waves = make([][]*Site, len(p.Rollout.Waves)+1)
+	for i := range p.Sites {
+		site := &p.Sites[i]
+		p.waves[site.Wave] = append(p.waves[site.Wave], site)
+	}
+	p.passed, p.states = make([]bool, len(p.waves)), make([]v1.WaveState, len(p.waves))
+	for i := range p.waves {
+		p.passed[i] = p.done || slices.Contains(p.status.Passed, p.gate(i))
+		p.states[i] = v1.WavePending
+	}
+}
+
+// gate names the end of a wave.
+func (p *planner) gate(wave int) string { return cmp.Or(p.name(wave), restWave) }
+
+// upgrade reads what an older controller has written: proven sites as those that have the revision and are not listed,
+// passed gates as waves that are done, and decisions as phases.
+func (p *planner) upgrade() {
+	s := p.status
+	if s.StartTime == nil {
+		p.stampStart()
+	}
+	if s.HaltTime != nil && s.HaltReason == "" {
+		s.HaltReason = v1.HaltFailures
+		if s.Phase == v1.RolloutOutage {
+			s.HaltReason = v1.HaltOutage
+		}
+	}
+	back := s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack
+	if back && s.GoesBack == "" {
+		s.GoesBack, _, _ = strings.Cut(s.Message, goingBack)
+		s.GoesBack = cmp.Or(s.GoesBack, "sites failed")
+	}
+	accepted, listed := readMarks(s.AcceptedSites), map[string]bool{}
+	s.Sites = slices.DeleteFunc(s.Sites, func(of v1.RolloutSite) bool {
+		listed[of.Name] = true
+		if of.State != "Accepted" {
+			return false
+		}
+		accepted.add(&Site{Name: of.Name})
+		return true
+	})
+	s.AcceptedSites = accepted.list()
+	if len(s.Passed)+len(s.ProvenSites) > 0 {
+		return
+	}
+	if s.Phase == v1.RolloutComplete {
+		s.Passed = []string{allGates}
+		return
+	}
+	if s.Proven == 0 && !slices.ContainsFunc(s.Waves, isDone) {
+		return
+	}
+	for _, wave := range s.Waves {
+		if isDone(wave) {
+			s.Passed = append(s.Passed, cmp.Or(wave.Name, restWave))
+		}
+	}
+	proofs := marks{}
+	for i := range p.Sites {
+		if u := &p.Sites[i]; p.has(u) && !u.Idle && !listed[u.Name] {
+			proofs.add(u)
+		}
+	}
+	s.ProvenSites = proofs.list()
+}
+
+func isDone(wave v1.WaveStatus) bool { return wave.State == v1.WaveDone }
+
+// joinWaves makes one wave of all sites, which have nothing to prove but that they are ready.
+func (p *planner) joinWaves() {
+	all := intstr.FromString("100%")
+	p.Rollout = p.Rollout.DeepCopy()
+	p.Rollout.Waves = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}}
+	p.Sites = slices.Clone(p.Sites)
+	for i := range p.Sites {
+		p.Sites[i].Wave = 0
+	}
+}
+
+// attempt begins a new attempt: what was proven, approved and accepted before does not count in it.
+func (p *planner) attempt() {
+	p.status = &v1.RolloutStatus{AtOnce: p.AtOnce == p.Revision}
+	p.stampStart()
+}
+
+// stampStart notes when the attempt began, and how many sites were heard then.
+func (p *planner) stampStart() {
+	start := p.Now.Truncate(time.Second)
+	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
+		start = last.StartTime.Add(time.Second) // another attempt has another name
+	}
+	p.status.StartTime = &metav1.Time{Time: start}
+	p.status.Heard = 0
+	for i := range p.Sites {
+		if !p.Sites[i].Silent {
+			p.status.Heard++
+		}
+	}
+}
+
+// complete moves the currentRevision.
+func (p *planner) complete() {
+	p.plan.Current, p.done = p.Revision, true
+	p.status.Passed, p.status.GoesBack, p.status.Phase = []string{allGates}, "", v1.RolloutComplete
+	for i := range p.passed {
+		p.passed[i] = true
+	}
+}
+
+// isComplete reports whether the rollout is complete, and every site that counts is proven.
+func (p *planner) isComplete() bool { return p.done && len(p.remaining()) == 0 }
+
+// remaining are the sites that everybody waits for. Once the rollout was complete a new site has nothing to prove.
+func (p *planner) remaining() (all []*Site) {
+	for wave := range p.waves {
+		m := p.muster(wave)
+		for _, site := range m.holding {
+			if !p.done || site.Exists {
+				all = append(all, site)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,405 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// history is a fleet that runs the revision old, is given new, and does what the plan says at once.
+type history struct {
+	*testing.T
+	in    Input
+	sites map[string]*Site
+	// since is when the pods of a site were made, pods how many times its workload was.
+	since map[string]time.Time
+	made  int
+	plan  Plan
+	// deaf: pods cannot be read.
+	deaf bool
+	// behave changes a site after it got a revision. Without it the site is ready at once.
+	behave func(u *Site, to string)
+}
+
+// begins makes a history of sites, in the waves of the rollout.
+func begins(t *testing.T, r *v1.Rollout, waves map[string]int) *history {
+	t.Helper()
+	h := &history{T: t, sites: map[string]*Site{}, since: map[string]time.Time{}}
+	h.in = Input{
+		Rollout: r, Revision: "new", Update: "old", Current: "old", Deadline: 10 * time.Minute,
+		Now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	h.in.Status = &v1.RolloutStatus{
+		Phase: v1.RolloutComplete, StartTime: &metav1.Time{Time: h.in.Now.Add(-time.Hour)}, Passed: []string{allGates},
+	}
+	for name, wave := range waves {
+		h.sites[name] = &Site{Name: name, UID: name + "-1", Wave: wave, Exists: true, Revision: "old", Ready: true}
+		h.since[name] = h.in.Now.Add(-time.Hour)
+	}
+	return h
+}
+
+func (h *history) pass() {
+	h.in.Now = h.in.Now.Add(5 * time.Second)
+	h.in.Sites = nil
+	for _, n := range slices.Sorted(maps.Keys(h.sites)) {
+		h.in.Sites = append(h.in.Sites, *h.sites[n])
+	}
+	h.plan = New(h.in)
+	if len(h.plan.Ask) > 0 && !h.deaf {
+		for _, q := range h.plan.Ask {
+			i := slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == q.Name })
+			u := &h.in.Sites[i]
+			u.Pods = &Pods{At: h.in.Now, Acknowledged: u.Revision == h.in.Revision && h.since[u.Name].After(q.Since)}
+			if mark := hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10); u.Ready {
+				u.Pods.Marks = []string{mark}
+			} else {
+				u.Pods.Unready = []string{mark}
+			}
+		}
+		h.plan = New(h.in)
+	}
+	for n, to := range h.plan.Revisions {
+		u := h.sites[n]
+		if u.Held || (u.Exists && u.Revision == to) {
+			continue
+		}
+		if !u.Exists {
+			h.made++
+			u.UID = fmt.Sprint(n, "-again-", h.made)
+		}
+		u.Exists, u.Revision, u.Ready, u.Progress = true, to, true, h.in.Now
+		h.since[n] = h.in.Now
+		if h.behave != nil {
+			h.behave(u, to)
+		}
+	}
+	h.in.Current, h.in.Update, h.in.Status = h.plan.Current, h.in.Revision, h.plan.Status.DeepCopy()
+}
+
+func (h *history) last(d time.Duration) {
+	for end := h.in.Now.Add(d); h.in.Now.Before(end); {
+		h.pass()
+	}
+}
+
+func (h *history) with(revision string) (all []string) {
+	for _, n := range slices.Sorted(maps.Keys(h.sites)) {
+		if h.sites[n].Exists && h.sites[n].Revision == revision {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// expect checks the phase, and which sites run the new revision.
+func (h *history) expect(when string, phase v1.RolloutPhase, with ...string) {
+	h.Helper()
+	if s := h.in.Status; s.Phase != phase || !slices.Equal(h.with("new"), with) {
+		h.Errorf("%s: %s %q, and %v have it; want %s, %v", when, s.Phase, s.Message, h.with("new"), phase, with)
+	}
+}
+
+// breaks has a site that gets the change never ready.
+func breaks(site string) func(u *Site, to string) {
+	return func(u *Site, to string) { u.Ready = u.Name != site || to != "new" }
+}
+
+func soaking(name string, soak time.Duration, most int32, sites bool) v1.Wave {
+	w := v1.Wave{Name: name, Soak: &metav1.Duration{Duration: soak}}
+	if most > 0 {
+		m := intstr.FromInt32(most)
+		w.MaxUnavailable = &m
+	}
+	if sites {
+		w.Sites = &v1.SiteSelector{Names: []string{"x"}}
+	}
+	return w
+}
+
+// rest is one wave of all sites, in which most may be unproven.
+func rest(soak time.Duration, most int32) *v1.Rollout {
+	return &v1.Rollout{Waves: []v1.Wave{soaking("rest", soak, most, false)}}
+}
+
+// canary is a wave of some sites before the rest, one site at a time.
+func canary(soak time.Duration) *v1.Rollout {
+	return &v1.Rollout{Waves: []v1.Wave{
+		soaking("canary", soak, 1, true), soaking("rest", 30*time.Minute, 1, false),
+	}}
+}
+
+// many are sites of the first wave.
+func many(sites int) map[string]int {
+	all := map[string]int{}
+	for i := range sites {
+		all[fmt.Sprintf("u%04d", i)] = 0
+	}
+	return all
+}
+
+// TestHeldAfterFailure: a site has failed, a person holds it to debug it, and resumes.
+func TestHeldAfterFailure(t *testing.T) {
+	h := begins(t, rest(0, 0), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0})
+	h.behave = breaks("a")
+	h.last(11 * time.Minute)
+	h.expect("a is broken", v1.RolloutHalted, "a")
+	h.sites["a"].Held = true
+	h.last(time.Minute)
+	h.in.Resumed = h.in.Status.HaltTime.UTC().Format(time.RFC3339)
+	h.last(time.Minute)
+	h.expect("it is held, and somebody resumes", v1.RolloutComplete, "a", "b", "c", "d")
+}
+
+// TestHeldInProgress: nobody waits for a site that is held while it soaks.
+func TestHeldInProgress(t *testing.T) {
+	h := begins(t, rest(30*time.Minute, 0), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0})
+	h.last(5 * time.Minute)
+	h.sites["a"].Held = true
+	h.last(4 * time.Hour)
+	h.expect("a is held", v1.RolloutComplete, "a", "b", "c", "d")
+}
+
+// TestQuestionIsAskedAgain: the pods cannot be read in the pass in which a site falls silent before it has seen the
+// change.
+func TestQuestionIsAskedAgain(t *testing.T) {
+	h := begins(t, rest(30*time.Minute, 0), map[string]int{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0})
+	h.behave = func(u *Site, to string) {
+		if u.Name == "a" && to == "new" {
+			u.Ready, u.Silent, u.SilentSince = false, true, h.in.Now
+			h.since["a"] = h.in.Now.Add(-time.Hour)
+		}
+	}
+	h.deaf = true
+	h.last(15 * time.Second)
+	h.expect("nobody answers", v1.RolloutAwaitingApproval, "a")
+	h.deaf = false
+	h.last(2 * time.Minute)
+	h.expect("it is put back", v1.RolloutProgressing, "b")
+}
+
+// TestProofIsOfNameAndWorkload: neither a label that is away for seconds, nor a site that is closed, nor one without
+// pods, gives or takes the proof of another.
+func TestProofIsOfNameAndWorkload(t *testing.T) {
+	t.Run("a label is away", func(t *testing.T) {
+		h := begins(t, rest(30*time.Minute, 4), many(20))
+		h.last(100 * time.Minute)
+		proven, victim := h.in.Status.Proven, h.in.Status.Sites[0].Name
+		u := h.sites[victim]
+		delete(h.sites, victim)
+		h.last(30 * time.Second)
+		h.sites[victim] = u
+		h.last(10 * time.Second)
+		if s := h.in.Status; s.Proven != proven || h.sites[victim].Revision != "new" {
+			t.Errorf("%d proven sites became %d; listed %v", proven, s.Proven, s.Sites)
+		}
+	})
+	t.Run("a proven site is closed, another returns", func(t *testing.T) {
+		h := begins(t, canary(30*time.Minute), map[string]int{"a": 0, "b": 0, "x": 1, "y": 1})
+		h.behave = breaks("b")
+		h.last(35 * time.Minute)
+		h.expect("a is proven, b has it", v1.RolloutProgressing, "a", "b")
+		b := h.sites["b"]
+		delete(h.sites, "a")
+		delete(h.sites, "b")
+		h.last(20 * time.Second)
+		h.sites["b"] = b
+		h.last(30 * time.Second)
+		if slices.Contains(h.with("new"), "x") && h.in.Status.Awaits == "" {
+			t.Errorf("the rest begins, and b never ran the change: %v", h.with("new"))
+		}
+	})
+	t.Run("a site is scaled down and up", func(t *testing.T) {
+		h := begins(t, rest(30*time.Minute, 4), many(20))
+		for i := 15; i < 20; i++ {
+			h.sites[fmt.Sprintf("u%04d", i)].Idle = true
+		}
+		h.last(100 * time.Minute)
+		proven := h.in.Status.Proven
+		h.sites["u0019"].Idle = false
+		h.last(10 * time.Second)
+		if h.in.Status.Proven < proven {
+			t.Errorf("%d proven sites became %d", proven, h.in.Status.Proven)
+		}
+		for i := range 200 { // an autoscaler
+			u := h.sites[fmt.Sprintf("u%04d", 15+i%5)]
+			u.Idle = !u.Idle
+			h.last(29 * time.Minute)
+			if h.in.Status.Phase == v1.RolloutComplete {
+				return
+			}
+		}
+		t.Errorf("not complete after four days: %s %q", h.in.Status.Phase, h.in.Status.Message)
+	})
+	t.Run("one is scaled down, another up", func(t *testing.T) {
+		h := begins(t, canary(30*time.Minute), map[string]int{"a": 0, "b": 0, "c": 0, "x": 1, "y": 1})
+		h.sites["b"].Idle = true
+		h.last(32 * time.Minute)
+		h.sites["a"].Idle = true
+		h.sites["b"].Idle, h.sites["b"].Ready = false, false
+		h.last(30 * time.Minute)
+		if slices.Contains(h.with("new"), "x") {
+			t.Errorf("the rest begins, and b was never ready: %v", h.with("new"))
+		}
+	})
+	t.Run("a proven workload is deleted", func(t *testing.T) {
+		h := begins(t, canary(5*time.Minute), map[string]int{"lab": 0, "a": 1, "b": 1})
+		h.last(6 * time.Minute)
+		h.sites["lab"].Exists = false
+		h.last(7 * time.Minute)
+		if h.in.Status.Proven != 1 || h.sites["lab"].Revision != "new" {
+			t.Errorf("%d are proven; lab has %s", h.in.Status.Proven, h.sites["lab"].Revision)
+		}
+		a := h.sites["a"]
+		delete(h.sites, "a")
+		h.last(10 * time.Second)
+		h.sites["a"] = a
+		h.last(10 * time.Second)
+		if !slices.ContainsFunc(h.in.Status.Sites, func(of v1.RolloutSite) bool { return of.Name == "a" }) {
+			t.Errorf("a counts as proven after 7 of 30 minutes: %v", h.in.Status.Sites)
+		}
+	})
+}
+
+// TestSitesMoveIntoAPassedWave before they have the change, by a label of their nodes: they get it there.
+func TestSitesMoveIntoAPassedWave(t *testing.T) {
+	h := begins(t, canary(5*time.Minute), map[string]int{"lab": 0, "a": 1, "b": 1, "c": 1, "d": 1})
+	h.last(6 * time.Minute)
+	for _, n := range []string{"a", "b", "c", "d"} {
+		h.sites[n].Wave = 0
+	}
+	h.last(10 * time.Second)
+	h.expect("they have moved", v1.RolloutProgressing, "a", "lab")
+	h.last(25 * time.Minute)
+	h.expect("they have proven it", v1.RolloutComplete, "a", "b", "c", "d", "lab")
+}
+
+// TestRollbackOfThree: sites with a revision that was given up go back too.
+func TestRollbackOfThree(t *testing.T) {
+	r := canary(5 * time.Minute)
+	r.OnFailure, r.Waves[1] = v1.OnFailureRollback, soaking("rest", 30*time.Minute, 4, false)
+	h := begins(t, r, map[string]int{"lab": 0, "a": 1, "b": 1, "c": 1, "d": 1})
+	h.last(10 * time.Minute)
+	h.in.Revision = "newer"
+	h.behave = func(u *Site, to string) { u.Ready = to != "newer" }
+	h.last(30 * time.Minute)
+	h.expect("what came after has failed", v1.RolloutRolledBack)
+}
+
+// TestSilentSitesFillTheList: a person is asked.
+func TestSilentSitesFillTheList(t *testing.T) {
+	all := intstr.FromString("100%")
+	r := rest(5*time.Minute, 0)
+	r.Waves[0].MaxUnavailable, r.Waves[0].MaxSilent = &all, &all
+	h := begins(t, r, many(600))
+	n := 0
+	h.behave = func(u *Site, to string) {
+		if n++; to == "new" && n <= mostListed { // long ago, so that it is no outage
+			u.Ready, u.Silent, u.SilentSince = false, true, h.in.Now.Add(-24*time.Hour)
+			h.since[u.Name] = h.in.Now.Add(time.Hour)
+		}
+	}
+	h.last(20 * time.Minute)
+	if h.in.Status.Awaits == "" {
+		t.Fatalf("%s %q", h.in.Status.Phase, h.in.Status.Message)
+	}
+	h.in.Approved = h.in.Status.Awaits
+	h.last(20 * time.Minute)
+	if got := len(h.with("new")); got != 600 || h.in.Status.Phase != v1.RolloutComplete {
+		t.Errorf("%d have it: %s %q", got, h.in.Status.Phase, h.in.Status.Message)
+	}
+}
+
+// TestPausedInAnOutage: nothing happens, so the status stays.
+func TestPausedInAnOutage(t *testing.T) {
+	h := begins(t, rest(30*time.Minute, 1), map[string]int{"a": 0, "b": 0, "c": 0})
+	h.last(time.Minute)
+	for _, n := range []string{"b", "c"} {
+		h.sites[n].Silent, h.sites[n].SilentSince, h.sites[n].Ready = true, h.in.Now, false
+	}
+	h.last(20 * time.Second)
+	h.in.Rollout.Paused = true
+	h.pass()
+	before := h.in.Status
+	for range 20 {
+		if h.pass(); !before.HaltTime.Equal(h.in.Status.HaltTime) || before.Phase != h.in.Status.Phase {
+			t.Fatalf("%v %s became %v %s", before.HaltTime, before.Phase, h.in.Status.HaltTime, h.in.Status.Phase)
+		}
+	}
+}
+
+// TestUpgrade: what an older controller has written of a rollout under way counts.
+func TestUpgrade(t *testing.T) {
+	h := begins(t, canary(5*time.Minute), map[string]int{"lab": 0, "a": 1, "b": 1, "c": 1})
+	h.in.Update = "new"
+	for _, n := range []string{"lab", "a", "b"} {
+		h.sites[n].Revision = "new"
+	}
+	start := metav1.NewTime(h.in.Now.Add(-time.Hour))
+	h.in.Status = &v1.RolloutStatus{
+		Phase: v1.RolloutProgressing, Wave: "rest", StartTime: &start, Heard: 4, Proven: 2,
+		Waves: []v1.WaveStatus{{Name: "canary", State: v1.WaveDone}, {Name: "rest", State: v1.WaveProgressing}},
+		Sites: []v1.RolloutSite{{
+			Name: "b", State: v1.RolloutSiteSoaking, From: "old", Since: &start, ReadyTime: &start,
+		}},
+	}
+	h.pass()
+	s := h.in.Status
+	if s.Proven != 2 || !slices.Equal(s.Passed, []string{"canary"}) || !s.StartTime.Equal(&start) {
+		t.Errorf("got %+v", s)
+	}
+	for phase, want := range map[v1.RolloutPhase]v1.RolloutPhase{
+		v1.RolloutHalted: v1.RolloutHalted, v1.RolloutRolledBack: v1.RolloutRolledBack,
+		v1.RolloutRollingBack: v1.RolloutRolledBack,
+	} {
+		h.in.Status = &v1.RolloutStatus{
+			Phase: phase, StartTime: &start, HaltTime: &start, Message: "1 failed, 0 allowed: b",
+			Sites: []v1.RolloutSite{{Name: "b", State: v1.RolloutSiteFailed, Since: &start}},
+		}
+		h.in.Current = "old"
+		h.last(2 * time.Minute)
+		if got := h.in.Status; got.Phase != want || got.HaltTime == nil || !got.HaltTime.Equal(&start) {
+			t.Errorf("%s: got %+v", phase, got)
+		}
+	}
+}
+
+// TestLongDays: all of 500 sites are switched off at night, and three of them are away for each whole day. Their nodes
+// boot when they return. Nobody has to decide anything, and nobody fails.
+func TestLongDays(t *testing.T) {
+	t.Parallel()
+	const day = 24 * 60
+	h := begins(t, rest(time.Hour, 25), many(500))
+	for minute := 0; minute < 5*day; minute += 2 {
+		hour := (minute/60 + 12) % 24 // the change comes at noon
+		for i := range 500 {
+			u := h.sites[fmt.Sprintf("u%04d", i)]
+			away := hour >= 22 || hour < 6 || (i*7+minute/day)%500 < 3
+			if away == u.Silent {
+				continue
+			}
+			u.Silent, u.Ready, u.SilentSince = away, !away, h.in.Now
+			if !away {
+				h.since[u.Name] = h.in.Now
+			}
+		}
+		h.in.Now = h.in.Now.Add(115 * time.Second)
+		h.pass()
+		s := h.in.Status
+		if s.Phase == v1.RolloutComplete && minute > 1 {
+			t.Logf("complete after %d hours", minute/60)
+			return
+		}
+		if s.Awaits != "" || s.Failed > 0 || s.Phase == v1.RolloutHalted {
+			t.Fatalf("after %d hours: %s %q", minute/60, s.Phase, s.Message)
+		}
+	}
+	t.Errorf("not complete after five days: %s %q", h.in.Status.Phase, h.in.Status.Message)
+}

@@ -1,0 +1,941 @@
+package rollout_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+)
+
+var (
+	judgeWorlds = flag.Int("rollout.worlds", 120, "worlds of TestJudge, of 400 steps each; a long run has 5000")
+	judgeSeed   = flag.Uint64("rollout.seed", 1, "seed of the first of them")
+)
+
+const (
+	// noticed is how long the control plane takes to notice that a node is silent.
+	noticed  = 40 * time.Second
+	deadline = 5 * time.Minute
+	soakTime = 2 * time.Minute
+)
+
+// fate is what a revision does to a site: the truth, which the plan does not know.
+type fate int
+
+const (
+	works   fate = iota
+	dead         // its pods are never ready
+	crashes      // its containers restart every 70 seconds
+	denied       // the API server refuses the workload
+	cutsOff      // the site falls silent when they start
+	fates
+)
+
+// place is a site, with what is so there.
+type place struct {
+	name       string
+	wave       int
+	away       bool // its label is away
+	exists     bool
+	uid        int
+	revision   string
+	held, idle bool
+	fate       map[string]fate
+	// silentAt is since when it is silent. runs is the revision of its pod, which was made at podAt, is ready since
+	// readyAt, and has had restarts. seen: its kubelet has seen it.
+	silentAt, podAt, readyAt time.Time
+	runs                     string
+	pod, restarts            int
+	// brokenAt is since when the controller has found that the workload does not work.
+	brokenAt time.Time
+	// proof has the workload, by UID, on which a revision ran ready for the soak; ran the one on which it was ready.
+	proof, ran map[string]int
+	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes places.
+	begunAt  time.Time
+	loose    bool
+	accepted bool
+	// stale is what a cache shows of its revision, until.
+	stale      string
+	staleUntil time.Time
+	api        corev1.Pod
+	apiIsOf    string
+	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
+	// has when Jobs end.
+	// seen is the revision that the controller has read: it does nothing where that is what should be.
+	seen string
+	// returns is the revision with which its workload has to come back.
+	returns  string
+	badCheck map[string]bool
+	checked  map[string]int
+	jobs     map[string]time.Time
+}
+
+func (p *place) heard() bool { return p.silentAt.IsZero() }
+
+// world is a fleet with a truth, and people.
+type world struct {
+	*rand.Rand
+	now      time.Time
+	places   []*place
+	in       rollout.Input
+	count    int
+	friendly bool
+	// far: sites that are silent stay so for long.
+	far bool
+	// attempt is the startTime, attemptOf the revision; over are the waves that the judge has seen pass in it, approved
+	// those that a person let pass.
+	attempt, attemptOf string
+	over, approved     map[string]bool
+	maxFailures        int
+	// other is what another leader, which does not know yet that it leads no more, has read, until.
+	other      *rollout.Input
+	otherUntil time.Time
+	log        []string
+}
+
+type verdict string
+
+func (w *world) blame(format string, args ...any) { panic(verdict(fmt.Sprintf(format, args...))) }
+
+func (w *world) note(format string, args ...any) {
+	w.log = append(w.log, w.now.Format("15:04:05 ")+fmt.Sprintf(format, args...))
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+		over: map[string]bool{}, approved: map[string]bool{},
+	}
+	w.friendly, w.far = w.IntN(3) == 0, w.IntN(4) == 0
+	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
+	if w.IntN(2) == 0 {
+		spec.OnFailure = v1.OnFailureRollback
+	}
+	if w.maxFailures = w.IntN(3); w.maxFailures > 0 {
+		most := intstr.FromInt(w.maxFailures)
+		spec.MaxFailures = &most
+	}
+	for i := range 1 + w.IntN(3) {
+		spec.Waves = append(spec.Waves, w.wave(i))
+	}
+	w.in = rollout.Input{Rollout: spec, Deadline: deadline, Revision: "r0"}
+	if w.IntN(8) == 0 {
+		w.in.Most = 3
+	}
+	for i := range len(spec.Waves) + 1 + w.IntN(12) {
+		wave := i // every wave has a site
+		if i > len(spec.Waves) {
+			wave = w.IntN(len(spec.Waves) + 1)
+		}
+		w.join(wave)
+	}
+	return w
+}
+
+// wave is a new one.
+func (w *world) wave(i int) v1.Wave {
+	wave := v1.Wave{Name: fmt.Sprintf("wave%d", i), Sites: &v1.SiteSelector{Names: []string{"x"}}}
+	if w.IntN(2) == 0 {
+		most := intstr.FromInt(1 + w.IntN(3))
+		wave.MaxUnavailable = &most
+	}
+	if w.IntN(3) > 0 {
+		wave.Soak = &metav1.Duration{Duration: soakTime}
+	}
+	if !w.friendly && w.IntN(4) == 0 {
+		wave.Approval = v1.ApprovalManual
+	}
+	if w.IntN(3) == 0 {
+		wave.Check = &v1.Check{Template: v1.Template{}}
+		wave.Check.Template.Raw = []byte(`{}`)
+	}
+	return wave
+}
+
+// gate names a wave, which may be renamed, and may come before or after others later.
+func (w *world) gate(wave int) string {
+	if wave < len(w.in.Rollout.Waves) {
+		return w.in.Rollout.Waves[wave].Name
+	}
+	return ""
+}
+
+// editWaves is a person who edits the waves. Sites stay in theirs, unless it goes.
+func (w *world) editWaves() {
+	r := w.in.Rollout.DeepCopy()
+	i, j := w.IntN(len(r.Waves)), w.IntN(len(r.Waves))
+	switch w.IntN(5) {
+	case 0:
+		r.Waves[i].Name = fmt.Sprint("wave", w.unique())
+	case 1:
+		r.Waves[i], r.Waves[j] = r.Waves[j], r.Waves[i]
+		for _, p := range w.places {
+			switch p.wave {
+			case i:
+				p.wave = j
+			case j:
+				p.wave = i
+			}
+		}
+	case 2:
+		r.Waves = slices.Insert(r.Waves, i, w.wave(w.unique()))
+		for _, p := range w.places {
+			if p.wave >= i {
+				p.wave++
+			}
+			if w.IntN(3) == 0 {
+				defer w.move(p, i)
+			}
+		}
+	case 3:
+		if len(r.Waves) == 1 {
+			return
+		}
+		r.Waves = slices.Delete(r.Waves, i, i+1)
+		for _, p := range w.places {
+			switch {
+			case p.wave == i:
+				defer w.move(p, len(r.Waves))
+			case p.wave > i:
+				p.wave--
+			}
+		}
+	case 4:
+		if r.Waves[i].Check != nil {
+			r.Waves[i].Check.Template.Raw = fmt.Appendf(nil, "{%d}", w.unique())
+		}
+	}
+	w.in.Rollout = r
+	w.note("the waves are %v", r.Waves)
+}
+
+// move has a site move into another wave, whose soak and check count from now on.
+func (w *world) move(p *place, wave int) {
+	p.wave, p.loose = wave, true
+	w.prove(p)
+	w.note("%s is in wave %d", p.name, p.wave)
+}
+
+func (w *world) join(wave int) {
+	w.places = append(w.places, &place{
+		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
+		ran: map[string]int{}, badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
+	})
+}
+
+func (w *world) unique() int { w.count++; return w.count }
+
+// revise changes the template.
+func (w *world) revise() {
+	w.in.Revision = fmt.Sprint("r", w.unique())
+	kind, share := fate(w.IntN(int(fates))), 1+w.IntN(4)
+	for _, p := range w.places {
+		if p.loose = false; !w.friendly && w.IntN(share) == 0 {
+			p.fate[w.in.Revision] = kind
+			p.badCheck[w.in.Revision] = kind == works
+		}
+	}
+	w.note("the spec is %s, fate %d", w.in.Revision, kind)
+}
+
+// live lets a second pass at a site.
+func (w *world) live(p *place) {
+	if p.exists && p.heard() && (p.runs != p.revision || p.pod == 0) && !p.idle && w.IntN(4) == 0 {
+		p.runs, p.pod, p.podAt, p.readyAt, p.restarts = p.revision, w.unique(), w.now, time.Time{}, 0
+	}
+	if p.pod == 0 || !p.exists || p.idle {
+		p.pod, p.readyAt = 0, time.Time{}
+		p.report()
+		return
+	}
+	age, ready := w.now.Sub(p.podAt), true
+	switch p.fate[p.runs] {
+	case dead:
+		ready = false
+	case crashes:
+		if n := int(age / (70 * time.Second)); n > p.restarts {
+			p.restarts, p.readyAt = n, time.Time{}
+		}
+	case cutsOff:
+		if p.heard() {
+			p.silentAt = w.now
+			w.note("%s is cut off", p.name)
+		}
+	default:
+	}
+	ready = ready && age >= 8*time.Second
+	switch {
+	case !ready:
+		p.readyAt = time.Time{}
+	case p.readyAt.IsZero():
+		p.readyAt = w.now
+	}
+	w.prove(p)
+	p.report()
+}
+
+// prove notes that a site has proven what it runs, if it has.
+func (w *world) prove(p *place) {
+	if p.pod == 0 || p.readyAt.IsZero() || p.runs != p.revision {
+		return
+	}
+	p.ran[p.runs] = p.uid
+	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
+	if checked && w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
+		p.proof[p.runs] = p.uid
+	}
+}
+
+func (w *world) checkOf(p *place) *v1.Check {
+	if p.wave < len(w.in.Rollout.Waves) {
+		return w.in.Rollout.Waves[p.wave].Check
+	}
+	return nil
+}
+
+func (w *world) checkName(p *place) string { return p.revision + string(w.checkOf(p).Template.Raw) }
+
+// check is what becomes of a site's check. Its Job is another one in each attempt, and for each workload.
+func (w *world) check(p *place, attempt *metav1.Time) *rollout.CheckResult {
+	name := fmt.Sprint(w.checkName(p), attempt, p.uid)
+	ends, made := p.jobs[name]
+	switch {
+	case !made && w.IntN(4) == 0:
+		return &rollout.CheckResult{Message: "a quota"}
+	case !made, !p.heard(): // its pod was on the node that is silent: it runs again
+		p.jobs[name] = w.now.Add(time.Duration(5+w.IntN(20)) * time.Second)
+		return &rollout.CheckResult{Runs: true}
+	case w.now.Before(ends):
+		return &rollout.CheckResult{Runs: true}
+	case p.badCheck[p.revision]:
+		return &rollout.CheckResult{Failed: true, Message: "no"}
+	}
+	p.checked[w.checkName(p)] = p.uid
+	w.prove(p)
+	return &rollout.CheckResult{Passed: true}
+}
+
+func (w *world) soak(p *place) time.Duration {
+	if p.wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[p.wave].Soak != nil {
+		return soakTime
+	}
+	return 0
+}
+
+// report is what the kubelet tells of the pod, whose node's clock is wrong by hours.
+func (p *place) report() {
+	is := fmt.Sprint(p.pod, p.restarts, p.readyAt.IsZero())
+	if !p.heard() || is == p.apiIsOf {
+		return
+	}
+	p.api, p.apiIsOf = corev1.Pod{}, is
+	if p.pod == 0 {
+		return
+	}
+	wrong := metav1.NewTime(p.podAt.Add(5 * time.Hour))
+	p.api.UID, p.api.CreationTimestamp = types.UID(fmt.Sprint(p.pod)), metav1.NewTime(p.podAt)
+	p.api.Labels = map[string]string{"revision": p.runs}
+	p.api.Spec.NodeName, p.api.Status.StartTime = p.name, &wrong
+	p.api.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts),
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: wrong}},
+	}}
+	if !p.readyAt.IsZero() {
+		p.api.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+}
+
+// silent reports whether the control plane knows that a site is silent.
+func (w *world) silent(p *place) bool { return !p.heard() && w.now.Sub(p.silentAt) >= noticed }
+
+// look is what the controller reads of a site.
+func (w *world) look(p *place) rollout.Site {
+	s := rollout.Site{
+		Name: p.name, Wave: p.wave, Exists: p.exists, Held: p.held && p.exists, Revision: p.revision,
+		UID: fmt.Sprint(p.uid), Idle: p.idle && p.exists,
+	}
+	switch {
+	case !p.exists:
+		s.Revision = ""
+	case w.now.Before(p.staleUntil):
+		s.Revision = p.stale
+	}
+	if w.silent(p) {
+		s.Silent, s.SilentSince = true, p.silentAt.Add(noticed)
+	}
+	ready := len(p.api.Status.Conditions) > 0 && p.api.Labels["revision"] == p.revision
+	s.Ready = p.exists && !s.Silent && s.Revision == p.revision && (ready || p.idle)
+	trouble := p.exists && !p.idle && p.heard() && !ready
+	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
+		!p.begunAt.IsZero()
+	switch {
+	case !trouble && !refused || !p.heard():
+		p.brokenAt = time.Time{}
+	case p.brokenAt.IsZero():
+		p.brokenAt = w.now
+	case w.now.Sub(p.brokenAt) < deadline:
+	case refused:
+		s.Broken, s.Tried = "refused", w.in.Revision
+	default:
+		s.Broken, s.Tried = "no progress", p.revision
+	}
+	return s
+}
+
+// share is a number of sites, or a part of them, rounded down.
+func share(value *intstr.IntOrString, percent, of int) int {
+	if value == nil {
+		return percent * of / 100
+	}
+	if value.Type == intstr.Int {
+		return value.IntValue()
+	}
+	var n int
+	if _, err := fmt.Sscanf(value.StrVal, "%d%%", &n); err != nil {
+		return 0
+	}
+	return n * of / 100
+}
+
+func (w *world) sitesOf(wave int) (all []*place) {
+	for _, p := range w.places {
+		if p.wave == wave && !p.away {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// most are how many sites of a wave may be unproven, and how many silent.
+func (w *world) most(wave int) (unproven, silent int) {
+	of := v1.Wave{}
+	if wave < len(w.in.Rollout.Waves) {
+		of = w.in.Rollout.Waves[wave]
+	}
+	sites := len(w.sitesOf(wave))
+	return max(1, share(of.MaxUnavailable, 25, sites)), max(1, share(of.MaxSilent, 10, sites))
+}
+
+// failed are the sites that the status calls failed.
+func (w *world) failed() map[string]bool {
+	all := map[string]bool{}
+	if w.in.Status != nil && w.in.Update == w.in.Revision {
+		for _, of := range w.in.Status.Sites {
+			if p := w.find(of.Name); of.State == v1.RolloutSiteFailed && p != nil && !p.held && !p.idle && !p.away &&
+				!p.accepted {
+				all[of.Name] = true
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) find(name string) *place {
+	i := slices.IndexFunc(w.places, func(p *place) bool { return p.name == name })
+	if i < 0 {
+		return nil
+	}
+	return w.places[i]
+}
+
+// proved reports whether a site has true proof of a revision, on the workload that it has.
+func (p *place) proved(revision string) bool {
+	return p.exists && p.revision == revision && p.proof[revision] == p.uid
+}
+
+// settleGates notes which waves have passed by what is true now.
+func (w *world) settleGates() {
+	rev, failed := w.in.Revision, w.failed()
+	within := len(failed) <= w.maxFailures
+	for wave := 0; wave <= len(w.in.Rollout.Waves); wave++ {
+		if w.over[w.gate(wave)] {
+			continue
+		}
+		some, all, suspects := false, true, 0
+		for _, p := range w.sitesOf(wave) {
+			switch {
+			case p.proved(rev):
+				some = true
+			case p.held, p.idle, p.accepted, within && failed[p.name]:
+			case !p.heard():
+				suspects++
+			default:
+				all = false
+			}
+		}
+		left := false // somebody who could begin
+		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
+			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
+				return !p.held && !p.idle && !p.accepted && (!p.exists || p.revision != rev)
+			})
+		}
+		manual := wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].Approval == v1.ApprovalManual
+		proven := some || !left || wave == len(w.in.Rollout.Waves)
+		w.over[w.gate(wave)] = w.approved[w.gate(wave)] || (all && proven && !manual)
+		if !w.over[w.gate(wave)] {
+			return
+		}
+	}
+}
+
+// wrong says why a site must not get a revision; empty if it may.
+func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
+	rev, current := w.in.Revision, w.in.Current
+	if p.held && p.exists {
+		return fmt.Sprintf("%s is held, and gets %s", p.name, to)
+	}
+	if to != rev && to != current && to != p.stale {
+		return fmt.Sprintf("%s gets %s; the spec is %s, %s runs everywhere", p.name, to, rev, current)
+	}
+	if to == current && p.returns == rev && rev != current && !p.exists && status.HaltTime == nil &&
+		status.GoesBack == "" {
+		return fmt.Sprintf("%s had proven %s, and comes back with %s", p.name, rev, to)
+	}
+	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
+		return ""
+	}
+	if w.in.Rollout.Paused {
+		return fmt.Sprintf("%s begins, and the rollout is paused", p.name)
+	}
+	failed := w.failed()
+	if len(failed) > w.maxFailures {
+		return fmt.Sprintf("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
+	}
+	if failed[p.name] || p.accepted { // it is tried again
+		return ""
+	}
+	for wave := range p.wave {
+		if !w.over[w.gate(wave)] {
+			return fmt.Sprintf("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
+		}
+	}
+	unproven := 0
+	for _, other := range w.sitesOf(p.wave) {
+		silent := !other.heard() && w.over[w.gate(p.wave)]
+		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
+			!other.accepted && !other.loose && !failed[other.name] && !silent {
+			unproven++
+		}
+	}
+	if most, _ := w.most(p.wave); unproven >= most {
+		return fmt.Sprintf("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
+			w.in.Status.Sites)
+	}
+	return ""
+}
+
+// plan is what a controller makes of what it has read, and of the sites as they are.
+func (w *world) plan(in rollout.Input) rollout.Plan {
+	in.Now, in.Sites = w.now, nil
+	for _, p := range w.places {
+		if !p.away {
+			in.Sites = append(in.Sites, w.look(p))
+			p.seen = in.Sites[len(in.Sites)-1].Revision
+		}
+	}
+	defer func() { w.in.Sites, w.in.Now = in.Sites, in.Now }()
+	plan := rollout.New(in)
+	if len(plan.Ask)+len(plan.Checks) == 0 || (!w.friendly && w.IntN(10) == 0) {
+		return plan
+	}
+	site := func(name string) *rollout.Site {
+		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
+	}
+	for _, q := range plan.Ask {
+		p := w.find(q.Name)
+		var pods []corev1.Pod
+		if p.api.UID != "" {
+			pods = append(pods, p.api)
+		}
+		told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
+			q.Since, w.now)
+		site(q.Name).Pods = &told
+	}
+	for _, name := range plan.Checks {
+		site(name).Check = w.check(w.find(name), plan.Status.StartTime)
+	}
+	return rollout.New(in)
+}
+
+// pass is one reconciliation, whose writes are lost from a step on.
+func (w *world) pass(stopped int) {
+	plan := w.plan(w.in)
+	if w.in.Status != nil && w.in.Update == w.in.Revision {
+		w.settleGates()
+	}
+	for i, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
+		if stopped == i {
+			return
+		}
+		p, to := w.find(name), plan.Revisions[name]
+		if p.exists && (p.seen == to || p.revision == to) {
+			continue
+		}
+		if wrong := w.wrong(p, to, plan.Status); wrong != "" {
+			w.blame("%s", wrong)
+		}
+		w.apply(p, to)
+	}
+	if stopped >= 0 {
+		return
+	}
+	w.write(plan)
+}
+
+// passOfAnother is one reconciliation of the other leader. Its status is refused, because there is a newer one. It is
+// to blame for what is wrong by what it has read, and now too.
+func (w *world) passOfAnother() {
+	mine, sites := w.in, w.in.Sites
+	plan := w.plan(*w.other)
+	mine.Sites, mine.Now = sites, w.now
+	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
+		p, to := w.find(name), plan.Revisions[name]
+		if p.exists && (p.seen == to || p.revision == to) {
+			continue
+		}
+		p.returns = "" // the other one may not know that
+		w.in = *w.other
+		then := w.wrong(p, to, plan.Status)
+		w.in = mine
+		if now := w.wrong(p, to, plan.Status); now != "" && then != "" && mine.Revision == w.other.Revision {
+			w.blame("another leader: %s, and now %s", then, now)
+		}
+		w.apply(p, to)
+		p.loose = true
+	}
+	w.in = mine
+	if !w.now.Before(w.otherUntil) {
+		w.other = nil
+	}
+}
+
+func (w *world) apply(p *place, to string) {
+	if to == w.in.Revision {
+		p.begunAt, p.loose = w.now, !p.exists
+	}
+	if p.fate[to] == denied && p.exists && to != w.in.Current {
+		return
+	}
+	p.stale, p.staleUntil = p.revision, time.Time{}
+	if p.exists && w.IntN(4) == 0 {
+		p.staleUntil = w.now.Add(time.Duration(w.IntN(3)) * time.Second)
+	}
+	if !p.exists {
+		p.uid = w.unique()
+	}
+	p.exists, p.revision, p.brokenAt = true, to, time.Time{}
+	w.note("%s gets %s", p.name, to)
+}
+
+// write is the write of a status.
+func (w *world) write(plan rollout.Plan) {
+	before := w.in.Status
+	complete := plan.Status.Phase == v1.RolloutComplete && (before == nil || before.Phase != plan.Status.Phase)
+	moved := plan.Current != w.in.Current && w.in.Current != ""
+	back := before != nil && before.GoesBack != "" && !moved && (complete || plan.Status.Phase == v1.RolloutRolledBack)
+	w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status.DeepCopy()
+	if at := plan.Status.StartTime.String(); w.attempt != at {
+		for _, p := range w.places {
+			p.returns = ""
+		}
+		w.over, w.approved = map[string]bool{}, map[string]bool{}
+		if before == nil || before.GoesBack == "" || w.attemptOf != w.in.Revision {
+			for _, p := range w.places {
+				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
+			}
+		}
+		w.attempt, w.attemptOf = at, w.in.Revision // what was accepted when it was resumed still is
+	}
+	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
+		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
+	}
+	w.settleGates() // by the failures, too, that the plan has found
+	failed := w.failed()
+	for _, p := range w.places {
+		if p.away || !p.exists || p.held || p.idle || w.silent(p) || w.now.Before(p.staleUntil) {
+			continue
+		}
+		switch {
+		case back && p.revision != w.in.Current:
+			w.blame("gone back, and %s has %s", p.name, p.revision)
+		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
+			w.blame("complete, and %s has not proven it", p.name)
+		}
+		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works &&
+			!p.badCheck[w.in.Revision] {
+			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
+		}
+		late := 2*soakTime + deadline + 2*time.Minute
+		fails := p.fate[w.in.Revision] == dead
+		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
+			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
+		}
+		if fails && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
+			w.now.Sub(p.podAt) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
+			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
+			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
+		}
+	}
+	if w.friendly && plan.Status.Awaits != "" && !w.idleWave() {
+		w.blame("a person is asked, and all works: %s", plan.Status.Message)
+	}
+	if w.IntN(10) == 0 { // no write without a change
+		in := w.in
+		for range 10 { // a short list lets a few in at a time
+			next := rollout.New(in)
+			in.Current, in.Status = next.Current, next.Status
+		}
+		if again := rollout.New(in); !reflect.DeepEqual(again.Status, in.Status) {
+			w.blame("the status changes, and nothing else: %+v became %+v", in.Status, again.Status)
+		}
+	}
+}
+
+// knownProven reports whether a site has proven the spec's revision, and the controller knows.
+func (w *world) knownProven(p *place) bool {
+	s := w.in.Status
+	return p.proved(w.in.Revision) && !p.idle && !p.held && !p.accepted && !p.away && w.in.Most == 0 &&
+		w.in.Update == w.in.Revision && !slices.ContainsFunc(s.Sites, func(of v1.RolloutSite) bool {
+		return of.Name == p.name
+	})
+}
+
+// idleWave reports whether all sites of a wave want no pods, so that it can prove nothing.
+func (w *world) idleWave() bool {
+	for wave := range w.in.Rollout.Waves {
+		if !slices.ContainsFunc(w.places, func(p *place) bool { return p.wave == wave && (!p.idle || !p.exists) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// calm is since when no site has been silent, so that clocks run.
+func (w *world) calm() time.Time {
+	for _, p := range w.places {
+		if !p.heard() {
+			return w.now
+		}
+	}
+	if s := w.in.Status; s.HaltTime != nil || w.in.Rollout.Paused {
+		return w.now
+	}
+	return time.Time{}
+}
+
+// happen lets something happen.
+func (w *world) happen() {
+	p := w.places[w.IntN(len(w.places))]
+	status := w.in.Status
+	switch n := w.IntN(100); {
+	case n < 3: // a label is away for a moment, or for long
+		p.away, p.loose = !p.away, true
+		if w.friendly {
+			w.last(2)
+			w.pass(-1)
+			p.away = false
+		}
+	case n < 5:
+		if len(w.places) < 20 {
+			w.join(w.IntN(len(w.in.Rollout.Waves) + 1))
+		}
+	case n < 7: // the workload is deleted
+		p.pod, p.loose, p.staleUntil, p.held = 0, true, time.Time{}, false
+		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is none of the workload that comes after
+		if w.IntN(3) == 0 && p.exists {
+			p.uid, p.brokenAt = w.unique(), time.Time{}
+			w.note("%s is replaced by a copy", p.name)
+			break
+		}
+		p.returns = ""
+		if w.knownProven(p) {
+			p.returns = w.in.Revision
+		}
+		p.exists = false
+		w.note("%s is deleted", p.name)
+	case n < 9:
+		p.idle, p.loose = !p.idle, true
+		w.note("%s idle: %t", p.name, p.idle)
+	case n < 11: // a drain
+		if p.heard() {
+			p.pod, p.readyAt = 0, time.Time{}
+			p.report()
+		}
+	case n < 13 && !w.friendly:
+		p.held, p.loose = !p.held && p.exists, true
+		w.note("%s held: %t", p.name, p.held)
+	case n < 15 && !w.friendly:
+		w.move(p, w.IntN(len(w.in.Rollout.Waves)+1))
+	case n < 18 && !w.friendly && p.heard():
+		p.silentAt = w.now
+		w.note("%s falls silent", p.name)
+	case n < 24:
+		if !w.far || w.IntN(15) == 0 {
+			w.hear(p)
+		}
+	case n < 25 && !w.friendly && status != nil:
+		w.revise()
+	case n < 26 && !w.friendly && w.in.Current != "":
+		w.in.Revision = w.in.Current
+		w.note("undo")
+	case n < 27 && !w.friendly:
+		w.in.Rollout = w.in.Rollout.DeepCopy()
+		w.in.Rollout.Paused = !w.in.Rollout.Paused
+		w.note("paused: %t", w.in.Rollout.Paused)
+	case n < 45 && !w.friendly:
+		w.decide()
+	case n < 47 && !w.friendly:
+		w.editWaves()
+	case n < 49 && w.other == nil && status != nil:
+		other := w.in
+		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
+	}
+}
+
+func (w *world) hear(p *place) {
+	if !p.heard() {
+		p.silentAt = time.Time{}
+		w.note("%s is heard again", p.name)
+		if w.IntN(2) == 0 { // its node has booted
+			p.restarts++
+		}
+	}
+}
+
+// decide is a person who answers what the status asks.
+func (w *world) decide() {
+	status := w.in.Status
+	if status == nil || w.in.Update != w.in.Revision {
+		return
+	}
+	switch {
+	case status.Awaits != "" && w.in.Approved != status.Awaits:
+		w.in.Approved = status.Awaits
+		w.note("approved %s", status.Awaits)
+		if strings.Contains(status.Awaits, "/silent-") {
+			for _, of := range status.Sites {
+				if p := w.find(of.Name); of.State == v1.RolloutSiteSuspect && p != nil {
+					p.loose = true
+				}
+			}
+			for wave := range w.in.Rollout.Waves {
+				if w.in.Rollout.Waves[wave].Name == status.Wave {
+					w.excuse(wave)
+				}
+			}
+			return
+		}
+		w.approved[status.Wave] = true
+	case status.HaltTime != nil:
+		w.in.Resumed = status.HaltTime.UTC().Format(time.RFC3339)
+		if status.HaltReason == v1.HaltFailures {
+			for name := range w.failed() {
+				w.find(name).accepted = true
+			}
+		}
+		w.note("resumed")
+	}
+}
+
+// excuse is that the silent sites of a wave keep nobody.
+func (w *world) excuse(wave int) {
+	for _, p := range w.sitesOf(wave) {
+		p.loose = p.loose || !p.heard()
+	}
+}
+
+func (w *world) last(seconds int) {
+	for range seconds {
+		w.now = w.now.Add(time.Second)
+		for _, p := range w.places {
+			w.live(p)
+		}
+	}
+}
+
+// settle has nothing happen any more but that people answer, and expects that a change that works completes.
+func (w *world) settle() {
+	w.in.Rollout = w.in.Rollout.DeepCopy()
+	w.in.Rollout.Paused = false
+	for _, p := range w.places {
+		w.hear(p)
+		p.idle, p.away = false, false
+		p.held = p.held && p.exists && w.far // nobody waits for those
+		if !w.friendly {
+			clear(p.fate)
+			clear(p.badCheck)
+			p.loose = true
+		}
+	}
+	for range 1500 {
+		w.last(5)
+		w.pass(-1)
+		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision {
+			return
+		}
+		if !w.friendly {
+			w.decide()
+		}
+	}
+	w.blame("not complete: %s %q %+v", w.in.Status.Phase, w.in.Status.Message, w.in.Status.Sites)
+}
+
+func play(seed uint64) (wrong string, log []string) {
+	w := newWorld(seed)
+	defer func() {
+		if found, ok := recover().(verdict); ok {
+			wrong, log = string(found), w.log
+		}
+	}()
+	for step := range 400 {
+		w.last(1 + w.IntN(8))
+		if w.in.Status != nil && step > 20 {
+			w.happen()
+		}
+		if step == 20 {
+			w.revise()
+		}
+		stopped := -1
+		if w.IntN(20) == 0 {
+			stopped = w.IntN(len(w.places) + 1)
+		}
+		w.pass(stopped)
+		if w.other != nil && w.IntN(2) == 0 {
+			w.passOfAnother()
+		}
+	}
+	if !w.friendly {
+		w.revise()
+	}
+	w.settle()
+	return "", nil
+}
+
+// TestJudge plays histories of fleets whose truth the judge knows. It looks at what happens to sites, and counts shares
+// and waves itself: nobody begins beyond the places of a wave, or before every earlier wave has passed by true proof or
+// by a person; no site gets what is neither the spec's nor what ran everywhere; complete is complete; silence fails
+// nobody; and a change that works completes, in friendly worlds without a person.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	for i := range uint64(*judgeWorlds) {
+		if wrong, log := play(*judgeSeed + i); wrong != "" {
+			for _, line := range log[max(0, len(log)-60):] {
+				t.Log(line)
+			}
+			t.Fatalf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+		}
+	}
+}

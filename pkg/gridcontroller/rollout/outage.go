@@ -1,0 +1,87 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// outageWindow is the time within which outageLeast sites, and more than one of outageShare that were heard when the
+// attempt began, have to fall silent to make an outage. So do more than half of them at any time.
+const (
+	outageWindow = time.Minute
+	outageLeast  = 5
+	outageShare  = 10
+)
+
+func outageText(silent, heard int) string {
+	return fmt.Sprintf("%d of the %d sites that were heard when it began are silent; nothing begins until fewer are, "+
+		"or somebody resumes it", silent, heard)
+}
+
+// findOutage sees whether so many sites fell silent that this tells nothing of the change.
+func (p *planner) findOutage() {
+	var times []time.Time
+	for _, site := range p.Sites {
+		accepted := p.status.OutageAccepted != nil && !site.SilentSince.After(p.status.OutageAccepted.Time)
+		if site.Silent && !accepted && !site.SilentSince.Before(p.status.StartTime.Time) {
+			times = append(times, site.SilentSince)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	heard := int(p.status.Heard)
+	outage := 2*len(times) > heard
+	for first, last := 0, 0; last < len(times); last++ {
+		for times[last].Sub(times[first]) > outageWindow {
+			first++
+		}
+		n := last - first + 1
+		outage = outage || (n >= outageLeast && outageShare*n > heard)
+	}
+	begun := p.status.HaltReason == v1.HaltOutage
+	switch {
+	case !outage && begun:
+		p.goOn()
+	case !outage:
+	case begun && p.resumed():
+		// Everything that is silent now is accepted, so that the next plan finds no outage.
+		p.status.OutageAccepted = &metav1.Time{Time: times[len(times)-1].Add(time.Second)}
+		p.goOn()
+	default:
+		p.outage, p.silentSites = true, len(times)
+		if p.status.HaltTime == nil && !p.done && p.status.GoesBack == "" {
+			p.stop(v1.HaltOutage)
+		}
+	}
+}
+
+// stop notes since when a person has to resume the rollout, goOn that nobody has to.
+func (p *planner) stop(why v1.HaltReason) {
+	p.status.HaltTime, p.status.HaltReason = p.stamp(), why
+}
+
+func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
+
+// halted reports whether too many sites have failed.
+func (p *planner) halted() bool {
+	return p.status.HaltReason == v1.HaltFailures && p.status.GoesBack == "" && !p.done
+}
+
+// resumed reports whether somebody has resumed what began at HaltTime.
+func (p *planner) resumed() bool {
+	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
+}
+
+// stamp is a new HaltTime, with another name than the one that somebody has resumed.
+func (p *planner) stamp() *metav1.Time {
+	at := p.Now.Truncate(time.Second)
+	last := p.status.HaltTime
+	for p.Resumed == at.UTC().Format(time.RFC3339) || (last != nil && at.Equal(last.Time)) {
+		at = at.Add(time.Second)
+	}
+	return &metav1.Time{Time: at}
+}

@@ -1,0 +1,97 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// say tells what the rollout waits for.
+func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
+	p.status.Phase, p.status.Wave, p.status.Message = phase, p.name(min(wave, len(p.waves)-1)), message
+}
+
+// tell writes the status: what is remembered, and the counts.
+func (p *planner) tell() {
+	s := p.status
+	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
+	s.ProvenSites, s.AcceptedSites = p.proofs.list(), p.accepted.list()
+	if p.runsEverywhere() {
+		s.ProvenSites = nil
+	}
+	for i := range p.waves {
+		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
+			continue // no site is without a wave
+		}
+		of := v1.WaveStatus{Name: p.name(i), State: p.states[i]}
+		if p.passed[i] {
+			of.State = v1.WaveDone
+		}
+		for _, u := range p.waves[i] {
+			p.count(u, &of)
+		}
+		s.Updated, s.Ready, s.Proven = s.Updated+of.Updated, s.Ready+of.Ready, s.Proven+of.Proven
+		s.Failed, s.Suspects, s.Deferred = s.Failed+of.Failed, s.Suspects+of.Suspects, s.Deferred+of.Deferred
+		s.Waves = append(s.Waves, of)
+	}
+	for _, u := range p.Sites { // in order
+		if of := p.listed[u.Name]; of != nil {
+			s.Sites = append(s.Sites, *of)
+		}
+	}
+	p.room() // no more than may be
+	for _, name := range slices.Sorted(maps.Keys(p.absent)) {
+		s.Sites = append(s.Sites, *p.absent[name])
+	}
+	p.plan.Status = s
+}
+
+func (p *planner) count(u *Site, of *v1.WaveStatus) {
+	of.Sites++
+	if p.has(u) {
+		of.Updated++
+		if p.ready(u) {
+			of.Ready++
+		}
+	}
+	switch state := p.state(u); {
+	case state == v1.RolloutSiteFailed:
+		of.Failed++
+	case state == v1.RolloutSiteSuspect:
+		of.Suspects++
+	case p.proven(u) && !u.Idle:
+		of.Proven++
+	case !p.has(u) && state == "" && (u.Held || p.silent(u)):
+		of.Deferred++
+	}
+}
+
+// describe names some sites, each with what is wrong with it.
+func (p *planner) describe(sites []*Site) string {
+	parts := make([]string, 0, namedSites+1)
+	for i, site := range sites {
+		if i == namedSites {
+			parts = append(parts, fmt.Sprintf("and %d more", len(sites)-i))
+			break
+		}
+		why := cmp.Or(site.Broken, site.Trouble)
+		if of := p.listed[site.Name]; of != nil {
+			why = cmp.Or(of.Message, why)
+		}
+		parts = append(parts, strings.TrimSuffix(site.Name+": "+why, ": "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func names(sites []*Site) string {
+	all := make([]string, len(sites))
+	for i, site := range sites {
+		all[i] = site.Name
+	}
+	return enumerate.First(all, namedSites)
+}

@@ -1,0 +1,340 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// failing returns the sites that have failed with the revision, and that nobody has accepted.
+func (p *planner) failing() (all []*Site) {
+	for i := range p.Sites {
+		u := &p.Sites[i]
+		of := p.listed[u.Name]
+		switch {
+		case u.Held, u.Idle && u.Exists, p.accepted.named(u.Name):
+		case of != nil && of.State == v1.RolloutSiteFailed, of == nil && p.broken(u):
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// judge sees whether the rollout has to halt, or may go on.
+func (p *planner) judge() {
+	if p.status.GoesBack == undone {
+		p.goOn()
+		return
+	}
+	failing := p.failing()
+	if p.resumed() && p.status.HaltReason == v1.HaltFailures {
+		failing = p.resume(failing)
+	}
+	allowed := Share(p.Rollout.MaxFailures, "0%", len(p.Sites))
+	p.within = len(failing) <= allowed
+	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
+	begun := p.status.HaltReason == v1.HaltFailures
+	fresh := slices.ContainsFunc(failing, func(u *Site) bool {
+		return p.listed[u.Name] != nil && p.written[u.Name] != v1.RolloutSiteFailed
+	})
+	switch {
+	case p.done && p.within:
+		if begun {
+			p.goOn()
+		}
+	case p.done:
+		p.still = true
+		p.status.Message = "complete; sites that were deferred do not get the change now: " + text
+		if !begun {
+			p.stop(v1.HaltFailures)
+		}
+	case begun && fresh: // whoever resumes it has to know of these
+		p.stop(v1.HaltFailures)
+		p.status.Message = text
+		if p.status.GoesBack != "" {
+			p.status.GoesBack = text
+		}
+	case !begun && !p.within:
+		p.stop(v1.HaltFailures)
+		p.status.Message = text
+		if p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" &&
+			p.plan.Current != p.Revision {
+			p.status.GoesBack = text
+		}
+	}
+}
+
+// resume accepts the sites that the written status calls failed, and lets the rollout go on. It returns those that have
+// failed since, which nobody has seen. After a rollback it is a new attempt.
+func (p *planner) resume(failing []*Site) (unseen []*Site) {
+	for _, u := range failing {
+		if p.written[u.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < p.Most {
+			unseen = append(unseen, u)
+			continue
+		}
+		p.accepted.add(u)
+		delete(p.listed, u.Name)
+	}
+	if p.status.GoesBack != "" {
+		p.attempt()
+		clear(p.proofs)
+		clear(p.written)
+		for i := range p.passed {
+			p.passed[i] = false
+		}
+		p.status.Phase = v1.RolloutProgressing
+	}
+	p.status.Message, p.resuming = "", true
+	p.again(p.Now)
+	p.goOn()
+	return unseen
+}
+
+// advance starts sites of the waves that have begun, and passes the gate of a wave where nobody is waited for.
+func (p *planner) advance() {
+	if p.unlisted > 0 {
+		p.say(v1.RolloutProgressing, p.current(), fmt.Sprintf(
+			"%d more sites have the revision, unproven, than can be listed; nothing begins before they are listed",
+			p.unlisted))
+		return
+	}
+	for wave := range p.waves {
+		p.start(wave)
+		if p.passed[wave] {
+			continue
+		}
+		if !p.finish(wave) {
+			return
+		}
+		p.passed[wave] = true
+		p.status.Passed = append(p.status.Passed, p.gate(wave))
+	}
+	waiting := p.remaining()
+	switch {
+	case len(waiting) == 0:
+		p.complete()
+	case p.still:
+		p.status.Phase = v1.RolloutComplete
+	default:
+		p.say(v1.RolloutProgressing, waiting[0].Wave, "waits for "+p.describe(waiting))
+		p.askForSuspects(waiting)
+	}
+}
+
+// start gives the revision to as many sites of a wave as may be unproven, in the order of their names.
+func (p *planner) start(wave int) {
+	if p.still || p.outage || p.resuming {
+		return
+	}
+	places, silent := p.limit(wave), p.maxSilent(wave)
+	for _, u := range p.waves[wave] {
+		switch {
+		case !p.takesPlace(u), !p.has(u):
+		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it keeps nobody who returns
+			silent--
+		default:
+			places--
+		}
+	}
+	var others []*Site
+	for _, u := range p.waves[wave] {
+		switch {
+		case p.has(u), u.Held, p.silent(u):
+		case !u.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
+		case p.accepted.named(u.Name):
+			p.plan.Revisions[u.Name] = p.Revision
+		case p.listed[u.Name] == nil:
+			others = append(others, u)
+		default:
+			places -= p.startListed(u, places)
+		}
+	}
+	for _, u := range others {
+		free := u.Idle && u.Exists // it takes no place
+		if (places > 0 || free) && p.room() {
+			if !free {
+				places--
+			}
+			p.enlist(u, v1.RolloutSitePending, u.Revision)
+			p.again(p.Now)
+		}
+	}
+}
+
+// startListed gives a site that is listed the revision, and returns how many places that takes. If the wave has become
+// smaller, and no place is left, the site is listed no more.
+func (p *planner) startListed(u *Site, places int) int {
+	if !u.Exists && p.recreates(u) { // see keep
+		return 1
+	}
+	takes := 0
+	if p.takesPlace(u) {
+		takes = 1
+	}
+	_, written := p.written[u.Name]
+	switch {
+	case takes > max(places, 0): // one that takes none keeps its entry, however many others are in flight
+		delete(p.listed, u.Name)
+		return 0
+	case written && p.state(u) != v1.RolloutSiteReturning:
+		p.plan.Revisions[u.Name] = p.Revision
+	}
+	return takes
+}
+
+// muster is what became of the sites of a wave.
+type muster struct {
+	// holding are those for which the wave waits, suspects those that fell silent with the change.
+	holding, suspects []*Site
+	proven            int
+	// moving is set if some of holding get there, or fail, by themselves, and soaking if all of them only soak.
+	moving, soaking bool
+}
+
+func (p *planner) muster(wave int) muster {
+	m := muster{soaking: true}
+	for _, u := range p.waves[wave] {
+		state := p.state(u)
+		switch {
+		case p.proven(u):
+			m.proven++
+		case p.excused(u):
+		case state == v1.RolloutSiteSuspect && p.silent(u):
+			m.suspects = append(m.suspects, u)
+		default:
+			m.holding, m.moving = append(m.holding, u), m.moving || state != ""
+			m.soaking = m.soaking && (state == v1.RolloutSiteSoaking || state == v1.RolloutSiteChecking)
+		}
+	}
+	return m
+}
+
+// finish reports whether the gate of a wave passes: every site of it is proven that is not excused, one is proven or a
+// person has approved, and the approval is given that the wave asks for.
+func (p *planner) finish(wave int) bool {
+	m := p.muster(wave)
+	switch {
+	case len(m.holding) > 0 && !m.moving && p.askForSuspects(m.holding):
+		return false
+	case len(m.holding) > 0:
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(m.holding)
+		if m.soaking {
+			state, phase = v1.WaveSoaking, v1.RolloutSoaking
+			if !p.soaks.IsZero() {
+				text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
+			}
+		}
+		p.states[wave] = state
+		p.say(phase, wave, text)
+		return false
+	case len(m.suspects) > p.maxSilent(wave):
+		p.excuse(wave, m.suspects, fmt.Sprintf("%d allowed", p.maxSilent(wave)))
+		return false
+	}
+	if m.proven == 0 && p.needsProof(wave) {
+		why := "no site of the wave has proven the change"
+		if len(p.waves[wave]) == 0 {
+			if p.spec(wave).Sites == nil {
+				return true // the sites that no other wave has: there are none
+			}
+			// A wave that should have sites and has none may be a typing error.
+			why = "the wave's sites select none"
+		}
+		if len(p.absent) > 0 { // it may be that of such a site
+			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have no node any more: "+
+				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
+			return false
+		}
+		return p.hasApproval(wave, "unproven", why)
+	}
+	return p.spec(wave).Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
+}
+
+// askForSuspects has a person approve of the suspects that keep the places of a wave whose sites wait for one. It
+// returns false if no suspects do.
+func (p *planner) askForSuspects(holding []*Site) bool {
+	wave := holding[0].Wave
+	m := p.muster(wave)
+	if m.moving || len(m.suspects) == 0 || p.outage || p.still {
+		return false
+	}
+	p.excuse(wave, m.suspects, fmt.Sprintf("and the wave has room for %d that are not proven",
+		min(p.limit(wave), p.Most)))
+	return true
+}
+
+// needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has been silent
+// since it got it.
+func (p *planner) needsProof(wave int) bool {
+	for ; wave < len(p.waves); wave++ {
+		for _, u := range p.waves[wave] {
+			away := p.state(u) == v1.RolloutSiteReturning || p.state(u) == v1.RolloutSiteSuspect
+			if !u.Held && (!u.Idle || !u.Exists) && !p.accepted.named(u.Name) && (away || !p.has(u)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// excuse has a person approve of suspects, by name. They are excused then for as long as they are silent.
+func (p *planner) excuse(wave int, suspects []*Site, but string) {
+	var text strings.Builder
+	for _, u := range suspects {
+		text.WriteString(u.Name + "\n")
+	}
+	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), fmt.Sprintf("%d sites fell silent with the change, %s: %s",
+		len(suspects), but, names(suspects))) {
+		return
+	}
+	full := !p.room()
+	for _, u := range suspects {
+		p.listed[u.Name].SilenceApproved = true
+		if full { // it is listed again when it is heard
+			delete(p.listed, u.Name)
+		}
+	}
+	p.say(v1.RolloutProgressing, wave, "silent sites are excused")
+	p.again(p.Now)
+}
+
+// hasApproval reports whether a person has approved of a wave, and asks for that if nobody has. An approval of kind is
+// about what why says, and about no other attempt.
+func (p *planner) hasApproval(wave int, kind, why string) bool {
+	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
+	if Approves(p.Approved, awaits) {
+		p.again(p.Now)
+		return true
+	}
+	p.states[wave], p.status.Awaits = v1.WaveAwaitingApproval, awaits
+	p.say(v1.RolloutAwaitingApproval, wave,
+		fmt.Sprintf("%s; it waits for the annotation %s=%s", why, v1.AnnotationApproved, awaits))
+	return false
+}
+
+// Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
+// what the wave lacks: empty for nothing but the approval.
+func Approval(revision, wave string, start *metav1.Time, kind string) string {
+	if wave == "" {
+		wave = restWave
+	}
+	parts := []string{revision, wave, start.UTC().Format(time.RFC3339)}
+	if kind != "" {
+		parts = append(parts, kind)
+	}
+	return strings.Join(parts, "/")
+}
+
+// Approves reports whether the value of the annotation, which may list several approvals, has one.
+func Approves(value, approval string) bool {
+	return slices.ContainsFunc(strings.Split(value, ","), func(one string) bool {
+		return strings.TrimSpace(one) == approval
+	})
+}

@@ -305,7 +305,7 @@ var defects = []struct {
 		for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
 			f.patchIn("", "crd", name+".superedge.io",
 				`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
-				`{"metadata":{"annotations":{"superedge.io/crd-version":"7"}}}`)
+				`{"metadata":{"annotations":{"superedge.io/crd-version":"8"}}}`)
 		}
 		return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
 			"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}

@@ -225,7 +225,7 @@ type Check struct {
 type Approval string
 
 const (
-	// ApprovalAutomatic asks nobody.
+	// ApprovalAutomatic needs no approval.
 	ApprovalAutomatic Approval = "Automatic"
 	// ApprovalManual waits for an approval.
 	ApprovalManual Approval = "Manual"
@@ -260,7 +260,7 @@ const (
 // RolloutStatus is how far a rollout has come. The counts are of sites, and of all waves.
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
-	// Wave is the name of the current wave; empty when there is none, and for the sites that no wave names.
+	// Wave is the name of the current wave; empty without one, and for the sites that no wave names.
 	Wave string `json:"wave,omitempty"`
 	// Updated is how many sites have the updateRevision.
 	Updated int32 `json:"updated"`
@@ -282,11 +282,11 @@ type RolloutStatus struct {
 	Heard int32 `json:"heard,omitempty"`
 	// AtOnce is whether the attempt gives all sites the change without waves.
 	AtOnce bool `json:"atOnce,omitempty"`
-	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
+	// Awaits is the value of the annotation superedge.io/approved with which the rollout continues; empty if it waits for
 	// no approval.
 	Awaits string `json:"awaits,omitempty"`
 	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
-	// superedge.io/resumed with this time lets it go on.
+	// superedge.io/resumed with this time continues it.
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
 	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Sites that were
 	// silent then do not count as an outage any more.
@@ -369,7 +369,7 @@ const (
 	WaveDone WaveState = "Done"
 )
 
-// WaveStatus is how far a wave has come.
+// WaveStatus is the progress of a wave.
 type WaveStatus struct {
 	// Name is empty for the sites that no wave names.
 	Name  string    `json:"name,omitempty"`

@@ -29,25 +29,21 @@ type Content struct {
 //
 // If a block has lost its end mark, it ends at the first line that this package does not write. If there are several
 // blocks (a file was appended to itself), the lines of all belong to the block, which Render writes where the first one
-// is.
-//
-// A file without a block may be one that SuperEdge's daemon wrote, which uses no marks. Lines that look exactly like
-// its lines, for names below domain, are taken over as the block. If they were kept as foreign, CoreDNS would go on
-// answering with their addresses forever.
-func Parse(data []byte, domain string) Content {
+// is. A line may end with CRLF, as some editors save it: a block that was not recognised would be answered forever.
+func Parse(data []byte) Content {
 	var c Content
 	inside := false
 	ended := true // false in a block without an end
 	lines := slices.Collect(strings.Lines(string(data)))
 	for i, whole := range lines {
-		line := strings.TrimSuffix(whole, "\n")
+		line := content(whole)
 		switch {
 		case isBegin(line):
 			ended = hasEnd(lines[i+1:])
 			inside, c.Marked = true, true
 		case inside && ended && line == endMark:
 			inside = false
-		case inside && (ended || isOurs(line, "")):
+		case inside && (ended || isOurs(line)):
 			c.Block = append(c.Block, line)
 		case c.Marked:
 			inside = false
@@ -56,23 +52,10 @@ func Parse(data []byte, domain string) Content {
 			c.Before = append(c.Before, whole...)
 		}
 	}
-	if !c.Marked {
-		c.takeOver(lines, domain)
+	if !c.Marked { // the block goes before them, because the last line may lack a newline
+		c.Before, c.After = nil, c.Before
 	}
 	return c
-}
-
-// takeOver moves the lines that SuperEdge's daemon wrote from the foreign bytes of a file without a block to a block.
-func (c *Content) takeOver(lines []string, domain string) {
-	c.Before = nil
-	for _, whole := range lines {
-		if line := strings.TrimSuffix(whole, "\n"); isOurs(line, domain) {
-			c.Block = append(c.Block, line)
-		} else {
-			// Foreign lines go after the block, because the last of them may lack a newline.
-			c.After = append(c.After, whole...)
-		}
-	}
 }
 
 func isBegin(line string) bool {
@@ -83,7 +66,7 @@ func isBegin(line string) bool {
 // hasEnd reports whether the block that begins before these lines has an end mark before another block begins.
 func hasEnd(lines []string) bool {
 	for _, whole := range lines {
-		switch line := strings.TrimSuffix(whole, "\n"); {
+		switch line := content(whole); {
 		case line == endMark:
 			return true
 		case isBegin(line):
@@ -93,8 +76,13 @@ func hasEnd(lines []string) bool {
 	return false
 }
 
-// isOurs reports whether a line has the form of Record.Line, below the cluster's domain if that is not "".
-func isOurs(line, domain string) bool {
+// content returns a line without its end.
+func content(line string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+}
+
+// isOurs reports whether a line has the form of Record.Line.
+func isOurs(line string) bool {
 	address, name, found := strings.Cut(line, " ")
 	if !found {
 		return false
@@ -102,7 +90,7 @@ func isOurs(line, domain string) bool {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return false
 	}
-	return isRecordName(name, domain)
+	return isRecordName(name)
 }
 
 // Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.

@@ -49,27 +49,18 @@ func TestParse(t *testing.T) {
 			file: begin + ours + end + theirs + begin + ours6 + end, after: theirs, block: ours + ours6,
 		},
 		"end alone": {file: end + theirs, after: end + theirs, unmarked: true},
-		"carriage returns are foreign": {
-			file: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n",
-			unmarked: true,
+		"an editor's line ends": {
+			file:   "::1 localhost\r\n" + strings.ReplaceAll(begin+ours+end, "\n", "\r\n") + theirs,
+			before: "::1 localhost\r\n", after: theirs, block: ours,
 		},
-		"SuperEdge's lines": {
-			file: theirs + ours + theirs, after: theirs + theirs, block: ours, unmarked: true,
+		"an editor's line ends, without an end": {
+			file: strings.ReplaceAll(begin+ours, "\n", "\r\n") + theirs, after: theirs, block: ours,
 		},
-		"like SuperEdge's, another domain": {
-			file: "10.0.0.1 a-0.b.c.svc.example.org\n", after: "10.0.0.1 a-0.b.c.svc.example.org\n", unmarked: true,
-		},
-		"like SuperEdge's, two names": {
-			file: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local a\n",
-			unmarked: true,
-		},
-		"like SuperEdge's, no ordinal": {
-			file: "10.0.0.1 a.b.c.svc.cluster.local\n", after: "10.0.0.1 a.b.c.svc.cluster.local\n", unmarked: true,
-		},
-		"like SuperEdge's, outside the block": {file: ours + begin + end, before: ours},
+		"lines without a block are foreign":   {file: theirs + ours, after: theirs + ours, unmarked: true},
+		"lines outside the block are foreign": {file: ours + begin + end, before: ours},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Parse([]byte(test.file), testDomain)
+			c := Parse([]byte(test.file))
 			if string(c.Before) != test.before || string(c.After) != test.after || c.Marked == test.unmarked {
 				t.Errorf("before %q, after %q, marked %v", c.Before, c.After, c.Marked)
 			}
@@ -86,9 +77,9 @@ func TestParse(t *testing.T) {
 // in order and with nothing added, and rendering must have become stable.
 func checkRoundTrip(t *testing.T, data []byte, lines []string) {
 	t.Helper()
-	first := Parse(data, testDomain)
+	first := Parse(data)
 	rendered := first.Render(lines)
-	second := Parse(rendered, testDomain)
+	second := Parse(rendered)
 	if !bytes.Equal(first.Before, second.Before) || !bytes.Equal(first.After, second.After) {
 		t.Errorf("foreign bytes changed:\nbefore %q\nafter  %q\nnow    %q\nand    %q",
 			first.Before, first.After, second.Before, second.After)
@@ -121,12 +112,12 @@ func FuzzParse(f *testing.F) {
 		}
 		checkRoundTrip(t, data, lines)
 		// Nothing is lost or made up: what is neither a mark nor in the block is foreign, byte by byte.
-		c := Parse(data, testDomain)
+		c := Parse(data)
 		var foreign []byte
 		block := c.Block
 		at := 0
 		for whole := range strings.Lines(string(data)) {
-			line := strings.TrimSuffix(whole, "\n")
+			line := content(whole)
 			switch {
 			case isBegin(line):
 			case len(block) > 0 && line == block[0] && (!c.Marked || insideBlock(data, at)):
@@ -148,7 +139,7 @@ func insideBlock(data []byte, offset int) bool {
 	lines := strings.SplitAfter(string(data[:offset]), "\n")
 	begin := -1
 	for i, line := range lines {
-		if isBegin(strings.TrimSuffix(line, "\n")) {
+		if isBegin(content(line)) {
 			begin = i
 		}
 	}
@@ -156,8 +147,7 @@ func insideBlock(data []byte, offset int) bool {
 		return false
 	}
 	for _, line := range lines[begin+1:] {
-		line = strings.TrimSuffix(line, "\n")
-		if line == endMark {
+		if content(line) == endMark {
 			return false
 		}
 	}
@@ -165,7 +155,7 @@ func insideBlock(data []byte, offset int) bool {
 		return true
 	}
 	for _, line := range lines[begin+1:] {
-		if line != "" && !isOurs(strings.TrimSuffix(line, "\n"), "") {
+		if line != "" && !isOurs(content(line)) {
 			return false
 		}
 	}
@@ -178,7 +168,7 @@ func endsBlock(data []byte, offset int) bool {
 	begin := -1
 	at := 0
 	for line := range strings.SplitAfterSeq(before, "\n") {
-		trimmed := strings.TrimSuffix(line, "\n")
+		trimmed := content(line)
 		switch {
 		case isBegin(trimmed):
 			begin = at

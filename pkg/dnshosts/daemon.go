@@ -45,6 +45,8 @@ const (
 	batch = 20 * time.Millisecond
 	// fileCheck is the time between two checks (a stat) whether someone else changed the file.
 	fileCheck = time.Second
+	// rivalry is the time within which several overwrites of the block are those of another program that goes on.
+	rivalry = time.Minute
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
@@ -69,7 +71,7 @@ type Daemon struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// restored has the paths whose last answer was that of a snapshot.
+	// restored has the paths whose last answer was that of a snapshot, or corrected.
 	restored map[string]struct{}
 	// woken is when the first change came that is not in the file yet; zero if there is none.
 	woken time.Time
@@ -80,7 +82,10 @@ type Daemon struct {
 
 	labels  map[string]string // the last known labels of this node; nil if none are known
 	trimmed bool              // set once the memory of the first lists was freed
-	running sync.WaitGroup
+	// overwrites is what file.overwritten was at the last sync, overwrittenAt when that last grew.
+	overwrites    int
+	overwrittenAt time.Time
+	running       sync.WaitGroup
 }
 
 // status is the result of the last sync.
@@ -94,6 +99,8 @@ type status struct {
 	retryIn time.Duration
 	// records and sets count what the file should have.
 	records, sets int
+	// overwritten is the number of times that another program has overwritten the block, in the last rivalry.
+	overwritten int
 	// synced is set once the file had the right content. restored is set if that followed from a wrapper's snapshot.
 	synced, restored bool
 }
@@ -106,7 +113,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	}
 	d := &Daemon{
 		config:   config,
-		file:     &File{Path: config.Path, Domain: config.Domain},
+		file:     &File{Path: config.Path},
 		logger:   logger,
 		wake:     make(chan struct{}, 1),
 		restored: make(map[string]struct{}),
@@ -241,15 +248,8 @@ func (d *Daemon) prepare() error {
 	if err := d.file.Prepare(); err != nil {
 		return err
 	}
-	block, err := d.file.Load()
-	if err != nil {
-		return err
-	}
-	if len(block) > 0 && !d.file.content.Marked {
-		d.logger.Info("Taking over the lines that SuperEdge's daemon wrote, which are not in a marked block",
-			"lines", len(block))
-	}
-	return nil
+	_, err := d.file.Load()
+	return err
 }
 
 // loop syncs after a change of the cluster's state, after someone else changed the file, after a failure, and every
@@ -327,8 +327,23 @@ func (d *Daemon) sync() time.Duration {
 	if err != nil {
 		return d.fail(err)
 	}
-	d.succeed(replaced, woken, status{records: len(lines), sets: sets, synced: true, restored: restored})
+	d.succeed(replaced, woken, status{
+		records: len(lines), sets: sets, synced: true, restored: restored, overwritten: d.overwritten(),
+	})
 	return 0
+}
+
+// overwritten returns how often another program has overwritten the block, with no more than rivalry in between.
+func (d *Daemon) overwritten() int {
+	now := time.Now()
+	switch {
+	case d.file.overwritten > d.overwrites:
+		d.overwrittenAt = now
+	case now.Sub(d.overwrittenAt) > rivalry:
+		d.file.overwritten = 0
+	}
+	d.overwrites = d.file.overwritten
+	return d.overwrites
 }
 
 // blocked says why it is not known yet what the file should have; "" if it is known. Until then the file stays as an

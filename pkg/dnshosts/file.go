@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,9 @@ const maxFileSize = 64 << 20
 // renamed within one file system only.
 const tempPrefix = ".statefulset-grid-daemon-"
 
+// maxLinks is the most symbolic links that are followed, as in Linux.
+const maxLinks = 40
+
 // mountedAlone is the error for a hosts file that itself is a mount point. Such a file cannot be replaced, only
 // overwritten, and readers would see parts of it.
 func mountedAlone(path string) error {
@@ -34,13 +38,15 @@ func mountedAlone(path string) error {
 type File struct {
 	// Path is the path of the file. If it is a symbolic link, the link stays and its target is replaced.
 	Path string
-	// Domain is the cluster's domain, for Parse.
-	Domain string
 
 	// seen describes the file as it was last read or written; nil if it must be read again.
 	seen    fs.FileInfo
 	content Content
 	data    []byte
+	// wrote has the lines that were written last; overwritten counts the times that other lines were found in their
+	// place.
+	wrote       []string
+	overwritten int
 	// mountinfo and beforeRename are for tests.
 	mountinfo    string
 	beforeRename func()
@@ -52,19 +58,26 @@ func (f *File) target() (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	// The file does not exist yet, or is a link to a file that does not exist.
-	info, err := os.Lstat(f.Path) //nolint:gosec // the path is what the user configured
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
-		return f.Path, nil
+	// The file does not exist yet, or is a link, also by way of others, to a file that does not exist.
+	link := f.Path
+	for range maxLinks {
+		info, err := os.Lstat(link) //nolint:gosec // the path is what the user configured
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
+			return link, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		next, err := os.Readlink(link)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(filepath.Dir(link), next)
+		}
+		link = next
 	}
-	if err != nil {
-		return "", err
-	}
-	link, err := os.Readlink(f.Path)
-	if err == nil && !filepath.IsAbs(link) {
-		link = filepath.Join(filepath.Dir(f.Path), link)
-	}
-	return link, err
+	return "", fmt.Errorf("%s leads through more than %d symbolic links", f.Path, maxLinks)
 }
 
 // Load returns the lines of the file's block; none if the file does not exist. It reads the file only if that changed
@@ -76,7 +89,7 @@ func (f *File) Load() (block []string, err error) {
 	}
 	file, err := os.Open(path) //nolint:gosec // the path is what the user configured
 	if errors.Is(err, fs.ErrNotExist) {
-		f.seen, f.content, f.data = nil, Parse(nil, f.Domain), nil
+		f.seen, f.content, f.data = nil, Parse(nil), nil
 		return nil, nil
 	}
 	if err != nil {
@@ -100,7 +113,7 @@ func (f *File) Load() (block []string, err error) {
 	if len(data) > maxFileSize {
 		return nil, fmt.Errorf("the hosts file %s is bigger than %d MiB: is --hostpath right?", path, maxFileSize>>20)
 	}
-	f.seen, f.content, f.data = info, Parse(data, f.Domain), data
+	f.seen, f.content, f.data = info, Parse(data), data
 	return f.content.Block, nil
 }
 
@@ -127,11 +140,18 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 		if _, err = f.Load(); err != nil {
 			return false, err
 		}
+		if f.wrote != nil && !slices.Equal(f.wrote, f.content.Block) {
+			f.overwritten++
+		}
+		f.wrote = slices.Clone(f.content.Block)
 		data := f.content.Render(lines)
 		if f.seen != nil && bytes.Equal(data, f.data) {
 			return false, nil
 		}
-		if err = f.replace(data); !errors.Is(err, errChanged) {
+		if err = f.replace(data); err == nil {
+			f.wrote = append([]string{}, lines...)
+		}
+		if !errors.Is(err, errChanged) {
 			break
 		}
 	}
@@ -183,7 +203,7 @@ func (f *File) replace(data []byte) error {
 	now, err := os.Stat(path)
 	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() &&
 		now.ModTime().Equal(written.ModTime()) {
-		f.seen, f.data, f.content = now, data, Parse(data, f.Domain)
+		f.seen, f.data, f.content = now, data, Parse(data)
 	}
 	return nil
 }

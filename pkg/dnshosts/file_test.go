@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 func newFile(t *testing.T) *File {
 	t.Helper()
-	return &File{Path: filepath.Join(t.TempDir(), "hosts"), Domain: testDomain}
+	return &File{Path: filepath.Join(t.TempDir(), "hosts")}
 }
 
 func (f *File) read(t *testing.T) string {
@@ -78,7 +78,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// Another process, and nothing to do.
-	again := &File{Path: f.Path, Domain: testDomain}
+	again := &File{Path: f.Path}
 	before := inode(t, f.Path)
 	again.mustWrite(t, false, line1)
 	if inode(t, f.Path) != before {
@@ -225,6 +225,59 @@ func TestSymbolicLink(t *testing.T) {
 	}
 }
 
+// TestSymbolicLinks: of a chain of links to a file that is not there yet, all stay.
+func TestSymbolicLinks(t *testing.T) {
+	dir := t.TempDir()
+	for from, to := range map[string]string{"hosts": "b", "b": filepath.Join(dir, "c")} {
+		if err := os.Symlink(to, filepath.Join(dir, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &File{Path: filepath.Join(dir, "hosts")}
+	f.mustWrite(t, true, line1)
+	if info, err := os.Lstat(filepath.Join(dir, "c")); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the links' target was not written: %v", err)
+	}
+	if err := os.Symlink("loop", filepath.Join(dir, "loop")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&File{Path: filepath.Join(dir, "loop")}).Write([]string{line1}); err == nil {
+		t.Error("a link to itself was written")
+	}
+}
+
+// TestCarriageReturns: an editor has saved the whole file with CRLF. The names of pods that go then are not answered
+// any more.
+func TestCarriageReturns(t *testing.T) {
+	f := newFile(t)
+	f.mustWrite(t, true, line1)
+	writeFile(t, f.Path, strings.ReplaceAll("127.0.0.1 localhost\n"+f.read(t), "\n", "\r\n"))
+	f.mustWrite(t, true, line2)
+	f.mustWrite(t, true)
+	if got := f.read(t); got != "127.0.0.1 localhost\r\n"+block() {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestOverwritten: another daemon writes the same file. Foreign lines are nobody's rivals.
+func TestOverwritten(t *testing.T) {
+	f := newFile(t)
+	other := &File{Path: f.Path}
+	f.mustWrite(t, true, line1)
+	writeFile(t, f.Path, foreignHead+f.read(t))
+	f.mustWrite(t, false, line1)
+	if f.overwritten != 0 {
+		t.Errorf("a foreign line counts as an overwrite")
+	}
+	for range 3 {
+		other.mustWrite(t, true, line2)
+		f.mustWrite(t, true, line1)
+	}
+	if f.overwritten != 3 {
+		t.Errorf("%d overwrites are counted of 3", f.overwritten)
+	}
+}
+
 // TestFailuresKeepTheFile: what cannot be replaced stays, and the error says why. TestDiskFails has a full disk and one
 // that is read-only, TestFailedWriteIsRepeated a missing directory.
 func TestFailuresKeepTheFile(t *testing.T) {
@@ -307,7 +360,7 @@ const foreignHead, foreignTail = "127.0.0.1 localhost\n", "10.1.1.1 printer\n"
 
 // versionOf tells which version a file is; an error if it is a part of one, or a mixture.
 func versionOf(data string) (int, error) {
-	content := Parse([]byte(data), testDomain)
+	content := Parse([]byte(data))
 	if string(content.Before) != foreignHead || string(content.After) != foreignTail || len(content.Block) == 0 {
 		return 0, fmt.Errorf("not whole: %d bytes, before %q, after %q, %d lines",
 			len(data), content.Before, content.After, len(content.Block))
@@ -374,7 +427,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 // writeForEver writes version after version until it is killed, and pauses before each file is renamed, so that it is
 // killed there too. It says on standard output when a version is written.
 func writeForEver(path string) {
-	f := &File{Path: path, Domain: testDomain}
+	f := &File{Path: path}
 	f.beforeRename = func() { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) }
 	if err := f.Prepare(); err != nil {
 		panic(err)

@@ -28,19 +28,19 @@ func compare(a, b Record) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), a.Address.Compare(b.Address))
 }
 
-// isRecordName reports whether a name is that of a record. With domain "" it accepts any domain. A grid's name may have
-// dots.
-func isRecordName(name, domain string) bool {
-	if at := strings.LastIndex(name, ".svc."); domain == "" && at >= 0 {
-		domain = name[at+len(".svc."):]
+// isRecordName reports whether a name is that of a record, below any domain. A grid's name may have dots.
+func isRecordName(name string) bool {
+	at := strings.LastIndex(name, ".svc.")
+	if at < 0 {
+		return false
 	}
-	before, ok := strings.CutSuffix(name, ".svc."+domain)
+	before, domain := name[:at], name[at+len(".svc."):]
 	labels := strings.Split(before, ".")
-	if !ok || len(labels) < 3 || len(validation.IsDNS1123Subdomain(before)) > 0 ||
+	if len(labels) < 3 || len(validation.IsDNS1123Subdomain(before)) > 0 ||
 		len(validation.IsDNS1123Subdomain(domain)) > 0 {
 		return false
 	}
-	_, _, ok = splitPod(strings.Join(labels[:len(labels)-2], "."))
+	_, _, ok := splitPod(strings.Join(labels[:len(labels)-2], "."))
 	return ok
 }
 

@@ -15,6 +15,9 @@ import (
 
 const namespace = "statefulset_grid_daemon"
 
+// manyOverwrites is how often the block must be overwritten by another program until that is reported.
+const manyOverwrites = 3
+
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", health.Alive)
@@ -40,6 +43,10 @@ func (d *Daemon) report() health.Report {
 	case !now.synced && now.err == nil:
 		report.Fail("starting: waiting for the API server")
 	}
+	if now.overwritten >= manyOverwrites {
+		report.Fail("another program has overwritten the block in %s %d times: does another statefulset-grid-daemon "+
+			"write this file, with another --hostname?", d.config.Path, now.overwritten)
+	}
 	if err := d.config.Connection.Problem(); err != nil {
 		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
 	}
@@ -58,8 +65,8 @@ func (d *Daemon) report() health.Report {
 		}
 	}
 	if now.synced && now.restored {
-		report.Note("the API server has not answered since the wrapper started: names that are in the file get the " +
-			"addresses that the wrapper's snapshot and its site know; none is added")
+		report.Note("the API server is away: names that are in the file get the addresses that the wrapper's snapshot " +
+			"and its site know; none is added, and none goes unless its address is another pod's")
 	}
 	if now.synced {
 		report.Note("%d lines for %d StatefulSets of this node's sites in %s", now.records, now.sets, d.config.Path)

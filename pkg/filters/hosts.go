@@ -44,10 +44,10 @@ func NewHosts(allowed []string) (Hosts, error) {
 // canonicalName returns a DNS name in lower case and without the dot of the root.
 func canonicalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// contain reports whether the host of a Host header or of an origin, with or without a port, is one of these. It
+// Contain reports whether the host of a Host header or of an origin, with or without a port, is one of these. It
 // accepts only the forms of RFC 3986. Browsers write 127.1 and 0x7f000001 as 127.0.0.1, so the other forms are not
 // needed.
-func (h Hosts) contain(hostport string) bool {
+func (h Hosts) Contain(hostport string) bool {
 	u, err := url.Parse("//" + hostport)
 	if err != nil || u.Host != hostport || u.Hostname() == "" {
 		return false
@@ -69,7 +69,7 @@ func WithHosts(hosts Hosts) Filter {
 			switch {
 			case r.URL.User != nil:
 				refuse(w, r, "a user name in the request's URL")
-			case !hosts.contain(r.Host):
+			case !hosts.Contain(r.Host):
 				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
 					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME",
 					short(r.Host), localPort(r)))

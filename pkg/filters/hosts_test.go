@@ -34,7 +34,7 @@ func TestHosts(t *testing.T) {
 		"wrapper.example", "WRAPPER.EXAMPLE.:8443", "10.1.2.3:51006", "[::ffff:10.1.2.3]", "[fd00::1]:51006",
 		"[fd00::2]", "[FD00:0::1]",
 	} {
-		if !hosts.contain(accepted) {
+		if !hosts.Contain(accepted) {
 			t.Errorf("%q is refused", accepted)
 		}
 	}
@@ -53,7 +53,7 @@ func TestHosts(t *testing.T) {
 		"[127.0.0.1]", "[localhost]",
 		"128.0.0.1", "10.1.2.4", "[fd00::3]", "169.254.169.254",
 	} {
-		if hosts.contain(refused) {
+		if hosts.Contain(refused) {
 			t.Errorf("%q is accepted", refused)
 		}
 	}

@@ -46,5 +46,5 @@ func isOwnOrigin(r *http.Request, hosts Hosts, origin string) bool {
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || (u.Path != "" && u.Path != "/") {
 		return false // also "null", which is the origin of a file and of a frame in a sandbox
 	}
-	return hosts.contain(u.Host) || (r.TLS != nil && u.Scheme == "https" && u.Host == r.Host)
+	return hosts.Contain(u.Host) || (r.TLS != nil && u.Scheme == "https" && u.Host == r.Host)
 }

@@ -283,6 +283,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
+		case <-retried:
 		case <-timer.C:
 		}
 	}

@@ -146,6 +146,14 @@ func (s *Source) update(change func(*State)) {
 // called any number of times.
 func (s *Source) Start() { s.group.start(s) }
 
+// StartAt has the source begin with a list that is at least of a version, "" for any. It is called before the source
+// runs.
+func (s *Source) StartAt(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.from = version
+}
+
 // Stop stops following the source. After it has returned, the Sink is not called any more. It may be called any number
 // of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }

@@ -249,11 +249,8 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	}
 	edges := slices.Contains(slices.Collect(maps.Values(p.edge)), true) // without any, all nodes may become edge nodes
 	for site := range p.sites {
-		for _, c := range t.reach.ports {
-			if (p.edge[site] || !edges) && t.reach.reach(c, "", topology.Labels{p.key: site}) == ReachNone {
-				s.Dark = append(s.Dark, site)
-				break
-			}
+		if (p.edge[site] || !edges) && reachesNone(t.reach.reach("", topology.Labels{p.key: site})) {
+			s.Dark = append(s.Dark, site)
 		}
 	}
 	slices.Sort(s.Dark)

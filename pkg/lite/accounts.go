@@ -30,8 +30,9 @@ import (
 const (
 	// accountScopes is how many scopes of one account are kept. flannel and CoreDNS have two to four.
 	accountScopes = 64
-	// accountBytes is about how many bytes of objects of one account are kept.
-	accountBytes = 16 << 20
+	// accountBytes is about how many bytes of objects of one account are kept, accountsBytes how many of all. The
+	// disk has about as many, a few times: program/store says how often.
+	accountBytes, accountsBytes = 16 << 20, 48 << 20
 	// scopeLength is how long the name of a scope of an account may be.
 	scopeLength = 1024
 )
@@ -151,7 +152,7 @@ func (s *Store) sizes(of []scope) map[scope]int {
 	for _, in := range of {
 		if set := s.sets[in]; set != nil && in.kind.account != "" {
 			for _, o := range set.objects {
-				sizes[in] += len(o.Body)
+				sizes[in] += len(o.Meta) + len(o.Body)
 			}
 		}
 	}
@@ -302,15 +303,15 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	}
 	sizes := f.store.sizes(known)
 	slices.SortFunc(known, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
-	held := map[string]int{}
+	held, all := map[string]int{}, 0
 	for _, in := range known {
 		account := in.kind.account
 		if account == "" || !here[account] {
 			continue
 		}
-		if held[account] += sizes[in]; held[account] > accountBytes {
+		if held[account]+sizes[in] > accountBytes || all+sizes[in] > accountsBytes {
 			f.store.refuse(in)
-			klog.FromContext(ctx).Info("A ServiceAccount reads more than is kept of one, forgetting the largest",
+			klog.FromContext(ctx).Info("ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
 				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
 			continue
 		}
@@ -319,6 +320,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
 			continue
 		}
+		held[account], all = held[account]+sizes[in], all+sizes[in]
 		wanted.scopes[in] = true
 	}
 }

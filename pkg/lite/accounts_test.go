@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +33,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // issuer signs tokens as kube-apiserver does.
@@ -213,6 +218,7 @@ func (f *fixture) rewritten() {
 
 // TestAccounts: after a loss of power, without the cloud, accounts get what each of them read, and nothing else.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -352,6 +358,7 @@ func (f *fixture) strangers() map[string]string {
 
 // TestStrangersWithTokens get nothing without the cloud.
 func TestStrangersWithTokens(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -401,6 +408,7 @@ func TestStrangersWithTokens(t *testing.T) {
 
 // TestTokenBeforeTheClock: kube-apiserver has signed a token some minutes after it was last heard of.
 func TestTokenBeforeTheClock(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -416,6 +424,7 @@ func TestTokenBeforeTheClock(t *testing.T) {
 
 // TestAccountsAreBounded: thousands of questions, and large ones, cost no more than some.
 func TestAccountsAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -455,6 +464,60 @@ func TestAccountsAreBounded(t *testing.T) {
 	}
 }
 
+// TestBytesOfAccountsAreBounded, of one and of all, with their metadata; the largest are forgotten.
+func TestBytesOfAccountsAreBounded(t *testing.T) {
+	s, all := newStore("node0"), needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{}}
+	var accounts []types.NamespacedName
+	for i := range 6 {
+		account := types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("reader-", i)}
+		accounts = append(accounts, account)
+		all.tokens[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = struct{}{}
+	}
+	s.allow(accounts)
+	const small, large = 10 << 10, 3 << 20
+	for _, account := range accounts {
+		for i := range 10 {
+			size := large
+			if i == 0 {
+				size = small
+			}
+			in := named(s.kinds[(&kind{resource: configMaps.resource, account: account.String()}).key()], "shop",
+				fmt.Sprint("large-", i))
+			sink{s, in}.At("7", func() {
+				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: in.object(), ResourceVersion: "7",
+					Annotations: map[string]string{"large": strings.Repeat("x", size)}}})})
+			})
+		}
+	}
+	f := &follower{store: s, refused: map[scope]time.Time{}, sources: map[scope]*follow.Source{}}
+	f.addAccounts(t.Context(), all, s.scopes())
+	bytes, count := map[string]int{}, 0
+	for in, size := range s.sizes(slices.Collect(maps.Keys(all.scopes))) {
+		bytes[in.kind.account] += size
+		bytes["all"] += size
+		if size < large {
+			count++
+		}
+	}
+	if count != len(accounts) {
+		t.Errorf("%d of %d small objects are kept", count, len(accounts))
+	}
+	for account, size := range bytes {
+		if most := accountBytes; account != "all" && size > most || size > accountsBytes {
+			t.Errorf("%s has %d bytes", account, size)
+		}
+	}
+	if bytes["all"] < accountsBytes-large {
+		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
+	}
+	for in := range s.refused {
+		if err := s.note(in); err != nil || all.scopes[in] {
+			t.Errorf("%v is kept, or said again: %v", in, err)
+		}
+	}
+}
+
 // forbid has an account refused, or not any more.
 func (f *fixture) forbid(what string, refused bool) {
 	f.cloud.mu.Lock()
@@ -480,6 +543,7 @@ func (f *fixture) refusedOnce() {
 
 // TestAccountsThatMayNotReadAnyMore are answered nothing.
 func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -523,6 +587,7 @@ func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 
 // TestPlaces: one caller that holds many watches leaves places to others, and the kubelet needs none.
 func TestPlaces(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.prepare = func(s *Server) { s.places = quota.New(3) }
 	f.start()
@@ -547,6 +612,7 @@ func TestPlaces(t *testing.T) {
 
 // TestReplacedObjectsAreForgotten: an account reads one object by name after the other, as a pod that reads itself.
 func TestReplacedObjectsAreForgotten(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	for i := range 2 * accountScopes {
@@ -572,6 +638,7 @@ func TestReplacedObjectsAreForgotten(t *testing.T) {
 
 // TestAccountsWithoutAPod of theirs on the node are forgotten.
 func TestAccountsWithoutAPod(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -587,6 +654,7 @@ func TestAccountsWithoutAPod(t *testing.T) {
 // TestNewKeysOfTheCluster are read when a token that kube-apiserver has accepted is signed with one, and the old ones
 // do not count any more.
 func TestNewKeysOfTheCluster(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	f.start()
 	f.readAll()
@@ -620,6 +688,7 @@ func TestNewKeysOfTheCluster(t *testing.T) {
 
 // TestFurtherAddress: pods are served there once there is a certificate, which may change; the kubelet does not wait.
 func TestFurtherAddress(t *testing.T) {
+	t.Parallel()
 	f := newAccountsFixture(t)
 	dir := t.TempDir()
 	f.config.Further = Further{Address: strings.Replace(f.config.Address, "127.0.0.1", "127.0.0.2", 1),

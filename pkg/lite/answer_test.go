@@ -7,6 +7,7 @@ import (
 
 // TestBodies are those of kube-apiserver, byte by byte: items of a list have no kind, but objects and bookmarks have.
 func TestBodies(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.away()
 	f.server.stop() // watches end when they have begun

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
@@ -144,34 +144,38 @@ func TestTheClockGoesOn(t *testing.T) {
 	})
 }
 
-// TestOlderFirstList: the first list after a start that is older than what is kept is listed again, at the newest
-// version; then it counts, as of a kube-apiserver that was restored from a backup.
-func TestOlderFirstList(t *testing.T) {
-	in := podsOf("node0")
-	s := newStore("node0")
-	state := map[string][]byte{in.key(keySet): []byte("10")}
-	if problems := s.load(state); len(problems) > 0 {
-		t.Fatal(problems)
+// TestLaggingReplica: after a start the first list is not older than what is kept, whichever replica answers. Only of a
+// kube-apiserver that was restored from a backup it is.
+func TestLaggingReplica(t *testing.T) {
+	t.Parallel()
+	podsAt := func(version, uid string) map[string]any {
+		pods := list("PodList", "v1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till",
+			UID: types.UID(uid), ResourceVersion: version}})
+		pods["metadata"] = map[string]any{"resourceVersion": version}
+		return pods
 	}
-	to := sink{s, in}
-	pod := wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old",
-		ResourceVersion: "4"}})
-	lagging := func(want uint64, count int) {
-		t.Helper()
-		if version, objects, _ := s.read(in); version != want || len(objects) != count {
-			t.Errorf("version %d with %d pods, want %d with %d", version, len(objects), want, count)
-		}
+	for name, newest := range map[string]string{"a replica lags": "9", "restored from a backup": "4"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := running(t)
+			f.stop()
+			f.cloud.mu.Lock()
+			f.cloud.lags = map[string]any{"/api/v1/pods": podsAt("3", "u0")}
+			f.cloud.lists["/api/v1/pods"] = podsAt(newest, "u9")
+			f.cloud.mu.Unlock()
+			f.start()
+			patience.Until(t, "the newest list is kept", func() error {
+				version, pods, _ := f.server.store.read(podsOf("node0"))
+				if len(pods) == 1 && pods[0].UID == "u0" {
+					t.Fatalf("the list of the replica that lags is used, at version %d", version)
+				}
+				if strconv.FormatUint(version, 10) != newest || pods[0].UID != "u9" {
+					return fmt.Errorf("it is version %d", version)
+				}
+				return nil
+			})
+		})
 	}
-	to.At("5", func() { to.Replace([]*wire.Object{pod}) })
-	to.At("6", func() { to.Apply(pod) })
-	lagging(10, 0)
-	select {
-	case <-s.restored:
-	default:
-		t.Error("nothing is listed again")
-	}
-	to.At("7", func() { to.Replace([]*wire.Object{pod}) })
-	lagging(7, 1)
 }
 
 // TestRefusals: pods that a kubelet does not start are named.
@@ -186,7 +190,10 @@ func TestRefusals(t *testing.T) {
 		"restartPolicy":        func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
 		"image of volume v":    func(p *corev1.Pod) { p.Spec.Volumes = imageVolume(corev1.PullAlways) },
 		"ResourceClaim gpu is": func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = gpuClaim() },
-		"being deleted":        func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
+		"graceful shutdown": func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Terminated"
+		},
+		"being deleted": func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
 		"activeDeadlineSeconds": func(p *corev1.Pod) {
 			p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60)
 			p.Status.StartTime = ptr.To(metav1.NewTime(time.Now().Add(-time.Hour)))

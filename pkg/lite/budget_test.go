@@ -17,7 +17,7 @@ import (
 // state on the disk when the process ends. A calm one is written within a second.
 func TestHourlyBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "journal")
+		dir := filepath.Join(inMemory(t), "store")
 		kept := newStore("node0")
 		opened, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: kept.all,
 			HourlyBytes: hourlyBytes})

@@ -28,7 +28,7 @@ const (
 
 // TestCalmHour plays an hour in which nothing changes: bookmarks come, and tokens are renewed.
 func TestCalmHour(t *testing.T) {
-	dir := t.TempDir()
+	dir := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{store: newStore("node0")}
 		kept, _, problems := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.store.all,

@@ -84,6 +84,7 @@ func begun(random *rand.Rand, newest string) {
 // kubelet is answered all that was committed, or an older state and the log names a file, or nothing if no file is
 // left; never a pod that it has confirmed as gone, and never a list that kube-apiserver has not given.
 func TestDamagedStarts(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.cloud.end()
 	names := slices.Sorted(maps.Keys(damages))
@@ -108,7 +109,7 @@ func TestDamagedStarts(t *testing.T) {
 				before = size(t, newest) // it is a new one
 			}
 			what := names[w.random.IntN(len(names))]
-			dir := t.TempDir()
+			dir := inMemory(t)
 			f.must(os.CopyFS(filepath.Join(dir, storeDir), os.DirFS(w.dir)))
 			damages[what](w.random, files(t, filepath.Join(dir, storeDir)), before)
 			outcomes[what+": "+w.judgeStart(f, dir, what, committed)]++

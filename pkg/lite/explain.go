@@ -40,7 +40,7 @@ type PodExplanation struct {
 }
 
 // explain says which pods would start now. Static pods are left out, because the kubelet has them from files, and so
-// are those that have ended.
+// are those that have ended, but for those that a shutdown of the node has ended.
 func (s *Server) explain() Explanation {
 	e := Explanation{Node: s.store.node, Missing: s.missing(), Unsaved: s.store.unsaved(), NotOnDisk: s.notOnDisk(),
 		Pods: []PodExplanation{}}
@@ -49,7 +49,7 @@ func (s *Server) explain() Explanation {
 		e.Missing = append(e.Missing, err.Error())
 	}
 	for _, pod := range pods {
-		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || ended(pod) {
+		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || (ended(pod) && shutDown(pod) == nil) {
 			continue
 		}
 		missing := s.store.missing(pod)

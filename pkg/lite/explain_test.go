@@ -147,6 +147,7 @@ func TestWhatAPodLacks(t *testing.T) {
 
 // TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	for range 2 {
 		var e Explanation
@@ -169,6 +170,7 @@ func TestExplain(t *testing.T) {
 
 // TestMaxOfflineAge: after it the kubelet is answered nothing, nor with a clock by which the age cannot be told.
 func TestMaxOfflineAge(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.config.MaxOfflineAge = 10 * time.Minute
 	f.start()
@@ -218,6 +220,7 @@ func TestAgeSurvives(t *testing.T) {
 
 // TestCondition: the Node says whether its pods would start as long as there is a lite-apiserver, and no longer.
 func TestCondition(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	if c := f.condition(); c.Reason != "KubeletElsewhere" {
 		t.Errorf("no kubelet has asked, and it is %s: %s", c.Reason, c.Message)
@@ -239,6 +242,7 @@ func TestCondition(t *testing.T) {
 
 // TestMetricsReference: docs/reference.md has the metrics as they are.
 func TestMetricsReference(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	docstest.CompareMetrics(t, "lite-apiserver", f.server.metrics.registry)
 }

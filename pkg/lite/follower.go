@@ -58,9 +58,10 @@ type follower struct {
 	tokensDue, fetchDue chan struct{}
 
 	mu sync.Mutex
-	// fetched is when an object was fetched last, refused since when an account has been refused a list or an object.
-	// Both are guarded by mu.
+	// fetched is when an object was asked for that was fetched last, refused since when an account has been refused a
+	// list or an object. relisted is since when all is fetched again. They are guarded by mu.
 	fetched, refused map[scope]time.Time
+	relisted         time.Time
 }
 
 // clientKey names a client: of a group version, with whose credentials.
@@ -141,6 +142,7 @@ func (f *follower) follow(in scope) error {
 	if err != nil {
 		return err
 	}
+	source.StartAt(f.store.versionOf(in))
 	source.Start()
 	f.sources[in] = source
 	return nil
@@ -148,6 +150,9 @@ func (f *follower) follow(in scope) error {
 
 // Run follows until ctx is done.
 func (f *follower) Run(ctx context.Context) {
+	for in, source := range f.sources {
+		source.StartAt(f.store.versionOf(in)) // what is kept was read since
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, group := range f.groups {
@@ -208,14 +213,13 @@ func (f *follower) retry() {
 
 // relist has everything listed and fetched again. A watch from a version that the API server does not have is silent.
 func (f *follower) relist(ctx context.Context) {
-	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup, or has answered with an older state than " +
-		"what is kept; listing everything again")
+	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup; listing everything again")
 	for _, group := range f.groups {
 		group.Relist()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.fetched)
+	f.relisted = time.Now()
 }
 
 // update follows what the node's pods name and accounts read, and nothing else.
@@ -272,6 +276,7 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 		if !in.kind.getOnly || f.isFresh(in) {
 			continue
 		}
+		began := time.Now()
 		if err := f.get(ctx, in); err != nil {
 			klog.FromContext(ctx).V(2).Info("Cannot get what a pod names, trying again", "resource", in.kind.Resource,
 				"object", in.object(), "err", err)
@@ -280,20 +285,21 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 			}
 			continue
 		}
-		f.noteFetched(in)
+		f.noteFetched(in, began)
 	}
 }
 
 func (f *follower) isFresh(in scope) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Since(f.fetched[in]) < refetchInterval
+	at := f.fetched[in]
+	return time.Since(at) < refetchInterval && at.After(f.relisted)
 }
 
-func (f *follower) noteFetched(in scope) {
+func (f *follower) noteFetched(in scope, began time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fetched[in] = time.Now()
+	f.fetched[in] = began
 	delete(f.refused, in)
 }
 

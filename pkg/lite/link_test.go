@@ -12,6 +12,7 @@ import (
 
 // TestBadRequestsLeaveTheLink: what a stranger sends does not take kube-apiserver away from the kubelet.
 func TestBadRequestsLeaveTheLink(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	client := f.clientFor(f.kubelet())
 	for _, request := range []string{

@@ -169,6 +169,7 @@ func (w *reading) judgeOne(what, account, question string) {
 // TestAccountsOracle plays kube-apiserver, losses of power, and three accounts that read, each something else, and may
 // not read any more. Whatever an account asks, it is answered what it was given, at one version, or nothing.
 func TestAccountsOracle(t *testing.T) {
+	t.Parallel()
 	answered := 0
 	for seed := range uint64(*worlds / 2) {
 		w := &reading{newWorld(t, rand.New(rand.NewPCG(seed, 9))), map[string]bool{}}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ type world struct {
 
 func newWorld(t *testing.T, random *rand.Rand) *world {
 	t.Helper()
-	return &world{t: t, random: random, dir: t.TempDir(), version: 1, truth: map[uint64]map[string]string{1: {}},
+	return &world{t: t, random: random, dir: inMemory(t), version: 1, truth: map[uint64]map[string]string{1: {}},
 		confirmed: map[string]bool{}}
 }
 
@@ -164,6 +165,7 @@ func (w *world) judge(seed uint64) {
 // are gone. Whenever the kubelet asks, it is answered what kube-apiserver said at one version, not older than what was
 // on the disk, without what is confirmed as gone.
 func TestOracle(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(*worlds) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 7)))
 		w.start()
@@ -193,4 +195,19 @@ func TestOracle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// inMemory is a directory that needs no disk, if the machine has one: losses of power are played here.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lite") //nolint:usetesting // that would be on a disk
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }

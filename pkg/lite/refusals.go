@@ -12,12 +12,23 @@ import (
 // refusals are why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever it is answered. Beside each is
 // its source in Kubernetes, below pkg/kubelet. (What a pod needs from the API server is in references.go.)
 var refusals = []func(*corev1.Pod) []string{
+	shutDown,    // nodeshutdown/nodeshutdown_manager.go: a graceful shutdown sets the phase Failed
 	deleted,     // pod_workers.go: a pod with a deletionTimestamp is terminating, also after a restart
 	neverAgain,  // kuberuntime/kuberuntime_manager.go, computePodActions: no new sandbox if restartPolicy is Never
 	tooLong,     // active_deadline.go
 	images,      // images/image_manager.go, EnsureImageExists; volumes: kubelet_pods.go and kuberuntime_manager.go
 	early,       // container/helpers.go and container/runtime.go, FindContainerStatusByName
 	projections, // volume/projected of pkg/volume: pod certificates and trust bundles come from the API server
+}
+
+// shutDown is about pods that a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended, while
+// kube-apiserver was there to be told.
+func shutDown(pod *corev1.Pod) []string {
+	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Terminated" {
+		return nil
+	}
+	return []string{"a graceful shutdown of the node has ended it (shutdownGracePeriod of the kubelet), and a " +
+		"controller in the cloud has to replace it"}
 }
 
 func deleted(pod *corev1.Pod) []string {

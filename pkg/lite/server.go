@@ -305,13 +305,8 @@ func (s *Server) serveHealth(ctx context.Context) {
 	if s.config.HealthAddress == "" {
 		return
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", health.Alive)
-	mux.HandleFunc("GET /livez", health.Alive)
-	mux.Handle("GET /readyz", health.Ready(s.report))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Addr: s.config.HealthAddress, Handler: mux, ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout: time.Minute}
+	server := &http.Server{Addr: s.config.HealthAddress, Handler: s.healthHandler(), IdleTimeout: time.Minute,
+		ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.HealthAddress)
 	if err == nil {
@@ -321,4 +316,26 @@ func (s *Server) serveHealth(ctx context.Context) {
 	if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
 		klog.FromContext(ctx).Error(err, "Cannot serve /readyz", "address", s.config.HealthAddress)
 	}
+}
+
+// healthHandler serves /readyz and the others. On the loopback the host has to be one of the loopback: a web page whose
+// name resolves to the loopback could read the answers.
+func (s *Server) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", health.Alive)
+	mux.HandleFunc("GET /livez", health.Alive)
+	mux.Handle("GET /readyz", health.Ready(s.report))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
+	loopback, err := filters.NewHosts(nil)
+	if err != nil || !loopback.Contain(s.config.HealthAddress) {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !loopback.Contain(r.Host) {
+			http.Error(w, "the host is not one of the loopback: ask http://"+s.config.HealthAddress,
+				http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }

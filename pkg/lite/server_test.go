@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,6 +53,8 @@ type cloud struct {
 	lists   map[string]any
 	expiry  time.Time
 	deleted []string
+	// lags has the lists of a replica that has reached no other version. Guarded by mu.
+	lags    map[string]any
 	patched []string
 	// issuer signs tokens. forbidden has what accounts may not read, as "NAMESPACE/NAME PATH". Guarded by mu.
 	issuer    issuer
@@ -60,11 +63,19 @@ type cloud struct {
 	refusals int
 	// deletes is the answer to each DELETE, if it is set.
 	deletes atomic.Pointer[answerOf]
-	// gateway is set while something else answers in its place, with 503.
+	// gateway is set while something else answers in its place, with 503, and asks to come back much later.
 	gateway atomic.Bool
+	// slow is set while requests for tokens are not answered. slowed counts them, givenUp those that are over.
+	slow            atomic.Bool
+	slowed, givenUp atomic.Int64
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
 }
+
+// tooLarge is what kube-apiserver says of a version that it has not reached.
+var tooLarge = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+	Status: metav1.StatusFailure, Reason: metav1.StatusReasonTimeout, Code: http.StatusGatewayTimeout,
+	Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}}
 
 // answerOf is an answer with a body; the connection ends in place of it if the code is below 0.
 type answerOf struct {
@@ -81,7 +92,14 @@ func (*cloud) write(w http.ResponseWriter, object any) {
 
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.gateway.Load() {
+		w.Header().Set("Retry-After", "60")
 		http.Error(w, "no server is available", http.StatusServiceUnavailable)
+		return
+	}
+	if c.slow.Load() && strings.HasSuffix(r.URL.Path, "/token") {
+		c.slowed.Add(1)
+		<-r.Context().Done()
+		c.givenUp.Add(1)
 		return
 	}
 	if with := c.deletes.Load(); with != nil && r.Method == http.MethodDelete {
@@ -102,6 +120,8 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.who[name] = true
 	list, ok := c.lists[r.URL.Path]
+	lagging, lags := c.lags[r.URL.Path]
+	version := r.URL.Query().Get("resourceVersion")
 	_, said, err := parseToken(bearerOf(r))
 	forbidden := err == nil && c.forbidden[said.account()+" "+r.URL.Path]
 	issuer := c.issuer
@@ -137,6 +157,11 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") == "true":
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
+	case lags && version == "0":
+		c.write(w, lagging)
+	case lags && version != "":
+		w.WriteHeader(http.StatusGatewayTimeout)
+		c.write(w, tooLarge)
 	case ok:
 		c.write(w, list)
 	case r.Method == http.MethodDelete || r.Method == http.MethodPatch || r.URL.Path == "/livez":
@@ -252,7 +277,7 @@ func newFixture(t *testing.T) *fixture {
 	port, err := freeport.Find(t.Context())
 	f.must(err)
 	f.config = Config{Kubeconfig: filepath.Join(t.TempDir(), "kubelet.conf"),
-		Address: fmt.Sprintf("127.0.0.1:%d", port), Dir: t.TempDir()}
+		Address: fmt.Sprintf("127.0.0.1:%d", port), Dir: inMemory(t)}
 	f.writeKubeconfig(f.issue(f.authority, "system:node:node0", nodesGroup))
 	return f
 }
@@ -442,6 +467,7 @@ func (f *fixture) heardAt(at time.Time) {
 
 // TestRebootWithoutTheCloud: what client-go's reflectors and a kubelet ask, before and after.
 func TestRebootWithoutTheCloud(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.rebootWithoutTheCloud()
 	client := f.clientFor(f.kubelet())
@@ -519,6 +545,7 @@ func TestGoneStaysGone(t *testing.T) {
 
 // TestStrangers get nothing, with and without the cloud; a token goes to kube-apiserver without the node's certificate.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	as := func(certificate string, header ...string) (int, error) {
 		config := rest.AnonymousClientConfig(f.kubelet())
@@ -564,6 +591,7 @@ func TestStrangers(t *testing.T) {
 
 // TestAnotherObjectIsNotKept: an answer has to be the object that was asked for.
 func TestAnotherObjectIsNotKept(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	server, err := New(f.config, klog.Background())
 	f.must(err)
@@ -585,6 +613,7 @@ func TestAnotherObjectIsNotKept(t *testing.T) {
 
 // TestTheWatchEndsWithTheReturn of the cloud, so that the kubelet goes on there.
 func TestTheWatchEndsWithTheReturn(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.cloud.gateway.Store(true)
 	f.server.link.Fail()
@@ -604,6 +633,7 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 
 // TestMistakes are named.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	admin := f.issue(f.authority, "kubernetes-admin", "system:masters")
 	f.writeKubeconfig(admin)
@@ -625,5 +655,77 @@ func TestMistakes(t *testing.T) {
 		if _, err := New(twice, klog.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("twice: %v, want %s", err, want)
 		}
+	}
+}
+
+// TestHealthIsForThisNode: web pages cannot read /readyz by a name that resolves to the loopback, and those who open
+// connections and say nothing leave some to others.
+func TestHealthIsForThisNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	port, err := freeport.Find(t.Context())
+	f.must(err)
+	f.config.HealthAddress = fmt.Sprintf("127.0.0.1:%d", port)
+	f.start()
+	ask := func(host string) (code int, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+f.config.HealthAddress+"/healthz",
+			nil)
+		f.must(err)
+		r.Host, r.Close = host, true
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	for host, want := range map[string]int{f.config.HealthAddress: http.StatusOK, "localhost": http.StatusOK,
+		"[::1]:51009": http.StatusOK, "rebound.example.com": http.StatusForbidden, "192.0.2.1": http.StatusForbidden} {
+		patience.Until(t, "host "+host, func() error {
+			if code, err := ask(host); err != nil || code != want {
+				return fmt.Errorf("got %d, %w", code, err)
+			}
+			return nil
+		})
+	}
+	f.config.HealthAddress = "0.0.0.0:51009"
+	if w := httptest.NewRecorder(); true {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://node0.example.com:51009/healthz", nil)
+		(&Server{config: f.config, metrics: f.server.metrics}).healthHandler().ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Errorf("who may ask from elsewhere is answered %d", w.Code)
+		}
+	}
+}
+
+// TestConnectionsAreBounded at every listener: whoever opens any number of them without a certificate gets half of the
+// places.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	port, err := freeport.Find(t.Context())
+	f.must(err)
+	f.config.HealthAddress = fmt.Sprintf("127.0.0.1:%d", port)
+	f.start()
+	for address, places := range map[string]int{f.config.Address: maxRequests, f.config.HealthAddress: healthConnections} {
+		var held []net.Conn
+		for range places/2 + 20 {
+			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			f.must(err)
+			held = append(held, c)
+			defer c.Close()
+		}
+		patience.Until(t, "the last ones are closed at "+address, func() error {
+			open := 0
+			for _, c := range held {
+				f.must(c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+				if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+					open++
+				}
+			}
+			if open > places/2+1 || open < places/4 {
+				return fmt.Errorf("%d of %d are open", open, len(held))
+			}
+			return nil
+		})
 	}
 }

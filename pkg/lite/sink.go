@@ -16,26 +16,16 @@ type sink struct {
 
 // Apply implements follow.Sink. The caller is At, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
-	if !k.store.set(k.scope).behind {
-		k.store.put(k.scope, o)
-	}
+	k.store.put(k.scope, o)
 }
 
 // Remove implements follow.Sink, as Apply does.
 func (k sink) Remove(namespace, name string) {
-	if !k.store.set(k.scope).behind {
-		k.store.remove(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
-	}
+	k.store.remove(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // Replace implements follow.Sink, as Apply does.
 func (k sink) Replace(objects []*wire.Object) {
-	set := k.store.set(k.scope)
-	if set.behind = set.older && !set.suspected; set.behind {
-		set.suspected = true
-		wake(k.store.restored)
-		return
-	}
 	there := make(map[types.NamespacedName]bool, len(objects))
 	for _, o := range objects {
 		there[nameOf(o)] = true
@@ -66,12 +56,8 @@ func (k sink) At(version string, change func()) {
 	}
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	set := k.store.set(k.scope)
-	set.older = !set.current && number < set.version
 	if change != nil {
 		change()
 	}
-	if !set.behind {
-		k.store.reach(k.scope, number, change != nil)
-	}
+	k.store.reach(k.scope, number, change != nil)
 }

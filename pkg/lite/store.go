@@ -69,9 +69,6 @@ type set struct {
 	// kept is the version that was last given to the disk. saved is set once the set is on the disk.
 	kept  uint64
 	saved bool
-	// older is set while a first list is older than what is kept. A replica that lags gives such a list, and one that
-	// was restored from a backup: suspected is set once it was listed again, at the newest version, behind until then.
-	older, suspected, behind bool
 	// current is set once kube-apiserver has said all of it since the start of the process.
 	current bool
 }
@@ -308,6 +305,17 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 func (s *Store) noteVersion(in scope, set *set) {
 	set.kept = set.version
 	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
+}
+
+// versionOf is the version of a set, from which a source goes on: a list of a replica that lags would be older. It is ""
+// if there is none.
+func (s *Store) versionOf(in scope) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if set := s.sets[in]; set != nil && set.version > 0 {
+		return strconv.FormatUint(set.version, 10)
+	}
+	return ""
 }
 
 // isCurrent reports whether kube-apiserver has said since the start of the process what a set is.

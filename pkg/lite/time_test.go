@@ -51,6 +51,7 @@ func (f *fixture) kubeletBehind(behind time.Duration) kubernetes.Interface {
 // TestClockBehind: after a reboot with a clock that has lost the time, the kubelet and the server accept each other's
 // certificates, and tokens are judged by when kube-apiserver was last heard.
 func TestClockBehind(t *testing.T) {
+	t.Parallel()
 	for _, behind := range []time.Duration{0, 30 * time.Minute, fiveYears} {
 		for _, expired := range []bool{false, true} {
 			f := newFixture(t)
@@ -79,6 +80,7 @@ func TestClockBehind(t *testing.T) {
 
 // TestExpiredCertificate of the node: the handshake fails, and /readyz says why.
 func TestExpiredCertificate(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.stop()
 	f.cloud.end()
@@ -102,6 +104,7 @@ func TestExpiredCertificate(t *testing.T) {
 // TestNewAuthority of the cluster: the kubelet is answered with a certificate of the new CA once its kubeconfig names
 // both, and /readyz says so as long as it does not.
 func TestNewAuthority(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	next := tlstest.NewAuthority(t)
 	config := f.kubelet()
@@ -126,6 +129,7 @@ func TestNewAuthority(t *testing.T) {
 
 // TestRestoredFromABackup: once the node's pods have an older version than before, everything is listed again.
 func TestRestoredFromABackup(t *testing.T) {
+	t.Parallel()
 	f := running(t)
 	f.cloud.says("/api/v1/namespaces/shop/secrets", list("SecretList", "v1", corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "password"},

@@ -38,6 +38,11 @@ func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 			continue
 		}
 		f.store.putToken(request, fetched)
+		if group := f.groups[request.account()]; !ok && group != nil {
+			// What the account reads may have waited for it.
+			group.Retry()
+			wake(f.fetchDue)
+		}
 	}
 }
 

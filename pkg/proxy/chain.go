@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -36,6 +37,9 @@ func (p *Proxy) chain() http.Handler {
 			HistoryOf: viewing.History,
 			Demand:    p.demand.of,
 			Observer:  p.metrics,
+			Corrected: func() bool {
+				return p.livePods != nil && (p.upstreamState() == livepods.Away || p.livePods.Status().Returning)
+			},
 			Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
 				return p.memory.AcquireN(filters.Caller(r), bytes)
 			},

@@ -47,6 +47,9 @@ func exchangeDetail(s exchange.Status, pods livepods.Status, declared bool) stri
 	if len(s.Silent) > 0 {
 		said += ", not heard any more: " + some(s.Silent)
 	}
+	if len(s.Suspected) > 0 {
+		said += ", reached but without an answer: " + some(s.Suspected)
+	}
 	if s.Unreached != nil && len(s.Alive) < s.Members {
 		said += fmt.Sprintf(" (%v)", s.Unreached)
 	}

@@ -187,7 +187,8 @@ func noteAutonomy(report *health.Report, s deadnodes.Status) {
 	case len(s.Dead) == 0:
 		report.Note("autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
 	default:
-		report.Note("autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead))
+		report.Note("autonomy: endpoints on %s are hidden where others are ready, the health service calls their "+
+			"nodes dead", some(s.Dead))
 	}
 	if len(s.UnknownAddresses) > 0 {
 		report.Note("autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses "+

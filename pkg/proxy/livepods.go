@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ func (p *Proxy) makeLivePods() {
 		NodeName:    p.config.NodeName,
 		Facts:       p.facts,
 		Upstream:    p.upstreamState,
+		Contact:     p.upstream.AsOf,
+		Boot:        bootID(),
 		Runtime:     p.config.Runtime,
 		ReturnGrace: p.config.ReturnGrace,
 		Observer:    p.metrics,
@@ -39,6 +42,15 @@ func (p *Proxy) makeLivePods() {
 		config.Neighbours = p.exchange
 	}
 	p.livePods = livepods.New(config)
+}
+
+// bootID returns the id of the machine's boot; "" if it cannot be read.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // livePodsDetail says whose word on this node's pods counts.

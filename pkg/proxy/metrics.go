@@ -168,19 +168,21 @@ var (
 		"resource", "view")
 	descLogLength = desc("history_events", "Events in the log that watches resume from, by resource.", "resource")
 	descPastBytes = desc("history_bytes",
-		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
+		"Memory that the log of events holds for watches that resume or lag, by resource.",
 		"resource")
 	descSites = desc("site_views",
 		"Views of sites that are kept because clients request them under /superedge-ingress/.")
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
-	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
-	descLive     = desc("corrected_pods",
+	descDead     = desc("dead_nodes",
+		"Nodes that the health service calls dead; endpoints on them are hidden where others are ready.")
+	descLive = desc("corrected_pods",
 		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
 			"or has not caught up; absent without --cri.")
 	descMembers = desc("neighbours",
-		"Other nodes of the site, by state: alive (it takes part in the exchange), silent (it is not heard any more) "+
-			"or unknown (it was not heard since this wrapper started); absent without --site-exchange=on.", "state")
+		"Other nodes of the site, by state: alive (it takes part in the exchange), suspected (it is reached but does "+
+			"not answer), silent (it is not heard any more) or unknown (it was not heard since this wrapper started); "+
+			"absent without --site-exchange=on.", "state")
 	descHidden = desc("silent_nodes",
 		"Neighbours whose endpoints are hidden, because they are not heard any more while the upstream is away.")
 	descNeighbourPods = desc("neighbours_corrected_pods",
@@ -220,7 +222,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		name := s.Resource.Resource
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
-		gauge(descPastBytes, float64(s.PastBytes), name)
+		gauge(descPastBytes, float64(s.LogBytes), name)
 		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
 			count := c.p.view.Endpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")
@@ -239,10 +241,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.p.exchange != nil {
 		status := c.p.exchange.Status()
-		alive, silent := len(status.Alive), len(status.Silent)
+		alive, silent, suspected := len(status.Alive), len(status.Silent), len(status.Suspected)
 		gauge(descMembers, float64(alive), "alive")
 		gauge(descMembers, float64(silent), "silent")
-		gauge(descMembers, float64(status.Members-alive-silent), "unknown")
+		gauge(descMembers, float64(suspected), "suspected")
+		gauge(descMembers, float64(status.Members-alive-silent-suspected), "unknown")
 		gauge(descHidden, float64(len(c.p.facts.SilentNodes())))
 		gauge(descNeighbourPods, float64(c.p.livePods.Status().NeighboursCorrected))
 	}

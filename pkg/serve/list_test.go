@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -362,5 +363,35 @@ func TestRestoredIsMarked(t *testing.T) {
 	}
 	if got := c.get(slicesPath, marked...); got.header.Get(RestoredHeader) != "" {
 		t.Error("the upstream's state is marked")
+	}
+}
+
+// TestCorrectedIsMarked: a client that says so has its watch ended when the upstream goes away, before anything that is
+// corrected then, and when it is back. Others notice nothing.
+func TestCorrectedIsMarked(t *testing.T) {
+	t.Parallel()
+	c := newSyncedCluster(t)
+	var away atomic.Bool
+	c.server.Corrected = away.Load
+	marked := []string{"Cache-Control", "no-cache", RestoredHeader, RestoredMarked}
+	for i, want := range []string{"", RestoredMarked, ""} {
+		away.Store(want != "")
+		if got := c.get(slicesPath, marked...); got.code != http.StatusOK || got.header.Get(RestoredHeader) != want {
+			t.Errorf("step %d: %d, %v", i, got.code, got.header)
+		}
+		if got := c.get(slicesPath, "Cache-Control", "no-cache"); got.code != http.StatusOK ||
+			got.header.Get(RestoredHeader) != "" {
+			t.Errorf("step %d, a client that knows no marks: %d, %v", i, got.code, got.header)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		watch := c.request(ctx, servicesPath+"?watch=true&timeoutSeconds=600&resourceVersion="+
+			strconv.FormatUint(c.store.History.Revision(), 10), marked...)
+		away.Store(want == "")
+		c.store.Services().Apply(wiretest.Object(service("other" + strconv.Itoa(i))))
+		if body, err := io.ReadAll(watch.Body); err != nil || len(body) > 0 {
+			t.Errorf("step %d: the watch goes on: %q, %v", i, body, err)
+		}
+		_ = watch.Body.Close()
+		cancel()
 	}
 }

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"encoding/json"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,9 @@ func (m *model) really(
 	if len(running.Addresses) == 0 {
 		return address, running.Serving, true, true
 	}
+	if parsed, err := netip.ParseAddr(address); err == nil && slices.Contains(running.Addresses, parsed) {
+		return address, running.Serving, true, true
+	}
 	for _, a := range running.Addresses {
 		if strings.Contains(a.String(), ":") == strings.Contains(address, ":") {
 			return a.String(), running.Serving, true, true
@@ -147,7 +151,10 @@ func (m *model) trueSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSli
 		if known {
 			ready, terminating := ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Terminating, false)
 			wasServing := ptr.Deref(e.Conditions.Serving, ready)
-			isReady := serving && !terminating || m.published(s.Namespace, s.Labels[discoveryv1.LabelServiceName])
+			isReady := ready
+			if serving != wasServing {
+				isReady = serving && !terminating || m.published(s.Namespace, s.Labels[discoveryv1.LabelServiceName])
+			}
 			if now != e.Addresses[0] || isReady != ready || serving != wasServing {
 				e.Addresses = []string{now}
 				e.Conditions = discoveryv1.EndpointConditions{
@@ -175,7 +182,9 @@ func (m *model) trueEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 					if !runs {
 						continue
 					}
-					a.IP, serves = now, serving || m.published(e.Namespace, e.Name)
+					if a.IP = now; serving != isReady {
+						serves = serving || m.published(e.Namespace, e.Name)
+					}
 				}
 				if serves {
 					ready = append(ready, a)
@@ -203,7 +212,18 @@ type naiveEndpoint struct {
 	ending bool
 }
 
-// alive reports whether an endpoint of the Service is not hidden as one on a dead node.
+// shows returns which endpoints of the Service are not hidden as those on dead nodes. A ready one is hidden where the
+// viewer may see one that is ready on another node.
+func (m *model) shows(
+	service types.NamespacedName, all []naiveEndpoint, governed bool, keep func(naiveEndpoint) bool,
+) func(naiveEndpoint) bool {
+	better := slices.ContainsFunc(all, func(e naiveEndpoint) bool {
+		return e.ready && m.alive(service, e) && (!governed || keep(e))
+	})
+	return func(e naiveEndpoint) bool { return !e.ready || m.alive(service, e) || !better }
+}
+
+// alive reports whether an endpoint of the Service is not on a dead node.
 func (m *model) alive(service types.NamespacedName, e naiveEndpoint) bool {
 	if service == kubernetesName || e.node == nil || *e.node == viewer {
 		return true
@@ -268,10 +288,15 @@ func (m *model) governs(
 	if len(keys) == 1 {
 		return true, matcher(keys[0])
 	}
-	for _, ready := range []bool{true, false} {
+	tiers := []func(naiveEndpoint) bool{
+		func(e naiveEndpoint) bool { return e.ready && m.alive(service, e) },
+		func(e naiveEndpoint) bool { return e.ready },
+		func(e naiveEndpoint) bool { return e.ending },
+	}
+	for _, in := range tiers {
 		for _, key := range keys {
 			for _, e := range all {
-				if e.ready == ready && (ready || e.ending) && m.alive(service, e) && matcher(key)(e) {
+				if in(e) && matcher(key)(e) {
 					return true, matcher(key)
 				}
 			}
@@ -346,9 +371,10 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 		}
 	}
 	governed, keep := m.governs(service, all)
+	shows := m.shows(service, all, governed, keep)
 	kept := []discoveryv1.Endpoint(nil)
 	for _, e := range s.Endpoints {
-		if !m.alive(service, sliceEndpoint(e)) {
+		if !shows(sliceEndpoint(e)) {
 			continue
 		}
 		if governed {
@@ -386,12 +412,13 @@ func (m *model) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 		}
 	}
 	governed, keep := m.governs(name, all)
+	shows := m.shows(name, all, governed, keep)
 	var subsets []corev1.EndpointSubset
 	for _, s := range e.Subsets {
 		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
 			for _, a := range addresses {
 				endpoint := naiveEndpoint{node: a.NodeName, ready: ready}
-				if m.alive(name, endpoint) && (!governed || keep(endpoint)) {
+				if shows(endpoint) && (!governed || keep(endpoint)) {
 					kept = append(kept, a)
 				}
 			}

@@ -35,6 +35,9 @@ type Server struct {
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
+	// Corrected, if set, reports whether what is served may be corrected, because the upstream is away or has not
+	// caught up. Clients that ask for marks are told.
+	Corrected func() bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
 	// BookmarkInterval is how often a watcher that asked for bookmarks gets one; 0 means DefaultBookmarkInterval.
@@ -137,20 +140,28 @@ func (s *Server) answer(
 		return err
 	}
 	switch {
-	case !h.Restored():
-	case r.Header.Get(RestoredHeader) == RestoredMarked:
+	case marks(r) && s.corrected(h):
 		w.Header().Set(RestoredHeader, RestoredMarked)
-	case refusesStale(r):
+	case !h.Restored():
+	case !marks(r) && refusesStale(r):
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
 	return from(h, end)
 }
 
-// RestoredHeader is the header of a request that takes what a wrapper has restored from its snapshot, and of an answer
-// that is that, both with the value RestoredMarked. A watch of a snapshot with this header ends when the upstream is
-// back, so that the next one, from where it ended, is not marked. Without the header a request with
-// Cache-Control: no-cache is answered 503 instead.
+// corrected reports whether what is served is not the upstream's state as it is now.
+func (s *Server) corrected(h *history.History) bool {
+	return h.Restored() || s.Corrected != nil && s.Corrected()
+}
+
+// marks reports whether a client asks that what is restored or corrected is marked.
+func marks(r *http.Request) bool { return r.Header.Get(RestoredHeader) == RestoredMarked }
+
+// RestoredHeader is the header of a request that takes what a wrapper has restored from its snapshot or corrects while
+// the upstream is away, and of an answer that is that, both with the value RestoredMarked. A watch with this header
+// ends when that begins or ends, before anything of it is sent, so that the next one, from where it ended, is marked or
+// not. Without the header a request with Cache-Control: no-cache is answered 503 instead of from a snapshot.
 const (
 	RestoredHeader = "X-Application-Grid-Restored"
 	RestoredMarked = "marked"

@@ -40,8 +40,9 @@ type watcher struct {
 	buffer []byte
 	// sent has, for the events in buffer, when the upstream's changes arrived.
 	sent []time.Time
-	// restored is set if the watch begins from a restored History, and ends when that is not restored any more.
-	restored bool
+	// marks is set if the client has what is restored or corrected marked, and marked if this watch is. It ends when
+	// that changes.
+	marks, marked bool
 }
 
 // answer answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
@@ -52,7 +53,7 @@ func (c *watcher) answer(r *http.Request, end *ending) error {
 	if err != nil {
 		return err
 	}
-	c.cursor, c.restored = cursor, c.w.Header().Get(RestoredHeader) != ""
+	c.cursor, c.marks, c.marked = cursor, marks(r), c.w.Header().Get(RestoredHeader) != ""
 	c.w.Header().Set("Content-Type", c.as.encoding.watchContentType())
 	ctx, writes := c.s.begin(c.w, r, resource.Resource, c.options.Timeout, end)
 	c.writes = writes
@@ -157,12 +158,12 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		defer timer.Stop()
 	}
 	for {
+		if c.marks && c.marked != c.s.corrected(c.history) {
+			return c.maybeBookmark()
+		}
 		changed, err := c.sendBatch()
 		if err != nil {
 			return err
-		}
-		if c.restored && !c.history.Restored() {
-			return c.maybeBookmark()
 		}
 		select {
 		case <-changed:
@@ -205,14 +206,10 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 			return nil, err
 		}
 	}
-	switch {
-	case changed == nil:
+	if changed == nil {
 		return more, nil
-	case c.cursor.CaughtUp():
-		return changed, errors.Join(c.maybeBookmark(), c.flush())
-	default:
-		return changed, c.flush()
 	}
+	return changed, c.flush()
 }
 
 // send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that

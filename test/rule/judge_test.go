@@ -65,9 +65,6 @@ const (
 // grade is how good an endpoint of the Service is.
 func (w *world) grade(e *discoveryv1.Endpoint) int {
 	node := ptr.Deref(e.NodeName, "")
-	if _, dead := w.dead[node]; dead {
-		return useless
-	}
 	if !ptr.Deref(e.Conditions.Ready, true) {
 		if ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, true) {
 			return terminating
@@ -77,7 +74,8 @@ func (w *world) grade(e *discoveryv1.Endpoint) int {
 	if node == viewer && w.hasLocalTraffic() {
 		return clean // such traffic has no other one
 	}
-	if _, quiet := w.silent[node]; quiet {
+	_, quiet := w.silent[node]
+	if _, dead := w.dead[node]; quiet || dead {
 		return silent
 	}
 	if w.suspected[string(e.TargetRef.UID)] {
@@ -231,9 +229,8 @@ func (w *world) asOne(s *discoveryv1.EndpointSlice) (addresses []string) {
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		_, dead := w.dead[ptr.Deref(e.NodeName, "")]
 		worse := w.grade(e) > grade && (w.grade(e) == suspected || w.grade(e) == silent)
-		if !dead && !worse && w.matches(key, e) {
+		if !worse && w.matches(key, e) {
 			addresses = append(addresses, e.Addresses[0])
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Auto is the address for the first socket of wellKnown that exists.
+// Auto is the address for the first socket of wellKnown whose runtime runs pods.
 const Auto = "auto"
 
 // scheme begins every other address.
@@ -38,16 +38,17 @@ func paths(address string) ([]string, error) {
 	return []string{socket}, nil
 }
 
-// pick returns the path of the first socket that exists. A single path is returned even if nothing is there yet, so
-// that the error of a connection names it.
-func pick(sockets []string) (string, error) {
+// existing returns those of the paths that are sockets. A single path is returned even if nothing is there yet, so that
+// the error of a connection names it.
+func existing(sockets []string) []string {
 	if len(sockets) == 1 {
-		return sockets[0], nil
+		return sockets
 	}
+	var found []string
 	for _, socket := range sockets {
 		if info, err := os.Stat(socket); err == nil && info.Mode().Type() == os.ModeSocket {
-			return socket, nil
+			found = append(found, socket)
 		}
 	}
-	return "", errNoSocket
+	return found
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 )
 
 const (
@@ -26,8 +27,9 @@ var ErrTooMany = errors.New("there are more pods or containers than a node can r
 type Client struct {
 	sockets []string
 	kubelet kubelet
-	// connection is nil while there is none.
-	connection *connection
+	// connection is nil while there is none; it leads to the socket connected. socket is the one that answered last.
+	connection        *connection
+	connected, socket string
 	// networks has the addresses of the sandboxes that were listed last, by id; none for the node's network.
 	networks map[string][]netip.Addr
 }
@@ -58,28 +60,64 @@ func (c *Client) disconnect() {
 	}
 }
 
+// Socket returns the path of the socket that has answered the last question.
+func (c *Client) Socket() string { return c.socket }
+
 // Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error
 // if the runtime does not say all that is needed before ctx is done; what it has said is kept for the next call.
+//
+// Of several sockets the one that answered last is asked first, and the next one if that runs no pods: the first may be
+// Docker's, and the kubelet's runtime another. If none runs pods, the first one that knows any answers.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
 	}
-	if c.connection == nil {
-		socket, err := pick(c.sockets)
-		if err != nil {
-			return nil, err
+	sockets := existing(c.sockets)
+	if len(sockets) == 0 {
+		return nil, errNoSocket
+	}
+	if i := slices.Index(sockets, c.socket); i > 0 {
+		sockets = slices.Concat(sockets[i:i+1], sockets[:i], sockets[i+1:])
+	}
+	var failed error
+	empty := ""
+	for _, socket := range sockets {
+		pods, err := c.askAt(ctx, socket)
+		switch {
+		case err != nil:
+			if failed == nil || errors.Is(failed, ErrNoPods) {
+				failed = err // that a runtime fails says more than that another one has no pods
+			}
+			continue
+		case len(pods) == 0 && len(sockets) > 1:
+			if empty == "" {
+				empty = socket
+			}
+			continue
 		}
-		c.connection = connect(socket)
+		return pods, nil
+	}
+	if empty != "" {
+		return c.askAt(ctx, empty)
+	}
+	return nil, failed
+}
+
+// askAt asks the runtime at a socket.
+func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
+	if c.connection == nil || c.connected != socket {
+		c.disconnect()
+		c.connection, c.connected = connect(socket), socket
 	}
 	pods, err := c.ask(ctx)
 	if err != nil {
-		// The socket of Auto may be another one the next time, and a broken connection is not worth keeping.
-		c.disconnect()
+		c.disconnect() // a broken connection is not worth keeping
 		return nil, fmt.Errorf("asking the container runtime: %w", err)
 	}
 	for i := range pods {
-		pods[i].Kubelet = c.kubelet.says(pods[i])
+		pods[i].Kubelet, pods[i].Needed = c.kubelet.says(pods[i])
 	}
+	c.socket = socket
 	return pods, nil
 }
 

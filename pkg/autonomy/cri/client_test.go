@@ -398,7 +398,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAddresses: which are taken, and what Auto picks.
+// TestAddresses: which are taken.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "/run/x.sock", "unix://", "unix://run/x.sock", "tcp://127.0.0.1:1", "off"} {
@@ -409,18 +409,32 @@ func TestAddresses(t *testing.T) {
 	if _, err := New(Auto); err != nil {
 		t.Error(err)
 	}
-	dir := t.TempDir()
-	sockets := []string{filepath.Join(dir, "absent"), filepath.Join(dir, "a"), filepath.Join(dir, "b")}
-	if _, err := pick(sockets); !errors.Is(err, errNoSocket) {
-		t.Errorf("with no socket: %v", err)
+}
+
+// TestSeveralSockets: of several runtimes the one that runs pods is the kubelet's.
+func TestSeveralSockets(t *testing.T) {
+	t.Parallel()
+	c := client(t, socketIn(t))
+	dir := filepath.Dir(c.sockets[0])
+	c.sockets = []string{filepath.Join(dir, "absent"), filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	expect := func(what, want, socket string, wantErr error) {
+		t.Helper()
+		pods, err := c.Pods(t.Context())
+		if describe(pods) != want || !errors.Is(err, wantErr) || err == nil && filepath.Base(c.Socket()) != socket {
+			t.Errorf("%s: %q from %s, %v", what, describe(pods), c.Socket(), err)
+		}
 	}
-	r := newRuntime()
-	r.serve(t, sockets[2])
-	if got, err := pick(sockets); got != sockets[2] || err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
-	r.serve(t, sockets[1])
-	if got, err := pick(sockets); got != sockets[1] || err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
+	expect("no socket", "", "", errNoSocket)
+	dockers, kubelets := newRuntime(), newRuntime()
+	dockers.serve(t, c.sockets[1])
+	expect("Docker's has no pods", "", "", ErrNoPods)
+	ended := kubelets.pod("a", "10.0.0.1", 0, notReady)
+	kubelets.serve(t, c.sockets[2])
+	expect("the kubelet's has pods that have ended", "", "b", nil)
+	dockers.pod("old", "10.0.0.9", 0, notReady)
+	expect("Docker's had pods once", "", "b", nil)
+	kubelets.change(func() { ended.State = ready })
+	expect("the kubelet's runs a pod", "a=10.0.0.1!", "b", nil)
+	dockers.pod("other", "10.0.0.8", 0, ready)
+	expect("Docker's runs a pod too", "a=10.0.0.1!", "b", nil)
 }

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// maxMessage is the largest message that is read, in bytes. One with 1,000 containers has about 2 MB.
-	maxMessage = 8 << 20
+	// maxMessage is the largest message that is read, in bytes, as in the kubelet:
+	// maxMsgSize of its k8s.io/cri-client. One with 1,000 containers has about 2 MB.
+	maxMessage = 16 << 20
 	// idle is how long a connection is kept without a question.
 	idle = 30 * time.Second
 

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
 const (
@@ -42,6 +40,16 @@ type kubelet struct {
 type kubeletPod struct {
 	ready      bool
 	containers map[string]string
+	// needed has the names of these containers.
+	needed map[string]struct{}
+	// starting is set while the kubelet has just started: it calls every pod not ready, and its containers ready.
+	starting bool
+}
+
+// condition reads a core/v1 PodCondition.
+func condition(message []byte) (kind, status, reason string, err error) {
+	err = fields{1: &kind, 2: &status, 5: &reason}.read(message)
+	return kind, status, reason, err
 }
 
 // follow watches the kubelet's pods until close is called.
@@ -72,12 +80,16 @@ func (k *kubelet) close() {
 func (k *kubelet) take(event []byte) error {
 	var kind uint64
 	var uid string
-	pod := kubeletPod{containers: make(map[string]string)}
+	pod := kubeletPod{containers: make(map[string]string), needed: make(map[string]struct{})}
+	containersReady, because := false, ""
 	err := fields{1: &kind, 2: fields{1: fields{5: &uid}, 3: fields{ // a core/v1 Pod: its metadata and its status
-		2: func(condition []byte) error { // its type and its status have the numbers of a key and a value
-			kind, status, err := field.MapEntry(condition)
-			if string(kind) == "Ready" {
-				pod.ready = string(status) == "True"
+		2: func(message []byte) error {
+			kind, status, reason, err := condition(message)
+			switch kind {
+			case "Ready":
+				pod.ready, because = status == "True", reason
+			case "ContainersReady":
+				containersReady = status == "True"
 			}
 			return err
 		},
@@ -88,9 +100,11 @@ func (k *kubelet) take(event []byte) error {
 				id = bare // it begins with the runtime's name
 			}
 			pod.containers[name] = id
+			pod.needed[name] = struct{}{}
 			return err
 		},
 	}}}.read(event)
+	pod.starting = !pod.ready && containersReady && because == "ContainersNotReady"
 	if err != nil {
 		return err
 	}
@@ -109,20 +123,23 @@ func (k *kubelet) take(event []byte) error {
 	return nil
 }
 
-// says returns the kubelet's word on a pod. What it says of other containers than the runtime has is old: it looks at
-// the runtime every second.
-func (k *kubelet) says(pod Pod) *bool {
+// says returns the kubelet's word on a pod, and which containers it needs. What it says of other containers than the
+// runtime has is old: it looks at the runtime every second.
+func (k *kubelet) says(pod Pod) (ready *bool, needed map[string]struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	said, found := k.pods[pod.UID]
-	if !k.complete || !found || said.ready && len(said.containers) == 0 {
-		return nil
+	switch {
+	case !k.complete || !found || said.ready && len(said.containers) == 0:
+		return nil, nil
+	case said.starting:
+		return nil, said.needed
 	}
 	for name, id := range said.containers {
 		c, found := pod.Containers[name]
 		if !found || c.ID != id || said.ready && c.State != Running {
-			return nil
+			return nil, said.needed
 		}
 	}
-	return &said.ready
+	return &said.ready, said.needed
 }

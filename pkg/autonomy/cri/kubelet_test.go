@@ -61,6 +61,7 @@ func serveKubelet(t *testing.T, k *kubeletPods) (socket string) {
 
 func kubeletEvent(
 	t *testing.T, kind podsv1alpha1.EventType, name, container string, ready corev1.ConditionStatus,
+	others ...corev1.PodCondition,
 ) *podsv1alpha1.WatchPodsEvent {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -70,9 +71,10 @@ func kubeletEvent(
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "image"}}},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.1",
-			Conditions: []corev1.PodCondition{
-				{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: ready},
-			},
+			Conditions: append([]corev1.PodCondition{
+				{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
+				{Type: corev1.PodReady, Status: ready, Reason: "ContainersNotReady"},
+			}, others...),
 			InitContainerStatuses: []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://gone"}},
 			ContainerStatuses: []corev1.ContainerStatus{
 				{Name: "main", ContainerID: "containerd://" + container, RestartCount: 3},
@@ -129,6 +131,17 @@ func TestKubelet(t *testing.T) {
 	expect("its probe fails", isNotReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
 	expect("it is ready again", isReady)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse,
+		corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue})
+	expect("the kubelet has just started", unsaid)
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse,
+		corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse})
+	expect("its containers are not ready", isNotReady)
+	if pods, err := c.Pods(t.Context()); err != nil || len(pods[0].Needed) != 1 {
+		t.Errorf("the kubelet does not say which containers are needed: %v, %v", pods, err)
+	}
+	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
+	expect("it is ready once more", isReady)
 	r.change(func() { main.State = runtimev1.ContainerState_CONTAINER_EXITED })
 	expect("the runtime knows better that it has ended", unsaid)
 	r.change(func() { main.State = running })

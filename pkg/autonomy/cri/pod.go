@@ -22,6 +22,9 @@ type Pod struct {
 	Containers map[string]Container
 	// Kubelet is the kubelet's own word on whether the pod is ready; nil if it gives none.
 	Kubelet *bool
+	// Needed has the names of the containers without which the pod is not ready, as the kubelet lists them; nil if it
+	// does not. It must not be changed.
+	Needed map[string]struct{}
 }
 
 // Container is a container of a pod.
@@ -29,6 +32,9 @@ type Container struct {
 	// ID changes whenever the container is started again.
 	ID    string
 	State ContainerState
+	// Restarted says that the kubelet has started a container of this name before. It starts a container of kubectl
+	// debug only once.
+	Restarted bool
 }
 
 // ContainerState says how a container is.

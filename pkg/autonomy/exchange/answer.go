@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -14,11 +15,12 @@ import (
 )
 
 const (
-	// idle is how long a connection may be without a question.
+	// idle is how long a connection may be without a message.
 	idle = 2 * maxMembers / questionsPerSecond * time.Second
-	// maxConnections is the most connections that others may have open at once, maxConnectionsOf the most of one
-	// address. One is needed, and another while it takes the place of a broken one.
-	maxConnections, maxConnectionsOf = maxMembers + 100, 4
+	// maxStrangers is the most connections whose other side has not yet shown that it has the key. When there are more,
+	// one of them is dropped at random. maxLinksOf is the most of one node that has shown it: one is needed, and
+	// another while it takes the place of a broken one.
+	maxStrangers, maxLinksOf = 64, 2
 	// questionBurst is how many questions may come at once on a connection, on which twice as many are taken as a
 	// neighbour asks.
 	questionBurst = 10
@@ -59,11 +61,10 @@ func (e *Exchange) accept(listener net.Listener) {
 			continue
 		}
 		e.wg.Go(func() {
-			defer conn.Close()
-			e.ignored(e.answerAll(conn))
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			delete(e.open, conn)
+			l, asker, err := e.admit(conn)
+			if e.ignored(err); err == nil {
+				e.keep(asker, l)
+			}
 		})
 	}
 }
@@ -76,53 +77,115 @@ func (e *Exchange) ignored(err error) {
 	}
 }
 
-// admit finds out which node has made a connection, and takes a place for it.
-func (e *Exchange) admit(conn net.Conn) (asker string, err error) {
+// admit finds out which node has made a connection, and whether it has the key. Until then the connection has a place
+// among the strangers', and little time.
+func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if delete(e.strangers, conn); err != nil {
+			_ = conn.Close()
+		}
+	}()
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	from := remote.Addr().Unmap()
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	asker, member := e.byAddress[from]
-	if err != nil || !member {
-		go e.unknown.Do(e.config.AddressUnknown)
-		return "", ignore(reasonStranger, "no node of the site has the address %s", from)
-	}
-	same := 0
-	for _, other := range e.open {
-		if other == from {
-			same++
+	closed := len(e.listeners) == 0
+	if member && !closed {
+		if len(e.strangers) == maxStrangers {
+			for other := range e.strangers { // any of them
+				_ = other.Close()
+				delete(e.strangers, other)
+				break
+			}
 		}
+		e.strangers[conn] = struct{}{}
 	}
-	if len(e.listeners) == 0 || len(e.open) == maxConnections || same == maxConnectionsOf {
-		return "", ignore(reasonFlood, "node %s has too many connections", asker)
+	e.mu.Unlock()
+	switch {
+	case err != nil || !member:
+		go e.unknown.Do(e.config.AddressUnknown)
+		return nil, "", ignore(reasonStranger, "no node of the site has the address %s", from)
+	case closed:
+		return nil, "", errors.New("the exchange ends")
 	}
-	e.open[conn] = from
-	return asker, nil
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	l, err = e.secure(ctx, conn, tls.Server, asker)
+	return l, asker, err
 }
 
-// answerAll answers the questions on a connection until it ends.
-func (e *Exchange) answerAll(conn net.Conn) error {
-	asker, err := e.admit(conn)
-	if err != nil {
-		return err
+// keep begins to use a connection with a node in both directions, and returns the one on which that is to be asked.
+func (e *Exchange) keep(name string, l *link) *link {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.listeners) == 0 {
+		l.end()
+		return l
 	}
-	until := time.Now().Add(patience)
-	ctx, cancel := context.WithDeadline(context.Background(), until)
-	defer cancel()
-	l, err := e.secure(ctx, conn, tls.Server, asker)
-	if err != nil {
-		return err
+	if of := e.links[name]; len(of) == maxLinksOf {
+		of[0].end() // its reader drops it
 	}
+	e.links[name] = append(e.links[name], l)
+	e.wg.Go(func() {
+		e.ignored(e.readAll(name, l))
+		l.end()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.links[name] = slices.DeleteFunc(e.links[name], func(other *link) bool { return other == l })
+		if len(e.links[name]) == 0 {
+			delete(e.links, name)
+		}
+		if p := e.peers[name]; p != nil && p.link == l {
+			p.link = nil
+		}
+	})
+	p := e.peers[name]
+	if p == nil {
+		return l
+	}
+	if p.link == nil {
+		p.link = l
+	}
+	return p.link
+}
+
+// newest returns the newest of some connections that has not ended; nil if there is none.
+func newest(links []*link) *link {
+	for _, l := range slices.Backward(links) {
+		select {
+		case <-l.ended:
+		default:
+			return l
+		}
+	}
+	return nil
+}
+
+// readAll answers the questions on a connection until it ends, and hands on the answers.
+func (e *Exchange) readAll(name string, l *link) error {
 	limit := rate.NewLimiter(rate.Every(interval/2), questionBurst)
-	for ; ; until = time.Now().Add(idle) {
-		var asked question
-		if err := l.receive(&asked, maxQuestion, until); err != nil {
+	for {
+		m, err := l.receive(time.Now().Add(idle))
+		if err != nil {
 			return err
 		}
-		if !limit.Allow() {
-			return ignore(reasonFlood, "node %s asks too often", asker)
+		if m.Answer != nil {
+			select {
+			case l.answers <- *m.Answer:
+			default:
+				return ignore(reasonFormat, "node %s answers what was not asked", name)
+			}
 		}
-		if err := l.send(e.answer(asker, asked), time.Now().Add(patience)); err != nil {
+		if m.Question == nil {
+			continue
+		}
+		if !limit.Allow() {
+			return ignore(reasonFlood, "node %s asks too often", name)
+		}
+		answered := e.answer(name, *m.Question)
+		if err := l.send(message{Answer: &answered}, time.Now().Add(patience)); err != nil {
 			return err
 		}
 	}
@@ -134,8 +197,8 @@ func (e *Exchange) answer(asker string, asked question) (answered answer) {
 	if asked.Needs {
 		e.wanted = time.Now()
 	}
-	if p := e.peers[asker]; p != nil && asked.Leaving {
-		p.left = time.Now()
+	if p := e.peers[asker]; p != nil {
+		p.heard()
 	}
 	if e.own == nil {
 		return answer{}

@@ -16,12 +16,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-const (
-	// patience is how long a question may take, with the connection and the answer: less than two intervals.
-	patience = 1900 * time.Millisecond
-	// leavePatience is how long it may take to say that this wrapper stops.
-	leavePatience = 200 * time.Millisecond
-)
+// patience is how long a question may take, with the connection and the answer: less than two intervals.
+const patience = 1900 * time.Millisecond
 
 // peer is another node that is asked.
 type peer struct {
@@ -34,20 +30,25 @@ type peer struct {
 	// asked is when it was asked last, and asking is set while it is.
 	asked  time.Time
 	asking bool
-	// partner is set once it has answered, in this process or an earlier one.
+	// partner is set once it has taken part, in this process or an earlier one.
 	partner bool
-	// err is why it has not answered the last question; nil if it has. failures counts the questions since, and missed
-	// those after which nothing has come back from its machine.
+	// err is why it has not answered the last question; nil if it has. failures counts the questions since it was last
+	// heard, and missed those after which nothing has come back from its machine. failing is since when its word is
+	// needed and it is not heard; zero if it is.
 	err              error
 	failures, missed int
-	// left is when its wrapper has said that it stops; zero if it has answered since.
-	left time.Time
+	failing          time.Time
 	// word is what the node has said of its pods, in this version; nil if that is not known.
 	word    *facts.LivePods
 	version uint32
 
-	// link is the kept connection; nil if there is none. Only the goroutine that asks uses it.
+	// link is the connection on which it is asked, whoever made it; nil if there is none.
 	link *link
+}
+
+// heard notes that the neighbour has shown that it has the key, and lives. e.mu is held.
+func (p *peer) heard() {
+	p.partner, p.err, p.failures, p.missed, p.failing = true, nil, 0, 0, time.Time{}
 }
 
 // isDue reports whether the neighbour is to be asked. e.mu is held.
@@ -73,6 +74,7 @@ func (e *Exchange) askAll(ctx context.Context) {
 	for _, p := range e.peers {
 		if !needed {
 			p.word, p.version = nil, 0 // when it is needed again it may be old
+			p.failing = time.Time{}
 		}
 		if p.isDue() {
 			due = append(due, p)
@@ -91,7 +93,7 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Lock()
 	asked := question{Version: p.version, Needs: e.needed}
 	e.mu.Unlock()
-	answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
+	used, answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
 	var word *facts.LivePods
 	news := asked.Needs && answered.Version != asked.Version
 	if err == nil && news && answered.Version != 0 {
@@ -102,13 +104,16 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.asking, p.err = false, err
-	p.failures++
 	switch {
 	case err == nil:
-		p.partner, p.failures, p.missed, p.left = true, 0, 0, time.Time{}
+		p.heard()
 		if e.needed && news {
 			p.word, p.version = word, answered.Version
 		}
+		if e.peers[p.name] != p {
+			p.drop()
+		}
+		return
 	case isNothing(err):
 		if p.missed++; p.missed == misses {
 			klog.FromContext(ctx).Info("A node of the site is silent", "node", p.name, "err", err)
@@ -116,30 +121,51 @@ func (p *peer) ask(ctx context.Context) {
 	default:
 		p.missed = 0
 	}
-	if err != nil || !e.needed || e.peers[p.name] != p {
+	if p.failures++; p.failing.IsZero() && e.needed {
+		p.failing = begun
+	}
+	if used != nil && p.link == used { // the neighbour may have made another one meanwhile
 		p.drop()
 	}
 }
 
+// nothing is an error that means that nothing has come from the other machine.
+type nothing struct{ error }
+
+func (n nothing) Unwrap() error { return n.error }
+
 // isNothing reports whether an error means that nothing has come from the other machine. All others are about what it
-// has sent, if only that it refuses connections, or about this node.
+// has sent, if only that it takes or refuses connections, or about this node.
 func isNothing(err error) bool {
-	return IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
-		errors.Is(err, syscall.ENETDOWN)
+	_, is := errors.AsType[nothing](err)
+	return is
+}
+
+// unreached marks an error of a new connection, or of one that was kept, that means that nothing has come.
+func unreached(err error) error {
+	if IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
+		errors.Is(err, syscall.ENETDOWN) {
+		return nothing{err}
+	}
+	return err
 }
 
 // tryAsk asks the neighbour over the kept connection, or over a new one.
-func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (answered answer, err error) {
+func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (used *link, answered answer, err error) {
+	p.e.mu.Lock()
 	if p.link == nil {
-		if p.link, err = p.connect(ctx, patience); err != nil {
-			return answer{}, err
+		p.link = newest(p.e.links[p.name]) // the neighbour may have made one
+	}
+	l := p.link
+	p.e.mu.Unlock()
+	if l == nil {
+		if l, err = p.connect(ctx); err != nil {
+			return nil, answer{}, err
 		}
+		l = p.e.keep(p.name, l)
 	}
-	if err := p.link.send(asked, until); err != nil {
-		return answer{}, err
-	}
-	err = p.link.receive(&answered, maxAnswer, until)
-	return answered, err
+	answered, err = l.ask(asked, until)
+	return l, answered, unreached(err)
 }
 
 // read reads the pods of an answer to a question that was asked then.
@@ -155,7 +181,7 @@ func (p *peer) read(answered answer, asked time.Time) (*facts.LivePods, error) {
 }
 
 // connect connects to the neighbour, at the first of its addresses that answers.
-func (p *peer) connect(ctx context.Context, patience time.Duration) (*link, error) {
+func (p *peer) connect(ctx context.Context) (*link, error) {
 	e := p.e
 	e.mu.Lock()
 	locals, addresses := e.locals, p.addresses
@@ -171,8 +197,10 @@ func (p *peer) connect(ctx context.Context, patience time.Duration) (*link, erro
 		var conn net.Conn
 		conn, err = e.config.Dial(attempt, locals[from], netip.AddrPortFrom(to, e.config.Port))
 		if err != nil {
+			err = unreached(err)
 			continue
 		}
+		// A machine that takes the connection is there, also if its wrapper says nothing.
 		l, failed := e.secure(attempt, conn, tls.Client, p.name)
 		if err = failed; err == nil {
 			return l, nil
@@ -182,21 +210,10 @@ func (p *peer) connect(ctx context.Context, patience time.Duration) (*link, erro
 	return nil, err
 }
 
-// leave says that this wrapper stops, also to a neighbour to which no connection is kept, if any may need that.
-func (p *peer) leave(wanted bool) {
-	if p.link == nil && wanted {
-		p.link, _ = p.connect(context.Background(), leavePatience)
-	}
-	if p.link != nil {
-		_ = p.link.send(question{Leaving: true}, time.Now().Add(leavePatience))
-	}
-	p.drop()
-}
-
-// drop closes the kept connection.
+// drop closes the kept connection. e.mu is held.
 func (p *peer) drop() {
 	if p.link != nil {
-		_ = p.link.Close()
+		p.link.end()
 		p.link = nil
 	}
 }

@@ -41,8 +41,8 @@ const (
 	checkInterval = 5 * time.Minute
 	// misses is how often a node must not answer until it is silent.
 	misses = 3
-	// leaveGrace is how long a node whose wrapper has said that it stops does not count as silent.
-	leaveGrace = time.Minute
+	// suspects is how long a node whose machine is there must not answer until it is suspected.
+	suspects = 10 * time.Second
 )
 
 // Errors of Status.
@@ -54,13 +54,14 @@ var (
 )
 
 // Facts know the site, and take what an Exchange finds out, as *facts.Facts does. Of large sites only nodes that are
-// shown are asked. Only Partners can be silent.
+// shown are asked. Only Partners can be silent or suspected.
 type Facts interface {
 	Site() []facts.SiteNode
 	ClusterUID() string
 	Partners() map[string]struct{}
 	SetPartners(names map[string]struct{})
 	SetSilentNodes(names map[string]struct{})
+	SetSuspectedNodes(names map[string]struct{})
 }
 
 // Observer observes an Exchange.
@@ -101,10 +102,10 @@ func dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn,
 // Status is what an Exchange knows.
 type Status struct {
 	// Members is the number of nodes of the site that are asked. Alive are those of them that answer, Silent those that
-	// took part and do not answer any more; both are sorted.
-	Members       int
-	Alive, Silent []string
-	partners      map[string]struct{}
+	// took part and are not heard any more, and Suspected those whose machines are there; all are sorted.
+	Members                  int
+	Alive, Suspected, Silent []string
+	partners                 map[string]struct{}
 	// Words has what the other nodes say of their pods, by name, as far as that is known.
 	Words map[string]*facts.LivePods
 	// Unreached is why the first of the nodes that do not answer, by name, was not reached; nil if all were.
@@ -144,10 +145,12 @@ type Exchange struct {
 	version uint32
 	// wanted is when a neighbour has last said that it needs this node's word.
 	wanted time.Time
-	// listeners are open at this node's addresses; there are none while nothing is exchanged. open has the connections
-	// of others, and the addresses that these come from.
+	// listeners are open at this node's addresses; there are none while nothing is exchanged. strangers has the
+	// connections whose other side has not yet shown that it has the key, links all others by the names of the nodes,
+	// the oldest first.
 	listeners map[netip.Addr]net.Listener
-	open      map[net.Conn]netip.Addr
+	strangers map[net.Conn]struct{}
+	links     map[string][]*link
 }
 
 // New makes an Exchange, which opens no port before Run.
@@ -159,7 +162,7 @@ func New(config Config) *Exchange {
 		config: config, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
 		version:   rand.Uint32(), //nolint:gosec // it tells processes apart, and only neighbours see it
 		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
-		open: make(map[net.Conn]netip.Addr),
+		strangers: make(map[net.Conn]struct{}), links: make(map[string][]*link),
 	}
 }
 
@@ -176,8 +179,10 @@ func (e *Exchange) Status() Status {
 		switch {
 		case p.err == nil:
 			s.Alive = append(s.Alive, name)
-		case p.partner && p.missed >= misses && time.Since(p.left) >= leaveGrace:
+		case p.partner && p.missed >= misses:
 			s.Silent = append(s.Silent, name)
+		case p.partner && !p.failing.IsZero() && time.Since(p.failing) >= suspects:
+			s.Suspected = append(s.Suspected, name)
 		}
 		if p.partner {
 			s.partners[name] = struct{}{}
@@ -272,22 +277,22 @@ func (e *Exchange) loadKeys(ctx context.Context) (rotated bool) {
 	return rotated
 }
 
-// close ends the exchange, and says to the neighbours that this wrapper stops.
+// close ends the exchange.
 func (e *Exchange) close() {
 	e.mu.Lock()
 	for _, listener := range e.listeners {
 		_ = listener.Close()
 	}
 	clear(e.listeners)
-	for conn := range e.open {
+	for conn := range e.strangers {
 		_ = conn.Close()
 	}
-	e.mu.Unlock()
-	e.wg.Wait()
-	wanted := e.Wanted()
-	for _, p := range e.peers {
-		e.wg.Go(func() { p.leave(wanted) })
+	for _, of := range e.links {
+		for _, l := range of {
+			l.end()
+		}
 	}
+	e.mu.Unlock()
 	e.wg.Wait()
 }
 
@@ -340,18 +345,23 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	return moved || !slices.Equal(before, e.locals), err
 }
 
-// pass passes on which neighbours are silent, and which take part or did, as long as they belong to the site.
+// pass passes on which neighbours are silent or suspected, and which take part or did, as long as they belong to the
+// site.
 func (e *Exchange) pass() {
-	status, silent := e.Status(), make(map[string]struct{})
+	status, silent, suspected := e.Status(), make(map[string]struct{}), make(map[string]struct{})
 	if status.Err == nil {
 		e.config.Facts.SetPartners(status.partners)
 		if e.config.Needed() {
 			for _, name := range status.Silent {
 				silent[name] = struct{}{}
 			}
+			for _, name := range status.Suspected {
+				suspected[name] = struct{}{}
+			}
 		}
 	}
 	e.config.Facts.SetSilentNodes(silent)
+	e.config.Facts.SetSuspectedNodes(suspected)
 }
 
 // IsTimeout reports whether a neighbour did not answer in time.

@@ -242,6 +242,8 @@ type node struct {
 	members []facts.SiteNode
 	cluster string
 	silent  map[string]struct{}
+	// suspected are the nodes that are suspected.
+	suspected map[string]struct{}
 	// partners outlive the Exchange, as a snapshot does.
 	partners map[string]struct{}
 	unknown  int
@@ -297,6 +299,20 @@ func (n *node) setMembers(members []facts.SiteNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.members = members
+}
+
+// SetSuspectedNodes implements Facts.
+func (n *node) SetSuspectedNodes(names map[string]struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.suspected = names
+}
+
+// suspects are the nodes that count as suspected, separated by spaces.
+func (n *node) suspects() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(n.suspected)), " ")
 }
 
 // SetSilentNodes, Partners and SetPartners implement Facts.

@@ -16,6 +16,8 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
+	"sync"
 	"time"
 )
 
@@ -46,11 +48,11 @@ func parseKeys(content []byte) (keys [][]byte, err error) {
 
 // A connection is TLS 1.3, on which each side shows a key pair that follows (HKDF) from the first of its keys of the
 // site, the cluster and its name, and takes what follows from any of its keys and the other's name. Nothing but the
-// public key of a certificate counts, so nothing expires. Questions and answers are JSON values.
+// public key of a certificate counts, so nothing expires. Messages are JSON values.
 
 // pair returns the key pair of a node of a cluster that follows from a key of the site.
 func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
-	info := fmt.Sprintf("application-grid site exchange 3\n%q %q", cluster, node)
+	info := fmt.Sprintf("application-grid site exchange 4\n%q %q", cluster, node)
 	seed, err := hkdf.Key(sha256.New, key, nil, info, ed25519.SeedSize)
 	if err != nil {
 		return nil, fmt.Errorf("deriving a key: %w", err)
@@ -58,8 +60,43 @@ func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
 	return ed25519.NewKeyFromSeed(seed), nil
 }
 
-// link is a connection on which both sides have shown that they have a key of the site.
-type link struct{ *tls.Conn }
+// link is a connection on which both sides have shown that they have a key of the site. Each of them asks and answers
+// on it.
+type link struct {
+	*tls.Conn
+	// from limits how much is read for a message, which reader reads.
+	from   *io.LimitedReader
+	reader *json.Decoder
+	// answers has the answer to the last question. ended is closed when the connection is.
+	answers chan answer
+	ended   chan struct{}
+	once    sync.Once
+}
+
+// end closes the connection, without a word that could be waited for.
+func (l *link) end() {
+	l.once.Do(func() {
+		close(l.ended)
+		_ = l.NetConn().Close()
+	})
+}
+
+// ask asks a question and waits for the answer. Only one goroutine at a time may call it.
+func (l *link) ask(asked question, until time.Time) (answer, error) {
+	if err := l.send(message{Question: &asked}, until); err != nil {
+		return answer{}, err
+	}
+	patient := time.NewTimer(time.Until(until))
+	defer patient.Stop()
+	select {
+	case answered := <-l.answers:
+		return answered, nil
+	case <-l.ended:
+		return answer{}, net.ErrClosed
+	case <-patient.C:
+		return answer{}, os.ErrDeadlineExceeded
+	}
+}
 
 // secure makes a link of a connection with a node. side is tls.Client for the asker and tls.Server for the asked node.
 func (e *Exchange) secure(
@@ -77,7 +114,7 @@ func (e *Exchange) secure(
 	if err != nil {
 		return nil, fmt.Errorf("making a certificate: %w", err)
 	}
-	l := &link{side(conn, &tls.Config{
+	secured := side(conn, &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		CurvePreferences:       []tls.CurveID{tls.X25519}, // the hybrid one takes 2 kB a handshake
 		SessionTicketsDisabled: true,
@@ -93,22 +130,26 @@ func (e *Exchange) secure(
 			}
 			return ignore(reasonKey, "node %s has none of the keys", node)
 		},
-	})}
-	return l, reasoned(l.HandshakeContext(ctx))
+	})
+	from := &io.LimitedReader{R: secured}
+	return &link{
+		Conn: secured, from: from, reader: json.NewDecoder(from),
+		answers: make(chan answer, 1), ended: make(chan struct{}),
+	}, reasoned(secured.HandshakeContext(ctx))
 }
 
-func (l *link) send(value any, until time.Time) error {
-	return errors.Join(l.SetWriteDeadline(until), json.NewEncoder(l).Encode(value))
+func (l *link) send(m message, until time.Time) error {
+	return errors.Join(l.SetWriteDeadline(until), json.NewEncoder(l).Encode(m))
 }
 
-// receive waits for a value of no more than most bytes. Nothing follows it before it was answered.
-func (l *link) receive(value any, most int64, until time.Time) error {
-	from := &io.LimitedReader{R: l, N: most}
-	err := errors.Join(l.SetReadDeadline(until), json.NewDecoder(from).Decode(value))
-	if err != nil && from.N == 0 {
-		return ignore(reasonFormat, "a message of more than %d bytes", most)
+// receive waits for a message.
+func (l *link) receive(until time.Time) (m message, err error) {
+	l.from.N = maxMessage
+	err = errors.Join(l.SetReadDeadline(until), l.reader.Decode(&m))
+	if err != nil && l.from.N == 0 {
+		return m, ignore(reasonFormat, "a message of more than %d bytes", maxMessage)
 	}
-	return reasoned(err)
+	return m, reasoned(err)
 }
 
 // ignoredError is why something is ignored.

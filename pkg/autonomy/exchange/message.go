@@ -34,22 +34,27 @@ func Reasons() []string {
 }
 
 const (
-	// maxQuestion and maxAnswer are the most bytes of questions and answers. A pod takes about 250.
-	maxQuestion, maxAnswer = 256, 1 << 20
+	// maxMessage is the most bytes of a message, and maxEnvelope what of it is not the pods. A pod takes about 250.
+	maxMessage, maxEnvelope = 1 << 20, 256
 	// maxPods is the most pods of an answer: those that package cri lists at most.
 	maxPods = 2000
-	// maxPodAddresses is the most addresses of a pod, maxText of its namespace, name, UID and reason.
+	// maxPodAddresses is the most addresses of a pod, those that it had and those that it has, and the most Services in
+	// which it is idle; maxText is the most bytes of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
 )
+
+// message is what a node sends: a question, an answer, or both.
+type message struct {
+	Question *question `json:"question,omitempty"`
+	Answer   *answer   `json:"answer,omitempty"`
+}
 
 // question asks a node for its pods.
 type question struct {
 	// Version is that of the word that the asker has; 0 if it has none.
 	Version uint32 `json:"version,omitempty"`
-	// Needs says that the asker needs to know the pods, Leaving that its wrapper is being stopped, which says nothing
-	// of the node.
-	Needs   bool `json:"needs,omitempty"`
-	Leaving bool `json:"leaving,omitempty"`
+	// Needs says that the asker needs to know the pods.
+	Needs bool `json:"needs,omitempty"`
 }
 
 // answer is what a node says of its pods.
@@ -74,13 +79,15 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	all := make([]podMessage, 0, len(pods))
 	for key, pod := range pods {
 		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
+		pod.Former = pod.Former[:min(len(pod.Former), maxPodAddresses)]
+		pod.Idle = pod.Idle[:min(len(pod.Idle), maxPodAddresses)]
 		all = append(all, podMessage{key, pod})
 	}
 	slices.SortFunc(all, func(a, b podMessage) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	encoded, err := json.Marshal(all)
-	if err != nil || len(encoded) > maxAnswer-maxQuestion {
+	if err != nil || len(encoded) > maxMessage-maxEnvelope {
 		klog.Background().Error(err, "Cannot tell the neighbours of this node's pods", "bytes", len(encoded))
 		return nil
 	}
@@ -101,7 +108,7 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 			return nil, 0, err
 		}
 		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
-			len(pod.Addresses) > maxPodAddresses ||
+			max(len(pod.Addresses), len(pod.Former), len(pod.Idle)) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
 			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}

@@ -27,8 +27,9 @@ const (
 	interval = time.Second
 	// noteInterval is the time between two notes while nothing changes.
 	noteInterval = 10 * time.Second
-	// patience is how long the runtime may take for an answer.
+	// patience is how long the runtime may take for an answer, and lasts how long its last answer counts.
 	patience = 3 * time.Second
+	lasts    = 30 * time.Second
 
 	// DefaultReturnGrace is how long after an outage a node's own word counts at most. A kubelet reports its node
 	// within 10 s and lists its pods again within a minute.
@@ -66,8 +67,9 @@ type Facts interface {
 	Changes() uint64
 	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
 	HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{}
-	// NodeReady reports whether the upstream says that this node is ready.
-	NodeReady() bool
+	// NodeReady reports whether the upstream says that this node is ready. heartbeat differs whenever its kubelet has
+	// reported.
+	NodeReady() (ready bool, heartbeat string)
 	// SetPodNotes takes what is to be known of this node's pods after a restart, PodNotes returns it.
 	SetPodNotes(notes []byte)
 	PodNotes() []byte
@@ -77,6 +79,8 @@ type Facts interface {
 type Runtime interface {
 	// Pods returns all pods that the runtime runs.
 	Pods(ctx context.Context) ([]cri.Pod, error)
+	// Socket names the runtime that has answered last.
+	Socket() string
 	// Close closes the connection. Pods opens it again.
 	Close()
 }
@@ -107,13 +111,18 @@ type Observer interface {
 	PodsRefused(count int)
 }
 
-// Config is what a Keeper is made from. All fields but Now are needed, but one of Runtime and Neighbours may be nil.
+// Config is what a Keeper is made from. All fields but Boot, Contact and Now are needed, but one of Runtime and
+// Neighbours may be nil.
 type Config struct {
 	// NodeName is this node's name.
 	NodeName string
 	Facts    Facts
 	// Upstream returns what is known of the upstream at the moment.
 	Upstream func() UpstreamState
+	// Contact returns when the upstream last confirmed what it says of pods; Now if nil.
+	Contact func() time.Time
+	// Boot is the id of the machine's boot; "" if it is not known.
+	Boot string
 	// Runtime is nil if this node's own pods are not known.
 	Runtime Runtime
 	// Neighbours is nil if there is no exchange with them.
@@ -168,7 +177,7 @@ type Keeper struct {
 	// since is when the phase began, gone when the upstream went away; zero if it was away before this process was
 	// there.
 	since, gone time.Time
-	// long is set in the phase returning after an outage that the API server has noticed.
+	// long is set in the phase returning after an outage that the API server may have noticed.
 	long bool
 	// about has the pods for which this node's word counts in the phase returning, and in the phase following while the
 	// API server calls the node not ready.
@@ -179,12 +188,16 @@ type Keeper struct {
 	known   map[facts.PodKey]facts.KnownPod
 	changes uint64
 	news    bool
-	// unready is when the API server last called this node not ready; zero if it has not.
-	unready time.Time
-	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last.
-	pods  map[facts.PodKey]cri.Pod
-	asOf  time.Time
-	asked time.Time
+	// heartbeat is the kubelet's last report, and beat when it came; zero if none came since this process is there.
+	heartbeat string
+	beat      time.Time
+	// rebooted is set if the notes are of another boot, and noted is the socket that they are about.
+	rebooted bool
+	noted    string
+	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last, begun when
+	// this process began.
+	pods               map[facts.PodKey]cri.Pod
+	asOf, asked, begun time.Time
 	// neighbours has the neighbours whose word the facts have, by name. heard has what they said last, and heardAt is
 	// the facts' Changes then.
 	neighbours map[string]*neighbour
@@ -204,9 +217,12 @@ func New(config Config) *Keeper {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
+	if config.Contact == nil {
+		config.Contact = config.Now
+	}
 	return &Keeper{
 		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64, heardAt: math.MaxUint64,
+		changes: math.MaxUint64, heardAt: math.MaxUint64, begun: config.Now(),
 	}
 }
 
@@ -247,6 +263,7 @@ func (k *Keeper) step(ctx context.Context) {
 			k.leave(ctx)
 		}
 		k.readWords()
+		k.takeLast()
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -264,27 +281,29 @@ func (k *Keeper) step(ctx context.Context) {
 
 func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
 
-// stored is what is in the snapshot. Unready says that not all that the API server said of the pods was believed.
+// stored is what is in the snapshot.
 type stored struct {
-	Unready bool        `json:"unready,omitempty"`
-	Pods    []storedPod `json:"pods"`
+	Boot   string      `json:"boot,omitempty"`
+	Socket string      `json:"socket,omitempty"`
+	Pods   []storedPod `json:"pods"`
 }
 
 type storedPod struct {
 	facts.PodKey
 	Note Note
+	// Heard is record.heard.
+	Heard string `json:"heard,omitempty"`
 }
 
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
 	var notes stored
-	if err := json.Unmarshal(k.config.Facts.PodNotes(), &notes); err == nil {
-		if notes.Unready {
-			k.unready = k.config.Now()
-		}
-		for _, n := range notes.Pods {
-			k.records[n.PodKey] = &record{Note: n.Note, firm: len(n.Note.Ran) > 0}
-		}
+	if err := json.Unmarshal(k.config.Facts.PodNotes(), &notes); err != nil {
+		return
+	}
+	k.rebooted, k.noted = notes.Boot != k.config.Boot, notes.Socket
+	for _, n := range notes.Pods {
+		k.records[n.PodKey] = &record{Note: n.Note, heard: n.Heard}
 	}
 }
 
@@ -295,10 +314,8 @@ func (k *Keeper) leave(ctx context.Context) {
 		if k.phase != returning || !k.long {
 			k.gone = now // else the API server has still to hear of the node after an earlier outage
 		}
-		// The last words may be about what happened since the last note: the API says the same of two sandboxes of a
-		// pod that are not ready.
 		k.readWords()
-		k.takeWords(now, k.believed(now))
+		k.takeWords(false)
 	}
 	k.enter(away)
 	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
@@ -312,20 +329,25 @@ func (k *Keeper) leave(ctx context.Context) {
 func (k *Keeper) comeBack() {
 	now := k.config.Now()
 	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
-	if k.gone.IsZero() {
-		k.unready = now
-	} else if k.since.Sub(k.unready) < settling {
-		k.unready = k.unready.Add(now.Sub(k.since)) // the API server could not hear the kubelet meanwhile
+	for _, r := range k.records {
+		r.from = now // nothing was said meanwhile
 	}
+	before := k.since
 	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
 		for pod := range k.known { // as it was before
-			if r := k.find(pod); k.long || r == nil || r.seemsChanged(k.since) {
+			if r := k.find(pod); k.long || r == nil || k.seemsChanged(r, before) {
 				k.about[pod] = struct{}{}
 			}
 		}
 	}
+}
+
+// seemsChanged reports whether a pod has changed since, or a moment before.
+func (k *Keeper) seemsChanged(r *record, before time.Time) bool {
+	pod := r.judge(k.config.Now())
+	return pod.Suspected || pod.Serving != r.Ready || r.since.After(before.Add(-probing))
 }
 
 // catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
@@ -336,13 +358,20 @@ func (k *Keeper) catchUp(ctx context.Context) {
 		return
 	}
 	answered := k.ask(ctx)
+	k.readWords()
+	if ready, _ := k.config.Facts.NodeReady(); !ready && k.config.Runtime != nil {
+		k.long = true // the link was dead before anything noticed
+		for pod := range k.known {
+			k.about[pod] = struct{}{}
+		}
+	}
 	k.give()
 	k.hear()
 	k.readWords()
 	if answered {
 		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
 			r := k.find(pod) // only a kubelet has a pod called ready that was not
-			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
+			return r != nil && !r.Ready && k.known[pod].Serving
 		})
 	}
 	settled := !k.long || now.Sub(k.since) >= settling
@@ -353,7 +382,7 @@ func (k *Keeper) catchUp(ctx context.Context) {
 		if settled {
 			disputed(k.about, k.known)
 		}
-		k.takeWords(now, k.believed(now))
+		k.takeWords(true)
 	}
 	if settled && len(k.neighbours)+len(k.about) == 0 {
 		k.follow(ctx)
@@ -372,7 +401,7 @@ func (k *Keeper) follow(ctx context.Context) {
 	}
 	k.enter(following)
 	k.readWords()
-	k.standIn(k.believed(k.since), k.since)
+	k.standIn()
 	for name := range k.neighbours {
 		k.forget(name)
 	}
@@ -388,32 +417,31 @@ func (k *Keeper) note(ctx context.Context) {
 	}
 	now := k.config.Now()
 	k.readWords()
-	believed := k.believed(now)
+	ready, heartbeat := k.config.Facts.NodeReady()
+	if heartbeat != k.heartbeat {
+		if k.heartbeat != "" {
+			k.beat = now
+		}
+		k.heartbeat = heartbeat
+	}
 	wanted := k.config.Neighbours.Wanted()
-	if !k.news && !wanted && believed && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
+	if !k.news && !wanted && ready && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
 		return
 	}
-	if k.config.Upstream() != Followed || !k.ask(ctx) {
+	if k.config.Upstream() != Followed {
 		return
 	}
-	k.takeWords(now, believed)
-	k.standIn(believed, now)
+	answered := k.ask(ctx)
+	k.takeWords(answered)
+	k.standIn()
 	if wanted {
 		k.config.Neighbours.Share(k.current())
 	} else {
 		k.config.Neighbours.Share(nil)
 	}
-	k.verify()
-}
-
-// believed reports whether what the API says of this node's pods is the kubelet's word. It is not while the API calls
-// the node not ready, nor a moment after.
-func (k *Keeper) believed(now time.Time) bool {
-	if !k.config.Facts.NodeReady() {
-		k.unready = now
-		return false
+	if answered {
+		k.verify()
 	}
-	return k.unready.IsZero() || now.Sub(k.unready) >= settling
 }
 
 // readWords reads the API's words on the pods, if anything has changed.
@@ -424,36 +452,40 @@ func (k *Keeper) readWords() {
 	}
 	known := k.config.Facts.PodsOn(k.config.NodeName)
 	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
-		return a.Serving == b.Serving && a.Address == b.Address
+		return a.Serving == b.Serving && slices.Equal(a.Idle, b.Idle)
 	})
 	k.known, k.changes = known, changes
 }
 
-// takeWords takes the API's words on the pods, as they were seen a moment after, but for those on which this node's
-// word counts. While not all is believed, that a pod is ready is, and what is said of it after that.
-func (k *Keeper) takeWords(now time.Time, believed bool) {
+// takeWords takes the API's words on the pods, but for those on which this node's word counts. fresh is set if the pods
+// were seen a moment ago.
+func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
+	ready, _ := k.config.Facts.NodeReady()
+	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready}
 	gone := maps.Clone(k.records)
 	for key, known := range k.known {
-		name, _, runs := find(k.records, key)
+		name, r, _ := find(k.records, key)
 		delete(gone, name)
-		r := k.find(key)
-		if _, about := k.about[key]; about || !runs || r == nil || !hasAddress(r.now, known.Address) {
-			continue
+		if r != nil {
+			r.noteAddresses()
 		}
-		if believed || known.Serving || r.noted.After(k.unready) {
-			r.note(known.Serving, now)
+		if _, about := k.about[key]; r != nil && (!about || k.phase == following) {
+			_, runs := k.pods[name]
+			c.fresh = fresh && runs
+			r.hear(key.UID, known, c)
 		}
 	}
-	maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
-		_, runs := k.pods[key]
-		return !runs && gone[key] != nil
-	})
-	notes := stored{Unready: !believed, Pods: make([]storedPod, 0, len(k.records))}
+	if fresh && k.isKubelets() {
+		maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
+			_, runs := k.pods[key]
+			return !runs && gone[key] != nil
+		})
+		k.rebooted, k.noted = false, k.config.Runtime.Socket()
+	}
+	notes := stored{Boot: k.config.Boot, Socket: k.noted, Pods: make([]storedPod, 0, len(k.records))}
 	for key, r := range k.records {
-		if r.Newest != "" {
-			notes.Pods = append(notes.Pods, storedPod{key, r.Note})
-		}
+		notes.Pods = append(notes.Pods, storedPod{key, r.Note, r.heard})
 	}
 	slices.SortFunc(notes.Pods, func(a, b storedPod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
@@ -463,15 +495,28 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 	}
 }
 
+// takeLast takes the API's last words on pods of which there is no note.
+func (k *Keeper) takeLast() {
+	for key, known := range k.known {
+		if _, r, _ := find(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
+			r.heard, r.Ready, r.Idle = key.UID, true, known.Idle
+		}
+	}
+}
+
 // standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
 // Service has no other ready endpoint. Otherwise the upstream's word counts.
-func (k *Keeper) standIn(believed bool, now time.Time) {
+func (k *Keeper) standIn() {
 	k.about = make(map[facts.PodKey]struct{})
-	if !believed {
-		for key, known := range k.known {
-			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).Serving {
-				k.about[key] = struct{}{}
-			}
+	live := k.current()
+	ready, _ := k.config.Facts.NodeReady()
+	for key, known := range k.known {
+		name, pod, runs := find(live.Pods, key)
+		if r := k.records[name]; runs && r != nil && (r.Mixed || !ready) && !known.Serving && pod.Serving {
+			pod.Suspected = true
+			pod.Why = "it runs, and the API server calls the node not ready"
+			live.Pods[name] = pod
+			k.about[key] = struct{}{}
 		}
 	}
 	if len(k.about) == 0 {
@@ -479,26 +524,18 @@ func (k *Keeper) standIn(believed bool, now time.Time) {
 		k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
 		return
 	}
-	live := k.current()
-	for key, pod := range live.Pods {
-		pod.Suspected = pod.Serving
-		pod.Why = "it runs as when it was called ready, and the API server calls the node not ready"
-		live.Pods[key] = pod
-	}
 	k.pass(live)
 }
 
 // verify notes if the runtime runs none of the node's pods.
 func (k *Keeper) verify() {
 	expected := 0
-	for key, known := range k.known {
-		if known.Serving && k.find(key) != nil {
-			return
-		} else if known.Serving {
+	for _, known := range k.known {
+		if known.Serving {
 			expected++
 		}
 	}
-	if expected > 0 {
+	if expected > 0 && !k.isKubelets() {
 		err := fmt.Errorf("it runs none of the %d ready pods that endpoints on this node name: it may not be the "+
 			"kubelet's", expected)
 		k.update(func(s *Status) { s.Err = err })
@@ -530,6 +567,10 @@ func (k *Keeper) ask(ctx context.Context) bool {
 			s.AsOf = k.asked
 		}
 	})
+	if errors.Is(err, cri.ErrNoPods) && k.rebooted {
+		k.pods, k.asOf = make(map[facts.PodKey]cri.Pod), k.asked // some runtimes keep none over a boot
+		return true
+	}
 	if err != nil {
 		if before == nil { // /readyz has what comes after the first failure
 			klog.FromContext(ctx).Info("Cannot ask the container runtime which pods this node runs", "err", err)
@@ -546,33 +587,60 @@ func (k *Keeper) ask(ctx context.Context) bool {
 	return true
 }
 
-// current returns the pods of the last answer, as this node shows them.
+// current returns the pods of this node, as the node shows them.
 func (k *Keeper) current() *facts.LivePods {
-	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	now := k.config.Now()
+	k.readWords()
+	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
+	silent := now.Sub(k.asOf) >= lasts && now.Sub(k.begun) >= lasts
 	for key := range k.pods {
-		live.Pods[key] = k.records[key].judge(now)
+		pod := k.records[key].judge(now)
+		if pod.Serving && silent {
+			pod.Suspected, pod.Why = true, fmt.Sprintf("the runtime has not answered for %s", lasts)
+		}
+		live.Pods[key] = pod
+	}
+	for key, known := range k.known {
+		if _, _, runs := find(live.Pods, key); runs || k.knowsAbsent() {
+			continue
+		}
+		pod := facts.LivePod{Serving: known.Serving, Idle: known.Idle, Why: "the runtime does not say whether it runs"}
+		if _, r, _ := find(k.records, key); r != nil && r.Ready && !known.Serving { // the API calls the node not ready
+			pod.Serving, pod.Idle = true, r.Idle
+		}
+		pod.Suspected = pod.Serving && (k.pods != nil || silent)
+		live.Pods[key] = pod
 	}
 	return live
 }
 
+// isKubelets reports whether the runtime that has answered is the kubelet's: it runs a pod of an endpoint.
+func (k *Keeper) isKubelets() bool {
+	for key := range k.known {
+		if k.find(key) != nil {
+			return true
+		}
+	}
+	return len(k.known) == 0
+}
+
+// knowsAbsent reports whether a pod that the runtime has not listed does not run. That is not known if it has not
+// answered since the process began, or if it is not the one that has run the kubelet's pods; but after a boot no pod
+// runs until it is seen.
+func (k *Keeper) knowsAbsent() bool {
+	return k.rebooted || k.pods != nil && k.noted == k.config.Runtime.Socket()
+}
+
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
 func (k *Keeper) give() {
-	if k.config.Runtime == nil || k.pods == nil {
+	if k.config.Runtime == nil {
 		k.update(func(s *Status) { s.Used, s.Returning = true, k.phase == returning })
 		return
 	}
-	now := k.config.Now()
-	for key, known := range k.known {
-		// If there is no note of a pod, and it has the address that the API knows, it is taken to be as it was then.
-		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
-			if r.Ready = known.Serving; hasAddress(r.now, known.Address) {
-				r.note(known.Serving, now)
-			}
-		}
-	}
 	live := k.current()
-	k.config.Neighbours.Share(live)
+	if k.pods != nil || k.rebooted {
+		k.config.Neighbours.Share(live)
+	}
 	k.pass(live)
 }
 
@@ -606,13 +674,6 @@ func (k *Keeper) find(pod facts.PodKey) *record {
 		return nil
 	}
 	return k.records[key]
-}
-
-// hasAddress reports whether a pod has an address. One of the node's network has that of the node.
-func hasAddress(pod cri.Pod, address string) bool {
-	return len(pod.Addresses) == 0 || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
-		return a.String() == address
-	})
 }
 
 // byKey returns pods by what endpoints call them.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -66,7 +66,7 @@ func (w *world) trouble() {
 			return
 		}
 		p := m.pods[slices.Sorted(maps.Keys(m.pods))[w.r.IntN(len(m.pods))]]
-		switch w.r.IntN(19) {
+		switch w.r.IntN(26) {
 		case 0, 1, 2:
 			m.crash(p)
 		case 3:
@@ -137,6 +137,54 @@ func (w *world) trouble() {
 			w.in(w.between(0, 60), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
 			w.in(w.between(0, 90), m.restart)
 			m.recreate(p)
+		case 19: // the kubelet and a container fail together, before the link does or while it is away
+			w.in(w.between(0, 120), func() { w.outage(w.machines, w.between(1, 900), w.between(1, 12)) })
+			w.in(w.between(0, 20), func() {
+				if m.on {
+					m.stopKubelet(w.between(45, 1200))
+					m.crash(p)
+				}
+			})
+		case 20: // crash after crash, with a back-off of up to five minutes
+			m.loop(p, 2+w.r.IntN(6))
+			w.in(w.between(0, 900), func() { w.outage(w.machines, w.between(1, 900), w.between(1, 12)) })
+		case 21: // another runtime answers for a while
+			m.stranger = w.now + w.between(5, 120)
+			w.in(m.stranger-w.now, w.touch)
+			w.in(w.between(0, 100), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+			if w.r.IntN(2) == 0 {
+				w.in(w.between(0, 100), m.restart)
+			}
+		case 22: // the kubelet alone is started again
+			m.stopKubelet(w.between(2, 20))
+			w.in(w.between(0, 60), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+		case 23: // a pod is debugged while it starts
+			m.recreate(p)
+			w.in(w.between(0, 40), func() {
+				if m.pods[p.name] == p {
+					m.debug(p)
+				}
+			})
+			w.in(w.between(0, 400), func() { w.outage(w.machines, w.between(60, 4000), w.between(1, 12)) })
+			if w.r.IntN(2) == 0 {
+				w.in(w.between(100, 900), m.powerCut)
+			}
+		case 24: // the wrapper loses its snapshot while a pod is debugged
+			m.debug(p)
+			w.in(w.between(0, 30), func() {
+				if m.link && m.on {
+					m.snapshot = nil
+					m.restart()
+				}
+			})
+			w.in(w.between(60, 900), func() { w.outage(w.machines, w.between(60, 4000), w.between(1, 12)) })
+		case 25: // the link goes without a word, and a container a moment before or after
+			w.in(w.between(0, 20), func() {
+				if m.on {
+					m.crash(p)
+				}
+			})
+			w.in(w.between(0, 20), func() { w.outage(w.machines, w.between(30, 900), w.between(1, 12)) })
 		case 12:
 			m.lies = true
 			w.in(600, func() { m.lies = false })
@@ -191,12 +239,13 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 // its endpoints if one of them runs as when it was called ready.
 func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is slow
 	w := m.w
-	if !m.on || m.away != never || m.upstream() != Followed || m.nodeReady || w.now-max(m.heard+40, m.booted) < 5 {
+	if !m.on || m.away != never || m.upstream() != Followed || m.nodeReady || !m.link ||
+		w.now-max(m.heard+w.grace, m.booted) < 5 {
 		return
 	}
 	for name, said := range m.words {
 		p := said.pod
-		unchanged := m.pods[name] == p && said.said && p.changed <= said.asOf-10
+		unchanged := m.pods[name] == p && said.said && p.changed <= said.asOf-10 && w.now-m.blind() > 15
 		if p.service != published && unchanged && !said.ready && len(m.shown[p.service]) == 0 {
 			t.Fatalf("%d: %s: Service %s is empty, although pod %s runs as when it was called ready "+
 				"(heard %d, deaf %d): %+v, %v, %v",
@@ -212,7 +261,7 @@ func (m *machine) judgeReplaced(t *testing.T, p *pod) { //nolint:thelper // as a
 	w := m.w
 	said := m.atLeave[p.name]
 	if p.provenIn != "" || p.service == published || m.says || m.back != never ||
-		w.now-max(p.born, m.away, m.booted, m.hangs) <= 5 {
+		w.now-max(p.born, m.away, m.booted, m.blind()) <= 5 {
 		return
 	}
 	_, shown := m.shown[p.service][p.name]
@@ -230,8 +279,14 @@ func (m *machine) judgeReplaced(t *testing.T, p *pod) { //nolint:thelper // as a
 		wrong = "has taken the place of one that was called ready, and its Service is shown empty"
 	}
 	if wrong != "" {
-		t.Fatalf("%d: %s, away since %d: pod %s %s: %+v; %v",
-			w.now, m.name, m.away, p.name, wrong, *p, m.shown[p.service])
+		believed := ""
+		for name := range m.shown[p.service] {
+			if q := m.pods[name]; q != nil && m.keeper.records[m.keeper.keyOf(q)] != nil {
+				believed += fmt.Sprintf("\n%s: %+v", name, m.keeper.records[m.keeper.keyOf(q)].judge(w.clock()))
+			}
+		}
+		t.Fatalf("%d: %s, away since %d: pod %s %s: %+v; %v%s",
+			w.now, m.name, m.away, p.name, wrong, *p, m.shown[p.service], believed)
 	}
 }
 
@@ -246,7 +301,7 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		return // the API has heard of it again, or calls the node not ready because of what was before
 	}
 	at, shown := m.shown[p.service][p.name]
-	away := max(m.away, m.booted, m.hangs)
+	away := max(m.away, m.booted, m.blind())
 	fail := func(what string) {
 		t.Helper()
 		r := m.keeper.records[m.keeper.keyOf(p)]
@@ -262,8 +317,15 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		switch {
 		case p.sandbox != "" && w.now-max(p.born, away) > 5 && !shown:
 			fail("has an address that is to be shown, ready or not")
-		case p.sandbox != "" && w.now-max(p.born, away) > 5 && p.address != at:
+		case p.sandbox != "" && w.now-max(p.born, away) > 5 && p.address != at && p.saw[said.address]:
 			fail("is shown at an address that it has not")
+		}
+		return
+	}
+	m.judgeMore(t, said, away)
+	if m.says && (w.now < m.dead+15 || w.now < p.unprobed+15) { // it does not probe
+		if shown && !p.runs() && w.now-max(p.changed, away) > 5 && m.hasLive(p) {
+			fail("is dead and shown as ready, beside one that is not, while the kubelet is away")
 		}
 		return
 	}
@@ -275,9 +337,12 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		return
 	}
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
-	unseen := w.now <= m.hangs && m.keeper.asOf.Before(epoch.Add(time.Duration(p.changed)*time.Second))
-	known := p.former == nil || said.left-p.born > 40               // else it may be said of the static pod before
-	noticed := known && w.now-max(p.changed, m.hangs, m.begun) > 20 // it was looked at after 10 s, and probed for 10 s
+	unseen := w.now <= m.blind() && m.answered < p.changed
+	known := p.former == nil || said.left-p.born > 140 // else it may be said of the static pod before
+	// It was looked at after 10 s, and probed for 10 s. When the link is back after a few seconds nobody can know that
+	// it was dead for long before, and that the API will call the node not ready.
+	noticed := known && !p.debugged && w.now-max(p.changed, m.blind(), m.begun) > 20 &&
+		(m.back == never || m.back-m.away >= 10)
 	since := max(p.changed, away)
 	ran := w.now - max(p.started, away)
 	if !p.runs() {
@@ -286,36 +351,99 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	// That it is not ready came together with what the API says of a node that it does not hear, or the node has not
 	// noted it yet.
 	mixed := said.mixed || p.provenIn != p.sandbox && said.left < p.started+35 ||
-		m.deaf > 0 && said.asOf >= m.deafFrom-15 && said.asOf <= m.deaf+45 || m.hangs >= said.asOf-15
+		m.deaf > 0 && said.asOf >= m.deafFrom-15 && said.asOf <= m.deaf+45 || m.blind() >= said.asOf-15
 	switch {
-	case shown && !p.runs() && w.now-since > 5:
-		fail("is dead and shown as ready")
-	case shown && p.address != at && w.now-since > 5:
+	case shown && !p.runsAny() && w.now-since > 5:
+		fail("has no container that runs, and is shown as ready")
+	case shown && !p.runs() && w.now-since > 5 && m.hasLive(p):
+		fail("is dead and shown as ready, beside one that is not")
+	case shown && p.address != at && w.now-since > 5 && p.saw[said.address]:
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
 	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[p.service]) == 0):
 		fail("was called ready, has not changed, and is hidden")
-	case unchanged && !said.said && p.born < said.left && shown && !mixed:
+	case unchanged && !said.said && p.born < said.left && shown && !mixed &&
+		(m.hasLive(p) || p.changed < said.asOf-30 && said.asOf < said.left-140 && p.runs() && !p.debugged &&
+			m.mended < said.asOf && said.left >= m.linked):
 		fail("was called not ready, has not changed, and is shown")
-	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed:
-		fail("was called not ready, was started again in its sandbox, and is shown")
-	case said.said && known && ran > 15 && !shown:
+	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed &&
+		m.hasLive(p):
+		fail("was called not ready, was started again in its sandbox, and is shown beside one that is ready")
+	case said.restart && p.changed <= said.asOf && p.sandbox == said.sandbox && ran > 15 &&
+		len(m.shown[p.service]) == 0:
+		fail("runs, and was called not ready by a kubelet that had just started, and its Service is shown empty")
+	case said.said && said.ready && known && !p.debugged && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
 	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 &&
 		m.hasUnchanged(p):
 		fail("was started again a moment ago, and is shown beside one that has not changed")
-	case p.provenIn == "" && p.former == nil && shown && w.now-away > 5:
-		fail("was never called ready, and is shown")
+	case p.provenIn == "" && p.former == nil && shown && w.now-away > 5 && m.hasLive(p):
+		fail("was never called ready, and is shown beside one that was")
 	}
+}
+
+// blind is until when the kubelet's runtime does not answer.
+func (m *machine) blind() seconds { return max(m.hangs, m.stranger) }
+
+// judgeMore judges what a machine shows of its own pod in further Services.
+func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:thelper // as above
+	w, p := m.w, said.pod
+	if p.host || !p.address.IsValid() {
+		return
+	}
+	since := max(p.changed, away)
+	steady := p.saw[said.address] && p.changed <= said.asOf-10 && p.sandbox == said.sandbox &&
+		said.said && said.ready && !p.debugged && p.former == nil && !m.says &&
+		m.back == never && said.left >= m.linked && w.now-max(since, m.begun) > 20
+	for service, want := range map[string]string{
+		family: fmt.Sprintln(p.six(), true, true), network: fmt.Sprintln(p.lan(), true, true),
+		drained: fmt.Sprintln(p.address, false, true), follows: fmt.Sprintln(p.address, false, false),
+	} {
+		is, listed := m.exact[service][p.name]
+		at, ready := m.shown[service][p.name]
+		wrong := ""
+		switch {
+		case steady && is != want:
+			wrong = "has not changed, and is shown differently"
+		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil:
+			wrong = "was never called ready by this Service, and is shown ready"
+		case listed && service == network && p.saw[said.address] && m.back == never &&
+			!strings.HasPrefix(is, p.lan().String()):
+			wrong = "is shown at an address of another network"
+		case ready && service == family && at != p.six() && w.now-since > 5 && p.saw[said.address] &&
+			p.saw[m.words[p.name].address]:
+			wrong = "is shown at an address that it has not"
+		}
+		if wrong != "" {
+			t.Fatalf("%d: %s, away since %d (booted %d): pod %s of Service %s %s: %q, not %q\n"+
+				"the API said %+v\ntruth %+v",
+				w.now, m.name, m.away, m.booted, p.name, service, wrong, is, want, said, *p)
+		}
+	}
+}
+
+// hasLive reports whether the Service of a pod has another one on the machine that was ready and runs, and of which
+// this node could know that.
+func (m *machine) hasLive(p *pod) bool {
+	for _, q := range m.all() {
+		said := m.atLeave[q.name]
+		if q != p && q.service == p.service && q.former == nil && !q.debugged &&
+			said.pod == q && said.said && said.ready && q.runs() &&
+			m.w.now-max(q.started, m.away, m.booted, m.begun, m.blind()) > 15 {
+			return true
+		}
+	}
+	return false
 }
 
 // hasUnchanged reports whether the Service of a pod has another one on the machine that is ready as it was long ago.
 func (m *machine) hasUnchanged(p *pod) bool {
 	for _, q := range m.all() {
 		said := m.atLeave[q.name]
-		if q != p && q.service == p.service && said.pod == q && said.said && said.ready && q.changed < said.left-60 {
+		if q != p && q.service == p.service && said.pod == q && said.said && said.ready && q.changed < said.left-60 &&
+			!q.debugged && q.former == nil && q.runs() {
 			return true
 		}
 	}
@@ -328,8 +456,8 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 	at, shown := m.shown[p.service][p.name]
 	switch {
 	case !shown || o.lies || p.service == published:
-	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil &&
-		w.now-max(p.down, m.away, o.begun, m.begun, o.hangs) > 12:
+	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil && (!p.runsAny() || m.hasLive(p)) &&
+		w.now-max(p.down, m.away, o.begun, m.begun, o.blind()) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
 	case !o.on && w.now-max(o.changedAt(), m.away, m.begun) > 12:
 		for other, at := range m.shown[p.service] {
@@ -348,7 +476,7 @@ func (m *machine) judgeReturn(t *testing.T, o *machine, said word) { //nolint:th
 	now := o.words[p.name]
 	unchanged := o.pods[p.name] == p && p.changed <= said.asOf-10 && o.on && o.begun < said.left
 	if p.service == published || !unchanged || !said.said || !now.said || now.ready || o.lies || o.shared == nil ||
-		m.hears[o.name] == nil || m.back-said.left < 10 || m.begun > said.left || o.heard > m.back {
+		m.hears[o.name] == nil || m.back-max(said.left, m.away) < 10 || m.begun > said.left || o.heard > m.back {
 		return
 	}
 	if len(m.shown[p.service]) == 0 {
@@ -370,14 +498,18 @@ func (w *world) find(name string) *pod {
 func TestOutageWithoutChanges(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorld(seed, 1+int(seed)%4)
+		// The API itself changes a drained one when it calls a node not ready. Neighbours are not heard where a link was
+		// dead for long, and noticed to be so for a second.
+		w.more, w.sharp = []string{family, network, follows}, true
 		w.run(300, func() {})
 		before := map[string]map[string]map[string]netip.Addr{}
 		revisions := map[string]uint64{}
 		for _, m := range w.machines {
 			before[m.name] = m.shown
 			revisions[m.name] = m.slices
-			p := m.pods[slices.Sorted(maps.Keys(m.pods))[0]]
-			m.debug(p)
+			if p := m.pods[slices.Sorted(maps.Keys(m.pods))[0]]; p.ready(w.now) {
+				m.debug(p)
+			}
 		}
 		for i := range 6 {
 			w.in(seconds(i)*600, func() { w.outage(w.machines, w.between(1, 1+i*60), w.between(1, 12)) })
@@ -404,6 +536,7 @@ func expectSaid(
 	t.Helper()
 	for seed := range worlds {
 		w := newWorld(uint64(seed), 1)
+		w.sharp = true
 		m := w.machines[0]
 		play(seed, m)
 		w.run(until, func() {})

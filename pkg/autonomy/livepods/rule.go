@@ -1,8 +1,10 @@
 package livepods
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -10,163 +12,277 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// The rule: the API's word on a pod stands until this node has itself seen that pod change. A change is seen by the ids
-// and states of the pod's sandbox and containers, never by a clock that may be wrong.
+// The rule, which doc.go states: what is shown of a pod follows from its note and from how the runtime has the pod now.
 
 const (
-	// confirmed is how long the API server must go on to call a pod ready, while one of its containers does not run,
-	// until it is believed that the container is not needed. What happens on a node reaches the EndpointSlices within
-	// seconds.
-	confirmed = 30 * time.Second
+	// stands is how long the API server must have said something, in time of contact, until that is about the pod as it
+	// is now: a link may be dead for 45 s before anything notices.
+	stands = time.Minute
 	// probing is how long a pod that was started again must run until it is as good as others: a kubelet's readiness
 	// probe would take as long.
 	probing = 10 * time.Second
+	// maxFormer is the most addresses that are kept of a pod.
+	maxFormer = 16
 )
 
-// Note is what is kept of a pod while the API's word on it is to be believed.
+// Note is what is kept of a pod.
 type Note struct {
 	// UID is that of the pod on the node.
 	UID string `json:"uid"`
-	// Ready is the API's word.
-	Ready bool `json:"ready,omitempty"`
-	// Sandbox is the sandbox that the API last called ready, and Ran are the ids of the containers that ran in it then,
-	// by name. A container whose name comes up later, such as one of kubectl debug, counts for nothing.
+	// Ready is the API server's last word that counts, and Stood for how long it has been said in time of contact, up
+	// to stands.
+	Ready bool          `json:"ready,omitempty"`
+	Stood time.Duration `json:"stood,omitempty"`
+	// Mixed says that the API server calls the pod not ready since it called the node so, and Stood is for how long it
+	// has done so since it calls the node ready again. Until that is long enough Ready is the word before.
+	Mixed bool `json:"mixed,omitempty"`
+	// Sandbox is the sandbox of which the API server last said what Ready says, and IDs are those of its containers by
+	// name. Former are the addresses of this sandbox, and of those since; none if none was seen in contact.
 	Sandbox string            `json:"sandbox,omitempty"`
-	Ran     map[string]string `json:"ran,omitempty"`
-	// Newest is the newest sandbox on which there was a word.
-	Newest string `json:"newest,omitempty"`
+	IDs     map[string]string `json:"ids,omitempty"`
+	Former  []netip.Addr      `json:"former,omitempty"`
+	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod so.
+	Idle []string `json:"idle,omitempty"`
+	// Needed has the names of the containers that the kubelet calls needed. If it does not say so, they are those that
+	// ran when the API server called the pod ready: true for those that are certainly needed, false for those that may
+	// be of kubectl debug.
+	Needed map[string]bool `json:"needed,omitempty"`
+	// Extra has the names of containers that were first seen when the pod was ready without them.
+	Extra map[string]bool `json:"extra,omitempty"`
+	// Replaced is the UID by which the API server called the static pod that this one has replaced, until it speaks of
+	// this one.
+	Replaced string `json:"replaced,omitempty"`
 }
 
 // record is what is known of a pod.
 type record struct {
 	Note
-	// firm is set once it was confirmed which containers have to run.
-	firm bool
-	// noted is when the last word was taken.
-	noted time.Time
-	// now is how the pod was seen last, and since when it is so.
+	// heard is the UID by which the API server last called the pod; "" if it has not yet.
+	heard string
+	// from is from when on Stood has still to grow.
+	from time.Time
+	// now is how the pod was seen last, and since when its sandbox and its containers are so.
 	now   cri.Pod
 	since time.Time
-}
-
-// running returns the ids of the containers that run, by name.
-func running(pod cri.Pod) map[string]string {
-	ran := make(map[string]string)
-	for name, c := range pod.Containers {
-		if c.State == cri.Running {
-			ran[name] = c.ID
-		}
-	}
-	return ran
 }
 
 // observe takes how the pod is seen now.
 func (r *record) observe(pod cri.Pod, now time.Time) {
 	if r.UID != pod.UID { // another static pod of the same name, of which it is not known what has to run
-		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready || len(r.Ran) > 0, Newest: r.Newest}}
+		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready, Former: r.Former, Replaced: cmp.Or(r.heard, r.Replaced)}}
+	}
+	if pod.Needed != nil {
+		r.Needed = make(map[string]bool, len(pod.Needed))
+		for name := range pod.Needed {
+			r.Needed[name] = true
+		}
 	}
 	if r.since.IsZero() || r.now.Sandbox != pod.Sandbox || !maps.Equal(r.counted(r.now), r.counted(pod)) {
 		r.since = now
 	}
-	r.now = pod
+	for name, c := range pod.Containers {
+		before, known := r.now.Containers[name]
+		if _, needed := r.Needed[name]; needed {
+			// A container of kubectl debug is never started again.
+			again := known && r.now.Sandbox == pod.Sandbox && before.ID != c.ID
+			r.Needed[name] = r.Needed[name] || again || c.Restarted
+			continue
+		}
+		if r.Ready && r.runsAllNeeded(pod) && !known && r.now.Sandbox == pod.Sandbox {
+			if r.Extra == nil {
+				r.Extra = make(map[string]bool)
+			}
+			r.Extra[name] = true
+		}
+	}
+	if r.now = pod; len(r.Former) > 0 {
+		r.noteAddresses()
+	}
 }
 
 // counted returns the containers that count.
 func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	counted := maps.Clone(pod.Containers)
-	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool { return len(r.Ran) > 0 && r.Ran[name] == "" })
+	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool {
+		_, needed := r.Needed[name]
+		return r.Extra[name] || len(r.Needed) > 0 && !needed
+	})
 	return counted
 }
 
-// note takes the API's word on the pod, as it is seen now.
-func (r *record) note(ready bool, now time.Time) {
-	if !ready && r.starts(now) {
-		return // that it is not ready yet says nothing of how it is a moment later
-	}
-	became, first := ready && !r.Ready, r.Newest == ""
-	r.Ready, r.Newest, r.noted = ready, r.now.Sandbox, now
-	lasts := now.Sub(r.since) >= confirmed
-	if !ready || !became && !lasts && !first && r.Sandbox != r.now.Sandbox {
-		return // the word may be about the sandbox before
-	}
-	ran := running(r.now)
-	if r.firm { // these stay the same as long as the pod lives, but for those that the API turns out not to need
-		maps.DeleteFunc(ran, func(name, _ string) bool { return r.Ran[name] == "" })
-	}
-	for name := range r.Ran {
-		if ran[name] == "" && !lasts {
-			return // the word is from before it ended
-		}
-	}
-	if len(ran) > 0 {
-		r.Sandbox, r.Ran, r.firm = r.now.Sandbox, ran, r.firm || lasts
-	}
-}
-
-// starts reports whether a pod that was called ready has another sandbox, in which its containers were started a moment
-// ago or not yet, and did not end.
-func (r *record) starts(now time.Time) bool {
-	if !r.Ready || r.Sandbox == r.now.Sandbox || len(r.Ran) == 0 {
-		return false
-	}
-	waits := now.Sub(r.since) < confirmed
-	for name := range r.Ran {
-		switch c, found := r.now.Containers[name]; {
-		case !found || c.State == cri.Waiting:
-			waits = true
-		case c.State != cri.Running:
+// runsAllNeeded reports whether the needed containers are known, and all of them run.
+func (r *record) runsAllNeeded(pod cri.Pod) bool {
+	for name := range r.Needed {
+		if pod.Containers[name].State != cri.Running {
 			return false
 		}
 	}
-	return waits
+	return len(r.Needed) > 0
 }
 
-// judge says how the pod is now, and why. The API's word is not to be believed.
+// contact says what has come from the API server, and when.
+type contact struct {
+	// now is the time, confirmed when the API server last confirmed what it says of pods, beat when the kubelet's last
+	// report came; zero if none came.
+	now, confirmed, beat time.Time
+	// nodeReady is set if the API server calls the node ready.
+	nodeReady bool
+	// fresh is set if the pod was seen a moment ago.
+	fresh bool
+}
+
+// hear takes what the API server says of the pod, which it calls by this UID.
+func (r *record) hear(uid string, known facts.KnownPod, c contact) {
+	if r.Replaced != "" && r.Replaced == uid && c.confirmed.Sub(r.since) < stands {
+		return // of the pod before, unless the manifest was changed back
+	}
+	first := r.heard == ""
+	r.heard, r.Replaced = uid, ""
+	became := known.Serving && (first || !r.Ready)
+	switch {
+	case !known.Serving && !c.nodeReady: // that is the API server's word on the node
+		if r.Ready {
+			r.Mixed, r.Stood, r.from = true, 0, c.now
+		}
+		return
+	case known.Serving:
+		r.Mixed, r.Idle = false, known.Idle
+	}
+	if !r.Mixed && known.Serving != r.Ready {
+		r.Ready, r.Stood, r.from = known.Serving, 0, c.now
+	}
+	if r.from.IsZero() {
+		r.from = c.now
+	}
+	if grown := c.confirmed.Sub(r.from); grown > 0 {
+		r.Stood, r.from = min(r.Stood+grown, stands), c.confirmed
+	}
+	if r.Mixed && r.Stood >= stands {
+		r.Mixed, r.Ready = false, false
+	}
+	if !c.fresh || r.Mixed {
+		return
+	}
+	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
+	switch {
+	case r.Ready && settled && c.beat.Sub(r.since) >= stands:
+		r.learnNeeded() // the kubelet has seen the pod as it is, and calls it ready
+		if r.runsAllNeeded(r.now) {
+			r.noteIDs()
+		}
+	case !r.Ready && settled:
+		r.noteIDs()
+	case became && len(r.Needed) == 0, became && !first:
+		r.learnNeeded()
+	}
+}
+
+// learnNeeded takes the containers that run as those that may be needed, and leaves those that certainly are.
+func (r *record) learnNeeded() {
+	needed := make(map[string]bool)
+	for name, certain := range r.Needed {
+		if certain {
+			needed[name] = true
+		}
+	}
+	for name, c := range r.now.Containers {
+		if c.State == cri.Running && !r.Extra[name] {
+			needed[name] = needed[name] || c.Restarted
+		}
+	}
+	if len(needed) > 0 {
+		r.Needed = needed
+	}
+}
+
+// noteIDs notes the pod as it is now.
+func (r *record) noteIDs() {
+	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, r.ids()
+}
+
+// noteAddresses notes the addresses that the pod has. Of many the oldest and the newest stay: the API server may have
+// the first or the last.
+func (r *record) noteAddresses() {
+	for _, address := range r.now.Addresses {
+		if slices.Contains(r.Former, address) {
+			continue
+		}
+		if r.Former = slices.Clone(r.Former); len(r.Former) >= maxFormer {
+			r.Former = slices.Delete(r.Former, maxFormer/2, maxFormer/2+1)
+		}
+		r.Former = append(r.Former, address)
+	}
+}
+
+// unchanged reports whether the pod is as it was noted.
+func (r *record) unchanged() bool {
+	return r.IDs != nil && r.Sandbox == r.now.Sandbox && maps.Equal(r.IDs, r.ids())
+}
+
+// ids returns the ids of the containers that count.
+func (r *record) ids() map[string]string {
+	ids := make(map[string]string)
+	for name, c := range r.counted(r.now) {
+		ids[name] = c.ID
+	}
+	return ids
+}
+
+// stopped returns a container that does not run although it is needed, or may be; "" if there is none.
+func (r *record) stopped() (name string, certain bool) {
+	for _, needed := range slices.Sorted(maps.Keys(r.Needed)) {
+		if r.now.Containers[needed].State != cri.Running && (name == "" || r.Needed[needed] && !certain) {
+			name, certain = needed, r.Needed[needed]
+		}
+	}
+	return name, certain
+}
+
+// runsAny reports whether any container runs that may be one of the pod's own.
+func (r *record) runsAny() bool {
+	for name, c := range r.now.Containers {
+		if c.State == cri.Running && !r.Extra[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// judge says how the pod is now, and why. The API server's state of it may be old.
 func (r *record) judge(now time.Time) facts.LivePod {
-	pod := facts.LivePod{Addresses: r.now.Addresses}
+	pod := facts.LivePod{Addresses: r.now.Addresses, Former: r.Former, Idle: r.Idle}
+	stopped, certain := r.stopped()
 	switch {
 	case r.now.Kubelet != nil:
 		if pod.Serving, pod.Why = *r.now.Kubelet, "the kubelet calls it not ready"; pod.Serving {
 			pod.Why = "the kubelet calls it ready"
 		}
 		return pod
-	case !r.Ready && len(r.Ran) == 0:
-		pod.Why = "the API server has never called it ready"
+	case certain:
+		pod.Why = fmt.Sprintf("its container %s does not run", stopped)
 		return pod
-	case !r.Ready && r.Newest == r.now.Sandbox:
-		pod.Why = "the API server called it not ready, and its sandbox is the same"
+	case !r.runsAny():
+		pod.Why = "none of its containers runs"
 		return pod
 	}
-	unchanged := r.Ready && r.Sandbox == r.now.Sandbox
-	for _, name := range slices.Sorted(maps.Keys(r.Ran)) {
-		c, found := r.now.Containers[name]
-		switch {
-		case !found:
-			pod.Why = fmt.Sprintf("its container %s is not there yet", name)
-			return pod
-		case c.State != cri.Running:
-			pod.Why = fmt.Sprintf("its container %s does not run", name)
-			return pod
-		}
-		unchanged = unchanged && c.ID == r.Ran[name]
-	}
-	pod.Serving = true
+	unchanged := r.unchanged()
+	pod.Serving, pod.Suspected = true, true
 	switch {
-	case len(r.Ran) == 0:
-		pod.Serving, pod.Suspected = len(running(r.now)) > 0, true
-		pod.Why = "it is not known which of its containers have to run"
-	case unchanged:
-		pod.Why = "the API server called it ready, and it has not changed since"
+	case stopped != "":
+		pod.Why = fmt.Sprintf("its container %s does not run, and may be needed", stopped)
+	case unchanged && r.Ready:
+		pod.Suspected, pod.Why = false, "the API server called it ready, and it has not changed since"
+	case unchanged && r.Stood >= stands:
+		pod.Serving, pod.Suspected = false, false
+		pod.Why = "the API server called it not ready, and it has not changed since"
+	case r.Replaced != "":
+		pod.Why = "the API server has not yet said anything of the static pod that has replaced the one before"
+	case !r.Ready:
+		pod.Why = "the API server last called it not ready, and it has changed since, or a short time before"
 	case now.Sub(r.since) < probing:
-		pod.Suspected, pod.Why = true, fmt.Sprintf("it was started again less than %s ago", probing)
+		pod.Why = fmt.Sprintf("it was started again less than %s ago", probing)
 	default:
-		pod.Why = "it was started again, and runs"
+		pod.Suspected, pod.Why = false, "it was started again, and runs"
 	}
 	return pod
-}
-
-// seemsChanged reports whether the pod has changed a short time ago.
-func (r *record) seemsChanged(now time.Time) bool {
-	pod := r.judge(now)
-	return pod.Suspected || pod.Serving != r.Ready
 }

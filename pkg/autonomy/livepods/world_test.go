@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -53,16 +54,48 @@ type pod struct {
 	changed, down seconds
 	// born is when its sandbox was made, up when its mains have first run in it.
 	born, up seconds
+	// failures counts the ends of its containers for the kubelet's back-off, failed is when one last ended.
+	failures int
+	failed   seconds
+	// debugged says that a container of kubectl debug ran while the pod was not ready, or was looked at for the first
+	// time: over the Container Runtime Interface nothing tells it from one of the pod's own.
+	debugged bool
+	// saw has the addresses that the wrapper has seen it have while it had the API.
+	saw map[netip.Addr]bool
+	// unprobed is until when a kubelet that has restarted calls the pod not ready, whatever it is.
+	unprobed seconds
+}
+
+// six and lan are the pod's addresses of the other family and at another network.
+func (p *pod) six() netip.Addr {
+	a := p.address.As4()
+	return netip.AddrFrom16([16]byte{0: 0xfd, 12: a[0], 13: a[1], 14: a[2], 15: a[3]})
+}
+
+func (p *pod) lan() netip.Addr {
+	return netip.AddrFrom4([4]byte{172, 16, byte(len(p.uid)), p.uid[len(p.uid)-1]})
 }
 
 type container struct {
 	id    string
 	state cri.ContainerState
 	main  bool
+	// debug says that it is one of kubectl debug, restarted that it has taken the place of another.
+	debug, restarted bool
 }
 
 // runs reports whether all of the pod's own containers run.
 func (p *pod) runs() bool { return p.started != never && p.sandbox != "" }
+
+// runsAny reports whether any of the pod's own containers runs.
+func (p *pod) runsAny() bool {
+	for _, c := range p.containers {
+		if c.state == cri.Running && p.sandbox != "" && !c.debug {
+			return true
+		}
+	}
+	return false
+}
 
 // ready reports what the kubelet's probes say.
 func (p *pod) ready(now seconds) bool { return p.runs() && !p.faulty && now >= p.proven }
@@ -78,8 +111,9 @@ type word struct {
 	// told counts what the kubelet tells. left is when a wrapper was cut off that had this word.
 	told int
 	left seconds
-	// mixed says that it came while the API called the node not ready, or a moment after.
-	mixed bool
+	// mixed says that it came while the API called the node not ready, or a moment after; restart that it is that of a
+	// kubelet that has just restarted, and calls pods not ready that it has not probed.
+	mixed, restart bool
 }
 
 // machine is a node.
@@ -89,8 +123,15 @@ type machine struct {
 	index int
 
 	on, link bool
-	// linked is since when the link is there, or not.
-	linked seconds
+	// linked is since when the link is there, or not, mended since when it was there last; noticed is when the wrapper
+	// notices that it is not, confirmed when the API has last confirmed what it says, which a watch does once a minute.
+	linked, mended, noticed, confirmed seconds
+	// dead is until when the kubelet does not run: nobody starts a container again, or probes.
+	dead seconds
+	// wipes says that the runtime knows no pod after a boot, and that the kubelet starts none without the API (CRI-O).
+	wipes bool
+	// stranger is until when another runtime answers than the kubelet's, answered when the runtime last did.
+	stranger, answered seconds
 	// deaf is until when the kubelet says nothing, although the link is there, since deafFrom.
 	deaf, deafFrom seconds
 	// late is how long after the link is back the kubelet is heard.
@@ -102,6 +143,8 @@ type machine struct {
 	// ready.
 	words map[string]word // by name
 	heard seconds
+	// beaten is when the kubelet last reported its node.
+	beaten seconds
 	// notReady is when it was last called so.
 	notReady  seconds
 	nodeReady bool
@@ -134,6 +177,7 @@ type machine struct {
 	hangs seconds
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
+	exact    map[string]map[string]string     // by Service, all pods with their addresses and conditions
 	revision uint64
 	// slices is the revision at which the EndpointSlices last changed.
 	slices uint64
@@ -151,13 +195,27 @@ type world struct {
 	events   []event
 	machines []*machine
 	touched  seconds
-	// names are those of the Services. nodes, services and endpoints are the API's objects, if they were encoded.
-	names                      []string
+	// sharp says that wrappers notice at once that a link is away.
+	sharp bool
+	// grace is how long the API waits for a kubelet until it calls the node not ready.
+	grace seconds
+	// names are those of the Services that each have some of the pods, more those that have all of them besides. nodes,
+	// services and endpoints are the API's objects, if they were encoded.
+	names, more                []string
 	nodes, services, endpoints []*wire.Object
 }
 
 // published is the name of the Service with publishNotReadyAddresses.
 const published = "published"
+
+// Services that have all pods: at their addresses of the other family or at another network, drained (serving and not
+// ready), or led by another one (not ready).
+const (
+	family  = "six"
+	network = "lan"
+	drained = "drained"
+	follows = "follows"
+)
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -178,12 +236,15 @@ func (w *world) in(after seconds, do func()) {
 func (w *world) between(low, high int) seconds { return seconds(low + w.r.IntN(high-low+1)) }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", published}}
+	w := &world{
+		r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", published},
+		more: []string{family, network, drained, follows}, grace: 40 + 10*seconds(seed%2),
+	}
 	for i := range nodes {
 		m := &machine{
 			w: w, name: fmt.Sprintf("n%d", i), index: i, on: true, link: true, linked: 0, nodeReady: true,
 			pods: map[string]*pod{}, words: map[string]word{}, away: never, hears: map[string]*facts.LivePods{},
-			silent: map[string]struct{}{},
+			silent: map[string]struct{}{}, wipes: w.r.IntN(4) == 0,
 		}
 		w.machines = append(w.machines, m)
 	}
@@ -219,7 +280,8 @@ func (m *machine) newPod(name, service string, static bool) *pod {
 	r := m.w.r
 	p := &pod{
 		name: name, uid: m.id("uid"), service: service, static: static, host: r.IntN(6) == 0,
-		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, down: m.w.now, changed: m.w.now,
+		faulty: r.IntN(6) == 0, started: never, containers: map[string]*container{}, saw: map[netip.Addr]bool{},
+		down: m.w.now, changed: m.w.now,
 	}
 	for i := range 1 + r.IntN(3) {
 		p.mains = append(p.mains, fmt.Sprintf("main%d", i))
@@ -257,19 +319,26 @@ func (m *machine) sandbox(p *pod) {
 		p.containers["init"] = &container{id: m.id("c"), state: cri.Running}
 		begin = w.between(1, 40)
 	}
-	w.in(begin, func() {
-		if p.sandbox != sandbox {
-			return
-		}
-		if c := p.containers["init"]; c != nil {
-			c.state = cri.Exited
-		}
-		for _, name := range p.mains {
+	for i, name := range p.mains {
+		w.in(begin, func() {
+			if p.sandbox != sandbox {
+				return
+			}
+			if c := p.containers["init"]; c != nil {
+				c.state = cri.Exited
+			}
 			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
+			p.changed = w.now
+			w.touch()
+			if i == len(p.mains)-1 {
+				p.up = w.now
+				m.up(p)
+			}
+		})
+		if w.r.IntN(3) == 0 {
+			begin += w.between(1, 150) // the image of the next one has to come, or the first one is a sidecar
 		}
-		p.up = w.now
-		m.up(p)
-	})
+	}
 	m.tell(p)
 }
 
@@ -278,6 +347,7 @@ func (m *machine) up(p *pod) {
 	w := m.w
 	p.started, p.changed = w.now, w.now
 	p.proven = w.now + w.between(0, 8)
+	p.debugged = p.debugged || p.isDebugged()
 	w.touch()
 	w.in(p.proven-w.now, func() { m.tell(p) })
 	m.tell(p)
@@ -290,17 +360,65 @@ func (m *machine) crash(p *pod) {
 		return
 	}
 	name := p.mains[w.r.IntN(len(p.mains))]
-	sandbox := p.sandbox
 	p.containers[name].state = cri.Exited
 	p.started, p.changed, p.down = never, w.now, w.now
+	p.debugged = p.debugged || p.isDebugged()
 	w.touch()
 	m.tell(p)
-	w.in(w.between(1, 30), func() {
-		if p.sandbox == sandbox && m.pods[p.name] == p {
-			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
+	backoff := w.between(1, 2)
+	if p.failures++; p.failures == 1 || w.now-p.failed > 600 {
+		p.failures = 1
+	} else {
+		backoff = min(300, seconds(10)<<min(p.failures-2, 5))
+	}
+	p.failed = w.now
+	m.again(p, name, p.sandbox, backoff)
+}
+
+// again has the kubelet start a container again after a while.
+func (m *machine) again(p *pod, name, sandbox string, after seconds) {
+	w := m.w
+	w.in(after, func() {
+		switch {
+		case p.sandbox != sandbox || m.pods[p.name] != p:
+		case w.now < m.dead:
+			m.again(p, name, sandbox, m.dead-w.now+w.between(1, 5))
+		default:
+			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true, restarted: true}
 			m.up(p)
 		}
 	})
+}
+
+// loop has a pod crash again and again.
+func (m *machine) loop(p *pod, times int) {
+	if times > 0 && m.on && m.pods[p.name] == p {
+		m.crash(p)
+		m.w.in(m.w.between(5, 400), func() { m.loop(p, times-1) })
+	}
+}
+
+// stopKubelet stops the kubelet for a while. When it is back it calls every pod not ready until it has probed it.
+func (m *machine) stopKubelet(lasts seconds) {
+	w := m.w
+	m.dead = w.now + lasts
+	m.deafen(lasts)
+	w.in(lasts, func() {
+		for _, p := range m.all() {
+			p.unprobed = w.now + w.between(4, 20)
+			w.in(p.unprobed-w.now, func() { m.tell(p) })
+		}
+	})
+}
+
+// isDebugged reports whether a container of kubectl debug runs in the pod.
+func (p *pod) isDebugged() bool {
+	for _, c := range p.containers {
+		if c.debug && c.state == cri.Running {
+			return true
+		}
+	}
+	return false
 }
 
 // unprove makes a running pod fail its probe for a while.
@@ -322,13 +440,14 @@ func (m *machine) unprove(p *pod) {
 // debug runs a shell in a pod that ends with an error.
 func (m *machine) debug(p *pod) {
 	w := m.w
-	if !m.link || !p.ready(w.now-5) {
+	if !m.link || p.sandbox == "" {
 		return
 	}
-	c := &container{id: m.id("c"), state: cri.Running}
+	c := &container{id: m.id("c"), state: cri.Running, debug: true}
 	p.containers[m.id("debugger")] = c
 	w.touch()
-	w.in(w.between(5, 200), func() { c.state = cri.Exited; w.touch() })
+	p.debugged = p.debugged || !p.ready(w.now) || w.now < p.unprobed
+	w.in(w.between(5, 200)*w.between(1, 20), func() { c.state = cri.Exited; w.touch() })
 }
 
 // remove ends a pod, and begins another one of the same Service.
@@ -367,11 +486,14 @@ func (m *machine) tell(p *pod) {
 		if m.pods[p.name] != p || !m.on || !m.link || m.w.now < m.deaf || p.sandbox == "" {
 			return
 		}
-		if !m.nodeReady && m.w.now-m.heard > 40 {
+		if !m.nodeReady && m.w.now-m.heard > m.w.grace {
 			return
 		}
-		ready := p.ready(m.w.now)
-		said := word{pod: p, address: p.address, ready: ready, said: ready, asOf: m.w.now, sandbox: p.sandbox}
+		ready := p.ready(m.w.now) && m.w.now >= p.unprobed
+		said := word{
+			pod: p, address: p.address, ready: ready, said: ready, asOf: m.w.now, sandbox: p.sandbox,
+			restart: !ready && p.ready(m.w.now),
+		}
 		if before := m.words[p.name]; !ready && before.pod == p && before.said && before.sandbox != p.sandbox &&
 			(p.up == never || p.up == p.started) {
 			said = before // that a pod is not ready yet says nothing of how it is when it runs
@@ -379,6 +501,7 @@ func (m *machine) tell(p *pod) {
 		}
 		if ready {
 			p.provenIn = p.sandbox
+			p.debugged = p.debugged || p.isDebugged() && !m.words[p.name].ready
 		}
 		m.ids++
 		said.told = m.ids
@@ -402,6 +525,10 @@ func (m *machine) beat() {
 	switch {
 	case m.on && m.link && w.now >= m.deaf && w.now-max(m.linked, m.booted) >= m.late:
 		m.heard, m.says = w.now, m.index%2 == 1
+		if w.now-m.beaten >= 300 {
+			m.beaten = w.now
+			w.publish()
+		}
 		if !m.nodeReady {
 			m.nodeReady = true
 			for _, p := range m.all() {
@@ -409,7 +536,7 @@ func (m *machine) beat() {
 			}
 			w.publish()
 		}
-	case m.nodeReady && w.now-m.heard > 40:
+	case m.nodeReady && w.now-m.heard > w.grace:
 		m.nodeReady = false
 		for name, said := range m.words {
 			said.ready = false // the kubelet's word is another
@@ -423,7 +550,7 @@ func (m *machine) beat() {
 func (m *machine) deafen(lasts seconds) {
 	m.deafFrom, m.deaf = m.w.now, m.w.now+lasts
 	m.w.touch()
-	m.w.in(42, m.w.touch)
+	m.w.in(m.w.grace+2, m.w.touch)
 	m.w.in(lasts, func() {
 		m.w.touch()
 		for _, p := range m.all() {
@@ -434,7 +561,7 @@ func (m *machine) deafen(lasts seconds) {
 
 // recreate makes another sandbox for a pod that runs, as a kubelet does whose sandbox has died.
 func (m *machine) recreate(p *pod) {
-	if !p.runs() {
+	if !p.runs() || m.w.now < m.dead {
 		return
 	}
 	p.sandbox, p.down = "", m.w.now
@@ -446,14 +573,18 @@ func (m *machine) recreate(p *pod) {
 
 // cut takes the link, mend gives it back.
 func (m *machine) cut() {
-	m.link, m.linked = false, m.w.now
+	m.link, m.linked, m.noticed = false, m.w.now, m.w.now
+	if !m.w.sharp && m.w.r.IntN(3) == 0 { // nothing comes, and nothing says so
+		m.noticed += m.w.between(1, 45)
+		m.w.in(m.noticed-m.w.now, m.w.touch)
+	}
 	m.w.touch()
-	m.w.in(42, m.w.touch) // the API calls the node not ready
+	m.w.in(m.w.grace+2, m.w.touch) // the API calls the node not ready
 }
 
 func (m *machine) mend(late seconds) {
-	m.link, m.linked, m.late = true, m.w.now, late
-	m.w.touch()
+	m.link, m.linked, m.mended, m.late = true, m.w.now, m.w.now, late
+	m.w.publish() // what was said meanwhile comes now
 	for _, p := range m.all() {
 		m.w.in(m.w.between(0, 10), func() { m.tell(p) })
 	}
@@ -467,27 +598,42 @@ func (m *machine) powerCut() {
 	}
 	m.on = false
 	w.touch()
-	w.in(42, w.touch)
+	w.in(w.grace+2, w.touch)
 	for _, p := range m.all() {
 		p.sandbox, p.started, p.changed, p.down = "", never, w.now, w.now
 		p.address = netip.Addr{}
 	}
 	w.in(w.between(5, 300), func() {
-		m.on, m.booted = true, w.now
+		m.on, m.booted, m.dead = true, w.now, 0
 		for _, p := range m.all() {
-			w.in(w.between(1, 15), func() {
-				if m.on && m.pods[p.name] == p && p.sandbox == "" {
-					m.sandbox(p)
-				}
-			})
+			m.bring(p)
 		}
 		m.start()
 	})
 }
 
-// restart starts the wrapper again, if the machine runs.
+// bring has the kubelet make a sandbox for a pod after a boot.
+func (m *machine) bring(p *pod) {
+	m.w.in(m.w.between(1, 15), func() {
+		switch {
+		case !m.on || m.pods[p.name] != p || p.sandbox != "":
+		case m.wipes && !m.link:
+			m.bring(p)
+		default:
+			m.sandbox(p)
+		}
+	})
+}
+
+// follows reports whether the wrapper has the upstream, as far as it has noticed.
+func (m *machine) follows() bool { return m.link || m.w.now < m.noticed }
+
+// restart starts the wrapper again, if the machine runs. If the link is there its snapshot may be lost.
 func (m *machine) restart() {
 	if m.on {
+		if m.link && m.w.r.IntN(4) == 0 {
+			m.snapshot = nil
+		}
 		m.start()
 	}
 }
@@ -503,19 +649,32 @@ func (m *machine) start() {
 	m.synced, m.shared, m.content, m.revision = false, nil, 0, 0
 	if m.snapshot != nil {
 		m.store.Restore(m.snapshot)
-		m.away, m.back, m.atLeave, m.received = w.now, never, m.inSnapshot, m.inSnapshot
+		m.away, m.back, m.atLeave, m.received = w.now, never, maps.Clone(m.inSnapshot), m.inSnapshot
+		for name, said := range m.atLeave {
+			if said.left = w.now; !m.link {
+				said.left = m.linked
+			}
+			m.atLeave[name] = said
+		}
+	} else {
+		m.away, m.back, m.atLeave, m.received = never, never, nil, nil
+		for _, p := range m.all() {
+			p.debugged = p.debugged || p.isDebugged()
+			clear(p.saw)
+		}
 	}
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
 	m.keeper = New(Config{
 		NodeName: m.name, Facts: m.store, Upstream: m.upstream, Runtime: m, Neighbours: m,
-		ReturnGrace: DefaultReturnGrace, Observer: m, Now: w.clock,
+		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: fmt.Sprint(m.booted), Now: w.clock,
+		Contact: func() time.Time { return epoch.Add(time.Duration(m.confirmed) * time.Second) },
 	})
 }
 
 func (m *machine) upstream() UpstreamState {
 	switch {
-	case m.synced && m.link && (m.away == never || m.back != never):
+	case m.synced && m.follows() && (m.away == never || m.back != never):
 		return Followed
 	case m.snapshot == nil && !m.synced:
 		return Unknown
@@ -529,27 +688,51 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 	if m.w.now < m.hangs {
 		return nil, context.DeadlineExceeded
 	}
+	m.answered = m.w.now
+	if m.w.now < m.stranger {
+		return []cri.Pod{{Namespace: "other", Name: "other", UID: "other", Sandbox: "other"}}, nil
+	}
+	if m.wipes && !slices.ContainsFunc(m.all(), func(p *pod) bool { return p.sandbox != "" }) {
+		return nil, cri.ErrNoPods
+	}
 	var pods []cri.Pod
 	for _, p := range m.all() {
 		if p.sandbox == "" {
 			continue
+		}
+		if m.upstream() == Followed {
+			p.saw[p.address] = true
 		}
 		running := cri.Pod{
 			Namespace: "ns", Name: p.name, UID: p.uid, Static: p.static, Sandbox: p.sandbox,
 			Containers: map[string]cri.Container{},
 		}
 		if !p.host {
-			running.Addresses = []netip.Addr{p.address}
+			running.Addresses = []netip.Addr{p.address, p.six()}
 		}
-		if m.says {
-			running.Kubelet = ptr.To(p.ready(m.w.now))
+		if m.says && m.w.now >= m.dead {
+			running.Needed = make(map[string]struct{})
+			for _, name := range p.mains {
+				running.Needed[name] = struct{}{}
+			}
+			if m.w.now >= p.unprobed {
+				running.Kubelet = ptr.To(p.ready(m.w.now))
+			}
 		}
 		for name, c := range p.containers {
-			running.Containers[name] = cri.Container{ID: c.id, State: c.state}
+			running.Containers[name] = cri.Container{ID: c.id, State: c.state, Restarted: c.restarted}
 		}
 		pods = append(pods, running)
 	}
 	return pods, nil
+}
+
+// Socket implements Runtime.
+func (m *machine) Socket() string {
+	if m.w.now < m.stranger {
+		return "other"
+	}
+	return "socket"
 }
 
 // Close implements Runtime.
@@ -628,7 +811,7 @@ func (w *world) deliver() {
 	}
 	w.encode()
 	for _, m := range w.machines {
-		if m.on && m.upstream() == Followed {
+		if m.on && m.link && m.upstream() == Followed {
 			m.receive()
 		}
 	}
@@ -653,10 +836,56 @@ func (m *machine) receive() {
 	defer m.store.Release()
 	m.store.NodeLabels().Replace(w.nodes)
 	own := wiretest.NodeOf(m.name, "a")
-	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	own.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: status,
+		LastHeartbeatTime: metav1.NewTime(epoch.Add(time.Duration(m.beaten) * time.Second)),
+	}}
 	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
 	m.store.Services().Replace(w.services)
 	m.store.EndpointSlices().Replace(w.endpoints)
+}
+
+// slice returns the slice of a Service.
+func (w *world) slice(name string) *discoveryv1.EndpointSlice {
+	slice := wiretest.SliceOf(name+"-1", name)
+	if name == family {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	for _, o := range w.machines {
+		for _, pod := range slices.Sorted(maps.Keys(o.words)) {
+			said := o.words[pod]
+			all := slices.Contains(w.more, name)
+			if said.pod.service != name && !all || all && said.pod.host || all && !said.address.IsValid() {
+				continue
+			}
+			uid := said.pod.uid
+			if said.pod.static {
+				uid = "mirror-of-" + uid
+			}
+			address := said.address
+			ready, serving := said.ready || name == published, said.ready
+			switch name {
+			case family:
+				as := *said.pod
+				as.address = said.address
+				address = as.six()
+			case network:
+				address = said.pod.lan()
+			case drained:
+				ready = false
+			case follows:
+				ready, serving = false, false
+			}
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{address.String()}, NodeName: ptr.To(o.name),
+				Conditions: discoveryv1.EndpointConditions{
+					Ready: ptr.To(ready), Serving: ptr.To(serving), Terminating: ptr.To(false),
+				},
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(uid)},
+			})
+		}
+	}
+	return slice
 }
 
 // encode makes the API's objects.
@@ -665,33 +894,12 @@ func (w *world) encode() {
 	for _, o := range w.machines {
 		w.nodes = append(w.nodes, wiretest.Node(o.name, "a"))
 	}
-	for i, name := range w.names {
+	for i, name := range slices.Concat(w.names, w.more) {
 		service := wiretest.ServiceOf(name, `["zone"]`)
 		service.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", i+1)
 		service.Spec.PublishNotReadyAddresses = name == published
 		w.services = append(w.services, wiretest.Object(service))
-		slice := wiretest.SliceOf(name+"-1", name)
-		for _, o := range w.machines {
-			for _, pod := range slices.Sorted(maps.Keys(o.words)) {
-				said := o.words[pod]
-				if said.pod.service != name {
-					continue
-				}
-				uid := said.pod.uid
-				if said.pod.static {
-					uid = "mirror-of-" + uid
-				}
-				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-					Addresses: []string{said.address.String()}, NodeName: ptr.To(o.name),
-					Conditions: discoveryv1.EndpointConditions{
-						Ready: ptr.To(said.ready || name == published), Serving: ptr.To(said.ready),
-						Terminating: ptr.To(false),
-					},
-					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(uid)},
-				})
-			}
-		}
-		w.endpoints = append(w.endpoints, wiretest.Object(slice))
+		w.endpoints = append(w.endpoints, wiretest.Object(w.slice(name)))
 	}
 }
 
@@ -700,12 +908,15 @@ func (m *machine) look() {
 	if !m.on {
 		return
 	}
-	if !m.link {
+	if m.link && (m.w.now-m.confirmed >= 60 || m.confirmed < m.linked) {
+		m.confirmed = m.w.now
+	}
+	if !m.follows() {
 		if m.synced && (m.away == never || m.back != never) {
 			before := m.atLeave
 			m.atLeave = maps.Clone(m.received)
 			for name, said := range m.atLeave {
-				said.left = m.w.now
+				said.left = m.linked
 				m.atLeave[name] = said
 			}
 			for name, said := range before { // what waits for the API's agreement is still believed
@@ -715,7 +926,7 @@ func (m *machine) look() {
 			}
 			m.away, m.back = m.w.now, never
 		}
-	} else if !m.synced || m.away != never && m.back == never {
+	} else if m.link && (!m.synced || m.away != never && m.back == never) {
 		if m.w.now-m.linked >= 1 && m.w.now-m.booted >= 2 {
 			m.receive()
 			m.synced = true
@@ -753,15 +964,18 @@ func (m *machine) see() {
 			m.w.touch()
 		}
 		m.revision = now
-		m.shown = map[string]map[string]netip.Addr{}
+		m.shown, m.exact = map[string]map[string]netip.Addr{}, map[string]map[string]string{}
 		for _, o := range m.store.History.Objects(served.EndpointSlices) {
 			m.slices = max(m.slices, o.Revision)
-			ready := map[string]netip.Addr{}
+			ready, exact := map[string]netip.Addr{}, map[string]string{}
 			err := wire.EndpointSlice.Scan(o.Body, func(e wire.Endpoint) {
-				if _, name, _, ok := e.Pod(); ok && e.Ready {
+				_, name, _, ok := e.Pod()
+				if ok && e.Ready {
 					ready[string(name)] = netip.MustParseAddr(string(e.Address))
 				}
+				exact[string(name)] = fmt.Sprintln(string(e.Address), e.Ready, e.Serving())
 			})
+			m.exact[o.Key().Name[:len(o.Key().Name)-2]] = exact
 			if err != nil {
 				panic(err)
 			}

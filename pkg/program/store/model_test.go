@@ -21,6 +21,8 @@ type model struct {
 	steps     []func(map[string]*inode)
 	// full, noInodes, readOnly and failing say what goes wrong.
 	full, noInodes, readOnly, failing bool
+	// creates is how often a file was to be made.
+	creates int
 	// flash is how many bytes flash has written: for each sync of a file what was new, and at least 16 KiB.
 	flash int64
 }
@@ -131,6 +133,7 @@ func (m *model) Read(name string) (io.ReadCloser, int64, error) {
 }
 
 func (m *model) Create(name string) (file, error) {
+	m.creates++
 	if m.readOnly {
 		return nil, unix.EROFS
 	}

@@ -264,3 +264,33 @@ func TestOracle(t *testing.T) {
 		}
 	}
 }
+
+// TestUncertainRename: after the name of a new file may or may not be on the disk, what is committed is found, whichever
+// of the two files a loss of power leaves.
+func TestUncertainRename(t *testing.T) {
+	uncertain := 0
+	for seed := range uint64(120) {
+		w := newWorld(t, seed)
+		for range 3 {
+			w.change()
+			w.commit()
+		}
+		w.disk.failing = true
+		names := len(w.disk.steps)
+		if err := w.store.Rewrite(); err != nil && len(w.disk.steps) > names {
+			uncertain++
+		}
+		w.disk.failing, w.room = false, false
+		w.now = w.now.Add(time.Second) // no whole state is tried again yet
+		for range 3 {
+			w.change()
+			w.commit()
+			w.confirm()
+		}
+		w.disk.crash()
+		w.open()
+	}
+	if uncertain < 30 {
+		t.Errorf("%d of 120 worlds had what is to be judged", uncertain)
+	}
+}

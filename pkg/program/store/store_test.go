@@ -315,3 +315,65 @@ func TestStaleBytes(t *testing.T) {
 		t.Errorf("%q %v", a.state, problems)
 	}
 }
+
+// TestNoSpaceForTheState: while the whole state cannot be written, because there is no inode or less space than it
+// needs, changes are appended, and what is lasting is noted. The state is not tried again every second, and nothing is
+// left over.
+func TestNoSpaceForTheState(t *testing.T) {
+	w := newWorld(t, 1)
+	value := make([]byte, 300<<10)
+	grow := func() error {
+		for i := range value {
+			value[i] = byte(w.random.Uint32())
+		}
+		w.state["x"] = bytes.Clone(value)
+		return w.store.Commit(map[string][]byte{"x": w.state["x"]})
+	}
+	for w.store.newest == nil || w.store.older == nil || w.store.newest.offset <= w.store.limit() {
+		if err := grow(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, restart := range []bool{false, true} {
+		w.disk.noInodes = true
+		if restart {
+			w.store, w.state, _ = open(w.options(), w.disk)
+		}
+		tried := w.disk.creates
+		for second := range 60 {
+			w.now = w.now.Add(time.Second)
+			key := fmt.Sprintf("gone %d", second)
+			w.state[key] = []byte{}
+			if err := errors.Join(grow(), w.store.CommitLasting(map[string][]byte{key: {}})); err != nil {
+				t.Fatalf("restarted %v, after %d s: %v", restart, second, err)
+			}
+		}
+		if tried = w.disk.creates - tried; tried < 1 || tried > 3 {
+			t.Errorf("restarted %v: the whole state was tried %d times in a minute", restart, tried)
+		}
+	}
+	w.disk.noInodes = false
+	w.now = w.now.Add(time.Minute)
+	if err := grow(); err != nil || w.store.newest.offset > w.store.limit() {
+		t.Errorf("with space again: %v", err)
+	}
+	if names := slices.Sorted(maps.Keys(w.disk.now)); len(names) != 2 {
+		t.Errorf("left over: %q", names)
+	}
+}
+
+// TestInterruptedStates: files of whole states that were begun, at whatever byte, do not pile up.
+func TestInterruptedStates(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	for i := range 20 {
+		k.must(os.WriteFile(filepath.Join(k.dir, asideName), bytes.Repeat([]byte("x"), 1000*i), 0o600))
+		if problems := k.reopen(); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		k.must(k.Rewrite())
+	}
+	if all, err := os.ReadDir(k.dir); err != nil || len(all) != 2 || string(k.state["a"]) != "1" {
+		t.Errorf("there is %v, %v", all, err)
+	}
+}

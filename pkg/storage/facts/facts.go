@@ -66,6 +66,8 @@ type Facts struct {
 	livePods map[string]*LivePods
 	// suspected has the nodes with a suspected pod.
 	suspected map[string]struct{}
+	// suspectedNodes has the names of nodes that SetSuspectedNodes got.
+	suspectedNodes map[string]struct{}
 	// podNotes is what SetPodNotes got.
 	podNotes []byte
 

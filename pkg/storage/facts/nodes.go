@@ -205,8 +205,7 @@ func (in Reader) NodeObjectsOf(name string) []*Object {
 // NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int { return len(f.NodeNames()) }
 
-// SetDeadNodes takes the names of all dead nodes. Endpoints on them are hidden, for Services with and without
-// topologyKeys, and do not count as ready when the deciding key of a Service is picked.
+// SetDeadNodes takes the names of all nodes that a health service calls dead. They count as silent.
 //
 // This node is never dead, because it runs this process. The endpoints of default/kubernetes are never hidden: they are
 // API servers, and clients find out themselves which of those work. The names may include nodes that are not known;
@@ -215,7 +214,7 @@ func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 	f.setDown(&f.dead, names)
 }
 
-// setDown replaces the names of dead nodes, or of silent ones.
+// setDown replaces the names of dead, silent or suspected nodes.
 func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
 	now := maps.Clone(names)
 	delete(now, f.options.NodeName)
@@ -233,11 +232,21 @@ func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
 	})
 }
 
-// SetSilentNodes takes the names of all nodes that their neighbours do not hear any more. Their endpoints are hidden as
-// those on dead nodes are, but not if a viewer would lose the last ready endpoint of a Service: that a node is silent
-// says less than that it is dead.
+// SetSilentNodes takes the names of all nodes that their neighbours do not hear any more. Their endpoints are hidden,
+// but not if a viewer would lose the last ready endpoint of a Service.
 func (f *Facts) SetSilentNodes(names map[string]struct{}) {
 	f.setDown(&f.silent, names)
+}
+
+// SetSuspectedNodes takes the names of all nodes whose machines answer their neighbours, and whose wrappers do not.
+// Their endpoints are suspected.
+func (f *Facts) SetSuspectedNodes(names map[string]struct{}) {
+	f.setDown(&f.suspectedNodes, names)
+}
+
+// SuspectedNode reports whether an endpoint of the Service, which may be nil, is on a suspected node.
+func (in Reader) SuspectedNode(s *Service, nodeName []byte) bool {
+	return isDown(in.f.suspectedNodes, s, nodeName)
 }
 
 // SilentNodes returns the names that SetSilentNodes got last, without this node's.
@@ -249,7 +258,7 @@ func (f *Facts) SilentNodes() map[string]struct{} {
 
 // Silent reports whether an endpoint of the Service, which may be nil, is on a silent node.
 func (in Reader) Silent(s *Service, nodeName []byte) bool {
-	return isDown(in.f.silent, s, nodeName)
+	return isDown(in.f.silent, s, nodeName) || in.Dead(s, nodeName)
 }
 
 // isDown reports whether an endpoint of the Service, which may be nil, is on one of the nodes.
@@ -278,7 +287,7 @@ func (f *Facts) DeadNodes() map[string]struct{} {
 	return maps.Clone(f.dead)
 }
 
-// Dead reports whether an endpoint of the Service, which may be nil, is hidden because its node is dead.
+// Dead reports whether an endpoint of the Service, which may be nil, is on a node that a health service calls dead.
 func (in Reader) Dead(s *Service, nodeName []byte) bool {
 	return isDown(in.f.dead, s, nodeName)
 }

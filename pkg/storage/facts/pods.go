@@ -6,12 +6,12 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
-	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // PodKey identifies a pod.
@@ -26,11 +26,17 @@ type PodKey struct {
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Former are those that the pod is known to have had at the network of Addresses: its endpoints there are moved.
+	// One of another network stays. If there are none, all are moved.
+	Former []netip.Addr `json:"former,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`
 	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
 	Suspected bool `json:"suspected,omitempty"`
+	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not ready while the pod was: it
+	// keeps its conditions while the pod is Serving.
+	Idle []string `json:"idle,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }
@@ -62,7 +68,8 @@ func (l *LivePods) equal(other *LivePods) bool {
 	}
 	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
 		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
-			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses)
+			return a.Serving == b.Serving && a.Suspected == b.Suspected && slices.Equal(a.Addresses, b.Addresses) &&
+				slices.Equal(a.Former, b.Former) && slices.Equal(a.Idle, b.Idle)
 		})
 }
 
@@ -78,9 +85,9 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// correction returns how the endpoint of a pod really is. It returns nil if that is not known, so that the upstream's
-// word counts.
-func (l *LivePods) correction(pod PodKey, endpoint wire.Endpoint) *wire.Correction {
+// correction returns how the endpoint of a pod, in an object of a Service, really is. It returns nil if that is not
+// known, so that the upstream's word counts.
+func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint) *wire.Correction {
 	if l.About != nil {
 		if _, about := l.About[pod]; !about {
 			return nil
@@ -90,16 +97,19 @@ func (l *LivePods) correction(pod PodKey, endpoint wire.Endpoint) *wire.Correcti
 	if !found {
 		return &wire.Correction{Gone: true}
 	}
-	if len(live.Addresses) == 0 {
-		return &wire.Correction{Serving: live.Serving}
-	}
+	corrected := &wire.Correction{Serving: live.Serving, Kept: live.Serving && slices.Contains(live.Idle, service)}
 	current, err := netip.ParseAddr(string(endpoint.Address))
-	if err != nil {
+	switch current = current.Unmap(); {
+	case err != nil:
 		return nil // a name: no pod's endpoint has one
+	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current),
+		len(live.Former) > 0 && !slices.Contains(live.Former, current):
+		return corrected
 	}
 	for _, address := range live.Addresses {
-		if address.Is4() == current.Unmap().Is4() {
-			return &wire.Correction{Address: address.String(), Serving: live.Serving}
+		if address.Is4() == current.Is4() {
+			corrected.Address = address.String()
+			return corrected
 		}
 	}
 	return &wire.Correction{Gone: true}
@@ -134,54 +144,24 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	})
 }
 
-// Suspicion says how likely it is that an endpoint does not answer.
-type Suspicion topology.Tier
-
-// Suspicions, from the least to the greatest. Those of ready endpoints are tiers of the rule: one that is suspected is
-// hidden where a less suspected one is ready.
-const (
-	NoSuspicion = Suspicion(topology.Ready)
-	// SuspectedPod is an endpoint of which its own node suspects that the pod does not answer.
-	SuspectedPod = Suspicion(topology.Suspected)
-	// SilentNode is an endpoint on a silent node.
-	SilentNode = Suspicion(topology.Silent)
-)
-
-// Suspicion returns the suspicion of an endpoint of a Service, which may be nil, in an object of this namespace, as
-// this node sees it.
-func (in Reader) Suspicion(s *Service, namespace string, e wire.Endpoint) Suspicion {
-	return in.SuspicionFrom(in.f.options.NodeName, s, namespace, e)
-}
-
-// SuspicionFrom is Suspicion as another node sees it. A node is not silent to itself, and traffic that may use
-// endpoints on its own node only has no better ones.
-func (in Reader) SuspicionFrom(viewer string, s *Service, namespace string, e wire.Endpoint) Suspicion {
-	own := viewer != "" && string(e.NodeName) == viewer
-	if !in.AnySuspicions() || s == nil || s.Name == KubernetesService || own && s.traits.Local {
-		return NoSuspicion
-	}
-	if !own && in.Silent(s, e.NodeName) {
-		return SilentNode
-	}
-	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
-		return NoSuspicion // a Service that publishes addresses that are not ready shows this one too
+// suspectedPod reports whether the node of an endpoint of the Service suspects that its pod does not answer.
+func (in Reader) suspectedPod(s *Service, namespace string, e wire.Endpoint) bool {
+	if _, any := in.f.suspected[string(e.NodeName)]; !any || s.traits.PublishesNotReady {
+		return false // a Service that publishes addresses that are not ready shows this one too
 	}
 	pod, ok := podOf(namespace, e)
-	if !ok {
-		return NoSuspicion
-	}
 	live := in.f.livePods[string(e.NodeName)]
-	if _, about := live.About[pod]; live.About != nil && !about {
-		return NoSuspicion
+	if _, about := live.About[pod]; !ok || live.About != nil && !about {
+		return false
 	}
-	if found, _ := live.find(pod); found.Suspected {
-		return SuspectedPod
-	}
-	return NoSuspicion
+	found, _ := live.find(pod)
+	return found.Suspected
 }
 
-// AnySuspicions reports whether any node is silent, or any pod suspected.
-func (in Reader) AnySuspicions() bool { return len(in.f.silent)+len(in.f.suspected) > 0 }
+// AnySuspicions reports whether any node is silent, or any node or pod suspected.
+func (in Reader) AnySuspicions() bool {
+	return len(in.f.silent)+len(in.f.dead)+len(in.f.suspectedNodes)+len(in.f.suspected) > 0
+}
 
 // Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
 func (in Reader) Why(namespace string, e wire.Endpoint) string {
@@ -224,10 +204,9 @@ func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction
 	if !ok {
 		return nil, time.Time{}
 	}
-	if correction = live.correction(pod, endpoint); correction != nil {
-		s := f.services.byName[types.NamespacedName{
-			Namespace: o.Upstream.Namespace, Name: o.collection.serviceOf(o.Upstream),
-		}]
+	service := o.collection.serviceOf(o.Upstream)
+	if correction = live.correction(pod, service, endpoint); correction != nil {
+		s := f.services.byName[types.NamespacedName{Namespace: o.Upstream.Namespace, Name: service}]
 		correction.Published = s != nil && s.traits.PublishesNotReady
 	}
 	return correction, live.AsOf
@@ -304,10 +283,10 @@ func (c *collection) correct(o *Object) {
 
 // KnownPod is what the upstream says of a pod in the pod's endpoints.
 type KnownPod struct {
-	// Address is one of the pod's addresses.
-	Address string
-	// Serving is unset if any endpoint of the pod is not serving.
+	// Serving is set if any endpoint of the pod is serving. One of another Service may be drained.
 	Serving bool
+	// Idle names the Services whose endpoint of the pod is not ready, sorted.
+	Idle []string
 	// Governed is set if any endpoint of the pod belongs to a Service with topologyKeys.
 	Governed bool
 	// Disputed is set if SetLivePods says otherwise of any endpoint of the pod.
@@ -353,12 +332,12 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		if !ok {
 			return
 		}
-		known, found := of[key]
-		if !found {
-			known.Serving = true
+		known := of[key]
+		known.Serving = known.Serving || e.Serving()
+		if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {
+			known.Idle = append(known.Idle, strings.Clone(service))
+			slices.Sort(known.Idle)
 		}
-		known.Address = string(e.Address)
-		known.Serving = known.Serving && e.Serving()
 		known.Governed = known.Governed || governed
 		if correction, _ := o.Correction(e); correction != nil && !e.Is(correction) {
 			known.Disputed = true
@@ -368,16 +347,17 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 }
 
 // NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for
-// a while; then what it says of the node's pods is not the kubelet's word.
-func (f *Facts) NodeReady() bool {
+// a while; then what it says of the node's pods is not the kubelet's word. heartbeat differs whenever the kubelet has
+// reported.
+func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
 	if o == nil {
-		return false
+		return false, ""
 	}
-	ready, err := wire.NodeReady(o.Body)
-	return err == nil && ready
+	ready, heartbeat, err := wire.NodeReport(o.Body)
+	return err == nil && ready, strings.Clone(heartbeat)
 }
 
 // Applied reports whether everything that came from the upstream is applied: nothing is held back, and the facts are

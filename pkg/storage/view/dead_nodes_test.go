@@ -33,8 +33,8 @@ func TestHiddenEndpointsAreCounted(t *testing.T) {
 		shown          string
 	}{
 		{nil, count{8, 1}, count{7, 1}, "node-a2,node-a1,(node-a2)"},
-		{[]string{"node-a2"}, count{6, 3}, count{3, 5}, "node-a1"},
-		{[]string{"node-a2", "node-b1"}, count{5, 4}, count{2, 6}, "node-a1"},
+		{[]string{"node-a2"}, count{6, 3}, count{5, 3}, "node-a1,(node-a2)"},
+		{[]string{"node-a2", "node-b1"}, count{5, 4}, count{4, 4}, "node-a1,(node-a2)"},
 		{[]string{"node-b1"}, count{7, 2}, count{6, 2}, "node-a2,node-a1,(node-a2)"},
 		{[]string{"node-a1"}, count{8, 1}, count{7, 1}, "node-a2,node-a1,(node-a2)"},
 		{nil, count{8, 1}, count{7, 1}, "node-a2,node-a1,(node-a2)"},

@@ -112,11 +112,15 @@ type member struct {
 	body        []byte
 	corrections []correction
 	local       *LocalEndpoint
-	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
-	// do not hear any more.
+	// dead has the nodes that a health service calls dead, silent these and those that the neighbours do not hear any
+	// more.
 	dead, silent map[string]bool
-	// slice has the endpoints of body, choice says how it is shown.
-	slice  topology.Slice
+	// suspected has the nodes whose machines answer the neighbours, and whose wrappers do not.
+	suspected map[string]bool
+	// list has the slice's ports, and the endpoints of body, whose tiers are in their order. choice says how it is
+	// shown.
+	list   topology.List
+	tiers  []topology.Tier
 	choice topology.Choice
 }
 
@@ -161,7 +165,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 		}
 		m := member{
 			upstream: o.Upstream, body: o.Body(), local: local,
-			dead: make(map[string]bool), silent: make(map[string]bool),
+			dead: make(map[string]bool), silent: make(map[string]bool), suspected: make(map[string]bool),
 		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			name := string(e.NodeName)
@@ -170,13 +174,14 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 			}
 			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
 			m.silent[name] = name != q.e.Node && v.facts.Silent(s, e.NodeName)
+			m.suspected[name] = name != q.e.Node && v.facts.SuspectedNode(s, e.NodeName)
 			c, asOf := o.Correction(e)
 			said := correction{made: c != nil && !e.Is(c), asOf: asOf, why: v.facts.Why(o.Upstream.Namespace, e)}
 			said.gone = c != nil && c.Gone
 			m.corrections = append(m.corrections, said)
 		})
 		if err == nil {
-			m.slice, err = v.slice(s, o, q)
+			m.list, m.tiers, err = v.list(s, o, q)
 		}
 		if err != nil {
 			return err
@@ -186,37 +191,35 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	return nil
 }
 
-// slice returns what the rule needs to know of a slice, as the node of the question sees it.
-func (v reading) slice(s *facts.Service, o *facts.Object, q *question) (slice topology.Slice, err error) {
+// list returns what the rule needs to know of a slice, as the node of the question sees it.
+func (v reading) list(
+	s *facts.Service, o *facts.Object, q *question,
+) (list topology.List, tiers []topology.Tier, err error) {
 	if !s.DecidesAsOne() {
 		var addressType []byte
 		addressType, err = wire.ScanPorts(o.Upstream.Body, func(p wire.Port) {
 			if p.Numbered {
-				slice.Ports = append(slice.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
+				list.Ports = append(list.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
 			}
 		})
-		for i := range slice.Ports {
-			slice.Ports[i].AddressType = string(addressType)
+		for i := range list.Ports {
+			list.Ports[i].AddressType = string(addressType)
 		}
 	}
-	return slice, cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
-		name := string(e.NodeName)
-		tier := topology.TierOf(e.Ready, true, e.Terminates())
-		switch {
-		case name != q.e.Node && v.facts.Dead(s, e.NodeName):
-			tier = topology.Unusable
-		case tier == topology.Ready:
-			tier = topology.Tier(v.facts.SuspicionFrom(q.e.Node, s, o.Upstream.Namespace, e))
-		}
-		slice.Endpoints = append(slice.Endpoints, topology.Endpoint{Node: v.facts.LabelsOf(e.NodeName), Tier: tier})
+	list.Counts = &topology.Counts{}
+	err = cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
+		tier := v.facts.TierFrom(q.e.Node, s, o.Upstream.Namespace, e)
+		tiers = append(tiers, tier)
+		list.Add(tier, s.Keys, v.facts.LabelsOf(e.NodeName), 1)
 	}))
+	return list, tiers, err
 }
 
 // decide chooses how each slice is shown.
 func (q *question) decide() {
-	all := make([]topology.Slice, len(q.members))
+	all := make([]topology.List, len(q.members))
 	for i := range q.members {
-		all[i] = q.members[i].slice
+		all[i] = q.members[i].list
 	}
 	for i, choice := range q.keys.Choices(q.here, all) {
 		q.members[i].choice = choice
@@ -232,7 +235,7 @@ func (q *question) nameKeys() {
 		key := q.decision(m).Key()
 		differ = differ || i > 0 && key != q.e.DecidingKey
 		q.e.DecidingKey = key
-		for _, port := range m.slice.Ports {
+		for _, port := range m.list.Ports {
 			if !slices.Contains(m.choice.Without, port) {
 				keys[port] = key
 			}
@@ -294,12 +297,12 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest, shown := corrected.Endpoints, m.slice.Endpoints // those that are not gone, in the same order
+	rest, tiers := corrected.Endpoints, m.tiers // those that are not gone, in the same order
 	for i := range upstream.Endpoints {
 		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
 		if !c.gone {
 			endpoint, rest = &rest[0], rest[1:]
-			c.tier, shown = shown[0].Tier, shown[1:]
+			c.tier, tiers = tiers[0], tiers[1:]
 		}
 		q.add(m, endpoint, c)
 	}
@@ -329,8 +332,13 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		x.Reason += "; " + c.why
 	}
 	suspicion := "its own node suspects that it does not answer"
-	if m.silent[x.Node] {
+	switch {
+	case m.dead[x.Node]:
+		suspicion = fmt.Sprintf("the health service calls node %s dead", x.Node)
+	case m.silent[x.Node]:
 		suspicion = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
+	case m.suspected[x.Node]:
+		suspicion = fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", x.Node)
 	}
 	switch {
 	case !x.Kept || c.tier != topology.Suspected && c.tier != topology.Silent:
@@ -338,9 +346,9 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
 	default:
 		x.Kept, x.Reason = false, suspicion
-		if m.silent[x.Node] {
+		if m.silent[x.Node] && !m.dead[x.Node] {
 			x.Reason += " (site exchange)"
-		} else if c.why != "" {
+		} else if !m.silent[x.Node] && !m.suspected[x.Node] && c.why != "" {
 			x.Reason += ": " + c.why
 		}
 	}
@@ -375,8 +383,6 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
-	case m.dead[node]:
-		return false, fmt.Sprintf("the health service calls node %s dead", node)
 	case q.e.Invalid != "":
 		return false, "the " + q.e.Invalid
 	case !q.keys.Governed():

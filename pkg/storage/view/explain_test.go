@@ -91,8 +91,8 @@ func TestExplain(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	s.SetDeadNodes(map[string]struct{}{"node-a2": {}})
-	if e := explain(t, s, "strict", ""); e.Kept != 0 ||
-		!strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
+	if e := explain(t, s, "strict", ""); e.Kept != 1 ||
+		!strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead, but no other endpoint is ready") {
 		t.Errorf("got %+v", e)
 	}
 	if _, err := s.Explain(inNS("nothing"), ""); !errors.Is(err, view.ErrNoService) {

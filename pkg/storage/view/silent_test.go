@@ -56,7 +56,9 @@ func TestSilentNodes(t *testing.T) {
 	expect("the other is gone", map[string]string{"two-2": "node-a2"})
 	s.EndpointSlices().Apply(wiretest.Slice("two-1", "two", "node-a1", "node-b1"))
 	s.SetDeadNodes(nodeSet("node-a2"))
-	expect("dead is dead", map[string]string{"governed": "node-a1", "two-2": "", "open": "node-b1", "ordered": ""})
+	expect("dead is silent too", map[string]string{
+		"governed": "node-a1,node-a2", "open": "node-a2,node-b1", "two-2": "", "ordered": "node-a2",
+	})
 	s.SetDeadNodes(nil)
 	s.SetSilentNodes(nodeSet("node-a1", ""))
 	expect("the node itself is never silent", all)

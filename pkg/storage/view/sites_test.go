@@ -80,7 +80,7 @@ func TestSiteView(t *testing.T) {
 	s.NodeLabels().Remove("", "node-a1")
 	expect("d", "ordered", "")
 	s.SetDeadNodes(map[string]struct{}{"node-b1": {}})
-	expect("b", "strict", "")
+	expect("b", "strict", "node-b1") // it has nothing better
 	expect("b", "free", "node-a2,node-b2")
 	s.SetDeadNodes(nil)
 	expect("b", "strict", "node-b1")

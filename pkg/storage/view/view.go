@@ -327,10 +327,9 @@ func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decisio
 	return o.Service.Keys.Decide(v.here, choice.Rank())
 }
 
-// hides reports whether an endpoint of an object is hidden because its node is dead, or because it is suspected.
+// hides reports whether an endpoint of an object is hidden because it is suspected, or on a silent node.
 func (v reading) hides(o *facts.Object, choice topology.Choice, e wire.Endpoint) bool {
-	return v.facts.Dead(o.Service, e.NodeName) ||
-		v.facts.AnySuspicions() && choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e))
+	return v.facts.AnySuspicions() && choice.Hides(v.facts.Tier(o.Service, o.Upstream.Namespace, e))
 }
 
 func (v reading) fill(r *served.Resource, p *publication) {

@@ -69,6 +69,8 @@ type Correction struct {
 	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
 	// Published is set: its Service has publishNotReadyAddresses.
 	Serving, Published bool
+	// Kept leaves the conditions as they are, whatever Serving and Published are.
+	Kept bool
 }
 
 // Is reports whether an endpoint is as a correction says.
@@ -104,6 +106,9 @@ func (e Endpoint) parseConditions() conditions {
 }
 
 func (c conditions) corrected(to *Correction) conditions {
+	if to.Kept || c.serving == to.Serving {
+		return c // that it is serving and not ready says something of its Service, and not of the pod
+	}
 	after := c
 	after.serving = to.Serving
 	after.ready = to.Published || to.Serving && !c.terminating
@@ -188,7 +193,7 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 			if c.Gone {
 				continue
 			}
-			value, serving = movedAddress(value, c.Address), c.Serving || c.Published
+			value, serving = movedAddress(value, c.Address), endpoint.parseConditions().corrected(c).ready
 		}
 		addresses++
 		if serving {

@@ -67,6 +67,8 @@ func TestCorrectSlice(t *testing.T) {
 		},
 		"serving again": {at("10.0.0.1", conditionsOf(false, false, false)), &Correction{Serving: true},
 			at("10.0.0.1", conditionsOf(true, true, false))},
+		"moved, and otherwise as it is": {at("10.0.0.1", conditionsOf(false, true, false)),
+			&Correction{Address: "10.0.0.2", Kept: true}, at("10.0.0.2", conditionsOf(false, true, false))},
 		"terminating": {at("10.0.0.1", conditionsOf(false, false, true)),
 			&Correction{Address: "10.0.0.2", Serving: true}, at("10.0.0.2", conditionsOf(false, true, true))},
 		"of a Service that publishes what is not ready": {at("10.0.0.1", conditionsOf(true, false, true)),

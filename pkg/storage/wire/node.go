@@ -13,8 +13,9 @@ const (
 	statusConditions = 4
 	statusAddresses  = 5
 
-	nodeConditionType   = 1
-	nodeConditionStatus = 2
+	nodeConditionType      = 1
+	nodeConditionStatus    = 2
+	nodeConditionHeartbeat = 3
 
 	nodeAddressType    = 1
 	nodeAddressAddress = 2
@@ -26,8 +27,14 @@ const InternalIP = "InternalIP"
 // NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
 // Unknown if the kubelet has not reported for a while.
 func NodeReady(body []byte) (ready bool, err error) {
+	ready, _, err = NodeReport(body)
+	return ready, err
+}
+
+// NodeReport returns what NodeReady does, and when the kubelet has reported that, encoded.
+func NodeReport(body []byte) (ready bool, at string, err error) {
 	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
-		var kind, status []byte
+		var kind, status, heartbeat []byte
 		f := field.Of(encoded)
 		for f.Next() {
 			switch f.Number {
@@ -35,14 +42,16 @@ func NodeReady(body []byte) (ready bool, err error) {
 				kind = f.Value
 			case nodeConditionStatus:
 				status = f.Value
+			case nodeConditionHeartbeat:
+				heartbeat = f.Value
 			}
 		}
 		if string(kind) == "Ready" {
-			ready = string(status) == "True"
+			ready, at = string(status) == "True", string(heartbeat)
 		}
 		return f.Err
 	})
-	return ready, err
+	return ready, at, err
 }
 
 // NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses

@@ -113,7 +113,7 @@ func TestRebootWhileOffline(t *testing.T) {
 	f.Must(node.Reboot(f.ctx))
 	f.Eventually("CoreDNS answers after the reboot", func() error { return f.asSite(node, addresses) })
 	stop = f.alwaysAnswers(node, addresses)
-	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started", "snapshot")
+	f.readyz(node, http.StatusOK, "the API server is away", "snapshot")
 	time.Sleep(time.Second)
 	stop()
 	f.untouched(node, before)

@@ -51,7 +51,7 @@ func TestNamesAfterAPowerCut(t *testing.T) {
 			f.Errorf("%s still leads to %s, so this test proves nothing", f.name(i), old)
 		}
 	}
-	f.readyz(node, http.StatusOK, "the API server has not answered since the wrapper started")
+	f.readyz(node, http.StatusOK, "the API server is away")
 
 	// From now on no name may lead elsewhere, or nowhere.
 	stop := f.always(func() error { return f.leadToPods(node, site) })

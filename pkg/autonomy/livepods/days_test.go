@@ -1,0 +1,446 @@
+package livepods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+)
+
+// bench is one node, its keeper, its runtime and its API, second by second.
+type bench struct {
+	t      *testing.T
+	now    time.Time
+	store  *storagetest.Node
+	keeper *Keeper
+	state  UpstreamState
+	pods   []cri.Pod
+	err    error
+	words  map[string]*facts.LivePods
+	shared *facts.LivePods
+	ready  corev1.ConditionStatus
+	slices []*discoveryv1.EndpointSlice
+	wanted bool
+	// machine is the id of the machine's boot.
+	machine string
+}
+
+func (b *bench) Pods(context.Context) ([]cri.Pod, error) { return slices.Clone(b.pods), b.err }
+func (b *bench) Socket() string                          { return "socket" }
+func (b *bench) Close()                                  {}
+func (b *bench) RuntimeAsked(error)                      {}
+func (b *bench) PodsRefused(int)                         {}
+func (b *bench) Words() map[string]*facts.LivePods       { return b.words }
+func (b *bench) Share(p *facts.LivePods)                 { b.shared = p }
+func (b *bench) Wanted() bool                            { return b.wanted }
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, now: epoch, state: Followed, ready: corev1.ConditionTrue}
+	b.boot(nil)
+	return b
+}
+
+func (b *bench) boot(state *facts.State) {
+	b.store = storagetest.New(storagetest.Options{
+		NodeName: "n0", KeepKubernetesEndpoint: true, Clock: func() time.Time { return b.now },
+	})
+	if state != nil {
+		b.store.Restore(state)
+	}
+	b.keeper = New(Config{
+		NodeName: "n0", Facts: b.store, Upstream: func() UpstreamState { return b.state }, Runtime: b, Neighbours: b,
+		ReturnGrace: DefaultReturnGrace, Observer: b, Boot: b.machine, Now: func() time.Time { return b.now },
+	})
+}
+
+// api delivers what the API says now.
+func (b *bench) api() {
+	b.store.Hold()
+	defer b.store.Release()
+	b.store.NodeLabels().Replace([]*wire.Object{wiretest.Node("n0", "a"), wiretest.Node("n1", "a")})
+	own := wiretest.NodeOf("n0", "a")
+	own.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: b.ready}}
+	b.store.OwnNode().Replace([]*wire.Object{wiretest.Object(own)})
+	var services, endpoints []*wire.Object
+	seen := map[string]bool{}
+	for _, s := range b.slices {
+		name := s.Labels[discoveryv1.LabelServiceName]
+		if !seen[name] {
+			services = append(services, wiretest.Service(name, `["zone"]`))
+		}
+		seen[name] = true
+		endpoints = append(endpoints, wiretest.Object(s))
+	}
+	b.store.Services().Replace(services)
+	b.store.EndpointSlices().Replace(endpoints)
+}
+
+func (b *bench) run(seconds int) {
+	for range seconds {
+		b.now = b.now.Add(time.Second)
+		b.keeper.step(context.Background())
+	}
+}
+
+// shows is what a Service shows: ADDRESS, and ADDRESS! for one that is not ready.
+func (b *bench) shows(service string) string {
+	var all []string
+	for _, o := range b.store.History.Objects(served.EndpointSlices) {
+		if !strings.HasPrefix(o.Key().Name, service+"-") {
+			continue
+		}
+		err := wire.EndpointSlice.Scan(o.Body, func(e wire.Endpoint) {
+			text := string(e.Address)
+			if !e.Ready {
+				text += "!"
+			}
+			all = append(all, text)
+		})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+type ep struct {
+	pod, address, node string
+	ready, serving     bool
+}
+
+func sliceFor(service string, eps ...ep) *discoveryv1.EndpointSlice {
+	s := wiretest.SliceOf(service+"-1", service)
+	for _, e := range eps {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{e.address}, NodeName: ptr.To(e.node),
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: ptr.To(e.ready), Serving: ptr.To(e.serving), Terminating: ptr.To(false),
+			},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: "ns", Name: e.pod, UID: types.UID("uid-" + e.pod),
+			},
+		})
+	}
+	return s
+}
+
+func up(pod, address, sandbox string, containers ...string) cri.Pod {
+	p := cri.Pod{
+		Namespace: "ns", Name: pod, UID: "uid-" + pod, Sandbox: sandbox,
+		Addresses: []netip.Addr{netip.MustParseAddr(address)}, Containers: map[string]cri.Container{},
+	}
+	for _, c := range containers {
+		name, down := strings.CutSuffix(c, "!")
+		state := cri.Running
+		if down {
+			state = cri.Exited
+		}
+		p.Containers[name] = cri.Container{ID: sandbox + "-" + name, State: state}
+	}
+	return p
+}
+
+// other is a neighbour's endpoint, which is ready.
+var other = ep{"other", "10.0.1.1", "n1", true, true}
+
+// restarted says that the kubelet has started a container before, so that it is none of kubectl debug.
+func restarted(p cri.Pod, name string) cri.Pod {
+	c := p.Containers[name]
+	c.Restarted = true
+	p.Containers[name] = c
+	return p
+}
+
+// TestKubeletDiesWithAContainer: the kubelet and one of two containers die together (out of memory). The API server
+// goes on to call the pod ready until it calls the node not ready, after 50 s (Kubernetes 1.32 and newer; 40 before).
+// The pod is not used beside another one; and not at all if it is certain that the container is needed.
+func TestKubeletDiesWithAContainer(t *testing.T) {
+	for certain, alone := range map[bool]string{false: "10.0.0.1", true: "10.0.0.1!"} {
+		run := func(state string) cri.Pod {
+			p := up("db", "10.0.0.1", "s1", "app"+state, "sidecar")
+			if certain {
+				return restarted(p, "app")
+			}
+			return p
+		}
+		b := newBench(t)
+		b.pods = []cri.Pod{run("")}
+		b.slices = []*discoveryv1.EndpointSlice{
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}),
+			sliceFor("two", ep{"db", "10.0.0.1", "n0", true, true}, other),
+		}
+		b.api()
+		b.run(600)
+		b.pods = []cri.Pod{run("!")} // nobody starts it again
+		b.run(50)
+		b.ready = corev1.ConditionUnknown
+		b.slices = []*discoveryv1.EndpointSlice{
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false}),
+			sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}, other),
+		}
+		b.api()
+		expect := func(when string) {
+			t.Helper()
+			both := strings.ReplaceAll(b.shows("two"), "10.0.0.1! ", "")
+			if got := b.shows("one"); got != alone || both != "10.0.1.1" {
+				t.Errorf("%s: the container app has ended (certainly needed: %v), and the Services show %q and %q: %v",
+					when, certain, got, both, b.keeper.Status().Reasons)
+			}
+		}
+		b.run(10)
+		expect("the node is not ready")
+		b.state = Away
+		b.run(10)
+		expect("without a link")
+		b.run(24 * 360)
+		expect("a long time later")
+	}
+}
+
+// TestHungWatch: the same before a link of which it takes some time until it is known that it is away (a watch that
+// hangs on a live connection: up to 150 s).
+func TestHungWatch(t *testing.T) {
+	for _, hangs := range []int{25, 30, 35, 40, 45, 60, 150} {
+		b := newBench(t)
+		b.pods = []cri.Pod{
+			up("db", "10.0.0.1", "s1", "app", "sidecar"), restarted(up("web", "10.0.0.2", "s2", "app", "side"), "app"),
+		}
+		b.slices = []*discoveryv1.EndpointSlice{
+			sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other),
+			sliceFor("two", ep{"web", "10.0.0.2", "n0", true, true}),
+		}
+		b.api()
+		b.run(600)
+		b.pods = []cri.Pod{
+			up("db", "10.0.0.1", "s1", "app!", "sidecar"),
+			restarted(up("web", "10.0.0.2", "s2", "app!", "side"), "app"),
+		}
+		b.run(hangs)
+		b.state = Away
+		b.run(10)
+		if one, two := b.shows("one"), b.shows("two"); one != "10.0.1.1" || two != "10.0.0.2!" {
+			t.Errorf("noticed after %d s: the containers app have ended, and the Services show %q and %q",
+				hangs, one, two)
+		}
+	}
+}
+
+// TestDebuggedBeforeReady: kubectl debug in a pod that is not ready yet; the shell goes on when it has become ready.
+// Then the power goes.
+func TestDebuggedBeforeReady(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
+	b.api()
+	b.run(60)
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(120)
+	b.state = Away
+	b.run(5)
+	if got := b.shows("one"); got != "10.0.0.1" {
+		t.Errorf("without a link: %q", got)
+	}
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x!")} // the shell ends
+	b.run(5)
+	if got := b.shows("one"); got != "10.0.0.1" {
+		t.Errorf("the debug shell has ended, nothing else: %q %v", got, b.keeper.Status().Reasons)
+	}
+	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")} // after a power cut there is no debug container
+	b.run(3600)
+	if got := b.shows("one"); got != "10.0.0.7" {
+		t.Errorf("an hour after a power cut: %q %v", got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestUpgradeWhileDebugged: the wrapper's pod is replaced (new version: its emptyDir begins empty) while a debug
+// container runs in a pod.
+func TestUpgradeWhileDebugged(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app", "debugger-x")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(3600)
+	b.state = Away
+	b.run(5)
+	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
+	b.run(3600)
+	if got := b.shows("one"); got != "10.0.0.7" {
+		t.Errorf("an hour after a power cut: %q %v", got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestTwoServices: a pod in two Services, of which one has a slice of its own that calls it not ready (an endpoint that
+// was drained, a leader's Service). The link goes, nothing else.
+func TestTwoServices(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{
+		sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}),
+		sliceFor("two", ep{"db", "10.0.0.1", "n0", false, false}),
+	}
+	b.api()
+	b.run(600)
+	before := fmt.Sprint(b.shows("one"), ", ", b.shows("two"))
+	b.state = Away
+	b.run(10)
+	if got := fmt.Sprint(b.shows("one"), ", ", b.shows("two")); got != before {
+		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestServingNotReady: a slice that calls an endpoint not ready, but serving (a drained one).
+func TestServingNotReady(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("two", ep{"db", "10.0.0.1", "n0", false, true})}
+	b.api()
+	b.run(600)
+	before := b.shows("two")
+	b.state = Away
+	b.run(10)
+	if got := b.shows("two"); got != before {
+		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestSecondNetwork: endpoints at another network of the pod (Multus' service controller, user-defined networks).
+func TestSecondNetwork(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true})}
+	b.api()
+	b.run(600)
+	before := b.shows("one")
+	b.state = Away
+	b.run(30)
+	if got := b.shows("one"); got != before {
+		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestSecondAddress: the same with the addresses of both networks in the runtime's answer.
+func TestSecondAddress(t *testing.T) {
+	b := newBench(t)
+	p := up("db", "10.0.0.1", "s1", "app")
+	p.Addresses = append(p.Addresses, netip.MustParseAddr("192.168.50.5"))
+	b.pods = []cri.Pod{p}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "192.168.50.5", "n0", true, true})}
+	b.api()
+	b.run(600)
+	before := b.shows("one")
+	b.state = Away
+	b.run(30)
+	if got := b.shows("one"); got != before {
+		t.Errorf("only the link is away: before %q, now %q: %v", before, got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestWipedRuntime: after a boot CRI-O has wiped all pods, and the kubelet starts none without the API.
+func TestWipedRuntime(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one",
+		ep{"db", "10.0.0.1", "n0", true, true}, ep{"other", "10.0.1.1", "n1", true, true})}
+	b.api()
+	b.run(600)
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state, b.pods, b.err, b.machine = Away, nil, cri.ErrNoPods, "another"
+	b.boot(state)
+	for range 360 {
+		b.run(10)
+		if got := b.shows("one"); got != "10.0.1.1" || b.shared == nil || len(b.shared.Pods) > 0 {
+			t.Fatalf("after a boot the node runs no pod, and shows %q; it tells its neighbours %v, err %v",
+				got, b.shared, b.keeper.Status().Err)
+		}
+	}
+	if !errors.Is(b.keeper.Status().Err, cri.ErrNoPods) {
+		t.Errorf("the runtime's answer is not reported: %v", b.keeper.Status().Err)
+	}
+	b.pods, b.err = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}, nil
+	b.run(20)
+	if got := b.shows("one"); got != "10.0.0.7 10.0.1.1" {
+		t.Errorf("the pod runs again, and the Service shows %q", got)
+	}
+}
+
+// TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
+// again, is called ready.
+func TestCrashBeforeTheLink(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(600)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app!")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
+	b.api()
+	b.run(2)
+	p := up("db", "10.0.0.1", "s1", "app")
+	p.Containers["app"] = cri.Container{ID: "again", State: cri.Running}
+	b.pods = []cri.Pod{p}
+	b.state = Away
+	b.run(14 * 24 * 360)
+	if got := b.shows("one"); got != "10.0.0.1" {
+		t.Errorf("the container has run for days, and its Service shows %q: %v", got, b.keeper.Status().Reasons)
+	}
+}
+
+// TestHungRuntimeNotReady: the runtime hangs; the kubelet says so, and the API calls the node and its pods not ready.
+func TestHungRuntimeNotReady(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(600)
+	b.err = context.DeadlineExceeded
+	b.ready = corev1.ConditionFalse
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", false, false})}
+	b.api()
+	b.run(30)
+	if got := b.shows("one"); got != "10.0.0.1" {
+		t.Errorf("the pod runs, and its Service shows %q", got)
+	}
+}
+
+// TestSlowStart: a pod in a new sandbox needs a minute until it passes its probe; the link goes in that
+// minute.
+func TestSlowStart(t *testing.T) {
+	for _, after := range []int{20, 40} {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+		b.api()
+		b.run(600)
+		b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "app")}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", false, false})}
+		b.api()
+		b.run(after)
+		b.state = Away
+		b.run(3600)
+		if got := b.shows("one"); got != "10.0.0.2" {
+			t.Errorf("the link was lost %d s after the start, and the Service shows %q: %v",
+				after, got, b.keeper.Status().Reasons)
+		}
+	}
+}

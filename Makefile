@@ -195,7 +195,7 @@ CONTAINERD_MODULE := test/kubeadm/containerd
 .PHONY: kubeadm-programs
 kubeadm-programs: build cluster
 	@hack/require.sh runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux nft:nftables conntrack:conntrack \
-		iptables:iptables ethtool:ethtool socat:socat jq:jq
+		iptables:iptables ethtool:ethtool socat:socat jq:jq curl:curl
 	@go -C $(CONTAINERD_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CONTAINERD_MODULE)"; exit 1; }
 	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .

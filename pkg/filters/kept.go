@@ -54,7 +54,7 @@ type KeptAnswers struct {
 
 const (
 	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that the answer goes that
-	// nobody has asked for for longest.
+	// no one has asked for for longest.
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20
@@ -96,8 +96,8 @@ func (k *KeptAnswers) Close() error {
 
 // WithKeptAnswers keeps what the clients read, but for Secrets and subresources: the last answer to each GET and LIST,
 // and the objects at the beginning of each watch with sendInitialEvents. While the upstream is away it gives them to
-// clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients go on from there
-// when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
+// clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients continue from
+// there when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
 func WithKeptAnswers(kept *KeptAnswers) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,7 +168,7 @@ func (k *KeptAnswers) answer(w http.ResponseWriter, request string) bool {
 	return true
 }
 
-// find returns a kept answer; nil if there is none.
+// find returns a kept answer; nil if none is kept.
 func (k *KeptAnswers) find(request string) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -36,6 +36,7 @@ var elsewhere = map[string]string{
 	"docs/k3s.md":           "needs a cluster of k3s: make test-k3s runs it",
 	"docs/kubeadm.md":       onKubeadm,
 	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
+	"docs/quickstart.md":    onKubeadm,
 	"docs/systemd.md":       onKubeadm,
 	"docs/upgrade.md":       onKubeadm,
 	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",

@@ -225,7 +225,7 @@ type Check struct {
 type Approval string
 
 const (
-	// ApprovalAutomatic asks nobody.
+	// ApprovalAutomatic needs no approval.
 	ApprovalAutomatic Approval = "Automatic"
 	// ApprovalManual waits for an approval.
 	ApprovalManual Approval = "Manual"
@@ -262,7 +262,7 @@ const (
 // computed at each pass. The counts are of sites, and of all waves.
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
-	// Wave is the name of the current wave; empty when there is none, and for the sites that no wave names.
+	// Wave is the name of the current wave; empty without one, and for the sites that no wave names.
 	Wave string `json:"wave,omitempty"`
 	// Updated is how many sites have the updateRevision.
 	Updated int32 `json:"updated"`
@@ -300,11 +300,11 @@ type RolloutStatus struct {
 	//
 	// +listType=atomic
 	AcceptedSites []string `json:"acceptedSites,omitempty"`
-	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
-	// no approval.
+	// Awaits is the value of the annotation superedge.io/approved with which the rollout continues; empty if it waits
+	// for no approval.
 	Awaits string `json:"awaits,omitempty"`
 	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
-	// superedge.io/resumed with this time lets it go on.
+	// superedge.io/resumed with this time continues it.
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
 	// HaltReason says what haltTime is about: Failures or Outage.
 	HaltReason HaltReason `json:"haltReason,omitempty"`
@@ -363,7 +363,7 @@ const (
 type RolloutSite struct {
 	Name  string           `json:"name"`
 	State RolloutSiteState `json:"state"`
-	// Workload is a hash of the UID of the workload that all else is about. Another one proves anew.
+	// Workload is a hash of the UID of the workload that the entry is about. A new workload begins its proof again.
 	Workload string `json:"workload,omitempty"`
 	// From is the revision that the workload had before.
 	From string `json:"from,omitempty"`
@@ -384,8 +384,8 @@ type RolloutSite struct {
 	CheckTime *metav1.Time `json:"checkTime,omitempty"`
 	CheckHash string       `json:"checkHash,omitempty"`
 	Checked   bool         `json:"checked,omitempty"`
-	// SilenceApproved is whether somebody lets the rollout go on although the site is silent. It is so until the site is
-	// heard again.
+	// SilenceApproved is whether somebody lets the rollout continue although the site is silent. It lasts until the
+	// site is reachable again.
 	SilenceApproved bool `json:"silenceApproved,omitempty"`
 	// Message says why it has failed, or what it waits for.
 	Message string `json:"message,omitempty"`
@@ -407,7 +407,7 @@ const (
 	WaveDone WaveState = "Done"
 )
 
-// WaveStatus is how far a wave has come.
+// WaveStatus is the progress of a wave.
 type WaveStatus struct {
 	// Name is empty for the sites that no wave names.
 	Name  string    `json:"name,omitempty"`

@@ -49,7 +49,7 @@ type WorkloadGridSpec struct {
 	// TolerateUnreachable adds tolerations without a time for the taints node.kubernetes.io/unreachable and
 	// node.kubernetes.io/not-ready to the pods, so that a site that was cut off for more than 5 minutes finds its pods
 	// still there when it returns. What a template says of these taints stays as it is. A change is part of a revision
-	// and makes the pods anew, as a change of the template does. Pods of a node that is gone for good stay until the
+	// and replaces the pods, as a change of the template does. Pods of a node that is gone for good stay until the
 	// Node is deleted.
 	TolerateUnreachable bool `json:"tolerateUnreachable,omitempty"`
 
@@ -166,7 +166,7 @@ type SiteState struct {
 	Message string `json:"message,omitempty"`
 	// RemovalTime is when the workload of a site that has vanished is deleted.
 	RemovalTime *metav1.Time `json:"removalTime,omitempty"`
-	// RemovalApproved is set if someone has approved the removal of many sites, of which this is one.
+	// RemovalApproved is set if someone has approved the removal of many sites, this one among them.
 	RemovalApproved bool `json:"removalApproved,omitempty"`
 	// ProgressTime is when a workload that is not ready last made progress.
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
@@ -214,7 +214,7 @@ type WorkloadGridStatus struct {
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	// UpdateRevision is the revision of the spec. Revisions are names of ControllerRevisions.
 	UpdateRevision string `json:"updateRevision,omitempty"`
-	// Rollout is how far the rollout of the updateRevision has come.
+	// Rollout is the progress of the rollout of the updateRevision.
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is a warning.
 	//
@@ -236,7 +236,7 @@ const (
 	ConditionSpecWarning = "SpecWarning"
 	// ConditionProgressing is True while a workload is being created, changed or removed.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True when a site cannot be what the grid says, and someone has to mend that.
+	// ConditionDegraded is True when a site cannot be what the grid says, and someone has to correct that.
 	ConditionDegraded = "Degraded"
 )
 
@@ -372,7 +372,7 @@ type ServiceGridSpec struct {
 type ServiceGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Sites is the number of sites, each of which reaches only its own pods through the Service.
+	// Sites is the number of sites. Each reaches only its own pods through the Service.
 	Sites int32 `json:"sites"`
 	// Conditions are Ready, Progressing and Degraded.
 	//

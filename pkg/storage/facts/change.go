@@ -54,13 +54,11 @@ type Change struct {
 	// Rebuilt is set if the facts were made again after a step that panicked. Then everything may have changed, and all
 	// Services, Nodes and Objects are others than before. It is not set without Options.Broken.
 	Rebuilt bool
-	// Keys is set if a topology key is used for the first time, or is not used any more.
-	Keys bool
 }
 
 // touches reports whether the step touched anything.
 func (c *Change) touches() bool {
-	return c.Keys || c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
+	return c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
 }
 
 func add[K comparable](set *map[K]struct{}, member K) {

@@ -128,13 +128,9 @@ func (x *nodeIndex) use(key string) {
 		enterValue(values, n, key)
 	}
 	x.values[key] = values
-	x.f.step.Keys = true
 }
 
-func (x *nodeIndex) disuse(key string) {
-	delete(x.values, key)
-	x.f.step.Keys = true
-}
+func (x *nodeIndex) disuse(key string) { delete(x.values, key) }
 
 // Keys returns the topology keys in use, in no order, without "*".
 func (in Reader) Keys() []string { return slices.Collect(maps.Keys(in.f.nodes.values)) }
@@ -152,13 +148,6 @@ func (in Reader) Inhabited(site string) bool {
 		}
 	}
 	return false
-}
-
-// HasSite returns what Inhabited returns. It is for callers that are not Watchers.
-func (f *Facts) HasSite(site string) bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.reader().Inhabited(site)
 }
 
 // NodeExists reports whether the node is known.

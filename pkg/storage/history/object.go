@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,14 +48,8 @@ func (v *Version) sameFor(other *Version) bool {
 	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)
 }
 
-// Digest returns a digest of the version's metadata and body. It is the same in every process.
-func (v *Version) Digest() uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write(v.Meta) // it never fails
-	_, _ = h.Write([]byte{0})
-	_, _ = h.Write(v.Body)
-	return h.Sum64()
-}
+// Digest returns a digest of what a client would see of the version. It is the same in every process.
+func (v *Version) Digest() uint64 { return wire.Digest("", v.Meta, v.Body) }
 
 // size returns the memory that the version holds, in bytes.
 func (v *Version) size() int {

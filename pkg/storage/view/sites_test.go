@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -103,53 +101,8 @@ func TestSiteViewIsWatched(t *testing.T) {
 	expectTold(t, "it comes and goes", []string{"ADDED svc-1", "DELETED svc-1"}, cursor)
 }
 
-// TestSitesWithoutANodeShareAView: however many names clients ask for, they cost one View.
-func TestSitesWithoutANodeShareAView(t *testing.T) {
-	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(wiretest.Service("strict", `["zone"]`))
-	s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-a2", "node-b1"))
-	nobodys := siteHistory(t, s, "")
-	for i := range 3 * view.MaxSites {
-		if siteHistory(t, s, fmt.Sprint("nobodys-", i)) != nobodys {
-			t.Fatalf("site %d has a View of its own", i)
-		}
-	}
-	if n := s.Sites.Len(); n != 1 {
-		t.Errorf("%d Views", n)
-	}
-	a, b := siteHistory(t, s, "a"), siteHistory(t, s, "b")
-	if a == nobodys || b == nobodys || a == b || s.Sites.Len() != 3 {
-		t.Errorf("sites with nodes have no Views of their own; there are %d", s.Sites.Len())
-	}
-	if got := nodesShown(t, nobodys, "strict-1"); got != "" {
-		t.Errorf("nobody sees %s", got)
-	}
-}
-
-// expectEnds waits until a cursor ends, so that its client lists again.
-func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
-	t.Helper()
-	late := time.After(10 * time.Second)
-	for {
-		events, changed, err := cursor.Next(10)
-		switch {
-		case errors.Is(err, history.ErrExpired):
-			return
-		case err != nil:
-			t.Fatalf("%s: %v", what, err)
-		case len(events) > 0:
-			continue
-		}
-		select {
-		case <-changed:
-		case <-late:
-			t.Fatalf("%s: the watch does not end", what)
-		}
-	}
-}
-
-// TestTheFirstNodeOfASite ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a
-// topology key that comes into use.
+// TestTheFirstNodeOfASite: clients of a site that had no node see the endpoints come: by a label, by a node that comes,
+// and by a topology key that comes into use.
 func TestTheFirstNodeOfASite(t *testing.T) {
 	for what, comes := range map[string]func(*storagetest.Node){
 		"a label": func(s *storagetest.Node) { s.NodeLabels().Apply(wiretest.Node("node-b2", "new")) },
@@ -166,150 +119,50 @@ func TestTheFirstNodeOfASite(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})
 		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 		s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-b2", "node-new"))
-		nobodys := siteHistory(t, s, "new")
-		other := siteHistory(t, s, "a")
-		cursor, otherCursor := watchNow(t, nobodys), watchNow(t, other)
-
-		// That another site has one more node is no concern of theirs.
-		s.NodeLabels().Apply(wiretest.Node("node-more", "a"))
-		if events, changed, err := cursor.Next(10); err != nil || len(events) > 0 || changed == nil ||
-			siteHistory(t, s, "new") != nobodys {
-			t.Fatalf("%s: before it comes: %v, %v", what, events, err)
+		h := siteHistory(t, s, "new")
+		cursor := watchNow(t, h)
+		if got := nodesShown(t, h, "strict-1"); got != "" {
+			t.Errorf("%s: before it comes %q is shown", what, got)
 		}
-		revision := nobodys.Revision()
 		comes(s)
-		expectEnds(t, what, cursor)
-		if _, err := nobodys.Watch(served.EndpointSlices, revision); err == nil {
-			t.Errorf("%s: a watch of the View that ended", what)
-		}
-		now := siteHistory(t, s, "new")
-		if now == nobodys {
-			t.Fatalf("%s: the site is still nobody's", what)
-		}
 		want := "node-new"
 		if what == "a label" {
 			want = "node-b2"
 		}
-		if got := nodesShown(t, now, "strict-1"); got != want {
+		if got := nodesShown(t, siteHistory(t, s, "new"), "strict-1"); got != want {
 			t.Errorf("%s: shows %q, want %q", what, got, want)
 		}
-		if _, err := now.Watch(served.EndpointSlices, revision); !errors.Is(err, history.ErrExpired) {
-			t.Errorf("%s: a client of Nobody's view could resume in the site's: %v", what, err)
-		}
-		if _, _, err := otherCursor.Next(10); err != nil {
-			t.Errorf("%s: a watch of another site's view: %v", what, err)
-		}
-		if siteHistory(t, s, "a") != other {
-			t.Errorf("%s: another site has another View now", what)
+		if events, _, err := cursor.Next(10); err != nil || len(events) != 1 {
+			t.Errorf("%s: a watch gets %v, %v", what, events, err)
 		}
 	}
 	s := syncedStore(t, storagetest.Options{})
-	nobodys := siteHistory(t, s, "b")
-	cursor := watchNow(t, nobodys)
+	h := siteHistory(t, s, "b")
 	s.Services().Apply(wiretest.Service("first", `["zone"]`))
-	expectEnds(t, "a key comes into use", cursor)
 	s.EndpointSlices().Apply(wiretest.Slice("first-1", "first", "node-a1", "node-b2"))
-	if got := nodesShown(t, siteHistory(t, s, "b"), "first-1"); got != "node-b2" {
+	if got := nodesShown(t, h, "first-1"); got != "node-b2" {
 		t.Errorf("shows %q", got)
 	}
 }
 
-// TestTheLastNodeOfASite: its clients see that they have no endpoints any more; and one that was away meanwhile does
-// not resume in a history that never had the site's endpoints, and so cannot tell that they are gone.
+// TestTheLastNodeOfASite: its clients see that they have no endpoints any more.
 func TestTheLastNodeOfASite(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.NodeLabels().Apply(wiretest.Node("node-c1", "c"))
 	s.Services().Apply(wiretest.Service("strict", `["zone"]`))
 	s.EndpointSlices().Apply(wiretest.Slice("strict-1", "strict", "node-c1"))
-	nobodys := siteHistory(t, s, "nobodys")
 	h := siteHistory(t, s, "c")
 	if got := nodesShown(t, h, "strict-1"); got != "node-c1" {
 		t.Fatalf("shows %q", got)
 	}
-	seen := h.Revision()
 	stays := watchNow(t, h)
 	s.NodeLabels().Apply(wiretest.Node("node-c1", "b"))
 	if events, _, err := stays.Next(10); err != nil || len(events) != 1 {
 		t.Errorf("a client that stayed: %v, %v", events, err)
 	}
-	// Something happens that is an event for Nobody.
-	s.EndpointSlices().Apply(wiretest.Slice("other-1", "", "node-a1"))
-	if nobodys.Revision() <= seen {
-		t.Fatalf("this shows nothing: nobody's revision is %d, the client's %d", nobodys.Revision(), seen)
-	}
-
-	now := siteHistory(t, s, "c")
-	if got := nodesShown(t, now, "strict-1"); got != "" {
+	if got := nodesShown(t, siteHistory(t, s, "c"), "strict-1"); got != "" {
 		t.Errorf("a new list shows %q", got)
 	}
-	cursor, err := now.Watch(served.EndpointSlices, seen)
-	if err != nil {
-		return // it lists again
-	}
-	events, _, err := cursor.Next(10)
-	if err != nil {
-		return // so it does here
-	}
-	for _, e := range events {
-		if e.Object.Name == "strict-1" {
-			return
-		}
-	}
-	t.Errorf("a client that knows node-c1's endpoint resumes from %d, and gets %v: it keeps the endpoint", seen, events)
-}
-
-// TestSitesThatLostTheirNodes share the View of Nobody like others that have none, and do not end it for each other.
-func TestSitesThatLostTheirNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := syncedStore(t, storagetest.Options{})
-		s.Services().Apply(wiretest.Service("strict", `["zone"]`))
-		ask := func(site string) *history.History {
-			t.Helper()
-			h, release := use(t, s, site)
-			release()
-			return h
-		}
-		sites := []string{"c", "d", "e"}
-		own := map[string]*history.History{}
-		for _, site := range sites {
-			s.NodeLabels().Apply(wiretest.Node("node-"+site, site))
-			own[site] = ask(site)
-		}
-		for _, site := range sites {
-			s.NodeLabels().Remove("", "node-"+site)
-		}
-		// Their clients have gone, and come back after their Views went.
-		time.Sleep(view.SiteIdle + time.Second)
-		synctest.Wait()
-		if n := s.Sites.Len(); n != 0 {
-			t.Fatalf("%d Views are left", n)
-		}
-		// Each may end the View of Nobody once, for what it knew; then it is one View.
-		for range 2 {
-			for _, site := range append(sites, "nobodys") {
-				if ask(site) == own[site] {
-					t.Errorf("site %s gets a View that has ended", site)
-				}
-			}
-		}
-		shared := ask("nobodys")
-		cursor := watchNow(t, shared)
-		for range 3 {
-			for _, site := range sites {
-				if h := ask(site); h != shared {
-					t.Errorf("site %s ends what the others watch", site)
-					shared = h
-				}
-			}
-		}
-		synctest.Wait()
-		if _, _, err := cursor.Next(10); err != nil {
-			t.Errorf("a client of Nobody: %v", err)
-		}
-		if n := s.Sites.Len(); n != 1 {
-			t.Errorf("%d Views", n)
-		}
-	})
 }
 
 // siteViews are those of a store with as many sites in use as there may be, "0" and so on, and a site "one more".
@@ -509,25 +362,13 @@ func (w *siteWorld) expectConverged(site string) {
 		if got := shownTable(w.T, w.early[site], r); !slices.Equal(got, want) {
 			w.Fatalf("%s site %s: %s:\ngot  %q\nwant %q", w.what, site, r.Resource, got, want)
 		}
-		// A View that was Nobody's when it was asked for ends when the site gets a node, soon.
-		soon.UntilQuiet(w.T, func() string {
-			objects, _, err := w.asked[site].List(r, "", 0)
-			if err != nil {
-				w.asked[site] = siteHistory(w.T, w.Node, site)
-				return err.Error()
-			}
-			var got []string
-			for _, o := range objects {
-				got = append(got, content(o))
-			}
-			if slices.Equal(got, want) {
-				return ""
-			}
-			return fmt.Sprintf("%s site %s: what was asked for neither ends nor shows what is so: %s:\n"+
-				"got  %q\nwant %q", w.what, site, r.Resource, got, want)
-		})
+		if got := shownTable(w.T, w.asked[site], r); !slices.Equal(got, want) {
+			w.Fatalf("%s site %s: %s: what was asked for has\n%q, want\n%q", w.what, site, r.Resource, got, want)
+		}
 	}
-	if !w.HasSite(site) {
+	there := false
+	w.Read(func(in facts.Reader) { there = in.Inhabited(site) })
+	if !there {
 		return
 	}
 	as := nodeThere(w.T, w.Node, append([]string{"node-a1"}, nodesOfOthers...),
@@ -591,24 +432,14 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 	return there
 }
 
-// TestUnknownSitesHoldNothing: requests for sites that do not exist leave nothing behind when they have ended, however
-// long the names are.
-func TestUnknownSitesHoldNothing(t *testing.T) {
+// TestUnknownSitesAreBounded: requests for sites that do not exist leave no more behind than those for others.
+func TestUnknownSitesAreBounded(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
-	ask := func(name string) {
-		_, release := use(t, s, name)
+	for i := range 10 * view.MaxSites {
+		_, release := use(t, s, fmt.Sprint("unknown-", i))
 		release()
 	}
-	ask("first")
-	before := heap()
-	for i := range 200_000 {
-		ask(fmt.Sprintf("%063d", i))
+	if n := s.Sites.Len(); n > view.MaxSites {
+		t.Errorf("%d Views", n)
 	}
-	for i := range 200 {
-		ask(fmt.Sprint(i, strings.Repeat("x", 60_000)))
-	}
-	if after := heap(); after-before > 1<<20 {
-		t.Errorf("they hold %d bytes", after-before)
-	}
-	runtime.KeepAlive(s)
 }

@@ -114,16 +114,15 @@ func (f *fixture) service(name, clusterIP string) *corev1.Service {
 // slice makes a slice of a Service with one endpoint on a node, whose pod is demo's with this ordinal.
 func (f *fixture) slice(service, name, node string, ordinal int) {
 	f.Helper()
-	labels := grid()
+	labels, pod := grid(), fmt.Sprintf("demo-%s-%d", siteA, ordinal)
 	labels[discoveryv1.LabelServiceName] = service
 	_, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](workload.Port)}},
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{f.addresses[node]}, NodeName: ptr.To(node),
+			Addresses: []string{f.addresses[node]}, NodeName: ptr.To(node), Hostname: ptr.To(pod),
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: f.namespace,
-				Name: fmt.Sprintf("demo-%s-%d", siteA, ordinal)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: f.namespace, Name: pod},
 		}},
 	}, metav1.CreateOptions{})
 	f.Must(err)

@@ -209,16 +209,22 @@ func TestAgreement(t *testing.T) {
 			test.spoil(s)
 			t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
 			found := map[string][]gridview.Finding{}
-			codes := map[string]int{}
+			codes, cells := map[string]int{}, ""
 			for _, command := range []string{"check", "view echo-svc", "status", "prove echo-svc --image=x",
 				"preview --key zone1"} {
-				var answer struct{ Findings []gridview.Finding }
+				var answer struct {
+					Findings []gridview.Finding
+					Sites    json.RawMessage
+				}
 				o := callBare(t, append(strings.Fields(command), "-o", "json")...)
 				if err := json.Unmarshal([]byte(o.stdout), &answer); err != nil || o.stderr != "" {
 					t.Fatalf("%s: %v in %+v", command, err, o)
 				}
 				name, _, _ := strings.Cut(command, " ")
 				found[name], codes[name] = answer.Findings, o.code
+				if name == "view" {
+					cells = viewCells(t, answer.Sites)
+				}
 				if test.want == "" || name == "check" || test.grids && name != "status" {
 					continue
 				}
@@ -227,7 +233,11 @@ func TestAgreement(t *testing.T) {
 					t.Errorf("%s prints\n%s", name, text)
 				}
 			}
-			found["dashboard"] = overviewFindings(t)
+			page := overviewOf(t)
+			found["dashboard"] = page.Findings
+			if got := page.cells("echo-svc"); got != cells {
+				t.Errorf("the cells of the dashboard are %s, and view says %s", got, cells)
+			}
 			for _, command := range []string{"view", "status", "prove", "preview", "dashboard"} {
 				want := []string{}
 				if test.want != "" && (!test.grids || command == "status" || command == "dashboard") {
@@ -273,8 +283,45 @@ func compare(t *testing.T, command string, found map[string][]gridview.Finding, 
 	}
 }
 
-// overviewFindings are those of the page of kubectl grid dashboard.
-func overviewFindings(t *testing.T) []gridview.Finding {
+// viewCells are the words of the sites of a view.
+func viewCells(t *testing.T, data []byte) string {
+	t.Helper()
+	var sites []gridview.SiteView
+	if err := json.Unmarshal(data, &sites); err != nil {
+		t.Fatal(err)
+	}
+	var cells []string
+	for i := range sites {
+		if site := &sites[i]; site.Name != "" {
+			cells = append(cells, fmt.Sprint(site.Name, " ", site.Verdict.Word, " ", site.Verdict.Severity))
+		}
+	}
+	slices.Sort(cells)
+	return strings.Join(cells, ", ")
+}
+
+// overview is the page of kubectl grid dashboard.
+type overview struct {
+	Findings  []gridview.Finding
+	Diagnosed bool
+	Matrix    gridview.Matrix
+	Services  []gridview.ServiceSummary
+}
+
+// cells are the words of a Service in the sites.
+func (o *overview) cells(service string) string {
+	i := slices.IndexFunc(o.Services, func(s gridview.ServiceSummary) bool { return s.Name == service })
+	var cells []string
+	for j := range o.Matrix.Sites {
+		site := &o.Matrix.Sites[j]
+		word := site.OfService(i)
+		cells = append(cells, fmt.Sprint(site.Name, " ", word.Word, " ", word.Severity))
+	}
+	slices.Sort(cells)
+	return strings.Join(cells, ", ")
+}
+
+func overviewOf(t *testing.T) overview {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -288,16 +335,13 @@ func overviewFindings(t *testing.T) []gridview.Finding {
 	}
 	base, token, _ := strings.Cut(strings.TrimSpace(line), "/#token=")
 	for range 600 {
-		var overview struct {
-			Findings  []gridview.Finding
-			Diagnosed bool
-		}
+		var page overview
 		if code, body := get(t, base+"/api/overview", token); code == http.StatusOK &&
-			json.Unmarshal([]byte(body), &overview) == nil && overview.Diagnosed {
-			return overview.Findings
+			json.Unmarshal([]byte(body), &page) == nil && page.Diagnosed {
+			return page
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatal("the page is not complete")
-	return nil
+	return overview{}
 }

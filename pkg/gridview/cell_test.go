@@ -44,7 +44,7 @@ func TestCells(t *testing.T) {
 		"cloud": {"zone": "cloud"}, "d2": {"zone": "d"}, "none": {v1.LabelEdgeNode: v1.EdgeNodePods},
 	}
 	diagnosis := &Diagnosis{Nodes: nodes, Findings: []Finding{
-		{Severity: Failure, Check: CheckKubeProxy, Node: "b1", Object: Object{Kind: "Node", Name: "b1"}, Message: "past"},
+		{Severity: Failure, Check: CheckKubeProxy, Node: "b1", Message: "past"},
 		{Severity: Unverified, Check: CheckKubeProxy, Node: "c1"},
 		halfInSite("d2", "zone", "d"),
 	}}

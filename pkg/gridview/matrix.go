@@ -16,8 +16,8 @@ type MapState string
 
 // The states of a site, the worst first.
 const (
-	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local Service
-	// has no ready endpoint in the site.
+	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local
+	// Service has no ready endpoint in the site.
 	MapFailed MapState = "Failed"
 	// MapUnreachable says that the control plane has lost contact with all nodes of the site. What else is wrong there
 	// follows from that.
@@ -51,7 +51,8 @@ type MatrixSite struct {
 	State MapState `json:"state"`
 	// Severity is the worst of the state, and of the cells.
 	Severity Severity `json:"severity"`
-	// Problems is how many workloads, Services and nodes are not well in the site, Problem what is wrong with the first.
+	// Problems is how many workloads, Services and nodes are not well in the site, Problem what is wrong with the
+	// first.
 	Problems int    `json:"problems,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 	// Grids and Services have a letter for the cell of each grid and Service, in their order.

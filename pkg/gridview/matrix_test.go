@@ -49,7 +49,8 @@ func TestSummary(t *testing.T) {
 		if s.State != test.state || strings.Join(cells, ", ") != test.cells {
 			t.Errorf("%s %s: got %+v", test.annotation, test.endpoints, s)
 		}
-		if well := s.State != ServiceLacking && s.State != ServiceInvalid; s.Healthy != well || (s.Severity == OK) != well {
+		well := s.State != ServiceLacking && s.State != ServiceInvalid
+		if s.Healthy != well || (s.Severity == OK) != well {
 			t.Errorf("%s %s: healthy is %t, %s", test.annotation, test.endpoints, s.Healthy, s.Severity)
 		}
 		summaries = append(summaries, s)

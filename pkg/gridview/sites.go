@@ -86,8 +86,7 @@ func (s Sites) Findings() []Finding {
 }
 
 // halfInSite is the failure of a node that is not an edge node, in a site of edge nodes. No action removes the label:
-// it
-// may be one that others go by, such as topology.kubernetes.io/zone.
+// it may be one that others go by, such as topology.kubernetes.io/zone.
 func halfInSite(name, key, value string) Finding {
 	return Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name, Key: key,
 		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to "+

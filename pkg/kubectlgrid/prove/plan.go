@@ -241,8 +241,7 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 }
 
 // allowed are the addresses, without ports, that a node of a site may reach; ready is that one of them takes
-// connections
-// on the port that is asked.
+// connections on the port that is asked.
 func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool, ready bool) {
 	addresses = map[string]bool{}
 	i := slices.IndexFunc(view.Sites, func(u gridview.SiteView) bool { return u.Name == s.site })

@@ -159,6 +159,10 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
+.PHONY: diagram
+diagram: ## Draws docs/sites.svg, the picture at the top of the README.
+	go run ./hack/diagram -write
+
 .PHONY: picture
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
 	@hack/require.sh chromium:chromium node:nodejs npm:npm
@@ -204,13 +208,13 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
+test-kubeadm: kubeadm-programs ## Runs the pages about kubeadm on such a cluster, with traffic, 9 minutes. ARGS=-lite.removals=15 for more power cuts. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 .PHONY: test-k3s
-test-k3s: kubeadm-programs ## Runs docs/install.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
+test-k3s: kubeadm-programs ## Runs docs/k3s.md on a cluster of k3s' shape, with traffic. It has a stand-in for k3s. Needs root.
 	@echo "A server and two agents of namespaces, cgroups and containers are built on this machine, and removed."
 	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 20m -v ./k3s/... $(ARGS)
@@ -315,10 +319,15 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 # What is generated from pkg/apis: the copying of types, and the CRDs.
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
 
+# What the chart has as manifests/ have it. Its templates are written by hand, and test/e2e/install compares what helm makes
+# of them with what kustomize makes of manifests/.
+CHART := charts/application-grid
+
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, the chart's templates, docs/reference.md, and the man pages.
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, what the chart copies of manifests/, docs/reference.md, and the man pages.
 	$(GENERATE)
-	go run ./hack/chart -write
+	cp manifests/crds/superedge.io_*.yaml $(CHART)/crds/
+	cp manifests/monitoring/alerts.yaml manifests/monitoring/dashboard.json manifests/kubeadm/kube-proxy-away.yaml $(CHART)/files/
 	go test -count=1 -p 1 -run 'TestFlagsReference|TestManual|TestCRDReference' ./cmd/... ./docs -update
 
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
@@ -350,7 +359,6 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
-	go run ./hack/chart -check
 	$(BIN)/licences -check $(NOTICES)
 	go vet ./...
 	go -C test vet ./...

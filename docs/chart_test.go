@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,27 @@ import (
 )
 
 const chart = "charts/application-grid/"
+
+// TestChartCopies: what the chart copies of manifests/ is the same there.
+func TestChartCopies(t *testing.T) {
+	t.Parallel()
+	for from, to := range map[string]string{
+		"manifests/crds/superedge.io_*.yaml": "crds/", "manifests/monitoring/alerts.yaml": "files/",
+		"manifests/monitoring/dashboard.json": "files/", "manifests/kubeadm/kube-proxy-away.yaml": "files/",
+	} {
+		paths, err := filepath.Glob("../" + from)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %d files, %v", from, len(paths), err)
+		}
+		for _, path := range paths {
+			path = strings.TrimPrefix(path, "../")
+			copied := chart + to + filepath.Base(path)
+			if docstest.Page(t, copied) != docstest.Page(t, path) {
+				t.Errorf("%s is not %s: run make generate", copied, path)
+			}
+		}
+	}
+}
 
 // TestChartValues: the chart's page has each of its values with its default, and the schema describes each and nothing
 // else.

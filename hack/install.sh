@@ -44,7 +44,7 @@ install)
 		fi
 	done
 	reload
-	echo "installed in $DESTDIR$PREFIX; docs/install.md says what each node still needs, a kubeconfig in $config first of all"
+	echo "installed in $DESTDIR$PREFIX; docs/systemd.md says what each node still needs, a kubeconfig in $config first of all"
 	;;
 uninstall)
 	if [ -z "$DESTDIR" ] && [ -d /run/systemd/system ]; then

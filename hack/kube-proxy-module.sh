@@ -13,7 +13,7 @@ version=${version#v}
 minor=${version%.*}
 dir=$(dirname "$0")/../test/compat/kube-proxy-$minor
 upstream=$(cd / && GOWORK=off go mod download -json "k8s.io/kubernetes@v$version" | sed -n 's/^\t"GoMod": "\(.*\)",$/\1/p')
-[ -n "$upstream" ] || { echo "there is no k8s.io/kubernetes v$version" >&2; exit 1; }
+[ -n "$upstream" ] || { echo "k8s.io/kubernetes v$version does not exist" >&2; exit 1; }
 
 mkdir -p "$dir"
 cd "$dir"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command that may be silent for minutes: progress.sh WHAT COMMAND...
-# Says what goes on, and every 30 seconds that it still does. The exit code is the command's.
+# Says what is being done, and every 30 seconds that it still is. The exit code is the command's.
 set -euo pipefail
 
 what=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that programs are there, and files that begin with a slash: require.sh PROGRAM-OR-FILE:DEBIAN-PACKAGE...
-# As root on Debian it installs what is missing and says so; else it names the one command that does.
+# As root on Debian it installs what is missing, and prints that; else it names the command that does.
 set -euo pipefail
 
 # Debian keeps nft and ip where an ordinary user's PATH does not look.

@@ -2,7 +2,7 @@
 # Looks for known vulnerabilities that code reaches: vulncheck.sh PACKAGES...
 #
 # That needs the Go vulnerability database. VULNDB names another place than https://vuln.go.dev: a mirror's address,
-# or file:///DIR with an unpacked https://vuln.go.dev/vulndb.zip. Where no database is reached this says so and ends
+# or file:///DIR with an unpacked https://vuln.go.dev/vulndb.zip. Where no database is reached this prints that and ends
 # well, as the other checks are worth having there; with REQUIRE_VULNCHECK=1 it fails. A finding always does.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -59,38 +59,38 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program), api: apiclient.Options{Program: program}}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "Kubeconfig of the API server, with the controller's "+
 		"credentials. Empty: the service account of the pod.")
 	f.StringVar(&o.api.Master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
 	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
-	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Grids")
-	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "How many grids of a kind are worked on at once.")
+	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Number of grids of a kind that are worked on at once.")
 	f.DurationVar(&o.siteRemovalGrace, "site-removal-grace", 5*time.Minute,
-		"How long a site's workload outlives the last node of the site. A node may come back, or register again "+
+		"Time for which a site's workload outlives the last node of the site. A node may return, or register again "+
 			"without its labels.")
 	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: the controller installs missing CRDs, and "+
-		"replaces older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: it waits until "+
+		"replaces older ones, but neither newer ones nor those that GitOps tools or Helm keep. off: it waits until "+
 		"somebody has installed them.")
 	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, comma-separated. Empty: "+
-		"all. With some, the controller needs its rights only there, and those to nodes.")
+		"all. Otherwise the controller needs its rights only there, and those to nodes.")
 	f.StringVar(&o.allowedSiteKeys, "allowed-site-keys", "", "Keys of node labels that grids may use as gridUniqKey, "+
 		"comma-separated. Empty: any.")
-	f.IntVar(&o.maxSitesPerGrid, "max-sites-per-grid", 0, "Limit of the sites of one grid. The controller changes "+
-		"nothing of a grid that has more. 0: no limit.")
+	f.IntVar(&o.maxSitesPerGrid, "max-sites-per-grid", 0, "Limit of the sites of one grid. The controller does "+
+		"not work on a grid with more. 0: no limit.")
 
 	f = o.flags.Section("Nodes")
 	f.BoolVar(&o.moveKubeProxy, "move-kube-proxy", false, "Label an edge node superedge.io/kube-proxy=edge once its "+
 		"wrapper is ready. The manifests for kubeadm move kube-proxy by that label.")
 
 	f = o.flags.Section("Leader election")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Only one of several replicas works: the holder of a Lease. The "+
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let only one of several replicas work, the holder of a Lease. The "+
 		"others wait.")
 	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second,
-		"How long the others wait after the leader last renewed its Lease.")
+		"Time for which the others wait after the leader last renewed its Lease.")
 	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second,
-		"How long the leader tries to renew its Lease before it ends.")
+		"Time for which the leader tries to renew its Lease before it exits.")
 	f.DurationVar(&o.election.RetryPeriod, "leader-elect-retry-period", 2*time.Second,
 		"Pause between attempts to acquire or renew the Lease.")
 	f.StringVar(&o.election.Name, "leader-elect-resource-name", program, "Name of the Lease.")

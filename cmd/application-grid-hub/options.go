@@ -65,20 +65,20 @@ func newOptions() *options {
 	o.serving.ServerCert.PairName = program
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server that the hub follows. Empty: "+
-		"the service account of the pod.")
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "Kubeconfig of the API server that the hub follows. Empty: the "+
+		"service account of the pod.")
 	f.Float32Var(&o.api.QPS, "kube-qps", 50, "Limit of requests per second to the API server.")
-	f.IntVar(&o.api.Burst, "kube-burst", 100, "How many of these requests may be sent at once.")
+	f.IntVar(&o.api.Burst, "kube-burst", 100, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Shares")
 	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
 		"sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
 
 	f = o.flags.Section("Callers")
-	f.BoolVar(&o.allowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are bound to no "+
-		"node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
-	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server whether it permits each request. Otherwise "+
-		"requests with the certificate of its front proxy count as permitted, because it has authorized them.")
+	f.BoolVar(&o.allowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are not bound to "+
+		"a node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
+	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server to authorize each request. Otherwise requests "+
+		"with the certificate of its front proxy are permitted, because it has authorized them.")
 
 	f = o.flags.Section("Replicas")
 	f.StringVar(&o.service, "service", "kube-system/"+program,

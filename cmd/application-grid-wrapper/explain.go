@@ -21,8 +21,8 @@ type explainOptions struct {
 const explainIntroduction = `application-grid-wrapper explain asks the running wrapper of this node which endpoints of a
 Service this node sees, which it does not, and why.
 
-It exits with 0 if there is an answer, whatever that says, with 1 if there is none (the wrapper does not run,
-there is no such Service), and with 2 if the command line is wrong.`
+Exit codes: 0 the wrapper answered; 1 it did not, because it does not run or does not know the Service; 2 the command
+line is wrong.`
 
 func newExplainCommand() *cobra.Command {
 	o := &explainOptions{}

@@ -47,9 +47,9 @@ type options struct {
 const (
 	short        = "Shows kube-proxy the endpoints of the node's own site"
 	introduction = "application-grid-wrapper runs between kube-proxy and the API server of an edge node (kube-proxy\n" +
-		"--master=http://localhost:51006) and shows kube-proxy, of every Service with the annotation\n" +
-		"topologyKeys, only the endpoints on nodes of this node's own site. application-grid-wrapper explain\n" +
-		"NAMESPACE/SERVICE says which they are, and why."
+		"--master=http://localhost:51006). Of each Service with the annotation topologyKeys it shows kube-proxy\n" +
+		"only the endpoints on nodes of this node's own site. application-grid-wrapper explain NAMESPACE/SERVICE\n" +
+		"says which endpoints these are, and why."
 )
 
 const (
@@ -83,20 +83,20 @@ func newOptions() *options {
 // upstreamFlags are those of whom the wrapper follows, and for which node.
 func (o *options) upstreamFlags() {
 	f := o.flags.Section("Upstream")
-	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "Kubeconfig of the API server or lite-apiserver, with the "+
 		"wrapper's own credentials. Empty: the service account of the pod.")
 	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of the wrapper's own requests per second to the upstream.")
-	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Hub")
 	f.BoolVar(&o.proxy.Hub, "hub", false, "Follow only this node's share of the cluster, from application-grid-hub.")
 	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "",
-		"File that leads to the API server behind which the hub is, because a lite-apiserver does not know the "+
-			"hub. Empty: that of --kubeconfig.")
+		"Kubeconfig of the API server that the hub is behind, where --kubeconfig is that of a lite-apiserver, which "+
+			"does not know the hub. Empty: that of --kubeconfig.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
-		"It is read in lower case. Empty: the host's own name. If there is no such node, Services with topologyKeys "+
+		"It is read in lower case. Empty: the host's own name. If no node has this name, Services with topologyKeys "+
 		"have no endpoints here.")
 	f.BoolVar(&o.proxy.RewriteKubernetes, "wrapper-in-cluster", true,
 		"Show this node's API server as the endpoint of default/kubernetes, if the annotations "+
@@ -114,38 +114,38 @@ func (o *options) upstreamFlags() {
 // siteFlags are those of a site on its own.
 func (o *options) siteFlags() {
 	f := o.flags.Section("Offline")
-	f.StringVar(&o.proxy.StateDir, "state-dir", defaultStateDir, "Directory of the snapshot, which a wrapper serves "+
-		"that starts while the upstream is away. Empty: there is no snapshot.")
+	f.StringVar(&o.proxy.StateDir, "state-dir", defaultStateDir, "Directory of the snapshot. A wrapper that starts "+
+		"while the upstream is away serves it. Empty: the wrapper keeps no snapshot.")
 	f.DurationVar(&o.proxy.StateWriteDelay, "state-write-delay", snapshot.DefaultDelay,
-		"How long changes are collected before the snapshot is written. The wrapper writes at most 32 MiB an hour "+
-			"on average in any case.")
+		"Time for which changes are collected before the snapshot is written. The wrapper writes at most 32 MiB an "+
+			"hour on average in any case.")
 
-	f.StringSliceVar(&o.proxy.KeepAnswersFor, "keep-answers-for", nil, "Names of clients, comma-separated, as their "+
-		"User-Agents begin (cilium-agent). In --state-dir the wrapper keeps what they read, but for Secrets, and "+
-		"gives it to them when they start while the upstream is away. Every process that can reach the wrapper can "+
-		"read it then.")
+	f.StringSliceVar(&o.proxy.KeepAnswersFor, "keep-answers-for", nil, "Names of clients, comma-separated, with which "+
+		"their User-Agents begin (cilium-agent). In --state-dir the wrapper keeps what they read, without Secrets, "+
+		"and gives it to them when they start while the upstream is away. Every process that can reach the wrapper "+
+		"can read it then.")
 	f.StringVar(&o.cri, "cri", criOff,
 		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
-			"usual one. While the upstream is away, the wrapper shows pods of this node that have changed as the "+
-			"runtime has them. A process that may connect to that socket is root on the node. off: the runtime is not "+
-			"asked.")
+			"usual one. While the upstream is away, the wrapper shows those pods of this node that have changed as "+
+			"the runtime has them. A process that may connect to that socket is root on the node. off: the wrapper "+
+			"does not ask the runtime.")
 	f.DurationVar(&o.proxy.ReturnGrace, "return-grace", livepods.DefaultReturnGrace,
-		"How long, after an outage of 10 s or more, pods that the upstream knew before may be shown as their nodes "+
-			"have them. For each pod that ends when the upstream says the same, but not within the first 30 s.")
+		"Time after an outage of 10 s or more for which pods that the upstream knew before may be shown as their "+
+			"nodes have them. For a pod it ends earlier, but not within 30 s, when the upstream reports the same.")
 
 	f = o.flags.Section("Neighbours")
 	f.StringVar(&o.siteExchange, "site-exchange", exchangeOff,
-		"on: while the upstream is away, the wrapper asks the nodes of its site how their pods are, and shows these "+
-			"so. It hides endpoints on neighbours that do not answer any more, unless no other endpoint of the "+
+		"on: while the upstream is away, the wrapper asks the nodes of its site for the state of their pods, and "+
+			"shows it. It hides endpoints on neighbours that no longer answer, unless no other endpoint of the "+
 			"Service is ready. It needs --site-exchange-key-file.")
 	f.StringSliceVar(&o.proxy.SiteKeys, "site-keys", nil,
-		"Keys of labels, comma-separated. Nodes with the same value of any of them are neighbours. Empty: the "+
-			"topology keys of all Services, so that one Service may change who is whose neighbour.")
+		"Label keys, comma-separated, that make neighbours: nodes with the same value of any of them. Empty: the "+
+			"topology keys of all Services, so that one Service may change which nodes are neighbours.")
 	f.Uint16Var(&o.exchange.Port, "site-exchange-port", exchange.DefaultPort,
 		"TCP port of the exchange on this node's InternalIPs. It has to be the same on all nodes of a site.")
 	f.StringVar(&o.exchange.KeyFile, "site-exchange-key-file", "",
-		"File with the keys that all nodes of a site have, base64 of 32 bytes, one per line. This node asks with the "+
-			"first key, answers to all, and reads the file again when it changes.")
+		"File with the keys that all nodes of a site share, base64 of 32 bytes, one per line. This node asks with "+
+			"the first key, accepts all, and reads the file again when it changes.")
 }
 
 // servingFlags are those of how clients reach the wrapper.
@@ -154,29 +154,29 @@ func (o *options) servingFlags() {
 	f.StringVar(&o.proxy.BindAddress, "bind-address", "localhost:51006",
 		"host:port to serve on. Without TLS it has to be a loopback address.")
 	f.StringVar(&o.proxy.MetricsAddress, "metrics-bind-address", "",
-		"host:port on which /metrics is served as well, over plain HTTP for anyone, for a Prometheus that is not on "+
-			"this node. Empty: none.")
+		"Second host:port of /metrics, over plain HTTP for anyone, for a Prometheus that is not on this node. "+
+			"Empty: none.")
 	f.StringSliceVar(&o.proxy.AllowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated, that "+
-		"clients may use as the host besides localhost, 127.0.0.0/8 and ::1. Others are refused, because a web page "+
-		"may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
+		"clients may use as the host besides localhost, 127.0.0.0/8 and ::1. Other hosts are refused, because a web "+
+		"page may use them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. With false the wrapper serves TLS with the files "+
 		"below, which it reads again when they change.")
-	f.StringVar(&o.tls.Dir, "cert-dir", defaultCertDir, "Directory in which the wrapper keeps a serving certificate "+
-		"that it gets for itself, unless --cert-file names one: of the signer kubernetes.io/kubelet-serving, once "+
-		"its request is approved, and until then of a CA of its own. Clients find ca.crt and kubeconfig there.")
+	f.StringVar(&o.tls.Dir, "cert-dir", defaultCertDir, "Directory of the serving certificate that the wrapper gets "+
+		"for itself, unless --cert-file names one. It is of the signer kubernetes.io/kubelet-serving once its "+
+		"request is approved, and until then of a CA of its own. Clients find ca.crt and kubeconfig there.")
 	f.StringVar(&o.tls.Cert, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.tls.Key, "key-file", "", "PEM file of the certificate's key.")
 	f.StringVar(&o.tls.ClientCA, "ca-file", "",
-		"PEM file of CAs. Clients must present a certificate that one of them signed.")
+		"PEM file of the CAs that sign clients' certificates. Clients must present one.")
 	f.IntVar(&o.proxy.MaxConnections, "max-connections", proxy.DefaultMaxConnections,
-		"Limit of clients' connections. One more is closed. One caller (a user of this node, or an address) gets at "+
-			"most half of them, so that it cannot lock kube-proxy out.")
+		"Limit of clients' connections. Beyond it, new ones are closed. One caller (a user of this node, or an "+
+			"address) gets at most half of them, so that it cannot lock kube-proxy out.")
 	f.IntVar(&o.proxy.MaxWatches, "max-watches", proxy.DefaultMaxWatches,
-		"Limit of watches. One more is answered 429. One caller (a user, an address or a certificate) gets at most "+
-			"half of them.")
+		"Limit of watches. Beyond it, new ones are answered 429. One caller (a user, an address or a certificate) "+
+			"gets at most half of them.")
 	f.IntVar(&o.proxy.MaxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
-		"Limit of the bytes of lists under way. One more is answered 429. One caller gets at most half of that, but "+
-			"always one list of any size.")
+		"Limit of the bytes of lists under way. Beyond it, new ones are answered 429. One caller gets at most half "+
+			"of that, but always one list of any size.")
 	f.BoolVar(&o.proxy.Debug, "debug", false, "Serve /debug/pprof.")
 }
 
@@ -256,7 +256,7 @@ func (o *options) readExchange(config *proxy.Config) error {
 	}
 	for _, key := range config.SiteKeys {
 		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-			return fmt.Errorf("--site-keys %q is no key of a label: %s", key, strings.Join(wrong, ", "))
+			return fmt.Errorf("--site-keys %q is not a label key: %s", key, strings.Join(wrong, ", "))
 		}
 	}
 	config.SiteExchange = &o.exchange

@@ -84,7 +84,7 @@ func (o *probeOptions) parse(_ *cobra.Command, args []string) error {
 	}
 	o.target = args[0]
 	if _, err := netip.ParseAddrPort(o.target); err != nil {
-		return fmt.Errorf("%q is no address and port, such as 10.96.0.10:80", o.target)
+		return fmt.Errorf("%q is not an address and port, such as 10.96.0.10:80", o.target)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestProbe(t *testing.T) {
 	for line, says := range map[string]string{
 		"":                            "give one ADDRESS:PORT",
 		"10.96.0.1:80 10.96.0.2:80":   "got 2 arguments",
-		"echo:80":                     "is no address and port",
+		"echo:80":                     "is not an address and port",
 		"10.96.0.1:80 --requests=0":   "ask once at least",
 		"10.96.0.1:80 --timeout=-1s":  "more than 0",
 		"10.96.0.1:80 --no-such-flag": "--no-such-flag",

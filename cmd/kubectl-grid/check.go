@@ -32,8 +32,8 @@ func newCheckCommand(c *command) *cobra.Command {
 			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
 			"chart. It changes nothing.\n" +
 			"\n" +
-			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command\n" +
-			"line is wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
+			"Exit codes: 0 no failure was found; 1 something could not be read; 2 the command line is wrong; 3 a\n" +
+			"failure was found. Warnings, and what no API server can know, change no exit code.",
 		Example: "  kubectl grid check --pre\n" +
 			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > " +
 			"edge/kustomization.yaml\n" +

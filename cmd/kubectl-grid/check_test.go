@@ -153,11 +153,11 @@ func TestProveFailures(t *testing.T) {
 		says       string
 	}{
 		{"no Service", "prove", s, flags.ExitUsage, "give the name of one Service"},
-		{"no such Service", "prove absent", s, flags.ExitFailure, "there is no Service and no ServiceGrid absent"},
+		{"no such Service", "prove absent", s, flags.ExitFailure, "no Service and no ServiceGrid absent"},
 		{"neither", "prove dg/echo", s, flags.ExitUsage, "neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
 		{"no requests", "prove echo-svc --requests=0", s, flags.ExitUsage, "give 1 to 10000"},
 		{"no time", "prove echo-svc --timeout=0s", s, flags.ExitUsage, "more than 0"},
-		{"no image", "prove echo-svc", s, flags.ExitFailure, "name one with --image"},
+		{"no image", "prove echo-svc", s, flags.ExitFailure, "name an image with --image"},
 		{"pods may not be read", "prove echo-svc", noPods, flags.ExitFailure, "asking for the wrappers' pods"},
 		{"no such port", "prove echo-svc --port=81", s, flags.ExitFailure, "has no port 81 of TCP"},
 	} {

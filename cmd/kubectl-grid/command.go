@@ -28,8 +28,8 @@ const exitPerson = 4
 
 // exitCodes is what --help says of them.
 const exitCodes = `
-Exit codes: 0 there is no failure, and what cannot be seen is counted; 1 something could not be read; 2 the command line
-is wrong; 3 there is a failure.`
+Exit codes: 0 no failure was found, and what cannot be seen is counted; 1 something could not be read; 2 the command
+line is wrong; 3 a failure was found.`
 
 // exitError ends a command with this exit code. Why has been printed.
 type exitError int
@@ -55,7 +55,7 @@ func ending(failed, complete bool) error {
 // command is what all subcommands use.
 type command struct {
 	stdout, stderr io.Writer
-	// kubeconfig and overrides are the flags that lead to the API server.
+	// kubeconfig and overrides are the flags of the connection to the API server.
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
 }
@@ -90,9 +90,9 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
 		Short: "Show the state of grids, and what the sites see of a Service",
-		Long: "kubectl grid says in which state the grids of application-grid are, site by site, what a change of\n" +
-			"them would do, and what the nodes of every site see of a Service.\n" + exitCodes +
-			" Those of diff are as\nkubectl diff has them, and rollout status has one of its own.",
+		Long: "kubectl grid shows the state of application-grid's grids, site by site, what a change of them would\n" +
+			"do, and what the nodes of every site see of a Service.\n" + exitCodes +
+			" diff has those\nof kubectl diff, and rollout status one more.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
 		Version:       version.String(),
 		SilenceErrors: true,

@@ -20,7 +20,7 @@ import (
 // completionLimit is how long a user who presses Tab waits for the API server.
 const completionLimit = 3 * time.Second
 
-// complete makes a completion of a function that returns names, of which none is that of a file.
+// complete turns a function that returns names into a completion without names of files.
 func complete(names func(cmd *cobra.Command, args []string, word string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		return names(cmd, args, word), cobra.ShellCompDirectiveNoFileComp
@@ -68,7 +68,7 @@ func (c *command) serviceArgument(cmd *cobra.Command, args []string, word string
 	return c.names(cmd, services, prefix)
 }
 
-// completeFlag completes the values of the flags that lead to the API server.
+// completeFlag completes the values of the flags of the connection.
 func (c *command) completeFlag(name string) cobra.CompletionFunc {
 	return complete(func(cmd *cobra.Command, _ []string, _ string) []string {
 		if name == "namespace" {

@@ -27,14 +27,12 @@ func newDashboardCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page with the sites, grids and Services of the cluster",
-		Long: "Serves a page to this machine, and prints its URL: the sites as a map, what of the grids and Services " +
-			"is not\n" +
-			"well, rollouts wave by wave, and whom a Service reaches from every site. The page follows the cluster, " +
-			"with the\n" +
-			"rights of the user, and writes nothing to it. It shows all namespaces, or with -n one.\n" +
+		Long: "Serves a page to this machine, and prints its URL. The page has a map of the sites, the problems of\n" +
+			"grids and Services, rollouts wave by wave, and the endpoints that a Service reaches from every site. It\n" +
+			"follows the cluster with the rights of the user, and writes nothing to it. It shows all namespaces, or\n" +
+			"one with -n.\n" +
 			"\n" +
-			"The URL has a token. Whoever has it sees what the user may read, until the command ends: by Ctrl-C, " +
-			"which is\n" +
+			"The URL has a token. Whoever has it sees what the user may read, until Ctrl-C ends the command with\n" +
 			"exit code 0.\n" +
 			"\n" +
 			"Exit codes: 0 it was interrupted; 1 the cluster could not be asked, or the port is taken; 2 the\n" +
@@ -47,8 +45,8 @@ func newDashboardCommand(c *command) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, which is one of the loopback")
-	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for one that is free")
+	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, one of the loopback")
+	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for a free one")
 	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the map at first. "+
 		"Without it, the one that most grids and Services have")
 	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+

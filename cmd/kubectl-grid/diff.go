@@ -40,19 +40,18 @@ func newDiffCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE | KIND/NAME --site SITE",
 		Short: "Show what applying grids would change in their workloads",
-		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
-			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
-			"Sites whose children are the same now and get the same are answered for by the first of them, and\n" +
-			"named.\n\n" +
-			"With --site, what one site of a grid in the cluster has is compared with what it will get. A rollout\n" +
-			"may not have reached it yet.\n\n" +
-			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +
+		Long: "Prints what would change in the children of the grids in files if those were applied now. It asks\n" +
+			"the API server (dry-run), so the answer has what the API server or a webhook would fill in or refuse.\n" +
+			"Sites whose children are equal now and afterwards are shown once, by the first of them, and named.\n\n" +
+			"With --site it compares what one site of a grid in the cluster has with what it will get, for example\n" +
+			"because a rollout has not reached it yet.\n\n" +
+			"KUBECTL_EXTERNAL_DIFF names a program to compare with in place of diff -u -N, as for kubectl diff. You\n" +
 			"need the rights to change the grids and their children, though nothing is changed.\n\n" +
 			"Exit codes: 0 nothing would change; 1 there are differences; 2 the command line is wrong, or the\n" +
 			"question could not be asked; 3 something is refused.",
 		Example: "  kubectl grid diff -f grids.yaml\n" +
 			"  kustomize build | kubectl grid diff -f -\n" +
-			"  kubectl grid diff dg/echo --site lyon",
+			"  kubectl grid diff dg/echo --site east",
 		ValidArgsFunction: complete(c.gridArguments),
 		Args:              flags.UsageArgs(o.parse),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -113,7 +113,7 @@ func TestDiff(t *testing.T) {
 			[]string{"# no node has the label rack, so there are no sites\n"}},
 		{
 			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
-			[]string{"error: there is no grid in "},
+			[]string{"error: found no grid in "},
 		},
 		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "",
 			[]string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},

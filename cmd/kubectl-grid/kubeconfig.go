@@ -26,13 +26,13 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 	o := &kubeconfigOptions{}
 	cmd := &cobra.Command{
 		Use:   "kubeconfig PROGRAM",
-		Short: "Make a kubeconfig for a program that runs on a node, but not in a pod",
+		Short: "Make a kubeconfig for a program that runs on a node outside of pods",
 		Long: "Prints a kubeconfig for " + strings.Join(kubeconfig.Programs, " or ") + ": the address of the API\n" +
 			"server, its authority, and a new token of the ServiceAccount of that name, in kube-system or in\n" +
 			"--namespace. On stderr it says when the token ends; the same command renews it. You need the right to\n" +
 			"create tokens of that ServiceAccount.\n" +
 			"\n" +
-			"Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong.",
+			"Exit codes: 0 it was printed; 1 the API server did not answer or refused; 2 the command line is wrong.",
 		Example: "  kubectl grid kubeconfig application-grid-wrapper > application-grid-wrapper.kubeconfig\n" +
 			"  kubectl grid kubeconfig statefulset-grid-daemon --address=https://127.0.0.1:6444 --duration=720h",
 		Args: flags.UsageArgs(cobra.ExactArgs(1)),
@@ -49,14 +49,14 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 			"published for nodes that join (ConfigMap kube-public/cluster-info), or else the one that this command "+
 			"asks")
 	cmd.Flags().DurationVar(&o.duration, "duration", 8760*time.Hour,
-		"For how long the token is asked for; the API server may give it for less")
+		"Lifetime of the token to ask for; the API server may give a shorter one")
 	return cmd
 }
 
 func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string) error {
 	if !slices.Contains(kubeconfig.Programs, program) {
-		return flags.Usage(fmt.Errorf("%q is no program of a node; there are %s", program,
-			strings.Join(kubeconfig.Programs, " and ")))
+		return flags.Usage(fmt.Errorf("%q: must be %s", program,
+			strings.Join(kubeconfig.Programs, " or ")))
 	}
 	if o.duration < 10*time.Minute {
 		return flags.Usage(errors.New("--duration must be 10m or longer: API servers give no shorter tokens"))

@@ -81,7 +81,7 @@ func TestKubeconfig(t *testing.T) {
 			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for " +
 				"1h0m0s"},
 		"no program of a node": {args: []string{"kube-proxy"}, code: flags.ExitUsage,
-			says: `"kube-proxy" is no program of a node`},
+			says: `"kube-proxy": must be application-grid-wrapper`},
 		"too short": {args: []string{"application-grid-wrapper", "--duration=1m"}, code: flags.ExitUsage,
 			says: "--duration must be 10m or longer"},
 	} {

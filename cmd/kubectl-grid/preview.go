@@ -43,14 +43,14 @@ func newPreviewCommand(c *command) *cobra.Command {
 			"be read;\n" +
 			"2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
-			"  kubectl grid preview --key zone -n shop -o wide",
+			"  kubectl grid preview --key zone1 -n shop -o wide",
 		Args: flags.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "",
-		"Label key of the nodes whose values are the sites. Without it the keys are named that "+
-			"divide the nodes")
+		"Label key of the nodes whose values are the sites. Without it the command lists the keys that divide the "+
+			"nodes")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Services of all namespaces")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
 	flags.CompleteWith(cmd, "key")

@@ -40,17 +40,14 @@ func newProveCommand(c *command) *cobra.Command {
 	o := &proveOptions{}
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
-		Short: "Try out which sites a Service reaches from every site",
-		Long: "Connects to the Service from a node of every site, again and again, by each address family that " +
-			"the node\n" +
-			"has, and prints which sites were reached from which. A short pod on the node does that, in the node's\n" +
-			"network: it opens TCP connections, sends nothing, and asks the kernel where each was sent. It is " +
-			"removed\n" +
-			"in the end. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" +
+		Short: "Show by connections which sites a Service reaches from every site",
+		Long: "Connects to the Service from a node of every site, for each address family that the node has, and\n" +
+			"prints which site reached which. A short pod in the node's network opens TCP connections, sends\n" +
+			"nothing, and asks the kernel where each was sent. It is removed at the end. SERVICE is the name of a\n" +
+			"Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" +
 			"\n" +
-			"Exit codes: 0 no connection left its site; 1 that could not be proved, or something could not be " +
-			"read; 2 the\n" +
-			"command line is wrong; 3 a connection left its site, or kubectl grid check finds a failure.",
+			"Exit codes: 0 no connection left its site; 1 it could not be proved, or something could not be read; 2\n" +
+			"the command line is wrong; 3 a connection left its site, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: complete(c.serviceArgument),
@@ -60,11 +57,11 @@ func newProveCommand(c *command) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.probe.Requests, "requests", 20, "How many connections from each node, one after the other")
-	f.DurationVar(&o.probe.Timeout, "connect-timeout", time.Second, "How long one connection may take")
-	f.StringVar(&o.port, "port", "", "Name or number of the Service's port. Empty: its first of TCP")
-	f.BoolVar(&o.allNodes, "all-nodes", false, "Ask from every node of each site, not from one of them")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "How long asking from one node may take, with starting a pod")
+	f.IntVar(&o.probe.Requests, "requests", 20, "Number of connections from each node, one after the other")
+	f.DurationVar(&o.probe.Timeout, "connect-timeout", time.Second, "Time that one connection may take")
+	f.StringVar(&o.port, "port", "", "Name or number of the Service's port. Empty: its first TCP port")
+	f.BoolVar(&o.allNodes, "all-nodes", false, "Connect from every node of each site, not from one of them")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "Time for one node, with the start of the pod")
 	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on "+
 		"the node")
 	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem,
@@ -118,7 +115,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	diagnosis := connected.Diagnose(ctx, check.WithoutServices)
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
-		return errors.New("interrupted; what was made is removed")
+		return errors.New("interrupted; its pods are removed")
 	}
 	name := cluster.ServiceName{Kind: "Service", Name: service.Name}
 	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
@@ -154,8 +151,8 @@ func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Run
 		break
 	}
 	if o.image == "" && first.Name == "" {
-		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one " +
-			"with --image")
+		return nil, errors.New("no wrapper runs in this cluster whose image could be used: name an image with " +
+			"--image")
 	}
 	pods := &prove.Pods{
 		API: c.API, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,

@@ -38,31 +38,31 @@ func newRolloutCommand(c *command) *cobra.Command {
 	parent.AddCommand(newRolloutStatusCommand(c), newRolloutHistoryCommand(c), newRolloutUndoCommand(c))
 	for _, verb := range []rolloutVerb{
 		{
-			use: "pause KIND/NAME", short: "Start no further site",
+			use: "pause KIND/NAME", short: "Keep a rollout from changing further sites",
 			example: "  kubectl grid rollout pause dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				return c.done(g, "paused", g.Pause(ctx))
 			},
 		},
 		{
-			use: "resume KIND/NAME", short: "Let a rollout go on that is paused, or has halted",
-			long: "Lets a rollout go on that is paused, or that has halted. The sites that have failed until now\n" +
-				"count no longer. Of a rollout that is paused and has halted too it lifts the pause, and says so.",
+			use: "resume KIND/NAME", short: "Continue a rollout that is paused or has halted",
+			long: "Continues a rollout that is paused or has halted. Failures so far are forgiven. If a rollout is\n" +
+				"paused and has also halted, the command only ends the pause, and prints that the rollout has halted.",
 			example: "  kubectl grid rollout resume dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				still, err := g.Resume(ctx)
 				if still != "" {
-					return c.done(g, "is not paused any more, but it has halted: "+still+
-						"\nTo let it go on: kubectl grid rollout resume "+g.Ref(), err)
+					return c.done(g, "is no longer paused, but it has halted: "+still+
+						"\nTo continue it: kubectl grid rollout resume "+g.Ref(), err)
 				}
 				return c.done(g, "resumed", err)
 			},
 		},
 		{
 			use: "approve KIND/NAME [WAVE]", more: 1,
-			short: "Approve the wave that waits, so that the next one begins",
-			long: "Gives the approval that the rollout waits for. It is good for this wave and this attempt. If a\n" +
-				"wave is named, it must be the one that waits.",
+			short: "Approve the wave that waits for an approval",
+			long: "Gives the approval that the rollout waits for. It is valid for this wave of this attempt. If a wave\n" +
+				"is named, it must be the one that waits.",
 			example: "  kubectl grid rollout approve dg/echo canary",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, more []string) error {
 				wave, err := g.Approve(ctx, strings.Join(more, ""))
@@ -70,11 +70,11 @@ func newRolloutCommand(c *command) *cobra.Command {
 			},
 		},
 		{
-			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or site by site",
-			long: "Makes all pods of a grid again. With spec.rollout the templates are changed, and the change goes\n" +
-				"through the waves as any other. Without, the sites' workloads are restarted one after the other:\n" +
-				"the command waits until a site is ready, for spec.progressDeadlineSeconds at most, and ends at the\n" +
-				"first one that is not. Sites that cannot be reached, or are held, are left out.",
+			use: "restart KIND/NAME", short: "Replace all pods, wave by wave or site by site",
+			long: "Replaces all pods of a grid. With spec.rollout it changes the templates, and the change passes the\n" +
+				"waves as any other. Otherwise it restarts the sites' workloads one after the other: it waits until\n" +
+				"a site is ready, for at most spec.progressDeadlineSeconds, and ends at the first site that is not.\n" +
+				"It leaves out sites that cannot be reached or are held.",
 			example: "  kubectl grid rollout restart dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				sites, left := 0, 0
@@ -143,13 +143,13 @@ func (c *command) grid(ctx context.Context, name rollout.Name) (*rollout.Grid, e
 func newRolloutStatusCommand(c *command) *cobra.Command {
 	watch, wait, timeout := true, false, time.Duration(0)
 	cmd := c.rolloutCommand(rolloutVerb{
-		use: "status KIND/NAME", short: "How far the rollout has come, wave by wave",
+		use: "status KIND/NAME", short: "Show the progress of the rollout, wave by wave",
 		long: "Prints a table of the waves, and waits until the rollout is complete, unless --watch=false is\n" +
 			"given. It ends when a person is needed: for an approval, or because the rollout is paused, has halted,\n" +
-			"or waits for sites that fell silent all at once. With --wait it goes on then, until someone has\n" +
-			"answered.\n\n" +
-			"Exit codes: 0 the rollout is complete, or goes on with --watch=false; 1 it has gone back, the time is\n" +
-			"over, or the question could not be asked; 2 the command line is wrong; 4 a person is needed.",
+			"or waits for sites that fell silent at once. With --wait it then waits until somebody has decided.\n\n" +
+			"Exit codes: 0 the rollout is complete, or in progress with --watch=false; 1 it was rolled back, the\n" +
+			"timeout has passed, or the API server did not answer; 2 the command line is wrong; 4 a person is\n" +
+			"needed.",
 		example: "  kubectl grid rollout status dg/echo\n" +
 			"  kubectl grid rollout status dg/echo --watch=false",
 		do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -177,14 +177,14 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 	})
 	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "Wait until the rollout is done")
 	cmd.Flags().BoolVar(&wait, "wait", false, "Wait also while a person is needed")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "How long to wait. 0: as long as it takes")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "Time to wait. 0: no limit")
 	return cmd
 }
 
 func newRolloutHistoryCommand(c *command) *cobra.Command {
 	revision := int64(0)
 	cmd := c.rolloutCommand(rolloutVerb{
-		use: "history KIND/NAME", short: "The revisions that there are to go back to",
+		use: "history KIND/NAME", short: "List the revisions that an undo can go back to",
 		example: "  kubectl grid rollout history dg/echo\n" +
 			"  kubectl grid rollout history dg/echo --revision=3",
 		do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -217,7 +217,7 @@ func newRolloutHistoryCommand(c *command) *cobra.Command {
 			return output.NewPrinter(c.stdout).Print(rows...)
 		},
 	})
-	cmd.Flags().Int64Var(&revision, "revision", 0, "Print what this revision has")
+	cmd.Flags().Int64Var(&revision, "revision", 0, "Print the content of this revision")
 	return cmd
 }
 
@@ -226,7 +226,7 @@ func newRolloutUndoCommand(c *command) *cobra.Command {
 	cmd := c.rolloutCommand(rolloutVerb{
 		use: "undo KIND/NAME", short: "Go back to an earlier revision, through the same waves",
 		long: "Writes an earlier revision into the spec: the one that ran everywhere last, unless --to-revision\n" +
-			"names another. The replicas stay as they are.",
+			"names another. Replicas do not change.",
 		example: "  kubectl grid rollout undo dg/echo\n" +
 			"  kubectl grid rollout undo dg/echo --to-revision=3 --at-once",
 		do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -245,6 +245,6 @@ func newRolloutUndoCommand(c *command) *cobra.Command {
 	})
 	cmd.Flags().Int64Var(&revision, "to-revision", 0,
 		"The revision to go back to. 0: the one that ran everywhere last")
-	cmd.Flags().BoolVar(&atOnce, "at-once", false, "Without waves: all sites at once")
+	cmd.Flags().BoolVar(&atOnce, "at-once", false, "Change all sites at once, without waves")
 	return cmd
 }

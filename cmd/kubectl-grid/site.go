@@ -24,11 +24,10 @@ func newLogsCommand(c *command) *cobra.Command {
 	cmd := newSiteCommand(c, &cobra.Command{
 		Use:   "logs KIND/NAME --site SITE [--check] [-- KUBECTL-FLAGS]",
 		Short: "Print the logs of a pod of a site's workload, or of its check",
-		Long: "Runs kubectl logs on a pod of a site's workload, a ready one if there is one; with --check on the\n" +
-			"Job by which the site was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
-			"exit code is that of kubectl.",
-		Example: "  kubectl grid logs dg/echo --site lyon -- --tail=20 -f\n" +
-			"  kubectl grid logs dg/echo --site lyon --check",
+		Long: "Runs kubectl logs on a pod of a site's workload, if possible a ready one; with --check on the Job of\n" +
+			"the site's last check in a rollout. Flags of kubectl logs follow --. The exit code is that of kubectl.",
+		Example: "  kubectl grid logs dg/echo --site east -- --tail=20 -f\n" +
+			"  kubectl grid logs dg/echo --site east --check",
 	}, func(pod string, after []string) []string {
 		return append([]string{"logs", pod}, after...)
 	}, func(ctx context.Context, g *rollout.Grid, site string) (string, error) {
@@ -38,7 +37,7 @@ func newLogsCommand(c *command) *cobra.Command {
 		job, err := g.Check(ctx, site)
 		return "job/" + job, err
 	})
-	cmd.Flags().BoolVar(&check, "check", false, "The logs of the site's last check")
+	cmd.Flags().BoolVar(&check, "check", false, "Print the logs of the site's last check")
 	return cmd
 }
 
@@ -59,10 +58,10 @@ func newExecCommand(c *command) *cobra.Command {
 	cmd := newSiteCommand(c, &cobra.Command{
 		Use:   "exec KIND/NAME --site SITE [-it] -- COMMAND [ARGUMENTS]",
 		Short: "Run a command in a pod of a site's workload",
-		Long: "Runs kubectl exec on a pod of a site's workload, a ready one if there is one. What follows -- is\n" +
-			"the command. The exit code is that of kubectl, which is that of the command.",
-		Example: "  kubectl grid exec dg/echo --site lyon -- hostname\n" +
-			"  kubectl grid exec dg/echo --site lyon -it -- sh",
+		Long: "Runs kubectl exec on a pod of a site's workload, if possible a ready one. The command follows --. The\n" +
+			"exit code is that of kubectl, which is that of the command.",
+		Example: "  kubectl grid exec dg/echo --site east -- hostname\n" +
+			"  kubectl grid exec dg/echo --site east -it -- sh",
 	}, func(pod string, after []string) []string {
 		arguments := []string{"exec", pod}
 		if container != "" {
@@ -87,7 +86,7 @@ func newExecCommand(c *command) *cobra.Command {
 		return nil
 	}
 	f := cmd.Flags()
-	f.StringVarP(&container, "container", "c", "", "The container; kubectl says which one it is without")
+	f.StringVarP(&container, "container", "c", "", "The container; by default the one that kubectl chooses")
 	f.BoolVarP(&stdin, "stdin", "i", false, "Pass stdin to the command")
 	f.BoolVarP(&tty, "tty", "t", false, "Stdin is a terminal")
 	return cmd
@@ -156,8 +155,7 @@ func (c *command) kubectl(cmd *cobra.Command, arguments []string) error {
 	return nil
 }
 
-// kubectlFlags are the flags that were given and lead to the API server, as kubectl has them too. The namespace is not
-// among them.
+// kubectlFlags are the flags of the connection that were given, as kubectl also has them, without the namespace.
 func kubectlFlags(given *pflag.FlagSet) []string {
 	var all []string
 	given.VisitAll(func(f *pflag.Flag) {

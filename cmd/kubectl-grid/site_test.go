@@ -122,7 +122,7 @@ func TestLogsOfACheck(t *testing.T) {
 	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = jobs
 	fakeKubectl(t, "0")
 	if o := call(t, s, "logs", "dg/echo", "--site=west", "--check"); o.code != flags.ExitFailure ||
-		!strings.Contains(o.stderr, `there is no check of site "west"`) {
+		!strings.Contains(o.stderr, `site "west" has no check`) {
 		t.Errorf("got %+v", o)
 	}
 	for i, by := range []string{"u", "u", "another"} {
@@ -190,7 +190,7 @@ func TestDiffOfSite(t *testing.T) {
 		"diff dg/echo more --site west":  "too many arguments",
 		"diff sg/echo --site west":       "a ServiceGrid has no rollout",
 		"diff dg/echo --site north":      `has no site "north"`,
-		"diff deployment/x --site north": "is no kind of grid",
+		"diff deployment/x --site north": "is not a kind of grid",
 	} {
 		if o := call(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
 			t.Errorf("%s: got %+v", args, o)

@@ -37,11 +37,9 @@ func newStatusCommand(c *command) *cobra.Command {
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
 		Short:   "Show the state of the grids, site by site",
-		Long: "Prints, for every site of the grids, how many pods are desired, ready and updated, and what is " +
-			"wrong,\n" +
-			"including what the controller cannot report because it does not run; then what kubectl grid " +
-			"check finds\n" +
-			"that concerns these grids and their Services.\n\n" +
+		Long: "Prints, for every site of the grids, how many pods are desired, ready and updated, and what is wrong,\n" +
+			"including what the controller cannot report because it does not run; then the findings of kubectl grid\n" +
+			"check about these grids and their Services.\n\n" +
 			"With --watch it then prints the rows that change, until it is interrupted (Ctrl-C), with exit code 0.\n" +
 			exitCodes,
 		Example: "  kubectl grid status                 # all grids of the namespace\n" +
@@ -57,9 +55,9 @@ func newStatusCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Grids of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "Only grids with these labels, such as team=a,tier!=b")
-	f.BoolVar(&o.problems, "problems", false, "Only the sites that are not ready, and the grids with problems")
+	f.BoolVar(&o.problems, "problems", false, "Print only sites that are not ready and grids with problems")
 	f.BoolVarP(&o.watch, "watch", "w", false, "After the answer, print what changes, until interrupted")
-	f.BoolVar(&o.noHeaders, "no-headers", false, "Leave out the line of headings of a table")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
 	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML)
 	return cmd
 }

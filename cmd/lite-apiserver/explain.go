@@ -24,8 +24,8 @@ const explainIntroduction = `lite-apiserver explain asks the lite-apiserver of t
 node, whether it would start now without kube-apiserver, and if not, what is missing. It needs the node's certificate,
 so run it as root.
 
-It exits with 0 if there is an answer, whatever that says, with 1 if there is none (lite-apiserver does not run, or its
-kubeconfig cannot be read), and with 2 if the command line is wrong.`
+Exit codes: 0 lite-apiserver answered; 1 it did not, because it does not run or its kubeconfig cannot be read; 2 the
+command line is wrong.`
 
 type explainOptions struct {
 	kubeconfig, output string
@@ -72,7 +72,7 @@ func newExplainCommand() *cobra.Command {
 	return cmd
 }
 
-// ask gets the answer, as it was written and decoded.
+// ask gets the answer, its bytes and what they say.
 func (o *explainOptions) ask(ctx context.Context) ([]byte, *lite.Explanation, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {

@@ -30,10 +30,10 @@ const minOfflineAge = 2 * time.Minute
 
 // What --help and the man page begin with.
 const (
-	short        = "The node's own API server: a kubelet that restarts without the cloud starts its pods"
+	short        = "Answers a node's kubelet while kube-apiserver is away, so that it starts the node's pods"
 	introduction = "lite-apiserver runs on a node, between its kubelet and kube-apiserver. It passes requests on,\n" +
-		"and keeps what the kubelet needs to start the node's pods again. While kube-apiserver is away the kubelet\n" +
-		"is answered from that, and from nothing else. docs/autonomy.md says how the kubelet is led to it."
+		"and keeps what the kubelet needs to start the node's pods again. While kube-apiserver is away it answers\n" +
+		"the kubelet from that, and from nothing else. docs/autonomy.md says how to point the kubelet to it."
 )
 
 // options are the flags. --port and --file-cache-path are those of SuperEdge's lite-apiserver.
@@ -52,39 +52,40 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.lite.Kubeconfig, "kubeconfig", "/etc/kubernetes/kubelet.conf", "The kubelet's own kubeconfig, "+
-		"which leads to kube-apiserver with the node's certificate.")
+	f.StringVar(&o.lite.Kubeconfig, "kubeconfig", "/etc/kubernetes/kubelet.conf", "The kubelet's own kubeconfig "+
+		"of kube-apiserver, with the node's certificate.")
 
 	f = o.flags.Section("Serving")
-	f.IntVar(&o.port, "port", 51003, "Port of 127.0.0.1 where the kubelet is served, over TLS.")
+	f.IntVar(&o.port, "port", 51003, "Port on 127.0.0.1 for the kubelet, over TLS.")
 	f.StringVar(&o.lite.HealthAddress, "health-bind-address", "localhost:51009",
 		"host:port of /healthz, /livez, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
 
-	f.StringVar(&o.lite.Further.Address, "bind-address", "", "IP address of the node where pods are served beside "+
-		"127.0.0.1, on the same port. It needs --tls-cert-file.")
+	f.StringVar(&o.lite.Further.Address, "bind-address", "", "IP address of the node on which pods are served as "+
+		"well, on the same port. It needs --tls-cert-file.")
 	f.StringVar(&o.lite.Further.CertFile, "tls-cert-file", "", "Certificate for --bind-address, in PEM, of a CA that "+
 		"pods trust. It is read again for new connections.")
 	f.StringVar(&o.lite.Further.KeyFile, "tls-private-key-file", "", "Key of --tls-cert-file, in PEM.")
 	f.StringSliceVar(&o.accounts, "allow-service-accounts", nil, "ServiceAccounts, comma-separated, as "+
-		"NAMESPACE/NAME (kube-flannel/flannel), whose pods on this node are answered, too, while kube-apiserver is "+
-		"away: what kube-apiserver has let them read, but no Secrets.")
+		"NAMESPACE/NAME (kube-flannel/flannel). While kube-apiserver is away, their pods on this node get what "+
+		"kube-apiserver has let them read before, without Secrets.")
 
 	f = o.flags.Section("What is kept")
-	f.StringVar(&o.lite.Dir, "file-cache-path", defaultDir, "Directory of what is kept, and of the "+
-		"kubeconfig for the kubelet, kubelet.conf.")
-	f.StringVar(&o.sealKeyFile, "seal-key-file", "", "File with a key of 32 bytes in base64, with which everything "+
-		"that is kept is encrypted (AES-GCM). Best a credential of systemd that the TPM seals.")
-	f.BoolVar(&o.unsealed, "unsealed", false, "Keep Secrets and tokens on the disk as they are. Without this, a key "+
-		"is needed.")
+	f.StringVar(&o.lite.Dir, "file-cache-path", defaultDir, "Directory of what is kept, and of "+
+		"kubelet.conf, the kubeconfig for the kubelet.")
+	f.StringVar(&o.sealKeyFile, "seal-key-file", "", "File with a key of 32 bytes in base64 that encrypts everything "+
+		"that is kept (AES-GCM). A credential of systemd that the TPM seals is best.")
+	f.BoolVar(&o.unsealed, "unsealed", false, "Keep Secrets and tokens on the disk without encryption. Otherwise "+
+		"--seal-key-file is needed.")
 
-	f.DurationVar(&o.lite.MaxOfflineAge, "max-offline-age", 0, "How long after kube-apiserver was last heard of the "+
-		"kubelet is still answered. For those who let pods of a node that is away start elsewhere. 0: for ever.")
+	f.DurationVar(&o.lite.MaxOfflineAge, "max-offline-age", 0, "Time since the last contact with kube-apiserver after "+
+		"which the kubelet is no longer answered, for clusters that start the pods of such a node elsewhere. 0: "+
+		"no limit.")
 
 	o.flags.Logging()
 	return o
 }
 
-// readClients reads who is served beside the kubelet, and where.
+// readClients reads which other clients than the kubelet are served, and where.
 func (o *options) readClients(config *lite.Config) error {
 	for _, account := range o.accounts {
 		namespace, name, _ := strings.Cut(account, "/")
@@ -131,15 +132,15 @@ func (o *options) config() (lite.Config, error) {
 	config := o.lite
 	switch {
 	case o.port < 1 || o.port > 65535:
-		return config, fmt.Errorf("--port %d is no port", o.port)
+		return config, fmt.Errorf("--port %d: must be between 1 and 65535", o.port)
 	case !filepath.IsAbs(config.Dir):
 		return config, fmt.Errorf("--file-cache-path %q is not an absolute path", config.Dir)
 	case o.sealKeyFile == "" && !o.unsealed:
-		return config, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if they " +
-			"may be read by who has the disk")
+		return config, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if " +
+			"whoever has the disk may read them")
 	case config.MaxOfflineAge != 0 && config.MaxOfflineAge < minOfflineAge:
-		return config, fmt.Errorf("--max-offline-age %s: kube-apiserver says something once a minute only, so give at "+
-			"least %s, or 0 for ever", config.MaxOfflineAge, minOfflineAge)
+		return config, fmt.Errorf("--max-offline-age %s: must be at least %s, because kube-apiserver may be silent for a "+
+			"minute, or 0 for no limit", config.MaxOfflineAge, minOfflineAge)
 	case o.sealKeyFile != "" && o.unsealed:
 		return config, errors.New("--seal-key-file and --unsealed exclude each other")
 	}

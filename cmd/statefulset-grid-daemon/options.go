@@ -30,7 +30,7 @@ const (
 	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
 		"CoreDNS answers\n" +
 		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own site, for every\n" +
-		"StatefulSetGrid. docs/install.md says how CoreDNS reads the file."
+		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's daemon.
@@ -77,23 +77,23 @@ func newOptions() *options {
 	}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "File that leads to an API server, for a daemon that does not "+
-		"ask the node's wrapper.")
+	f.StringVar(&o.api.Kubeconfig, "kubeconfig", "", "Kubeconfig of an API server, for a daemon that does not ask "+
+		"the node's wrapper.")
 	f.StringVar(&o.api.Master, "master", "", "URL of the API server, instead of the one in --kubeconfig. If both are "+
 		"empty, the daemon asks the node's wrapper: "+wrapper+".")
 	f.Float32Var(&o.api.QPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
-	f.IntVar(&o.api.Burst, "kube-burst", 1000, "How many of these requests may be sent at once.")
+	f.IntVar(&o.api.Burst, "kube-burst", 1000, "Limit of these requests that are sent at once.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
 		"It is read in lower case. Empty: the host's own name.")
 	f.StringVar(&o.daemon.Path, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist. Mount "+
-		"the directory, never the file alone, because the daemon replaces the file. Lines outside of the marked block "+
+		"the directory, not the file alone, because the daemon replaces the file. Lines outside of the marked block "+
 		"are kept.")
 	f.StringVar(&o.daemon.Domain, "cluster-domain", "cluster.local",
 		"The cluster's DNS domain, as the kubelet's clusterDomain has it.")
-	f.Var((*seconds)(&o.daemon.WholeSync), "sync-period-as-whole", "How often the daemon compares the whole "+
-		"file, in seconds, besides following changes as they happen.")
+	f.Var((*seconds)(&o.daemon.WholeSync), "sync-period-as-whole", "Seconds between two comparisons of the whole "+
+		"file. Besides that the daemon follows changes as they happen.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.daemon.BindAddress, "bind-address", "localhost:51007",
@@ -102,7 +102,7 @@ func newOptions() *options {
 	o.flags.Logging()
 
 	f = o.flags.Section("Ignored")
-	const noLeader = "Ignored: every node's daemon works, there is no leader."
+	const noLeader = "Ignored: every node's daemon works, without a leader."
 	f.Int("worker", runtime.NumCPU(), "Ignored: one goroutine writes the file.")
 	f.Int("sync-period", 30, "Ignored: changes are followed as they happen.")
 	f.String("feature-gates", "", "Ignored: there are no feature gates.")

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// OperatePage tells of log lines.
+// OperatePage has the log lines that matter.
 const OperatePage = "docs/operate.md"
 
 // described is a metric as the program or the page has it.
 type described struct{ kind, labels string }
 
-// descText reads a prometheus.Desc, which tells what it is in no other way.
+// descText reads a prometheus.Desc, which has no other way to read its name.
 var descText = regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 
 // metricText reads the line of a metric: its names, its type, its labels.
@@ -42,7 +42,7 @@ func CompareMetrics(t *testing.T, program string, registered prometheus.Collecto
 		s, ok := said[name]
 		switch {
 		case !ok:
-			t.Errorf("%s does not tell of %s (labels %q)", ReferencePage, name, m.labels)
+			t.Errorf("%s does not name %s (labels %q)", ReferencePage, name, m.labels)
 		case s.labels != m.labels:
 			t.Errorf("%s: the labels of %s are %q, not %q", ReferencePage, name, m.labels, s.labels)
 		case m.kind != "" && s.kind != m.kind:
@@ -51,7 +51,7 @@ func CompareMetrics(t *testing.T, program string, registered prometheus.Collecto
 	}
 	for name := range said {
 		if _, ok := is[name]; !ok {
-			t.Errorf("%s tells of %s, which %s does not have", ReferencePage, name, program)
+			t.Errorf("%s names %s, which %s does not have", ReferencePage, name, program)
 		}
 	}
 	if len(is) == 0 {

@@ -24,7 +24,7 @@ func Root(t *testing.T) string {
 		}
 		above := filepath.Dir(dir)
 		if above == dir {
-			t.Fatal("there is no go.mod above the test's directory")
+			t.Fatal("found no go.mod above the test's directory")
 		}
 		dir = above
 	}

@@ -57,7 +57,7 @@ func compareFlag(f *pflag.Flag, defaultThere, here string, ignored bool) string 
 		}
 	case strings.HasPrefix(here, "**ignored**"):
 		if !ignored {
-			return "--help does not say so: " + f.Usage
+			return "--help does not say that: " + f.Usage
 		}
 	case !strings.HasPrefix(here, "**changed**: ") || ignored:
 		return "it is neither kept, nor ignored, nor changed"

@@ -60,7 +60,7 @@ func tree(directory, below string) ([]entry, error) {
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is no regular file", file)
+			return fmt.Errorf("%s is not a regular file", file)
 		}
 		name, err := filepath.Rel(directory, file)
 		if err != nil {

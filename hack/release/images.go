@@ -39,7 +39,7 @@ func (r *release) imagePrograms() ([]string, error) {
 		return nil, fmt.Errorf("--images %s: %w", r.images, err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("--images: there is no archive in %s", r.images)
+		return nil, fmt.Errorf("--images: found no archive in %s", r.images)
 	}
 	for i, file := range files {
 		files[i] = strings.TrimSuffix(filepath.Base(file), ".tar")
@@ -208,7 +208,7 @@ func pushArchive(ctx context.Context, archive, digest string, tag name.Tag) erro
 	return remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 }
 
-// copyFile copies a file, of which the release has a name of its own.
+// copyFile copies a file to its name in the release.
 func copyFile(to, from string) error {
 	in, err := os.Open(from) //nolint:gosec // a file of the build
 	if err != nil {

@@ -131,7 +131,7 @@ func (r *release) programArchives() error {
 				from:       r.path("hack/kubectl_complete-grid"),
 				executable: true,
 			},
-			entry{name: below + "docs/install.md", from: r.path("docs/install.md")})
+			entry{name: below + "docs/systemd.md", from: r.path("docs/systemd.md")})
 		units, err := tree(r.path("manifests/systemd"), below+"manifests/systemd")
 		if err != nil {
 			return err

@@ -43,9 +43,9 @@ type predicate struct {
 // provenanceFile is the name of the statement.
 const provenanceFile = "provenance.intoto.json"
 
-// provenance writes of which sources, by which toolchain and with which parameters all other files of the release were
-// made. Who reads it can make them again. It says nothing that differs between two
-// builds, so not when it began. It is worth as much as the signature on it.
+// provenance writes from what sources, by what toolchain and with what parameters all other files of the release were
+// made, so that a reader can rebuild them. It has nothing that differs between two builds, such as the time. It is
+// worth as much as the signature on it.
 func (r *release) provenance() error {
 	s := statement{Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, name := range slices.Sorted(slices.Values(r.written)) {

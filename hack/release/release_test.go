@@ -166,7 +166,7 @@ func TestWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestPrograms: what is in an archive runs, says its version, and installs itself as docs/install.md has it.
+// TestPrograms: what is in an archive runs, says its version, and installs itself as docs/systemd.md has it.
 func TestPrograms(t *testing.T) {
 	version := versionMade(t)
 	platform := "linux_" + runtime.GOARCH

@@ -158,7 +158,7 @@ func purl(module, version string) string {
 	return "pkg:golang/" + strings.ToLower(module) + "@" + url.PathEscape(version)
 }
 
-// licenseOf are the licences under all of which a component is.
+// licenseOf are the licences that all apply to a component.
 func licenseOf(names []string) *cyclonedx.Licenses {
 	if len(names) == 1 {
 		return &cyclonedx.Licenses{{License: &cyclonedx.License{ID: names[0]}}}

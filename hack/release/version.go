@@ -20,7 +20,7 @@ func checkVersion(version string) error {
 	case !strings.HasPrefix(version, "v"):
 		return fmt.Errorf("VERSION=%s does not begin with v: want one like v1.2.3 or v1.2.3-rc.1", version)
 	case !semver.IsValid(version):
-		return fmt.Errorf("VERSION=%s is no semantic version: want one like v1.2.3 or v1.2.3-rc.1", version)
+		return fmt.Errorf("VERSION=%s is not a semantic version, such as v1.2.3 or v1.2.3-rc.1", version)
 	case semver.Build(version) != "":
 		return fmt.Errorf("VERSION=%s has build metadata (%s), which no tag of an image can have",
 			version, semver.Build(version))

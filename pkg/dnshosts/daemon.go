@@ -21,7 +21,7 @@ import (
 
 // Config is what a Daemon is made from.
 type Config struct {
-	// Connection leads to the API server.
+	// Connection is that to the API server.
 	Connection *apiclient.Connection
 	// NodeName is this node's name.
 	NodeName string
@@ -296,7 +296,7 @@ func (d *Daemon) update(change func(*status)) {
 
 // sync writes what is known to the file. It returns after what time to try again; 0 if that is not necessary.
 func (d *Daemon) sync() time.Duration {
-	if wait := time.Until(d.status.retryAt); wait > 0 { // nobody else changes the status
+	if wait := time.Until(d.status.retryAt); wait > 0 { // nothing else changes the status
 		return wait
 	}
 	blocked := d.blocked()
@@ -360,7 +360,7 @@ func (d *Daemon) blocked() string {
 	// A deleted Node may be registered again. Until then its last labels count.
 	if d.labels == nil {
 		return fmt.Sprintf(
-			"there is no node %s, so its site is unknown: check --hostname, or wait for the node to register",
+			"node %s does not exist, so its site is unknown: check --hostname, or wait for the node to register",
 			d.config.NodeName,
 		)
 	}

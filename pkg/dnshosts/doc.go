@@ -18,7 +18,7 @@
 // daemon costs what its site costs and not what the cluster does, and needs no rights of its own. Any API server serves
 // too, and then sends the slices of all sites.
 //
-// An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, which is so for the
+// An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, as for the
 // pods of a StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name
 // says of which grid it is in the own site (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A
 // pod that the Service does not select has no endpoint, and so no name. A pod that is left when its set was deleted

@@ -80,8 +80,8 @@ func (f *File) target() (string, error) {
 	return "", fmt.Errorf("%s leads through more than %d symbolic links", f.Path, maxLinks)
 }
 
-// Load returns the lines of the file's block; none if there is no file. It reads the file only if that changed since it
-// was last read or written.
+// Load returns the lines of the file's block; none if the file does not exist. It reads the file only if that changed
+// since it was last read or written.
 func (f *File) Load() (block []string, err error) {
 	path, err := f.target()
 	if err != nil {
@@ -301,7 +301,7 @@ func (f *File) Prepare() error {
 func (f *File) isMountPoint(path string) bool {
 	mounts, err := os.ReadFile(cmp.Or(f.mountinfo, "/proc/self/mountinfo")) //nolint:gosec // a constant but for tests
 	if err != nil {
-		return false // without /proc, replacing the file will fail and say so
+		return false // without /proc, replacing the file will fail and report that
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return false

@@ -49,7 +49,7 @@ type View struct {
 	// NodeLabels are the labels of this node.
 	NodeLabels map[string]string
 	Slices     []*Slice
-	// Service returns a Service; nil if there is none.
+	// Service returns a Service; nil if it does not exist.
 	Service func(namespace, name string) *Service
 }
 

@@ -148,7 +148,7 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isUpgrade(r) {
 		transport = t.target.UpgradeTransport
 	}
-	// The response's body needs the context, too, so it is not cancelled here. It ends with the request's own context.
+	// The response's body also needs the context, so it is not cancelled here. It ends with the request's own context.
 	ctx, cancel := context.WithCancelCause(r.Context())
 	answered := make(chan struct{})
 	var over sync.Once // the request is answered, or given up

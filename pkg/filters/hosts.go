@@ -62,7 +62,7 @@ func (h Hosts) contain(hostport string) bool {
 
 // WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to
 // the loopback has the same origin as the wrapper for the browser, so it could read every answer. But its requests name
-// the page's host. HTTP/1.0 requests without a host are refused, too.
+// the page's host. HTTP/1.0 requests without a host are also refused.
 func WithHosts(hosts Hosts) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

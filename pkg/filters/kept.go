@@ -3,59 +3,102 @@ package filters
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/program/atomicfile"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// KeptAnswers are answers of the upstream that some clients need to start, which the wrapper gives them again while the
-// upstream is away.
-type KeptAnswers struct {
-	// Dir is the directory of the files, one for each request.
+// KeptOptions configure KeptAnswers.
+type KeptOptions struct {
+	// Dir is the directory of the store.
 	Dir string
 	// Clients are the names of the clients, as their User-Agents begin, up to a slash.
 	Clients []string
 	// Reachable reports whether the upstream can be reached.
 	Reachable func() bool
+	Logger    logr.Logger
+}
+
+// KeptAnswers are answers of the upstream that some clients need to start, which the wrapper gives them again while the
+// upstream is away. They are in memory, and in a store.
+type KeptAnswers struct {
+	KeptOptions
+
+	// mu guards the fields below.
+	mu    sync.Mutex
+	store *store.Store
+	// answers has the answers by request, each a keptAnswer, a newline and the body. size is how many bytes they have,
+	// and asked has the requests in the order in which they came last, those of earlier processes first.
+	answers map[string][]byte
+	size    int
+	asked   []string
+	// pending has what is not on the disk.
+	pending map[string][]byte
 }
 
 const (
-	// maxKeptAnswer is how many bytes of one answer are kept, maxKeptAnswers how many answers.
-	maxKeptAnswer, maxKeptAnswers = 4 << 20, 200
-	// returnInterval is how often a watch that was answered from a file looks whether the upstream is back.
+	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that the answer goes that
+	// nobody has asked for for longest.
+	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
+	// keptHourlyBytes is the most bytes that are written an hour.
+	keptHourlyBytes = 8 << 20
+	// returnInterval is how often a watch that was answered from memory looks whether the upstream is back.
 	returnInterval = time.Second
 	// initialEventsEnd is the annotation of the bookmark after the objects that there are at the beginning of a watch.
 	initialEventsEnd = "k8s.io/initial-events-end"
 )
 
-// keptAnswer is the head of a file. The body follows, after a newline.
+// keptAnswer is the head of an answer.
 type keptAnswer struct {
-	// Request is for people who read the directory.
-	Request         string `json:"request"`
 	ContentType     string `json:"contentType"`
 	ContentEncoding string `json:"contentEncoding,omitempty"`
+}
+
+// OpenKeptAnswers reads what was kept. What cannot be used or written is logged.
+func OpenKeptAnswers(o KeptOptions) *KeptAnswers {
+	k := &KeptAnswers{KeptOptions: o, pending: map[string][]byte{}}
+	var problems []error
+	k.store, k.answers, problems = store.Open(store.Options{Dir: o.Dir, HourlyBytes: keptHourlyBytes,
+		State: func() iter.Seq2[string, []byte] { return maps.All(k.answers) }})
+	for _, problem := range problems {
+		o.Logger.Error(problem, "Not all kept answers can be used, or nothing can be written", "directory", o.Dir)
+	}
+	for request, answer := range k.answers {
+		k.answers[request] = bytes.Clone(answer) // it is a part of something larger
+		k.size += len(request) + len(answer)
+		k.asked = append(k.asked, request)
+	}
+	return k
+}
+
+// Close writes what is not on the disk, and lets another process use the directory.
+func (k *KeptAnswers) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.store.Commit(k.pending), k.store.Close())
 }
 
 // WithKeptAnswers keeps what the clients read, but for Secrets and subresources: the last answer to each GET and LIST,
 // and the objects at the beginning of each watch with sendInitialEvents. While the upstream is away it gives them to
 // clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients go on from there
 // when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
-func WithKeptAnswers(kept KeptAnswers) Filter {
+func WithKeptAnswers(kept *KeptAnswers) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			query := r.URL.Query()
@@ -65,9 +108,9 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 				return
 			}
 			version := query.Get("resourceVersion")
-			path := kept.path(r, query)
+			request := requestOf(r, query)
 			if !kept.Reachable() {
-				if (version == "" || version == "0") && kept.answer(w, path) {
+				if (version == "" || version == "0") && kept.answer(w, request) {
 					if watch {
 						kept.await(r)
 					}
@@ -78,7 +121,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 			}
 			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
 			recorder.complete = func() {
-				if err := kept.keep(path, r, recorder); err != nil {
+				if err := kept.keep(request, recorder); err != nil {
 					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
 				}
 			}
@@ -91,7 +134,7 @@ func WithKeptAnswers(kept KeptAnswers) Filter {
 }
 
 // concerns reports whether the answer to a request is kept.
-func (k KeptAnswers) concerns(r *http.Request, query url.Values, watch bool) bool {
+func (k *KeptAnswers) concerns(r *http.Request, query url.Values, watch bool) bool {
 	client, _, _ := strings.Cut(r.UserAgent(), "/")
 	info := serve.ParseRequest(r)
 	return r.Method == http.MethodGet && slices.Contains(k.Clients, client) && info.Subresource == "" &&
@@ -99,23 +142,21 @@ func (k KeptAnswers) concerns(r *http.Request, query url.Values, watch bool) boo
 		(!watch || serve.IsTrue(query, "sendInitialEvents"))
 }
 
-// path returns the file of a request. What differs from one start of a client to the next has no part in its name, and
-// is removed from the query.
-func (k KeptAnswers) path(r *http.Request, query url.Values) string {
+// requestOf names a request, without what differs from one start of a client to the next. That is removed from the
+// query.
+func requestOf(r *http.Request, query url.Values) string {
 	for _, name := range []string{"resourceVersion", "timeout", "timeoutSeconds"} {
 		query.Del(name)
 	}
 	client, _, _ := strings.Cut(r.UserAgent(), "/")
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{client, r.URL.Path, query.Encode(), r.Header.Get("Accept")}))
-	return filepath.Join(k.Dir, hex.EncodeToString(sum[:]))
+	return fmt.Sprintf("%q", []string{client, r.URL.Path, query.Encode(), r.Header.Get("Accept")})
 }
 
-// answer answers from a file, and reports whether there is one.
-func (k KeptAnswers) answer(w http.ResponseWriter, path string) bool {
-	data, err := os.ReadFile(path) //nolint:gosec // a digest is its name
-	head, body, whole := bytes.Cut(data, []byte("\n"))
+// answer gives a kept answer, and reports whether there is one.
+func (k *KeptAnswers) answer(w http.ResponseWriter, request string) bool {
+	head, body, whole := bytes.Cut(k.find(request), []byte("\n"))
 	var kept keptAnswer
-	if err != nil || !whole || json.Unmarshal(head, &kept) != nil {
+	if !whole || json.Unmarshal(head, &kept) != nil {
 		return false
 	}
 	w.Header().Set("Content-Type", kept.ContentType)
@@ -127,37 +168,69 @@ func (k KeptAnswers) answer(w http.ResponseWriter, path string) bool {
 	return true
 }
 
+// find returns a kept answer; nil if there is none.
+func (k *KeptAnswers) find(request string) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	answer, ok := k.answers[request]
+	if ok {
+		k.note(request)
+	}
+	return answer
+}
+
+// note puts a request at the end of those that were asked for. The caller holds the lock.
+func (k *KeptAnswers) note(request string) {
+	k.asked = append(slices.DeleteFunc(k.asked, func(r string) bool { return r == request }), request)
+}
+
 // await returns when the upstream is back, or the client gone.
-func (k KeptAnswers) await(r *http.Request) {
+func (k *KeptAnswers) await(r *http.Request) {
 	_ = wait.PollUntilContextCancel(r.Context(), returnInterval, true, func(context.Context) (bool, error) {
 		return k.Reachable(), nil
 	})
 }
 
-// keep writes the file of an answer, unless it has the same already.
-func (k KeptAnswers) keep(path string, r *http.Request, answer *answerRecorder) error {
-	head, err := json.Marshal(keptAnswer{Request: r.URL.RequestURI(), ContentType: answer.Header().Get("Content-Type"),
+// keep keeps an answer, unless it is kept already. It is written later if too much was written of late.
+func (k *KeptAnswers) keep(request string, answer *answerRecorder) error {
+	head, err := json.Marshal(keptAnswer{ContentType: answer.Header().Get("Content-Type"),
 		ContentEncoding: answer.Header().Get("Content-Encoding")})
 	if err != nil {
 		return err
 	}
 	data := slices.Concat(head, []byte("\n"), answer.body.Bytes())
-	old, err := os.ReadFile(path) //nolint:gosec // a digest is its name
-	if err == nil && bytes.Equal(old, data) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note(request)
+	if bytes.Equal(k.answers[request], data) {
 		return nil
 	}
-	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
+	k.put(request, data)
+	for k.size > maxKept {
+		k.put(k.asked[0], nil)
+		k.asked = k.asked[1:]
+	}
+	if !k.store.Due() {
+		return nil
+	}
+	if err := k.store.Commit(k.pending); err != nil {
 		return err
 	}
-	files, listErr := os.ReadDir(k.Dir)
-	if listErr != nil {
-		return listErr
+	clear(k.pending)
+	return nil
+}
+
+// put replaces an answer, or removes it if it is nil. The caller holds the lock.
+func (k *KeptAnswers) put(request string, answer []byte) {
+	if before, ok := k.answers[request]; ok {
+		k.size -= len(request) + len(before)
+		delete(k.answers, request)
 	}
-	if err != nil && len(files) >= maxKeptAnswers {
-		return fmt.Errorf("there are %d answers in %s already: remove what no client asks for any more",
-			maxKeptAnswers, k.Dir)
+	if answer != nil {
+		k.size += len(request) + len(answer)
+		k.answers[request] = answer
 	}
-	return atomicfile.Write(path, 0o600, data)
+	k.pending[request] = answer
 }
 
 type answerRecorder struct {

@@ -1,17 +1,21 @@
 package filters
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/go-logr/logr"
 )
 
 // keptServer is an upstream behind WithKeptAnswers, which can go away.
@@ -19,6 +23,9 @@ type keptServer struct {
 	*testing.T
 	url, dir string
 	away     atomic.Bool
+	kept     *KeptAnswers
+	// restart has another process answer.
+	restart func()
 	// answers is what the upstream answers, by path.
 	answers map[string]string
 }
@@ -42,9 +49,22 @@ func newKeptServer(t *testing.T) *keptServer {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	handler := WithKeptAnswers(KeptAnswers{Dir: s.dir, Clients: []string{"agent"},
-		Reachable: func() bool { return !s.away.Load() }})(upstream)
-	server := httptest.NewServer(handler)
+	var handler atomic.Value
+	s.restart = func() {
+		t.Helper()
+		if s.kept != nil {
+			if err := s.kept.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.kept = OpenKeptAnswers(KeptOptions{Dir: s.dir, Clients: []string{"agent"}, Logger: logr.Discard(),
+			Reachable: func() bool { return !s.away.Load() }})
+		handler.Store(WithKeptAnswers(s.kept)(upstream))
+	}
+	s.restart()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.Load().(http.Handler).ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
@@ -113,6 +133,7 @@ func TestKeptAnswers(t *testing.T) {
 		s.away.Store(false)
 		s.get(test.client, test.path, test.accept)
 		s.away.Store(true)
+		s.restart()
 		again := test.again
 		if again == "" {
 			again = test.path
@@ -129,46 +150,64 @@ func TestKeptAnswers(t *testing.T) {
 	if code, body := s.get("agent", "/version", protobuf); code != http.StatusServiceUnavailable {
 		t.Errorf("another encoding: got %d %q", code, body)
 	}
-	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
-	if err != nil || len(files) != 6 {
-		t.Errorf("got %d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", file, info, err)
-		}
-		if err := os.WriteFile(file, []byte("half"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if code, body := s.get("agent", "/version", json); code != http.StatusServiceUnavailable {
-		t.Errorf("a damaged file: got %d %q", code, body)
+	if len(s.kept.answers) != 6 {
+		t.Errorf("kept: %q", slices.Collect(maps.Keys(s.kept.answers)))
 	}
 }
 
-// TestKeptAnswersAreBounded: beyond the most files nothing new is kept, and what is kept is still replaced.
+func record(body string) *answerRecorder {
+	answer := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: httptest.NewRecorder()}}
+	answer.body.WriteString(body)
+	return answer
+}
+
+// TestKeptAnswersAreBounded in memory and on the disk, by their bytes. What nobody asks for any more goes first.
 func TestKeptAnswersAreBounded(t *testing.T) {
 	t.Parallel()
-	kept := KeptAnswers{Dir: t.TempDir()}
-	keep := func(name, body string) error {
-		answer := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: httptest.NewRecorder()}}
-		answer.body.WriteString(body)
-		r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
-		return kept.keep(filepath.Join(kept.Dir, name), r, answer)
+	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
+	large := strings.Repeat("x", 1<<20)
+	for i := range 40 {
+		if err := kept.keep(strconv.Itoa(i), record(large)); err != nil {
+			t.Fatal(err)
+		}
+		if kept.find("0") == nil {
+			t.Fatalf("after %d others what is asked for is gone", i)
+		}
 	}
-	for i := range maxKeptAnswers {
-		if err := keep(strconv.Itoa(i), "a"); err != nil {
+	if kept.size > maxKept || len(kept.answers) != 15 || kept.find("1") != nil || kept.find("39") == nil {
+		t.Errorf("%d answers of %d bytes", len(kept.answers), kept.size)
+	}
+	if err := kept.keep("0", record("another")); err != nil || !bytes.HasSuffix(kept.find("0"), []byte("another")) {
+		t.Errorf("another answer in the place of one: %v", err)
+	}
+	if err := kept.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := OpenKeptAnswers(KeptOptions{Dir: kept.Dir, Logger: logr.Discard()})
+	if !maps.EqualFunc(again.answers, kept.answers, bytes.Equal) || again.size != kept.size ||
+		len(again.asked) != len(kept.asked) {
+		t.Errorf("after a restart there are %d answers of %d bytes, want %d of %d", len(again.answers), again.size,
+			len(kept.answers), kept.size)
+	}
+}
+
+// TestKeptAnswersThatChangeAllTheTime wear no flash: beyond the budget they are in memory, and written at the end.
+func TestKeptAnswersThatChangeAllTheTime(t *testing.T) {
+	t.Parallel()
+	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
+	for i := range 2000 {
+		if err := kept.keep("lease", record(strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := keep("one-more", "a"); err == nil || !strings.Contains(err.Error(), "200 answers") ||
-		strings.Contains(err.Error(), "%!") {
-		t.Errorf("one more: %v", err)
+	if len(kept.pending) == 0 || kept.store.Due() {
+		t.Errorf("2,000 answers were written, of %d bytes", kept.store.Written())
 	}
-	if err := keep("0", "b"); err != nil {
-		t.Errorf("another answer in the place of one: %v", err)
+	if err := kept.Close(); err != nil {
+		t.Fatal(err)
 	}
-	if files, err := os.ReadDir(kept.Dir); err != nil || len(files) != maxKeptAnswers {
-		t.Errorf("%d files, %v", len(files), err)
+	again := OpenKeptAnswers(KeptOptions{Dir: kept.Dir, Logger: logr.Discard()})
+	if !bytes.HasSuffix(again.find("lease"), []byte("\n1999")) {
+		t.Errorf("got %q", again.answers)
 	}
 }

@@ -65,7 +65,7 @@ func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
 	if info.Name != "" {
 		return info.Name == nodeName
 	}
-	// If the query is not valid, the server that answers the request will say so.
+	// If the query is not valid, the server that answers the request reports that.
 	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 	if err != nil {
 		return false

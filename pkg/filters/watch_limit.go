@@ -9,7 +9,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
-// WithWatchLimit answers 429 to a watch, or to a request that follows a log, if there is no place for it. Such requests
+// WithWatchLimit answers 429 to a watch, or to a request that follows a log, if too many are under way. Such requests
 // last long, and take memory as long, whether they are served from the cache or passed on.
 func WithWatchLimit(places *quota.Quota) Filter {
 	return func(next http.Handler) http.Handler {

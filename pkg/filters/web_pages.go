@@ -20,7 +20,7 @@ func WithoutWebPages(hosts Hosts) Filter {
 				if site != "same-origin" && site != "none" {
 					refuse(w, r, fmt.Sprintf(
 						"Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with a "+
-							"client that is no browser, or open the address itself",
+							"client that is not a browser, or open the address itself",
 						short(site)))
 					return
 				}
@@ -29,7 +29,7 @@ func WithoutWebPages(hosts Hosts) Filter {
 				if !isOwnOrigin(r, hosts, origin) {
 					refuse(w, r, fmt.Sprintf(
 						"Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a client "+
-							"that is no browser, or start the wrapper with --allowed-hosts=NAME",
+							"that is not a browser, or start the wrapper with --allowed-hosts=NAME",
 						short(origin)))
 					return
 				}

@@ -44,7 +44,7 @@ func refusesWrite(viewing Viewing, r *http.Request) error {
 	name := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 	switch info.Verb {
 	case "deletecollection":
-		return cannotWrite(resource, "of several objects", "some of which may be shown altered")
+		return cannotWrite(resource, "of several objects", "some of them may be shown altered")
 	case "update", "patch", "delete":
 	default:
 		return nil
@@ -81,7 +81,7 @@ func mediaTypeOf(r *http.Request) string {
 	}
 	mediaType, _, err := mime.ParseMediaType(header)
 	if err != nil {
-		return "" // the upstream says so
+		return "" // the upstream reports that
 	}
 	return mediaType
 }

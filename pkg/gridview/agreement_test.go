@@ -26,7 +26,7 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 	annotations := []string{"", "[]", `["a"]`, `["a","b"]`, `["b","a","*"]`, `["*"]`, "nonsense"}
 	openYurt := []string{"openyurt.io/nodepool", "kubernetes.io/zone", "", "nonsense"}
 	compared := 0
-	for range 150 {
+	for range 400 {
 		nodes := map[string]topology.Labels{}
 		for i := range 1 + random.IntN(6) {
 			labels := topology.Labels{}
@@ -44,9 +44,23 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 			}
 			service.Annotations["openyurt.io/topologyKeys"] = openYurt[random.IntN(len(openYurt))]
 		}
-		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
+		switch random.IntN(4) {
+		case 0:
+			service.Spec.ClusterIP = corev1.ClusterIPNone
+		case 1:
+			service.Spec.Ports = []corev1.ServicePort{{Name: "web", Port: 80}, {Name: "admin", Port: 81}}
+			service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+		}
+		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(5))
 		for i := range endpointSlices {
 			endpointSlices[i] = *wiretest.SliceOf(fmt.Sprint("shop/s-", i), "s")
+			if random.IntN(3) == 0 {
+				endpointSlices[i].AddressType = discoveryv1.AddressTypeIPv6
+			}
+			for _, port := range [][]string{nil, {"web"}, {"admin"}, {"web", "admin"}}[random.IntN(4)] {
+				endpointSlices[i].Ports = append(endpointSlices[i].Ports,
+					discoveryv1.EndpointPort{Name: &port, Port: ptr.To[int32](8080)})
+			}
 			for j := range random.IntN(5) {
 				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, j)}}
 				if node := random.IntN(8); node < 7 { // n6 is no node
@@ -54,6 +68,12 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 				}
 				if ready := random.IntN(3); ready < 2 {
 					e.Conditions.Ready = ptr.To(ready == 1)
+				}
+				if random.IntN(3) == 0 { // in all its slices
+					e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: ptr.Deref(e.NodeName, "nowhere")}
+				}
+				if random.IntN(3) == 0 && !ptr.Deref(e.Conditions.Ready, true) {
+					e.Conditions.Terminating = ptr.To(true)
 				}
 				endpointSlices[i].Endpoints = append(endpointSlices[i].Endpoints, e)
 			}
@@ -78,17 +98,18 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 			}
 			compared++
 		}
-		for _, hidden := range view.Hidden {
-			if seen[hidden.Addresses[0]] {
-				t.Fatalf("%s is said to be seen by no node: %s", hidden.Addresses[0], hidden.Reason)
+		hidden := map[string]bool{}
+		for _, h := range view.Hidden {
+			for _, address := range h.Addresses {
+				if hidden[address] = true; seen[address] {
+					t.Fatalf("%s is said to be seen by no node: %s", address, h.Reason)
+				}
 			}
 		}
-		total := 0
-		for _, s := range endpointSlices {
-			total += len(s.Endpoints)
-		}
-		if len(seen)+len(view.Hidden) != total {
-			t.Fatalf("%d endpoints are seen and %d hidden, of %d", len(seen), len(view.Hidden), total)
+		for _, e := range endpointsOf(endpointSlices, make([]*portList, len(endpointSlices))) {
+			if !slices.ContainsFunc(e.Addresses, func(address string) bool { return seen[address] || hidden[address] }) {
+				t.Fatalf("%v is neither seen nor hidden", e.Addresses)
+			}
 		}
 	}
 	t.Logf("%d nodes' views compared", compared)

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -73,6 +76,7 @@ func (g *Grouping) of(viewers []string) []nodeGroup {
 type viewer struct {
 	*Grouping
 
+	tally     *Tally
 	endpoints []Endpoint
 	// all are the positions of all endpoints. on has for every key and value the positions of those on nodes with it:
 	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
@@ -80,8 +84,14 @@ type viewer struct {
 	on  []map[string][]int
 }
 
-func (g *Grouping) viewer(endpoints []Endpoint) *viewer {
-	v := &viewer{Grouping: g, endpoints: endpoints, all: make([]int, len(endpoints))}
+func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *viewer {
+	v := &viewer{Grouping: g, tally: NewTally(service, g.keys, g.nodes)}
+	lists := make([]*portList, len(endpointSlices))
+	for i := range endpointSlices {
+		lists[i] = v.tally.add(&endpointSlices[i])
+	}
+	endpoints := endpointsOf(endpointSlices, lists)
+	v.endpoints, v.all = endpoints, make([]int, len(endpoints))
 	for i := range endpoints {
 		v.all[i] = i
 	}
@@ -115,28 +125,53 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 
 // see applies the rule for one group of nodes, and notes in seen what they see, unless seen is nil.
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
-	candidates := v.candidates(group)
 	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
-	best := topology.NoRank
-	for _, i := range candidates {
-		if endpoint := &v.endpoints[i]; endpoint.Ready {
-			best = min(best, v.keys.Rank(group.labels, v.nodes[endpoint.Node]))
-		}
+	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
+	for list, choice := range v.tally.choices(group.labels) {
+		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
+		keys[decisions[list].Key()] = true
 	}
-	decision := v.keys.Decide(group.labels, best)
-	site.Key = decision.Key()
-	for _, i := range candidates {
-		endpoint := &v.endpoints[i]
-		if v.keys.Governed() && !decision.Keep(v.nodes[endpoint.Node]) {
+	if len(keys) == 0 { // there is no slice
+		keys[v.keys.Decide(group.labels, topology.NoRank).Key()] = true
+	}
+	if len(keys) == 1 {
+		site.Key = slices.Collect(maps.Keys(keys))[0]
+	}
+	for _, i := range v.candidates(group) {
+		endpoint, kept := v.endpoints[i].of(func(list *portList) bool {
+			return !v.keys.Governed() || decisions[list].Keep(v.nodes[v.endpoints[i].Node])
+		})
+		if !kept {
 			continue
 		}
 		if seen != nil {
 			seen[i] = true
 		}
-		site.Endpoints = append(site.Endpoints, *endpoint)
+		site.Endpoints = append(site.Endpoints, endpoint)
 		if endpoint.Ready {
 			site.Ready++
 		}
 	}
 	return site
+}
+
+// of is what is left of an endpoint if slices with only some lists of ports have it. kept is false if that is nothing.
+func (e *Endpoint) of(has func(*portList) bool) (left Endpoint, kept bool) {
+	left = *e
+	left.parts = nil
+	for _, part := range e.parts {
+		if has(part.list) {
+			left.parts = append(left.parts, part)
+		}
+	}
+	if len(left.parts) == len(e.parts) || len(left.parts) == 0 {
+		return *e, len(left.parts) > 0
+	}
+	left.Addresses, left.Ready = nil, false
+	for _, part := range left.parts {
+		left.Addresses, left.Ready = append(left.Addresses, part.addresses...), left.Ready || part.ready
+	}
+	slices.Sort(left.Addresses)
+	left.Addresses = slices.Compact(left.Addresses)
+	return left, true
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Keeping says whether a node keeps Services to its site, as far as the API server last heard of it. It is the node's,
+// Keeping says whether a node keeps Services to its site, by what the API server last knew. It is the node's,
 // whatever the Service.
 type Keeping struct {
 	// Fails is that it does not, Unknown why that cannot be said; with neither it does.

@@ -9,8 +9,8 @@ import (
 )
 
 // why says what is the matter with the first of a site's pods that is not ready, to follow upon a sentence; nothing
-// if that is not known. A site's pods are told by the node selector that its workload gave them: the labels are the
-// same in all sites.
+// if that is not known. A site's pods are recognised by the node selector that its workload gave them: the labels are
+// the same in all sites.
 func (s Surroundings) why(key, site string) string {
 	if problem := FirstPodProblem(s.Pods, key, site); problem != "" {
 		return "; " + problem
@@ -37,7 +37,7 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	return fmt.Sprintf("pod %s: %s", first.Name, PodProblem(first))
 }
 
-// NotReadyPods are those of the pods that a problem may be told of.
+// NotReadyPods are those of the pods that may have a problem.
 func NotReadyPods(pods []corev1.Pod) []corev1.Pod {
 	var notReady []corev1.Pod
 	for i := range pods {

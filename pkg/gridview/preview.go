@@ -45,14 +45,14 @@ type PreviewService struct {
 	// in none; the average of all nodes in sites. It is missing where topologyKeys decide already, and where there is
 	// no ready endpoint.
 	Foreign *float64 `json:"foreign,omitempty"`
-	// Dark are the sites that would have no ready endpoint if the Service were closed. A Service that has none anywhere
+	// Dark are the sites that would have no ready endpoint if the Service were site-local. A Service that has none anywhere
 	// has no such sites.
 	Dark []string `json:"dark"`
 	// TopologyKeys are those that govern the Service today.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
 	// Message says what the figures do not.
 	Message string `json:"message,omitempty"`
-	// Command closes the Service. It is empty for one that is closed already.
+	// Command makes the Service site-local. It is empty for one that is already.
 	Command string `json:"command,omitempty"`
 }
 
@@ -249,11 +249,8 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	}
 	edges := slices.Contains(slices.Collect(maps.Values(p.edge)), true) // without any, all nodes may become edge nodes
 	for site := range p.sites {
-		for _, c := range t.reach.ports {
-			if (p.edge[site] || !edges) && t.reach.reach(c, "", topology.Labels{p.key: site}) == ReachNone {
-				s.Dark = append(s.Dark, site)
-				break
-			}
+		if (p.edge[site] || !edges) && reachesNone(t.reach.reach("", topology.Labels{p.key: site})) {
+			s.Dark = append(s.Dark, site)
 		}
 	}
 	slices.Sort(s.Dark)

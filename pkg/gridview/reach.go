@@ -2,6 +2,8 @@ package gridview
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,10 +52,22 @@ func (p Port) String() string {
 	return "port " + p.Name + " over " + string(p.Family)
 }
 
+func (p Port) compare(other Port) int {
+	return cmp.Or(cmp.Compare(p.Family, other.Family), cmp.Compare(p.Name, other.Name),
+		cmp.Compare(p.Protocol, other.Protocol))
+}
+
+// rule is the port as the rule knows it.
+func (p Port) rule() topology.Port {
+	return topology.Port{AddressType: string(p.Family), Name: p.Name, Protocol: string(p.Protocol)}
+}
+
 // PortReach is what the nodes of a site reach on a port; the worst of them if they differ.
 type PortReach struct {
 	Port  `json:",inline"`
 	Reach Reach `json:"reach"`
+	// Key is the topology key that decided, if others decided for other ports.
+	Key string `json:"key,omitempty"`
 }
 
 // Tally adds up the endpoints of a Service, slice by slice, and says what each node reaches. It holds label values, not
@@ -64,34 +78,37 @@ type Tally struct {
 	nodes   map[string]topology.Labels
 	// own is the rank of the last key that is of the node's own site.
 	own int
-	// local is that each node uses its own endpoints only.
-	local bool
-	ports map[Port]*counted
+	// local is that each node uses its own endpoints only, one that the slices decide as one.
+	local, one bool
+	ports      map[Port]bool
+	lists      []*portList
 	// fixed is set if the Service says which ports and families it has.
 	fixedPorts, fixedFamilies bool
 	// strays are the nodes that have an endpoint and none of the keys.
 	strays map[string]bool
 }
 
-// counted are the endpoints of a port: those that are ready, and those that serve while they end.
-type counted struct{ ready, terminating spread }
+// portList has the endpoints of the slices with the same list of ports.
+type portList struct {
+	topology.List
 
-// spread says where endpoints are: the values that their nodes have of each key.
-type spread struct {
-	count  int
-	values []map[string]bool
-	// nodes are the endpoints' nodes, for Services whose nodes use their own endpoints only.
-	nodes map[string]bool
+	name string
+	// ways are the ports of the Service that the slices are of.
+	ways []Port
+	// nodes are the endpoints' nodes by tier, for Services whose nodes use their own endpoints only.
+	nodes map[string]topology.Tier
 }
 
 // NewTally starts a tally for a Service that is governed by these keys.
 func NewTally(service *corev1.Service, keys topology.Keys, nodes map[string]topology.Labels) *Tally {
 	spec := &service.Spec
+	headless, local := spec.ClusterIP == corev1.ClusterIPNone, isLocal(service)
 	t := &Tally{
 		service: service, keys: keys, nodes: nodes, own: max(slices.Index(keys, SiteKey(keys)), 0),
-		fixedPorts:    spec.ClusterIP != corev1.ClusterIPNone && len(spec.Ports) > 0,
+		fixedPorts:    !headless && len(spec.Ports) > 0,
 		fixedFamilies: len(spec.IPFamilies) > 0,
-		local:         isLocal(service),
+		local:         local,
+		one:           topology.DecidesAsOne(headless, local && spec.ExternalTrafficPolicy == ""),
 	}
 	t.Restart()
 	return t
@@ -103,7 +120,7 @@ func isLocal(service *corev1.Service) bool {
 
 // Restart forgets all slices.
 func (t *Tally) Restart() {
-	t.ports, t.strays = map[Port]*counted{}, map[string]bool{}
+	t.ports, t.lists, t.strays = map[Port]bool{}, nil, map[string]bool{}
 	for _, family := range t.service.Spec.IPFamilies {
 		t.addFamily(discoveryv1.AddressType(family))
 	}
@@ -111,125 +128,130 @@ func (t *Tally) Restart() {
 
 func (t *Tally) addFamily(family discoveryv1.AddressType) {
 	if !t.fixedPorts {
-		t.ports[Port{Family: family}] = &counted{}
+		t.ports[Port{Family: family}] = true
 		return
 	}
 	for _, p := range t.service.Spec.Ports {
-		t.ports[Port{family, p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = &counted{}
+		t.ports[Port{family, p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = true
 	}
 }
 
 // Add counts the endpoints of a slice.
-func (t *Tally) Add(s *discoveryv1.EndpointSlice) {
-	family := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)
-	if !t.fixedFamilies && !t.hasFamily(family) {
-		t.addFamily(family)
-	}
-	var of []*counted
-	for _, port := range t.portsOf(s, family) {
-		if c := t.ports[port]; c != nil {
-			of = append(of, c)
-		}
-	}
-	if len(of) == 0 {
-		return
-	}
+func (t *Tally) Add(s *discoveryv1.EndpointSlice) { t.add(s) }
+
+// add does what Add does, and returns the list of the slice's ports.
+func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
+	list := t.listOf(s)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		node := ptr.Deref(e.NodeName, "")
-		if labels, known := t.nodes[node]; known && t.keys.Governed() && !inGroup(labels, t.keys) {
+		if labels, known := t.nodes[node]; known && t.keys.Governed() && !inGroup(labels, t.keys) && list.ways != nil {
 			t.strays[node] = true
 		}
-		terminating := ptr.Deref(e.Conditions.Terminating, false)
-		ready := ptr.Deref(e.Conditions.Ready, true) // nil is to be read as ready
-		for _, c := range of {
-			switch {
-			case ready:
-				t.count(&c.ready, node)
-			case terminating && ptr.Deref(e.Conditions.Serving, true):
-				t.count(&c.terminating, node)
-			}
+		// nil is to be read as ready, and as serving
+		tier := topology.TierOf(ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Serving, true),
+			ptr.Deref(e.Conditions.Terminating, false))
+		list.Add(tier, t.keys, t.nodes[node], 1)
+		if before, found := list.nodes[node]; t.local && (!found || tier < before) {
+			list.nodes[node] = tier
 		}
 	}
+	return list
 }
 
-func (t *Tally) hasFamily(family discoveryv1.AddressType) bool {
-	for port := range t.ports {
-		if port.Family == family {
-			return true
-		}
+// listOf is the list of a slice's ports.
+func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
+	family := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)
+	if !t.fixedFamilies && !slices.ContainsFunc(slices.Collect(maps.Keys(t.ports)), func(p Port) bool {
+		return p.Family == family
+	}) {
+		t.addFamily(family)
 	}
-	return false
-}
-
-func (t *Tally) portsOf(s *discoveryv1.EndpointSlice, family discoveryv1.AddressType) []Port {
-	if !t.fixedPorts {
-		return []Port{{Family: family}}
-	}
-	var ports []Port
+	list := &portList{List: topology.List{Counts: &topology.Counts{}}, nodes: map[string]topology.Tier{}}
+	ways := []Port{{Family: family}}
 	for _, p := range s.Ports {
-		if p.Port != nil {
-			ports = append(ports, Port{family, ptr.Deref(p.Name, ""), ptr.Deref(p.Protocol, corev1.ProtocolTCP)})
+		if ptr.Deref(p.Port, 0) != 0 {
+			port := Port{family, ptr.Deref(p.Name, ""), ptr.Deref(p.Protocol, corev1.ProtocolTCP)}
+			ways, list.Ports = append(ways, port), append(list.Ports, port.rule())
 		}
 	}
-	return ports
+	list.name = fmt.Sprint(ways)
+	if t.one {
+		list.Ports = nil
+	}
+	for _, way := range ways {
+		if t.ports[way] {
+			list.ways = append(list.ways, way)
+		}
+	}
+	if i := slices.IndexFunc(t.lists, func(other *portList) bool { return other.name == list.name }); i >= 0 {
+		return t.lists[i]
+	}
+	t.lists = append(t.lists, list)
+	return list
 }
 
-func (t *Tally) count(s *spread, node string) {
-	s.count++
-	if s.values == nil {
-		s.values, s.nodes = make([]map[string]bool, len(t.keys)), map[string]bool{}
+// choices say how the slices of each list are shown to a node with these labels.
+func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
+	lists := make([]topology.List, len(t.lists))
+	for i, list := range t.lists {
+		lists[i] = list.List
 	}
-	if t.local {
-		s.nodes[node] = true
+	choices := make(map[*portList]topology.Choice, len(lists))
+	for i, choice := range t.keys.Choices(labels, lists) {
+		choices[t.lists[i]] = choice
 	}
-	labels := t.nodes[node]
-	for i, key := range t.keys {
-		if value, ok := labels[key]; ok {
-			if s.values[i] == nil {
-				s.values[i] = map[string]bool{}
+	return choices
+}
+
+// reach is what a node with these labels reaches on each port: the best of the endpoints that it is shown for it.
+func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
+	choices := t.choices(labels)
+	var reached []PortReach
+	keys := map[string]bool{}
+	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
+		r := PortReach{Port: port, Reach: ReachNone}
+		ready, terminating, tier, rank := 0, 0, topology.Unusable, topology.NoRank
+		for list, choice := range choices {
+			if !slices.Contains(list.ways, port) {
+				continue
 			}
-			s.values[i][value] = true
+			ready, terminating = ready+list.Total(topology.Ready), terminating+list.Total(topology.Terminating)
+			decision := t.keys.Decide(labels, choice.Rank())
+			if slices.Contains(choice.Without, port.rule()) {
+				continue
+			}
+			r.Key = decision.Key()
+			keys[r.Key] = true
+			best := list.Best(topology.Keys{decision.Key()}, labels).Tier
+			if own, found := list.nodes[node]; t.local {
+				best = topology.Unusable
+				if found && decision.Keep(labels) {
+					best = own
+				}
+			}
+			if best < tier {
+				tier, rank = best, slices.Index(t.keys, decision.Key())
+			}
+		}
+		switch {
+		case ready+terminating == 0:
+			r.Reach = ReachEmpty
+		case tier == topology.Ready && (t.local || rank <= t.own):
+			r.Reach = ReachOwn
+		case tier == topology.Ready:
+			r.Reach = ReachFallback
+		case tier == topology.Terminating, ready == 0: // elsewhere; nothing ready is withheld from the node
+			r.Reach = ReachTerminating
+		}
+		reached = append(reached, r)
+	}
+	if len(keys) < 2 {
+		for i := range reached {
+			reached[i].Key = ""
 		}
 	}
-}
-
-// rank is that of the best of some endpoints, seen from a node with these labels.
-func (s *spread) rank(keys topology.Keys, labels topology.Labels) int {
-	if s.count == 0 {
-		return topology.NoRank
-	}
-	for i, key := range keys {
-		if value, ok := labels[key]; key == topology.Any || ok && s.values[i][value] {
-			return i
-		}
-	}
-	return topology.NoRank
-}
-
-// reach is what a node with these labels reaches on a port.
-func (t *Tally) reach(c *counted, node string, labels topology.Labels) Reach {
-	own := t.local && inGroup(labels, t.keys)
-	ready, terminating := c.ready.rank(t.keys, labels), c.terminating.rank(t.keys, labels)
-	switch {
-	case c.ready.count == 0 && c.terminating.count == 0:
-		return ReachEmpty
-	case own && c.ready.nodes[node]:
-		return ReachOwn
-	case own && c.terminating.nodes[node]:
-		return ReachTerminating
-	case t.local:
-	case ready <= t.own:
-		return ReachOwn
-	case ready < topology.NoRank:
-		return ReachFallback
-	case terminating < topology.NoRank:
-		return ReachTerminating
-	}
-	if c.ready.count == 0 {
-		return ReachTerminating // elsewhere; nothing ready is withheld from the node
-	}
-	return ReachNone
+	return reached
 }
 
 // of says what nodes of one group reach on each port, the worst of them for each, and which of them reach nothing on
@@ -239,27 +261,25 @@ func (t *Tally) of(nodes []string) (reached []PortReach, without []string) {
 	if !t.local && len(nodes) > 1 {
 		ask = nodes[:1]
 	}
-	worst := map[string]Reach{}
-	for port, c := range t.ports {
-		result := ReachOwn
-		for _, node := range ask {
-			reach := t.reach(c, node, t.nodes[node])
-			result, worst[node] = worse(result, reach), worse(cmp.Or(worst[node], ReachOwn), reach)
-		}
-		reached = append(reached, PortReach{port, result})
-	}
-	slices.SortFunc(reached, func(a, b PortReach) int {
-		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
-	})
 	for _, node := range ask {
-		if worst[node] == ReachNone {
+		own := t.reach(node, t.nodes[node])
+		if reachesNone(own) {
 			without = append(without, node)
 		}
+		for i := range reached {
+			own[i].Reach = worse(reached[i].Reach, own[i].Reach)
+		}
+		reached = own
 	}
 	if len(without) > 0 && len(ask) < len(nodes) {
 		without = nodes
 	}
 	return reached, without
+}
+
+// reachesNone reports whether connections to some port are refused.
+func reachesNone(reached []PortReach) bool {
+	return slices.ContainsFunc(reached, func(r PortReach) bool { return r.Reach == ReachNone })
 }
 
 // inGroup reports whether a node has one of the keys, or needs none.

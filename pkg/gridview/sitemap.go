@@ -15,7 +15,7 @@ type MapState string
 
 // The states of a site, the worst first.
 const (
-	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a closed Service
+	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local Service
 	// has no ready endpoint in the site.
 	MapFailed MapState = "Failed"
 	// MapUnreachable says that the control plane has lost contact with all nodes of the site. What else is wrong there
@@ -25,7 +25,7 @@ const (
 	MapChanging MapState = "Changing"
 	// MapReady says that everything that is meant for the site is ready.
 	MapReady MapState = "Ready"
-	// MapUnused says that no grid and no closed Service is meant for the site.
+	// MapUnused says that no grid and no site-local Service is meant for the site.
 	MapUnused MapState = "Unused"
 )
 
@@ -177,7 +177,7 @@ type KeyUse struct {
 	Services int `json:"services"`
 }
 
-// Keys are the label keys that grids and Services are closed over, those with the most first. If there are none, they
+// Keys are the label keys that grids and site-local Services are spread over, those with the most first. If there are none, they
 // are the keys that divide the nodes, as DivideNodes says; of these at most a few.
 func Keys(nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) []KeyUse {
 	const most = 5

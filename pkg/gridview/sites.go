@@ -32,7 +32,7 @@ type Sites struct {
 }
 
 // SiteKey is the key of a Service whose values are its sites: the first that is neither the name of a node nor "*". It
-// is empty if there is none; the keys after it are fallbacks.
+// is empty if it has none; the keys after it are fallbacks.
 func SiteKey(keys topology.Keys) string {
 	for _, key := range keys {
 		if key != topology.Any && key != corev1.LabelHostname {
@@ -114,7 +114,7 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 			"with that key", key), Action: actionLabel(name, key)}}
 }
 
-// names says which sites of a key have no CoreDNS, or have one that nobody is led to.
+// names says which sites of a key have no CoreDNS, or have one that no query reaches.
 func (s Sites) names(key string) []Finding {
 	if s.Resolvers == nil || key == corev1.LabelHostname {
 		return nil
@@ -138,7 +138,7 @@ func (s Sites) names(key string) []Finding {
 		f.Message = fmt.Sprintf("%d of the %d sites of %s have no CoreDNS (%s): names do not resolve there while the "+
 			"link is down", len(without), len(sites), key, enumerate.First(without, namedSites))
 		f.Action = "add components: [../manifests/coredns-edge] to your kustomization and apply it, or set the " +
-			"chart's coreDNS.enabled (docs/install.md, CoreDNS in each site)"
+			"chart's coreDNS.enabled (docs/coredns.md)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
 		f.Action = "kubectl -n kube-system annotate --overwrite service kube-dns " +

@@ -31,13 +31,13 @@ type Grid struct {
 	Name      string `json:"name"`
 	// Key is gridUniqKey.
 	Key string `json:"gridUniqKey"`
-	// Healthy: there is nothing to tell of the grid, and every site is Ready.
+	// Healthy: the grid has no problem, and every site is Ready.
 	Healthy bool `json:"healthy"`
 	// Problem is what concerns the grid as a whole, in words; empty if nothing does.
 	Problem string `json:"problem,omitempty"`
-	// RollsOut: all that is to tell of the grid is its rollout, and every site is Ready.
+	// RollsOut: the grid has nothing but its rollout to report, and every site is Ready.
 	RollsOut bool `json:"-"`
-	// Service is that of a ServiceGrid, SiteCount the number of sites that it is closed over.
+	// Service is that of a ServiceGrid, SiteCount the number of sites that it stays in.
 	Service   string `json:"service,omitempty"`
 	SiteCount int32  `json:"siteCount"`
 	// Sites are those of a grid of workloads, by name.
@@ -190,7 +190,7 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	if g.Problem == "" && s.Children != nil {
 		switch live := s.Children[g.Service]; {
 		case live == nil:
-			g.Problem = fmt.Sprintf("there is no Service %s of this grid", g.Service)
+			g.Problem = fmt.Sprintf("this grid has no Service %s", g.Service)
 		case !metav1.IsControlledBy(live, grid):
 			g.Problem = foreign("Service", live)
 		}

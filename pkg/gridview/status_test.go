@@ -176,7 +176,7 @@ func TestServiceGrids(t *testing.T) {
 		{"rejected", rejected, map[string]string{}, "Rejected: the port is taken"},
 		{
 			"deleted, and the controller is away", ready, map[string]string{},
-			"there is no Service echo-svc of this grid",
+			"this grid has no Service echo-svc",
 		},
 		{"the name is taken", ready, map[string]string{"echo-svc": "v"},
 			"NameConflict: Service echo-svc exists already and belongs to DeploymentGrid grid-v"},

@@ -40,7 +40,7 @@ type ServiceSummary struct {
 	State        ServiceState  `json:"state"`
 	// Healthy is what View.Healthy reports.
 	Healthy bool `json:"healthy"`
-	// Sites is how many sites the Service is closed over, Without how many of them have no ready endpoint. Nodes in no
+	// Sites is how many sites the Service stays in, Without how many of them have no ready endpoint. Nodes in no
 	// site are not counted.
 	Sites   int `json:"sites"`
 	Without int `json:"without"`

@@ -52,7 +52,8 @@ type SiteView struct {
 	// are in no site: they have none of the labels.
 	Name  string   `json:"name"`
 	Nodes []string `json:"nodes"`
-	// Key is the topology key that decided; empty if none did, or the Service is not governed.
+	// Key is the topology key that decided; empty if none did, if different ones did for different ports (see Reach),
+	// or if the Service is not governed.
 	Key string `json:"key,omitempty"`
 	// Reach is what they reach on each port, Without are those that reach nothing on some port.
 	Reach   []PortReach `json:"reach,omitempty"`
@@ -72,6 +73,16 @@ type Endpoint struct {
 	Pod       string   `json:"pod,omitempty"`
 	Node      string   `json:"node,omitempty"`
 	Ready     bool     `json:"ready"`
+
+	// parts are what each slice has of it.
+	parts []endpointPart
+}
+
+// endpointPart is an endpoint in one EndpointSlice, with these ports.
+type endpointPart struct {
+	list      *portList
+	addresses []string
+	ready     bool
 }
 
 // HiddenEndpoint is an endpoint that no node sees.
@@ -90,7 +101,7 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 }
 
 // KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
-// annotation does not parse, because nobody sees anything then.
+// annotation does not parse, because no node sees anything then.
 func KeysOf(service *corev1.Service) topology.Keys {
 	keys, _, err := topology.KeysOf(service.Annotations)
 	if err != nil {
@@ -111,7 +122,8 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
 		view.ServiceGrid = by.Name
 	}
-	endpoints := endpointsOf(endpointSlices)
+	viewer := g.viewer(service, endpointSlices)
+	endpoints := viewer.endpoints
 	_, annotation, err := topology.KeysOf(service.Annotations)
 	view.Annotation = annotation
 	if err != nil {
@@ -123,7 +135,6 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	}
 	view.TopologyKeys = append(view.TopologyKeys, g.keys...) // [], not null, in JSON
 	seen := make([]bool, len(endpoints))
-	viewer := g.viewer(endpoints)
 	for i := range g.groups {
 		view.Sites = append(view.Sites, viewer.see(&g.groups[i], seen))
 	}
@@ -132,11 +143,7 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.nodes)})
 		}
 	}
-	tally := NewTally(service, g.keys, g.nodes)
-	for i := range endpointSlices {
-		tally.Add(&endpointSlices[i])
-	}
-	view.reached(tally)
+	view.reached(viewer.tally)
 	return view
 }
 
@@ -169,7 +176,7 @@ func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
 	if _, _, err := topology.KeysOf(service.Annotations); err != nil {
 		return nil
 	}
-	viewer := g.viewer(endpointsOf(endpointSlices))
+	viewer := g.viewer(service, endpointSlices)
 	var sites []SiteView
 	for _, group := range g.of(viewers) {
 		sites = append(sites, viewer.see(&group, nil))
@@ -208,12 +215,9 @@ func (v *View) Reached() []Finding { return v.reach }
 // Empty reports whether no endpoint takes connections on some port of the Service.
 func (v *View) Empty() bool {
 	if v.TopologyKeys.Governed() && v.tally != nil {
-		for _, c := range v.tally.ports {
-			if c.ready.count+c.terminating.count > 0 {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(v.tally.lists, func(l *portList) bool {
+			return l.ways != nil && l.Total(topology.Ready)+l.Total(topology.Terminating) > 0
+		})
 	}
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })
 }
@@ -240,8 +244,9 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
 
-// endpointsOf are the endpoints of all slices, in an order that depends on what they are only.
-func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
+// endpointsOf are the endpoints of all slices, in an order that depends on what they are only. lists has the list of
+// ports of each slice.
+func endpointsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []Endpoint {
 	count := 0
 	for i := range endpointSlices {
 		count += len(endpointSlices[i].Endpoints)
@@ -262,6 +267,7 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
 			if len(e.Addresses) > 1 {
 				endpoint.Addresses = slices.Compact(slices.Sorted(slices.Values(e.Addresses))) // the slice is not ours
 			}
+			endpoint.parts = []endpointPart{{lists[i], endpoint.Addresses, endpoint.Ready}}
 			all = append(all, endpoint)
 		}
 	}
@@ -276,7 +282,7 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
 			continue
 		}
 		last := &endpoints[len(endpoints)-1]
-		last.Ready = last.Ready || e.Ready
+		last.Ready, last.parts = last.Ready || e.Ready, append(last.parts, e.parts...)
 		addresses := slices.Concat(last.Addresses, e.Addresses)
 		slices.Sort(addresses)
 		last.Addresses = slices.Compact(addresses)

@@ -79,7 +79,7 @@ func labelsObject(node *wire.Object) *object {
 	return newObject(&kindLabels, labels, nil)
 }
 
-// ownObject is a node's own object, of which nothing is kept but the event that it is as it is.
+// ownObject is a node's own object. Nothing is kept of it but its event, with the object as the upstream has it.
 func ownObject(upstream *wire.Object) *object {
 	o := newObject(&kindNode, upstream, upstream.Body)
 	o.names = []string{o.name.Name}
@@ -103,7 +103,7 @@ func appendFrame(dst []byte, o *object) []byte {
 }
 
 func (o *object) message(body []byte) []byte {
-	version, _ := strconv.ParseUint(o.upstream.ResourceVersion, 10, 64) // 0 if there is none
+	version, _ := strconv.ParseUint(o.upstream.ResourceVersion, 10, 64) // 0 if it has none
 	return wire.AppendObject(nil, o.upstream.Meta, body, version)
 }
 

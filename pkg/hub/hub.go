@@ -60,7 +60,7 @@ var followed = [len(hubv1alpha1.Version{})]*served.Resource{
 
 // Config is what a Server is made from.
 type Config struct {
-	// Connection leads to the API server that is followed.
+	// Connection is that to the API server that is followed.
 	Connection *apiclient.Connection
 	// MaxQueuedBytes bounds the memory of what streams have not been sent; 0 means DefaultMaxQueuedBytes.
 	MaxQueuedBytes int
@@ -118,7 +118,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// newServer makes a Server without an API server before it. upstream leads to what is followed.
+// newServer makes a Server without an API server before it. upstream is the connection to what is followed.
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
 	s := &Server{config: config, stopping: make(chan struct{}), underWay: make(map[string]int)}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
@@ -187,7 +187,7 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 
 // closeWhileFailing has every answer be the last one of its connection while the API server cannot be followed. The API
 // server hands the requests of many wrappers on over one connection; the next one is a new connection then, which comes
-// to any replica. Over HTTP/2 what is under way on the connection goes on.
+// to any replica. Over HTTP/2 requests that are under way on the connection continue.
 func (s *Server) closeWhileFailing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.ContainsFunc(s.group.States(), func(s follow.State) bool { return s.Err != nil || !s.Synced }) {

@@ -104,7 +104,7 @@ func (c *callers) review(ctx context.Context, a authorizer.Attributes) (authoriz
 		a.GetNamespace(), a.GetName(), a.GetPath(),
 	}, fmt.Sprint(a.GetFieldSelector())+fmt.Sprint(a.GetLabelSelector()))
 	got, err, _ := c.reviews.Do(key, func() (any, error) {
-		// The review goes on for the others when the caller that began it leaves.
+		// The review continues for the others when the caller that began it leaves.
 		made, reason, err := c.next.Authorize(context.WithoutCancel(ctx), a)
 		return answer{made, reason}, err
 	})
@@ -112,7 +112,7 @@ func (c *callers) review(ctx context.Context, a authorizer.Attributes) (authoriz
 	return of.made, of.reason, err
 }
 
-// nodesOf are the nodes that credentials are bound to, of which there is one at most.
+// nodesOf are the nodes that credentials are bound to, one at most.
 func nodesOf(u user.Info) []string {
 	if u == nil {
 		return nil

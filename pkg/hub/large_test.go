@@ -55,7 +55,7 @@ func largeFleetSlice(i, endpoints int, node func() int) *discoveryv1.EndpointSli
 
 // BenchmarkLargeFleet is a change of one endpoint, until it is encoded for all streams of its site, in a fleet of
 // 10,000 nodes in 1,000 sites with 20,000 governed Services of 50 endpoints each. All nodes have a stream; nothing is
-// sent. It logs the heap; docs/hub.md quotes it.
+// sent. It logs the heap.
 func BenchmarkLargeFleet(b *testing.B) {
 	const nodes, sites, services, endpoints = 10_000, 1_000, 20_000, 50
 	random := rand.New(rand.NewPCG(1, 2))

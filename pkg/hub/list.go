@@ -55,7 +55,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 		return cmp.Or(cmp.Compare(a.kind.resource, b.kind.resource), cmp.Compare(a.name.String(), b.name.String()))
 	})
 	if err := writeList(w, kind, sorted); err != nil {
-		// The answer has begun. A list without its end is no JSON, so the client notices.
+		// The answer has begun. A list without its end is not valid JSON, so the client notices.
 		klog.FromContext(r.Context()).Info("A share was not listed to its end", "node", node, "err", err)
 	}
 	return nil

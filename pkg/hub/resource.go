@@ -66,8 +66,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// later has a watch go on when the filters of the API server have returned, if these expect that (newAPI). It counts as
-// long-running as it does in the filters.
+// later has a watch continue when the filters of the API server have returned, if these expect that (newAPI). It counts
+// as long-running as it does in the filters.
 func later(r *http.Request) *http.Request {
 	ctx := r.Context()
 	task := routine.TaskFrom(ctx)

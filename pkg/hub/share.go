@@ -21,7 +21,7 @@ const (
 	// reachPatience is how long a request waits until the watches have brought the version that it asks for. Then the
 	// API server is asked what it has: a resource that is quiet gets a bookmark once a minute only.
 	reachPatience = 2 * time.Second
-	// reachInterval is the pause between two looks whether it has come.
+	// reachInterval is the pause between two looks whether it is reached.
 	reachInterval = 50 * time.Millisecond
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
@@ -56,7 +56,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, node string) err
 		if known, err = hubv1alpha1.ParseDigests(header); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
-		r.Header.Del(hubv1alpha1.DigestsHeader) // 2.7 kB that nobody needs as long as the stream lasts
+		r.Header.Del(hubv1alpha1.DigestsHeader) // 2.7 kB that are not needed as long as the stream lasts
 	}
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")) // what cannot be read is as if it were not there
 	key, most := caller(r)+"\n"+node, maxStreams
@@ -83,8 +83,8 @@ func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// enter counts a stream or list of which there may be so many with the same key. leave is to be called when it is over.
-// The error says that there are as many.
+// enter counts a stream or list against the limit for its key. leave is to be called when it is over. The error says
+// that the limit is reached.
 func (s *Server) enter(key string, most int) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

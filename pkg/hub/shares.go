@@ -61,7 +61,7 @@ type class struct {
 	// names counts the objects of the class for which the labels of a node are needed.
 	names   map[string]int
 	streams map[*stream]struct{}
-	// content is what the class has, encoded; nil if nobody asked for it since it last changed.
+	// content is what the class has, encoded; nil if it was not asked for since it last changed.
 	content []*chunk
 }
 
@@ -70,7 +70,7 @@ const (
 	// which every node is a class.
 	maxSets = 16
 	restSet = "*"
-	// ownKey is the key of which every node has its name as the value. It is no key of a label.
+	// ownKey is the key whose value is the name of each node. It is not a label key.
 	ownKey = ""
 )
 
@@ -91,7 +91,7 @@ type keyValue struct{ key, value string }
 // bucket has objects of the common class.
 type bucket struct {
 	objects map[objectName]*object
-	// content is all of them, encoded; nil if nobody asked since they last changed.
+	// content is all of them, encoded; nil if they were not asked for since they last changed.
 	content []*chunk
 }
 
@@ -153,7 +153,7 @@ func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 	s.reached.Store(reached)
 }
 
-// setOf returns the set of keys, which it makes if there is none. All streams come into its classes then.
+// setOf returns the set of keys, a new one if it does not exist. All streams come into its classes then.
 func (s reading) setOf(keys topology.Keys) *keySet {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	name := strings.Join(keys, ",")
@@ -204,7 +204,7 @@ func withOwn(name string, labels topology.Labels) topology.Labels {
 	return all
 }
 
-// join brings a stream into the class of its node in a set, which is made if there is none.
+// join brings a stream into the class of its node in a set, a new one if it does not exist.
 func (s reading) join(st *stream, set *keySet) {
 	here := withOwn(st.node, s.facts.LabelsOf([]byte(st.node)))
 	if set.keys != nil {

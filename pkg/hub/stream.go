@@ -160,7 +160,7 @@ func (st *stream) send(step []*chunk) {
 	st.signal()
 }
 
-// release counts a chunk that was sent to a stream, or is not to be sent any more.
+// release counts a chunk that was sent to a stream, or is no longer to be sent.
 func (s *shares) release(c *chunk) {
 	if c.queued.Add(-1) == 0 {
 		s.queued.Add(-int64(len(c.member)))

@@ -167,7 +167,7 @@ func (s *Store) refuse(in scope) {
 
 // noting notes what a caller reads, once kube-apiserver has answered with success: it has authenticated the caller and
 // authorised the request. So the token is not verified here. What is noted is then read with a token that this node has
-// of the same account, so a mistake could give nobody more than that account may read.
+// of the same account, so a mistake could not give more than that account may read.
 type noting struct {
 	http.ResponseWriter
 
@@ -255,7 +255,7 @@ type asAccount struct {
 	account string
 }
 
-var errNoAccount = errors.New("there is no token of the ServiceAccount for a pod of this node")
+var errNoAccount = errors.New("the ServiceAccount has no token for a pod of this node")
 
 // RoundTrip implements http.RoundTripper.
 func (t asAccount) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -315,7 +315,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 			continue
 		}
 		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {
-			klog.FromContext(ctx).Info("A ServiceAccount may not read any more what is kept for it, forgetting it",
+			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
 				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
 			continue
 		}

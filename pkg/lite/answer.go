@@ -19,7 +19,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// unknown is the answer to what kube-apiserver has not said. There is no Retry-After: client-go would hold the kubelet
+// unknown is the answer to what kube-apiserver has not said. It has no Retry-After: client-go would hold the kubelet
 // up by repeating the request ten times.
 func unknown(r *http.Request) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer "+
@@ -89,8 +89,8 @@ type answered struct {
 	back <-chan struct{}
 }
 
-// answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then goes on
-// there from the version that it has.
+// answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then
+// continues there from the version that it has.
 func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, from answered) error {
 	query := r.URL.Query()
 	end := time.NewTimer(24 * time.Hour)

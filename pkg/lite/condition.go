@@ -37,7 +37,7 @@ func (s *Server) condition() corev1.NodeCondition {
 		c.Status, c.Reason = corev1.ConditionFalse, "SomePodsWouldNotStart"
 	case time.Since(time.Unix(s.asked.Load(), 0)) > askedWithin:
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "KubeletElsewhere",
-			"the kubelet does not ask lite-apiserver: is it led there?"
+			"the kubelet does not ask lite-apiserver: does its --kubeconfig name it?"
 	}
 	if len(c.Message) > messageLimit {
 		c.Message = strings.ToValidUTF8(c.Message[:messageLimit-len("…")], "") + "…"
@@ -56,7 +56,7 @@ func (s *Server) told() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// tell keeps the Node's condition right until ctx is done, and takes it away then: nobody keeps it right any more.
+// tell keeps the Node's condition right until ctx is done, and then removes it, because it would become wrong.
 func (s *Server) tell(ctx context.Context) {
 	ticker := time.NewTicker(tellInterval)
 	defer ticker.Stop()
@@ -88,7 +88,7 @@ func (s *Server) tell(ctx context.Context) {
 func (s *Server) tellNothing(ctx context.Context) {
 	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
 	if err := s.follower.patchStatus(ctx, gracePeriod, nothing); err != nil {
-		klog.FromContext(ctx).Error(err, "The Node keeps the condition, which nobody keeps right now",
+		klog.FromContext(ctx).Error(err, "Cannot remove the Node's condition, which may become wrong",
 			"condition", v1.NodeStartsAlone)
 	}
 }

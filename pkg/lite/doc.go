@@ -1,6 +1,6 @@
 // Package lite is lite-apiserver: the node's own API server for its kubelet, between the kubelet and kube-apiserver.
 //
-// While kube-apiserver answers, requests pass through unchanged. Beside that the package follows, with the kubelet's
+// While kube-apiserver answers, requests pass through unchanged. In addition the package follows, with the kubelet's
 // own credentials, what the kubelet needs to start the node's pods, and keeps it on the disk: the Node, its pods,
 // Services, CSINode, CSIDrivers, RuntimeClasses, and the Secrets, ConfigMaps, claims, volumes and tokens that the pods
 // name.
@@ -8,8 +8,8 @@
 // The rule: while kube-apiserver is away, the kubelet is answered what kube-apiserver said last to this node, complete,
 // with kube-apiserver's own resourceVersions, and nothing else. What was not said is 503: never 404, never an empty
 // list. ServiceAccounts that are allowed are answered in the same way: each what this very account was let read, which
-// is then followed with a token of its own. A pod of which the kubelet has confirmed that it is gone is not in any
-// answer again.
+// is then followed with a token of its own. A pod that the kubelet has confirmed to be gone is in no answer
+// again.
 //
 // # Parts
 //

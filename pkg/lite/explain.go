@@ -39,7 +39,7 @@ type PodExplanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// explain says which pods would start now. Static pods are left out, because the kubelet asks nobody for them, and so
+// explain says which pods would start now. Static pods are left out, because the kubelet has them from files, and so
 // are those that have ended.
 func (s *Server) explain() Explanation {
 	e := Explanation{Node: s.store.node, Missing: s.missing(), Unsaved: s.store.unsaved(), NotOnDisk: s.notOnDisk(),
@@ -141,7 +141,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		}
 		switch kept, ok := s.token(request); {
 		case !ok:
-			missing = append(missing, "there is no token "+whose)
+			missing = append(missing, "it has no token "+whose)
 		case !s.now().Before(kept.Until):
 			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
 				kept.Until.UTC().Format(time.RFC3339)))

@@ -297,7 +297,7 @@ func (f *follower) noteFetched(in scope) {
 	delete(f.refused, in)
 }
 
-// isRefused reports whether a scope is not to be kept for an account any more, because kube-apiserver has forbidden it
+// isRefused reports whether a scope is no longer to be kept for an account, because kube-apiserver has forbidden it
 // for long. err is its last answer. One of 401 is about the token that was shown, and takes no rights away.
 func (f *follower) isRefused(in scope, err error) bool {
 	f.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
-// Further is an address beside the loopback's, for pods that reach kube-apiserver by the ClusterIP of
+// Further is an address in addition to the loopback's, for pods that reach kube-apiserver by the ClusterIP of
 // default/kubernetes.
 type Further struct {
 	// Address is a host:port of the node; "" for none.

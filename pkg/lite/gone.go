@@ -19,7 +19,7 @@ import (
 const (
 	// deleteLimit is how large the body of a DELETE may be, statusLimit how much of the answer is read.
 	deleteLimit, statusLimit = 1 << 20, 16 << 10
-	// goneFor is how long it is remembered that a pod is gone, once kube-apiserver does not name it any more.
+	// goneFor is how long it is remembered that a pod is gone, once kube-apiserver no longer names it.
 	goneFor = time.Hour
 	// intendedPrefix begins the value of keyGone while the outcome of the DELETE is not known.
 	intendedPrefix = "intended "
@@ -28,7 +28,7 @@ const (
 // end is what the kubelet has said of the end of a pod.
 type end struct {
 	at time.Time
-	// intended is set while kube-apiserver has not answered that the pod is gone. The pod is not answered any more
+	// intended is set while kube-apiserver has not answered that the pod is gone. The pod is no longer answered
 	// either way, because nothing is left of it on this node.
 	intended bool
 }
@@ -67,7 +67,7 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget forgets the pods that kube-apiserver does not name any more.
+// forget forgets the pods that kube-apiserver no longer names.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (c *confirmation) settle() {
 	}
 }
 
-// saysNotFound reports whether the answer is kube-apiserver's that there is no such pod.
+// saysNotFound reports whether the answer is kube-apiserver's that the pod does not exist.
 func (c *confirmation) saysNotFound() bool {
 	status := &metav1.Status{}
 	if decodeBody(c.answer.Bytes(), status) != nil {
@@ -176,8 +176,8 @@ func (c *confirmation) saysNotFound() bool {
 	return isNotFound(&apierrors.StatusError{ErrStatus: *status}, c.name)
 }
 
-// isNotFound reports whether kube-apiserver says that there is no object of this name. A 404 of a gateway has no Status
-// that names it: client-go then makes one, and says so.
+// isNotFound reports whether kube-apiserver says that no object of this name exists. A 404 of a gateway has no Status
+// that names it: client-go then makes one, and marks it.
 func isNotFound(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {

@@ -98,7 +98,7 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 }
 
 // CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate, or why a server that
-// knows these CAs does not answer the kubelet; with nil it does not look at that. It returns nil if neither is so.
+// knows these CAs does not answer the kubelet; with nil it does not look at that. Otherwise it returns nil.
 func CheckCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool) error {
 	certificate, err := kubeletCertificate(kubeconfig)
 	switch {

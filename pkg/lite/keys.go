@@ -127,7 +127,7 @@ func (s *Store) runs(namespace string, pod tokenObject) bool {
 	return uid != "" && uid == pod.UID && !gone
 }
 
-// wantKeys asks for the cluster's keys, of which one is not known.
+// wantKeys asks for the cluster's keys, because one is not known.
 func (s *Store) wantKeys() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Store) useKeys(encoded []byte) error {
 	}
 	keys.Keys = slices.DeleteFunc(keys.Keys, func(k jose.JSONWebKey) bool { return !k.Valid() || !k.IsPublic() })
 	if len(keys.Keys) == 0 {
-		return errors.New("there is no public key")
+		return errors.New("it has no public key")
 	}
 	s.keys, s.encodedKeys = keys, encoded
 	return nil

@@ -30,7 +30,7 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Kubeconfig is the kubelet's own, which leads to kube-apiserver with the node's certificate.
+	// Kubeconfig is the kubelet's own, for kube-apiserver, with the node's certificate.
 	Kubeconfig string
 	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the
 	// others are, over plain HTTP; "" for nowhere.
@@ -39,9 +39,9 @@ type Config struct {
 	Dir string
 	// SealKey is the key of 32 bytes with which the store is sealed; nil for none.
 	SealKey []byte
-	// MaxOfflineAge is how long after kube-apiserver was last heard of the kubelet is answered; 0 for ever.
+	// MaxOfflineAge is the time since the last contact with kube-apiserver for which the kubelet is answered; 0: no limit.
 	MaxOfflineAge time.Duration
-	// Accounts are ServiceAccounts that are answered without kube-apiserver, too.
+	// Accounts are ServiceAccounts that are also answered without kube-apiserver.
 	Accounts []types.NamespacedName
 	// Further is where else clients are served.
 	Further Further
@@ -104,7 +104,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", config.Kubeconfig, err)
 	}
 	if connection.Server().Host == config.Address {
-		return nil, fmt.Errorf("--kubeconfig %s leads to this server: give the kubelet's own, from before it was led "+
+		return nil, fmt.Errorf("--kubeconfig %s names this server: give the kubelet's own, from before it was pointed "+
 			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
@@ -295,7 +295,7 @@ func (s *Server) tooOld() error {
 	}
 	age, err := s.store.silence()
 	if err == nil && age > s.config.MaxOfflineAge {
-		err = fmt.Errorf("kube-apiserver was last heard of %s ago, and after --max-offline-age=%s it may have given "+
+		err = fmt.Errorf("the last contact with kube-apiserver was %s ago, and after --max-offline-age=%s it may have given "+
 			"the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
 	}
 	return err

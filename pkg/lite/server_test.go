@@ -614,7 +614,7 @@ func TestMistakes(t *testing.T) {
 	f.start()
 	again := f.config
 	again.Kubeconfig = filepath.Join(f.config.Dir, KubeletFile)
-	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "leads to this server") {
+	if _, err := New(again, klog.Background()); err == nil || !strings.Contains(err.Error(), "names this server") {
 		t.Errorf("its own kubeconfig: %v", err)
 	}
 	for address, want := range map[string]string{

@@ -31,8 +31,8 @@ func (k sink) Remove(namespace, name string) {
 // Replace implements follow.Sink, as Apply does.
 func (k sink) Replace(objects []*wire.Object) {
 	set := k.store.set(k.scope)
-	if set.behind = set.older && !set.doubted; set.behind {
-		set.doubted = true
+	if set.behind = set.older && !set.suspected; set.behind {
+		set.suspected = true
 		wake(k.store.restored)
 		return
 	}

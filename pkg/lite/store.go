@@ -31,7 +31,7 @@ type Store struct {
 
 	sets   map[scope]*set
 	tokens map[tokenRequest]token
-	// gone has the UIDs of the pods of which the kubelet has said that they are gone.
+	// gone has the UIDs of the pods that the kubelet has reported gone.
 	gone map[types.UID]end
 	// pending are changes that are not on the disk: a key, and its value, nil if it is removed. writing are those that
 	// are being written. since is when the oldest of them was made.
@@ -40,8 +40,8 @@ type Store struct {
 	// changes counts changes, and seen is what hasChanged has seen of them.
 	changes, seen uint64
 	// heard is when kube-apiserver last said anything of the node's pods, by the clock of then. It does so about every
-	// minute at least, with bookmarks. heardKept is what the disk has of it, and heardHere is when it was heard or read
-	// by the clock of this process, which goes on whatever happens to the other one.
+	// minute at least, with bookmarks. heardKept is what the disk has of it, and heardHere is when that was received or
+	// read by the clock of this process, which continues whatever happens to the other one.
 	heard, heardKept, heardHere time.Time
 	// heardPrecision is how much older heardKept may be.
 	heardPrecision time.Duration
@@ -70,8 +70,8 @@ type set struct {
 	kept  uint64
 	saved bool
 	// older is set while a first list is older than what is kept. A replica that lags gives such a list, and one that
-	// was restored from a backup: doubted is set once it was listed again, at the newest version, behind until then.
-	older, doubted, behind bool
+	// was restored from a backup: suspected is set once it was listed again, at the newest version, behind until then.
+	older, suspected, behind bool
 	// current is set once kube-apiserver has said all of it since the start of the process.
 	current bool
 }
@@ -129,7 +129,7 @@ func objectKey(in scope, name types.NamespacedName) string {
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
 // load takes over what the disk has. The problems name what cannot be read. A set with such an object is not used:
-// nobody is answered part of it.
+// no client gets a part of it.
 func (s *Store) load(state map[string][]byte) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 	letter := parts[0]
 	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
 		k, ok := s.kinds[parts[1]]
-		if !ok { // of a later version of this program, or of an account that is not answered any more
+		if !ok { // of a later version of this program, or of an account that is no longer answered
 			s.change(keyOf(parts...), nil)
 			return nil
 		}
@@ -205,7 +205,7 @@ func nameOf(o *wire.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// set returns the set of a scope, which it makes if there is none. The caller holds the lock.
+// set returns the set of a scope, a new one if it does not exist. The caller holds the lock.
 func (s *Store) set(of scope) *set {
 	if s.sets[of] == nil {
 		s.sets[of] = &set{objects: map[types.NamespacedName]*wire.Object{}}
@@ -337,13 +337,13 @@ func textOf(at time.Time) []byte {
 	return text
 }
 
-// silence is how long kube-apiserver has said nothing of the node's pods. The error says that it cannot be told.
+// silence is how long kube-apiserver has said nothing of the node's pods. The error says why that is not known.
 func (s *Store) silence() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	age := time.Since(s.heard)
 	if age < 0 {
-		return 0, errors.New("the clock is behind the time at which kube-apiserver was last heard of, so that how " +
+		return 0, errors.New("the clock is behind the time of the last contact with kube-apiserver, so that how " +
 			"long it has been away is not known")
 	}
 	return age, nil
@@ -496,7 +496,7 @@ func (s *Store) all() iter.Seq2[string, []byte] {
 }
 
 // now is the time: that of the clock, or what it is at least if the clock is behind that, as without a battery after a
-// loss of power: when kube-apiserver was last heard of, and what has passed in this process since.
+// loss of power: the last contact with kube-apiserver, and what has passed in this process since.
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	tokenLimit   = 1 << 20
 )
 
-// renewTokens fetches the tokens that there are none of, and those of whose life half is over. If nobody answers, the
+// renewTokens fetches missing tokens, and those half of whose life is over. If kube-apiserver does not answer, the
 // others wait for the next time: what is done after them should not wait for each.
 func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 	for request := range wanted.tokens {

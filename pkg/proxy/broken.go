@@ -34,7 +34,7 @@ func newBrokenSteps(logger klog.Logger) *brokenSteps {
 // note is called within a step.
 func (b *brokenSteps) note(err error) {
 	b.logger.Error(err, "A step of the cache panicked, which is a defect of this program: please report it. What is "+
-		"shown stays, the cache is made again, and the upstream is listed again")
+		"shown stays, the cache is rebuilt, and the upstream is listed again")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count++

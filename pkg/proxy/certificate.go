@@ -60,7 +60,7 @@ const (
 // signer kubernetes.io/kubelet-serving, which the ca.crt of any pod verifies where the cluster has one CA. Until the
 // request is approved the certificate is one of a CA that is made for it.
 //
-// k8s.io/client-go/util/certificate makes requests, too. It brings the clients of all APIs of Kubernetes, and this
+// k8s.io/client-go/util/certificate also makes requests. It brings the clients of all APIs of Kubernetes, and this
 // program would be half as large again.
 type servingCertificate struct {
 	dir, node, server string
@@ -127,7 +127,7 @@ func (c *servingCertificate) files() TLSFiles {
 	return TLSFiles{Cert: filepath.Join(c.dir, servingFile), Key: filepath.Join(c.dir, servingFile)}
 }
 
-// leaf returns the certificate that is served; nil if there is none that may be.
+// leaf returns the certificate that is served; nil if none may be.
 func (c *servingCertificate) leaf() *x509.Certificate {
 	pair, err := tls.LoadX509KeyPair(c.files().Cert, c.files().Key)
 	if err != nil || !time.Now().Before(pair.Leaf.NotAfter) {
@@ -158,7 +158,7 @@ func (c *servingCertificate) isDue(leaf *x509.Certificate) bool {
 		time.Until(leaf.NotAfter) < leaf.NotAfter.Sub(leaf.NotBefore)/3
 }
 
-// ensure makes a certificate with a CA of its own, if there is none that may be served.
+// ensure makes a certificate with a CA of its own, if no certificate may be served.
 func (c *servingCertificate) ensure() error {
 	if c.leaf() != nil {
 		return nil
@@ -225,7 +225,7 @@ func (c *servingCertificate) try(ctx context.Context) {
 	c.refused = err.Error()
 }
 
-// step makes a request, if it is time, or takes what it has brought. The error says why there is no certificate.
+// step makes a request, if it is time, or takes what it has brought. The error says why it has no certificate.
 func (c *servingCertificate) step(ctx context.Context) error {
 	switch {
 	case c.request != "":

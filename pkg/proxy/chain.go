@@ -3,7 +3,6 @@ package proxy
 import (
 	"net/http"
 	"net/http/pprof"
-	"path/filepath"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/filters"
@@ -48,11 +47,8 @@ func (p *Proxy) chain() http.Handler {
 		}, p.config.NodeName),
 		filters.WithWrites(viewing),
 	}
-	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
-		chain = append(chain, filters.WithKeptAnswers(filters.KeptAnswers{
-			Dir: filepath.Join(p.config.StateDir, "answers-"+p.config.NodeName), Clients: clients,
-			Reachable: p.upstream.Reachable,
-		}))
+	if p.keptAnswers != nil {
+		chain = append(chain, filters.WithKeptAnswers(p.keptAnswers))
 	}
 	if p.delegatesIdentity {
 		chain = append(chain, filters.WithDelegatedIdentity(filters.Forward(p.asWrapper), p.config.NodeName))

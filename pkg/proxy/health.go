@@ -162,7 +162,7 @@ const registerPatience = time.Minute
 func (p *Proxy) unknownNode() string {
 	name := p.config.NodeName
 	said := fmt.Sprintf(
-		"hostname: there is no node %q in the cluster, so it belongs to no site and Services with topologyKeys have "+
+		"hostname: node %q does not exist in the cluster, so it belongs to no site and Services with topologyKeys have "+
 			"no endpoints here; check --hostname, or wait for the node to register",
 		name,
 	)
@@ -182,7 +182,7 @@ func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 func noteAutonomy(report *health.Report, s deadnodes.Status) {
 	switch {
 	case s.Err != nil:
-		report.Note("autonomy: no endpoint is hidden for a dead node, there is no good answer from the health "+
+		report.Note("autonomy: no endpoint is hidden for a dead node, without a good answer from the health "+
 			"service: %v", s.Err)
 	case len(s.Dead) == 0:
 		report.Note("autonomy: no endpoint is hidden for a dead node, the health service calls none dead")

@@ -79,7 +79,7 @@ func newMetrics(p *Proxy) *metrics {
 		m.neighbourRequests,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "cache_panics_total",
-			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
+			Help: "Changes of the cache that panicked, which is a defect. The cache was rebuilt.",
 		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{p}, follow.Metrics(namespace, p.upstream.States))
@@ -168,7 +168,7 @@ var (
 		"resource", "view")
 	descLogLength = desc("history_events", "Events in the log that watches resume from, by resource.", "resource")
 	descPastBytes = desc("history_bytes",
-		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
+		"Memory that the log of events holds for watches that resume or lag, by resource.",
 		"resource")
 	descSites = desc("site_views",
 		"Views of sites that are kept because clients request them under /superedge-ingress/.")
@@ -199,7 +199,7 @@ var (
 
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
-	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
+	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 without one.")
 )
 
 // collector reads the facts, the node's view and what was written to the state directory when it is scraped.
@@ -222,7 +222,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		name := s.Resource.Resource
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
-		gauge(descPastBytes, float64(s.PastBytes), name)
+		gauge(descPastBytes, float64(s.LogBytes), name)
 		if s.Resource == served.EndpointSlices || s.Resource == served.Endpoints {
 			count := c.p.view.Endpoints(s.Resource)
 			gauge(descEndpoints, float64(count.Kept), name, "kept")

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 )
 
 // link leads to an API once it is there. Until then nothing answers, as where packets are dropped.
@@ -629,23 +631,31 @@ func TestNothingToServe(t *testing.T) {
 	for name, damage := range map[string]func(*testing.T, string){
 		"damaged": func(t *testing.T, dir string) {
 			t.Helper()
-			file := filepath.Join(dir, "snapshot-node0")
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+			files, err := filepath.Glob(filepath.Join(dir, "store-*"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%q, %v", files, err)
 			}
-			data[len(data)/2] ^= 1
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
+			for _, file := range files { // in the first state of each
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				data[60] ^= 1
+				if err := os.WriteFile(file, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 		},
 		"another node's": func(t *testing.T, dir string) {
 			t.Helper()
-			for _, prefix := range []string{"snapshot-", "revision-"} {
-				if err := os.Rename(filepath.Join(dir, prefix+"node0"),
-					filepath.Join(dir, prefix+"node1")); err != nil {
-					t.Fatal(err)
-				}
+			d, state, _, err := snapshot.Open(snapshot.Options{Path: dir, NodeName: "node0", Logger: logr.Discard()})
+			if err == nil {
+				state.NodeName = "node1"
+				_, err = d.Save(state, 1)
+				err = errors.Join(err, d.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 		},
 		"none": func(t *testing.T, dir string) {

@@ -35,9 +35,9 @@ import (
 
 // Config configures a Proxy.
 type Config struct {
-	// Connection leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
+	// Connection is that to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Connection *apiclient.Connection
-	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection leads to the
+	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection is that to the
 	// API server that the hub is behind; nil for Connection.
 	Hub           bool
 	HubConnection *apiclient.Connection
@@ -65,7 +65,7 @@ type Config struct {
 	// StateDir is the directory of the snapshot; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
-	// KeepAnswersFor are the clients of which filters.KeptAnswers keeps the answers, in StateDir.
+	// KeepAnswersFor are the clients whose answers filters.KeptAnswers keeps, in StateDir.
 	KeepAnswersFor []string
 	// Runtime, if set, is this node's container runtime, which is asked for the node's pods while the upstream is away.
 	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
@@ -129,6 +129,8 @@ type Proxy struct {
 	snapshots atomic.Pointer[snapshot.Writer]
 	// stateErr is why the state directory cannot be used. It is set once, before anything is served.
 	stateErr error
+	// keptAnswers is nil without KeepAnswersFor, and until the state directory was opened.
+	keptAnswers *filters.KeptAnswers
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
@@ -308,7 +310,7 @@ const memoryInterval = 15 * time.Second
 
 // returnMemory returns memory to the operating system after the cache was filled, and later after bursts. The lists
 // that fill the cache are several times as large as the cache, and a small node needs the memory. Go itself returns it
-// only in the course of further allocations, of which there may be none.
+// only in the course of further allocations, which may never happen.
 func (p *Proxy) returnMemory(ctx context.Context) {
 	select {
 	case <-p.facts.Live():
@@ -406,7 +408,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// runners are what runs beside the server, each until its context is done. address is that of the server.
+// runners are what runs next to the server, each until its context is done. address is that of the server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	runners := []func(context.Context){p.upstream.Run, p.config.Connection.Run, p.returnMemory, p.restore}
 	if hub := p.config.HubConnection; hub != nil {

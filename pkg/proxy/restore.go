@@ -3,11 +3,14 @@ package proxy
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
@@ -32,19 +35,25 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 	if p.config.StateDir == "" {
 		return
 	}
-	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
+	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
+		p.keptAnswers = filters.OpenKeptAnswers(filters.KeptOptions{
+			Dir: filepath.Join(p.config.StateDir, "answers"), Clients: clients, Reachable: p.upstream.Reachable,
+			Logger: logger.WithName("kept-answers"),
+		})
+		// The version before had a file for each request.
+		_ = os.RemoveAll(filepath.Join(p.config.StateDir, "answers-"+p.config.NodeName))
+	}
+	dir, state, minRevision, err := snapshot.Open(snapshot.Options{Path: p.config.StateDir,
+		NodeName: p.config.NodeName, Logger: logger.WithName("snapshot")})
 	if err != nil {
-		// The wrapper goes on without snapshots: serving now matters more than the next restart.
+		// The wrapper continues without snapshots: serving now matters more than the next restart.
 		p.stateErr = err
 		logger.Error(err,
 			"No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; "+
 				"see --state-dir",
 			"directory", p.config.StateDir)
-	}
-	if errors.Is(err, snapshot.ErrInUse) {
 		return
 	}
-	state, minRevision := dir.Load()
 	p.revisions.SkipTo(minRevision)
 	if state != nil {
 		p.facts.Restore(state)
@@ -60,11 +69,14 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 
 // closeStateDir lets another process use the state directory.
 func (p *Proxy) closeStateDir(logger klog.Logger) {
-	snapshots := p.snapshots.Load()
-	if snapshots == nil {
-		return
+	var closed []error
+	if snapshots := p.snapshots.Load(); snapshots != nil {
+		closed = append(closed, snapshots.Dir.Close())
 	}
-	if err := snapshots.Dir.Close(); err != nil {
+	if p.keptAnswers != nil {
+		closed = append(closed, p.keptAnswers.Close())
+	}
+	if err := errors.Join(closed...); err != nil {
 		logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
 	}
 }

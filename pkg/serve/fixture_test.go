@@ -50,7 +50,7 @@ const (
 
 // cluster is a Server on a Store that the test fills as an upstream would.
 type cluster struct {
-	t      *testing.T
+	t      testing.TB
 	store  *storagetest.Node
 	server *Server
 	url    string
@@ -62,7 +62,7 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 }
 
 // newCluster starts a server with nothing synced. configure may be nil.
-func newCluster(t *testing.T, configure func(*storagetest.Options, *Server)) *cluster {
+func newCluster(t testing.TB, configure func(*storagetest.Options, *Server)) *cluster {
 	t.Helper()
 	options := storagetest.Options{NodeName: thisNode, KeepKubernetesEndpoint: true}
 	server := &Server{}
@@ -302,7 +302,7 @@ func (r response) status(t *testing.T) *metav1.Status {
 
 // stream is a WATCH response, decoded by client-go's own decoder.
 type stream struct {
-	t       *testing.T
+	t       testing.TB
 	cancel  context.CancelFunc
 	decoder watch.Decoder
 	header  http.Header

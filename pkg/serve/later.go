@@ -20,7 +20,7 @@ type ending struct {
 // then adds a call. It comes before those that were added earlier.
 func (e *ending) then(call func()) { e.calls = append(e.calls, call) }
 
-// after does what is to be done after stream, which it calls: now, or later if the request's context says so.
+// after does what is to be done after stream, which it calls: now, or later if the request's context asks for that.
 func (e *ending) after(ctx context.Context, stream func()) {
 	later, ok := ctx.Value(laterKey{}).(func(stream func()))
 	if !ok {

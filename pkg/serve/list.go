@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -20,25 +21,25 @@ import (
 // gzipThreshold is the body size, in bytes, from which compressing is worth its time, as in kube-apiserver.
 const gzipThreshold = 128 << 10
 
-// page is the content of one LIST response.
-type page struct {
-	objects []*history.Object
-	meta    wire.ListMeta
+// list is the content of a LIST response.
+type list struct {
+	objects  []*history.Object
+	revision uint64
 }
 
 func (s *Server) list(
 	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
 ) error {
-	page, err := pageOf(h, as.resource, options)
+	content, err := listOf(h, as.resource, options)
 	if err != nil {
 		return err
 	}
-	done, err := s.admit(r, page, as)
+	done, err := s.admit(r, content, as)
 	if err != nil {
 		return err
 	}
 	defer done()
-	body, err := encodeList(r.Context(), page, as)
+	body, err := encodeList(r.Context(), content, as)
 	if err != nil {
 		return err
 	}
@@ -46,50 +47,42 @@ func (s *Server) list(
 }
 
 // admit asks for the memory that a list takes. done gives it back. The error is a 429.
-func (s *Server) admit(r *http.Request, page page, as *representation) (done func(), err error) {
+func (s *Server) admit(r *http.Request, content list, as *representation) (done func(), err error) {
 	if s.Admit == nil {
 		return func() {}, nil
 	}
-	done, ok := s.Admit(r, listMemory(page, as))
+	done, ok := s.Admit(r, listMemory(content, as))
 	if !ok {
 		return nil, tooMuchMemory()
 	}
 	return done, nil
 }
 
-// pageOf selects the objects of a LIST response. Lists are whole: kube-apiserver, too, ignores the limit of a list from
+// listOf selects the objects of a LIST response. Lists are whole: kube-apiserver also ignores the limit of a list from
 // its watch cache.
-func pageOf(h *history.History, resource *served.Resource, options Options) (page, error) {
+func listOf(h *history.History, resource *served.Resource, options Options) (list, error) {
 	objects, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)
 	if err == nil && options.Exact && options.Revision != revision {
 		err = history.ErrExpired
 	}
 	if err != nil {
-		return page{}, readError(err, h, resource, options.Revision)
+		return list{}, readError(err, h, resource, options.Revision)
 	}
-	p := page{
-		objects: make([]*history.Object, 0, len(objects)),
-		meta:    wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)},
-	}
-	for _, o := range objects {
-		if options.Selector.Matches(o) {
-			p.objects = append(p.objects, o)
-		}
-	}
-	return p, nil
+	objects = slices.DeleteFunc(objects, func(o *history.Object) bool { return !options.Selector.Matches(o) })
+	return list{objects, revision}, nil
 }
 
 // encodeList encodes a list, until ctx is done.
-func encodeList(ctx context.Context, p page, as *representation) ([]byte, error) {
+func encodeList(ctx context.Context, l list, as *representation) ([]byte, error) {
 	if as.encoding == encodingProtobuf {
-		return encodeListProtobuf(p, as), nil
+		return encodeListProtobuf(l, as), nil
 	}
-	return encodeListJSON(ctx, p, as)
+	return encodeListJSON(ctx, l, as)
 }
 
-func itemsSize(p page, as *representation) int {
+func itemsSize(l list, as *representation) int {
 	size := 0
-	for _, o := range p.objects {
+	for _, o := range l.objects {
 		size += wire.ListItemSize(as.protobufSize(o))
 	}
 	return size
@@ -105,35 +98,35 @@ const (
 
 // listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact but for the envelope.
 // For JSON the exact number is known only when the memory is already taken.
-func listMemory(p page, as *representation) int {
+func listMemory(l list, as *representation) int {
 	if as.encoding == encodingProtobuf {
-		return itemsSize(p, as) + envelopeSize
+		return itemsSize(l, as) + envelopeSize
 	}
-	return jsonCapacity(p, as)
+	return jsonCapacity(l, as)
 }
 
 // jsonCapacity returns a length that most lists do not exceed in JSON.
-func jsonCapacity(p page, as *representation) int {
-	return envelopeSize + jsonGrowth*itemsSize(p, as)
+func jsonCapacity(l list, as *representation) int {
+	return envelopeSize + jsonGrowth*itemsSize(l, as)
 }
 
-func encodeListProtobuf(p page, as *representation) []byte {
-	meta := wire.AppendListMeta(nil, p.meta)
-	size := len(meta) + itemsSize(p, as)
+func encodeListProtobuf(l list, as *representation) []byte {
+	meta := wire.AppendListMeta(nil, l.revision)
+	size := len(meta) + itemsSize(l, as)
 	body := wire.AppendEnvelope(make([]byte, 0, size+envelopeSize), as.listType(), size)
 	body = append(body, meta...)
-	for _, o := range p.objects {
+	for _, o := range l.objects {
 		body = as.appendProtobuf(wire.AppendListItem(body, as.protobufSize(o)), o)
 	}
 	return body
 }
 
-func encodeListJSON(ctx context.Context, p page, as *representation) ([]byte, error) {
+func encodeListJSON(ctx context.Context, l list, as *representation) ([]byte, error) {
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)),
-		`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q},"items":[`,
-		t.Kind, t.APIVersion, p.meta.ResourceVersion)
-	for i, o := range p.objects {
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(l, as)),
+		`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"},"items":[`,
+		t.Kind, t.APIVersion, l.revision)
+	for i, o := range l.objects {
 		err := ctx.Err()
 		if err != nil {
 			return nil, err

@@ -95,7 +95,7 @@ func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 	}
 }
 
-// formOf returns the format for a clause's parameters as, g and v. ok is false if there is none.
+// formOf returns the format for a clause's parameters as, g and v. ok is false if no format fits.
 func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bool) {
 	f.encoding = e
 	as := clause.Params["as"]
@@ -113,7 +113,7 @@ func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bo
 	return f, as == kindMetadata
 }
 
-// kindMetadata is the kind of objects of which only the metadata is shown.
+// kindMetadata is the kind of objects that are shown by their metadata only.
 const kindMetadata = "PartialObjectMetadata"
 
 // acceptsGzip reports whether the client accepts a compressed body.

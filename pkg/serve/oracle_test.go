@@ -49,9 +49,9 @@ func runOracle(t *testing.T, seed uint64) {
 	options := storagetest.Options{NodeName: viewer}
 	short := r.IntN(2) == 0
 	if short {
-		// Watchers fall off a log this short all the time, and now and then behind the retired versions too.
+		// Watchers fall off a log this short all the time.
 		options.LogEvents = 4 + r.IntN(40)
-		options.RetiredBytes = 500 + r.IntN(20000)
+		options.LogBytes = 500 + r.IntN(20000)
 	}
 	// In every second run steps panic, half-way through.
 	var panics, broken, armed bool

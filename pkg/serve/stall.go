@@ -15,7 +15,7 @@ const stallLooks = 4
 // With a deadline of each response, every event would set one and remove it again; over HTTP/2 both are messages to the
 // goroutine that serves the connection, and a timer. The zero value is ready.
 type stallGuard struct {
-	mu sync.Mutex // guards what follows, and the writers' own fields where they say so
+	mu sync.Mutex // guards what follows, and the writers' own fields where a comment there says that
 	// writers are those of the watches under way, each with how often its write under way was seen.
 	writers map[*guardedWriter]struct{}
 	// timer runs while there are writers.

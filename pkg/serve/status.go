@@ -95,7 +95,7 @@ func NotReady(message string) error {
 	return err
 }
 
-// tooMuchMemory returns a 429 for a list for which there is no memory now.
+// tooMuchMemory returns a 429 for a list that the memory does not suffice for now.
 func tooMuchMemory() error {
 	return apierrors.NewTooManyRequests(
 		"the lists under way, of this caller or of all, take as much memory as they may; see --max-list-bytes",

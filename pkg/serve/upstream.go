@@ -2,7 +2,6 @@ package serve
 
 import (
 	"net/http"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -34,11 +33,11 @@ func WriteList(
 	if err != nil {
 		return err
 	}
-	list := page{meta: wire.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}}
+	content := list{revision: version}
 	for _, o := range objects {
-		list.objects = append(list.objects, history.NewObject(resource, o))
+		content.objects = append(content.objects, history.NewObject(resource, o))
 	}
-	body, err := encodeList(r.Context(), list, as)
+	body, err := encodeList(r.Context(), content, as)
 	if err != nil {
 		return err
 	}

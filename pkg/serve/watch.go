@@ -122,7 +122,7 @@ var (
 	// errClientGone ends a watch whose connection cannot be written to.
 	errClientGone = errors.New("the client is gone or too slow")
 	// errTimeout ends a watch at the time that the client named.
-	errTimeout = errors.New("the watch's timeout has come")
+	errTimeout = errors.New("the watch's timeout has passed")
 	// errStopping ends the watches of a process that is about to end. A client that resumed its watch at the next
 	// process would be refused as expired, and pause once more before it lists. One that resumed at another API server
 	// would hear nothing: kube-apiserver waits without a word for a revision that it has not reached. To a list with
@@ -206,14 +206,10 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 			return nil, err
 		}
 	}
-	switch {
-	case changed == nil:
+	if changed == nil {
 		return more, nil
-	case c.cursor.CaughtUp():
-		return changed, errors.Join(c.maybeBookmark(), c.flush())
-	default:
-		return changed, c.flush()
 	}
+	return changed, c.flush()
 }
 
 // send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that

@@ -87,40 +87,58 @@ func (c Choice) Equal(other Choice) bool {
 // Hides reports whether an endpoint of this tier is hidden: it is suspected, and there is a better one.
 func (c Choice) Hides(t Tier) bool { return t > c.Tier && (t == Suspected || t == Silent) }
 
-// Choose decides how the slices of a Service are shown. lists has their different lists of ports, and best the value of
-// the best endpoint of all slices with each of them.
+// List has the endpoints of all slices of a Service with the same list of ports, or those of one slice.
+type List struct {
+	// Ports are those with a number; nil if the Service decides as one (DecidesAsOne).
+	Ports []Port
+	*Counts
+}
+
+// DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
+// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind
+// of traffic that it has is Local) uses endpoints there even where others have better ones.
+func DecidesAsOne(headless, local bool) bool { return headless || local }
+
+// Choices says how the slices of each of the lists of a Service are shown to a node with the labels here. A Service
+// without keys shows all, and one with a single key what that matches, whatever their ports, unless endpoints are
+// suspected.
 //
 // The value of a port is the best one of all lists that have it. A slice is shown by the worst value among its ports,
 // and without the ports that have a better one: the endpoints that the better port's key matches in this slice have a
-// worse tier than others have, and nobody uses those beside better ones. So no slice has to be split. A list without
+// worse tier than others have, and no data plane uses those beside better ones. So no slice is split. A list without
 // ports has the best value of all: its slices decide as one with the rest of the Service.
-func Choose(lists [][]Port, best []Value) []Choice {
-	choices := make([]Choice, len(lists))
-	if len(lists) == 1 {
-		choices[0].Value = best[0]
+func (k Keys) Choices(here Labels, lists []List) []Choice {
+	choices, suspected := make([]Choice, len(lists)), false
+	for _, list := range lists {
+		suspected = suspected || list.Total(Suspected)+list.Total(Silent) > 0
+	}
+	if len(k) < 2 && !suspected {
 		return choices
 	}
+	if !k.Governed() {
+		k = Keys{Any}
+	}
 	whole, values := NoValue(), make(map[Port]Value)
-	for i, list := range lists {
-		whole = better(whole, best[i])
-		for _, port := range list {
-			if value, found := values[port]; found {
-				values[port] = better(value, best[i])
-			} else {
-				values[port] = best[i]
+	for _, list := range lists {
+		best := list.Best(k, here)
+		whole = better(whole, best)
+		for _, port := range list.Ports {
+			if value, found := values[port]; !found || best.Compare(value) < 0 {
+				values[port] = best
 			}
 		}
 	}
 	for i, list := range lists {
-		choices[i] = choose(list, values, whole)
+		if len(lists) == 1 || len(list.Ports) == 0 {
+			choices[i].Value = whole
+		} else {
+			choices[i] = choose(list.Ports, values)
+		}
 	}
 	return choices
 }
 
-func choose(list []Port, values map[Port]Value, whole Value) Choice {
-	if len(list) == 0 {
-		return Choice{Value: whole}
-	}
+func choose(list []Port, values map[Port]Value) Choice {
 	var worst Value
 	for _, port := range list {
 		if worst.Compare(values[port]) < 0 {
@@ -141,46 +159,4 @@ func better(a, b Value) Value {
 		return b
 	}
 	return a
-}
-
-// Slice has what the rule needs to know of an EndpointSlice.
-type Slice struct {
-	// Ports are those with a number; nil if the Service decides as one (DecidesAsOne).
-	Ports     []Port
-	Endpoints []Endpoint
-}
-
-// Endpoint has what the rule needs to know of an endpoint.
-type Endpoint struct {
-	// Node has the labels of its node; nil if it names none, or one that is not known.
-	Node Labels
-	// Tier is Unusable for an endpoint on a dead node.
-	Tier Tier
-}
-
-// DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
-// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind
-// of traffic that it has is Local) uses endpoints there even where others have better ones.
-func DecidesAsOne(headless, local bool) bool { return headless || local }
-
-// Choices says how each of the slices of one Service is shown to a node with the labels here. A Service without keys
-// shows all, and one with a single key what that matches, whatever their ports, unless endpoints are suspected.
-func (k Keys) Choices(here Labels, all []Slice) []Choice {
-	suspected := false
-	lists, best := make([][]Port, len(all)), make([]Value, len(all))
-	for i, slice := range all {
-		lists[i], best[i] = slice.Ports, NoValue()
-		for _, e := range slice.Endpoints {
-			suspected = suspected || e.Tier == Suspected || e.Tier == Silent
-			rank := 0
-			if k.Governed() {
-				rank = k.Rank(here, e.Node)
-			}
-			best[i] = better(best[i], e.Tier.Value(rank))
-		}
-	}
-	if len(k) < 2 && !suspected {
-		return make([]Choice, len(all))
-	}
-	return Choose(lists, best)
 }

@@ -6,30 +6,36 @@ import (
 	"testing"
 )
 
+// placed is an endpoint on a node.
+type placed struct {
+	node string
+	tier Tier
+}
+
 // worldOf reads slices from lines such as "IPv4 web,admin: node1 node2! node3~", one slice each: the address type, the
 // ports, and the nodes of the endpoints. ! is an endpoint that is terminating and serves, - one that is not ready, ?
 // one that is suspected, and ~ one on a silent node.
-func worldOf(nodes map[string]Labels, lines string) (all []Slice, on [][]string) {
+func worldOf(keys Keys, nodes map[string]Labels, lines string) (all []List, on [][]placed) {
 	tiers := map[byte]Tier{'!': Terminating, '-': Unusable, '?': Suspected, '~': Silent}
 	for line := range strings.SplitSeq(strings.TrimSpace(lines), "\n") {
 		head, endpoints, _ := strings.Cut(line, ":")
 		family, names, _ := strings.Cut(strings.TrimSpace(head), " ")
-		var slice Slice
+		list := List{Counts: &Counts{}}
 		for name := range strings.SplitSeq(names, ",") {
 			if name != "" {
-				slice.Ports = append(slice.Ports, Port{family, name, "TCP"})
+				list.Ports = append(list.Ports, Port{family, name, "TCP"})
 			}
 		}
-		var names2 []string
+		var there []placed
 		for node := range strings.FieldsSeq(endpoints) {
 			tier := Ready
 			if t, marked := tiers[node[len(node)-1]]; marked {
 				tier, node = t, node[:len(node)-1]
 			}
-			slice.Endpoints = append(slice.Endpoints, Endpoint{nodes[node], tier})
-			names2 = append(names2, node)
+			list.Add(tier, keys, nodes[node], 1)
+			there = append(there, placed{node, tier})
 		}
-		all, on = append(all, slice), append(on, names2)
+		all, on = append(all, list), append(on, there)
 	}
 	return all, on
 }
@@ -75,15 +81,15 @@ func TestChoices(t *testing.T) {
 		{"no ports at all decide as one", poolAny, "4 : node1!\n6 : node2", "*: node1; *: node2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all, on := worldOf(nodes, c.world)
+			all, on := worldOf(c.keys, nodes, c.world)
 			here := nodes["node1"]
 			var got []string
 			for i, choice := range c.keys.Choices(here, all) {
 				decision := c.keys.Decide(here, choice.Rank())
 				var kept []string
-				for j, e := range all[i].Endpoints {
-					if (!c.keys.Governed() || decision.Keep(e.Node)) && !choice.Hides(e.Tier) {
-						kept = append(kept, on[i][j])
+				for _, e := range on[i] {
+					if (!c.keys.Governed() || decision.Keep(nodes[e.node])) && !choice.Hides(e.tier) {
+						kept = append(kept, e.node)
 					}
 				}
 				said := fmt.Sprintf("%s: %s", decision.Key(), strings.Join(kept, " "))

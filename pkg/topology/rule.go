@@ -7,7 +7,7 @@ type Labels = map[string]string
 const NoRank = MaxKeys + 1
 
 // Rank returns the position of the first key whose value is the same in here, the labels of the viewing node, and in
-// there, the labels of the endpoint's node. It returns NoRank if there is no such key.
+// there, the labels of the endpoint's node. It returns NoRank if no key has.
 func (k Keys) Rank(here, there Labels) int {
 	for i, key := range k {
 		if matches(key, here, there) {
@@ -37,7 +37,7 @@ type Decision struct {
 	here Labels
 }
 
-// Decide picks the key that decides. best is the rank of the Value by which a slice is shown (NoRank if there is none).
+// Decide picks the key that decides. best is the rank of the Value by which a slice is shown (NoRank without one).
 //
 // A single key decides alone, usable endpoints or not. Of several keys, the one with that rank decides. When none is
 // matched, a last "*" keeps everything, else nothing is kept. (This is the order of preference of Kubernetes' former

@@ -85,7 +85,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 func (c *Cluster) startEtcd(ctx context.Context) error {
 	clientURL, peerURL := "http://"+local(c.ports.etcd), "http://"+local(c.ports.etcdPeer)
 	c.Etcd = c.component("etcd", c.thread, c.httpReady(clientURL+"/readyz"),
-		"--name=default", "--data-dir="+filepath.Join(c.dir, "etcd"),
+		"--name=default", "--data-dir="+c.etcdDir(),
 		"--listen-client-urls="+clientURL, "--advertise-client-urls="+clientURL,
 		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL,
 		"--initial-cluster=default="+peerURL,

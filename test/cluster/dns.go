@@ -15,7 +15,7 @@ import (
 	"github.com/application-grid/application-grid/test/netns"
 )
 
-// Corefile is manifests/coredns-edge/Corefile, with the kubeconfig that docs/install.md adds for headless Services; a
+// Corefile is manifests/coredns-edge/Corefile, with the kubeconfig that docs/coredns.md adds for headless Services; a
 // test of e2e/dns compares them.
 const Corefile = `.:53 {
     errors

@@ -517,12 +517,6 @@ func (n *Node) Namespace() string {
 	return n.namespace.Name()
 }
 
-// SnapshotFile is where the wrapper keeps its snapshot, RevisionFile the revisions that it has reserved.
-func (n *Node) SnapshotFile() string { return filepath.Join(n.StateDir, "snapshot-"+n.Spec.Name) }
-
-// RevisionFile is described with SnapshotFile.
-func (n *Node) RevisionFile() string { return filepath.Join(n.StateDir, "revision-"+n.Spec.Name) }
-
 // APIServerURL is kube-apiserver's URL in the node's namespace.
 func (n *Node) APIServerURL() string { return n.cluster.apiServerURL() }
 

@@ -76,7 +76,7 @@ func TestKubeProxyAndInformers(t *testing.T) {
 	f.addNodes(everyCombination())
 	f.startInformers()
 
-	f.expect("closed loop")
+	f.expect("site-local")
 	f.move(cluster.ListThenWatch)
 	f.expect("half of the nodes relabelled")
 	f.move(cluster.WatchList, cluster.Unasked)

@@ -46,8 +46,8 @@ func TestClientsOverTLS(t *testing.T) {
 	kubectl := &subject{row: row{component: "kubectl", version: under.kubeProxies[len(under.kubeProxies)-1].version,
 		protocol: string(cluster.Unasked), mode: "TLS"}}
 
-	f.expectReach("closed loop")
-	f.expectNames(coreDNS, "closed loop")
+	f.expectReach("site-local")
+	f.expectNames(coreDNS, "site-local")
 	f.kubectl(kubectl)
 	moved := f.oneOf(siteB)
 	moved.site = siteA

@@ -21,6 +21,8 @@ const (
 	// deadline is how long one block may take, on a busy machine.
 	deadline = 60 * time.Second
 	root     = "../.."
+	// onKubeadm is why the pages about installing on kubeadm are not followed here.
+	onKubeadm = "needs a cluster of kubeadm: make test-kubeadm runs it"
 	// settling is how long nothing is written when the grids have settled.
 	settling = 500 * time.Millisecond
 )
@@ -29,8 +31,13 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm and make test-k3s run it",
+	"docs/coredns.md":       onKubeadm,
+	"docs/install.md":       onKubeadm,
+	"docs/k3s.md":           "needs a cluster of k3s: make test-k3s runs it",
+	"docs/kubeadm.md":       onKubeadm,
 	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
+	"docs/systemd.md":       onKubeadm,
+	"docs/upgrade.md":       onKubeadm,
 	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",
 }
 

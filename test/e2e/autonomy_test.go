@@ -85,9 +85,9 @@ func TestDeadNeighbours(t *testing.T) {
 	preferring := f.daemonSet("preferring", siteLabel, "*")
 	expect := func(what string, a1Governed, a1Open, a1Preferring string) {
 		t.Helper()
-		f.ExpectReach(what+": governed", governed, closedLoop.with(reach{"a1": a1Governed}))
+		f.ExpectReach(what+": governed", governed, siteLocal.with(reach{"a1": a1Governed}))
 		f.ExpectReach(what+": open", open, everywhere.with(reach{"a1": a1Open}))
-		f.ExpectReach(what+": preferring", preferring, closedLoop.with(reach{"a1": a1Preferring}))
+		f.ExpectReach(what+": preferring", preferring, siteLocal.with(reach{"a1": a1Preferring}))
 	}
 	const all = "a1 a2 b1 b2"
 	health := f.startHealthService(a1, "{}")
@@ -98,7 +98,7 @@ func TestDeadNeighbours(t *testing.T) {
 	expect("a2 is dead, by name", "a1", "a1 b1 b2", "a1")
 	f.Says(a1, "/readyz", "autonomy: endpoints on a2 are hidden")
 	f.setReady("preferring", "a1", corev1.ConditionFalse)
-	f.ExpectReach("no living endpoint is near", preferring, closedLoop.with(reach{"a1": "b1 b2", "a2": "a2"}))
+	f.ExpectReach("no living endpoint is near", preferring, siteLocal.with(reach{"a1": "b1 b2", "a2": "a2"}))
 	f.setReady("preferring", "a1", corev1.ConditionTrue)
 	health.says()
 	expect("a2 is alive again", "a1 a2", all, "a1 a2")

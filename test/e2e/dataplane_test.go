@@ -9,27 +9,27 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-func TestClosedLoop(t *testing.T) {
+func TestSiteLocal(t *testing.T) {
 	f := newFixture(t)
 	governed := f.daemonSet("governed", siteLabel)
 	open := f.daemonSet("open")
-	f.ExpectReach("a governed Service reaches the own site", governed, closedLoop)
+	f.ExpectReach("a governed Service reaches the own site", governed, siteLocal)
 	f.ExpectReach("another Service reaches all", open, everywhere)
 }
 
 func TestEndpointReadiness(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("all ready", service, closedLoop)
+	f.ExpectReach("all ready", service, siteLocal)
 
 	f.setReady("echo", "a1", corev1.ConditionFalse)
-	f.ExpectReach("a1's pod is unready", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("a1's pod is unready", service, siteLocal.with(reach{"a1": "a2", "a2": "a2"}))
 	f.setReady("echo", "a2", corev1.ConditionFalse)
-	f.ExpectReach("site-a has none, and gets none of site-b", service, closedLoop.with(reach{"a1": "", "a2": ""}))
+	f.ExpectReach("site-a has none, and gets none of site-b", service, siteLocal.with(reach{"a1": "", "a2": ""}))
 	f.setReady("echo", "a1", corev1.ConditionTrue)
-	f.ExpectReach("a1's pod is ready again", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
+	f.ExpectReach("a1's pod is ready again", service, siteLocal.with(reach{"a1": "a1", "a2": "a1"}))
 	f.setReady("echo", "a2", corev1.ConditionTrue)
-	f.ExpectReach("all ready again", service, closedLoop)
+	f.ExpectReach("all ready again", service, siteLocal)
 }
 
 func TestScale(t *testing.T) {
@@ -70,7 +70,7 @@ func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 func TestNodeRelabelled(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("two sites of two nodes", service, closedLoop)
+	f.ExpectReach("two sites of two nodes", service, siteLocal)
 
 	f.relabel("a2", siteB)
 	f.ExpectReach("a2 moved to site-b", service,
@@ -81,7 +81,7 @@ func TestNodeRelabelled(t *testing.T) {
 	f.ExpectReach("a2 is in no site", service, reach{"a1": "a1 b1", "a2": "", "b1": "a1 b1", "b2": "b2"})
 	f.relabel("a2", siteA)
 	f.relabel("b1", siteB)
-	f.ExpectReach("both are back", service, closedLoop)
+	f.ExpectReach("both are back", service, siteLocal)
 }
 
 func TestAnnotationComesAndGoes(t *testing.T) {
@@ -89,7 +89,7 @@ func TestAnnotationComesAndGoes(t *testing.T) {
 	service := f.daemonSet("echo")
 	f.ExpectReach("without the annotation", service, everywhere)
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel))
-	f.ExpectReach("annotated", service, closedLoop)
+	f.ExpectReach("annotated", service, siteLocal)
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", corev1.LabelHostname))
 	f.ExpectReach("annotated with another key", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo"))

@@ -83,7 +83,7 @@ func (f *fixture) relabel(name, site string) {
 type reach map[string]string
 
 var (
-	closedLoop = reach{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1 b2", "b2": "b1 b2"}
+	siteLocal  = reach{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1 b2", "b2": "b1 b2"}
 	everywhere = reach{"a1": "a1 a2 b1 b2", "a2": "a1 a2 b1 b2", "b1": "a1 a2 b1 b2", "b2": "a1 a2 b1 b2"}
 	nowhere    = reach{"a1": "", "a2": "", "b1": "", "b2": ""}
 )

@@ -255,7 +255,7 @@ func TestDNSClient(t *testing.T) {
 			_, err := namespaces.Get(f.namespace)
 			return err
 		})
-		expected := closedLoop[node.Spec.Name]
+		expected := siteLocal[node.Spec.Name]
 		f.Eventually("a headless Service has the pods of the own site", func() error {
 			found, err := slices.EndpointSlices(f.namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "headless"}))
 			if err != nil {

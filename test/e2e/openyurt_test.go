@@ -57,7 +57,7 @@ func TestOpenYurt(t *testing.T) {
 	f.ExpectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo", siteLabel))
-	f.ExpectReach("topologyKeys beside it", service, closedLoop)
+	f.ExpectReach("topologyKeys beside it", service, siteLocal)
 	f.Must(workload.In(f.client, f.namespace).SetTopologyKeys(f.ctx, "echo"))
 	f.ExpectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 	f.annotate("echo", openYurtKeys, "")

@@ -24,7 +24,7 @@ const (
 	stateWriteDelay = 200 * time.Millisecond
 )
 
-// powered is a site of one node that has a container runtime, with two pods of a Service of the closed loop.
+// powered is a site of one node that has a container runtime, with two pods of a Service of the site-local Service.
 type powered struct {
 	*fixture
 	node    *cluster.Node

@@ -35,7 +35,7 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 	f.Must(err)
 	// Everything that comes before has reached every kube-proxy once the nodes of site-a reach this.
 	marker := f.daemonSet("marker", siteLabel)
-	f.ExpectReach("the cluster is at rest", marker, closedLoop)
+	f.ExpectReach("the cluster is at rest", marker, siteLocal)
 	f.awaitRest()
 
 	before := map[string]int{}
@@ -53,7 +53,7 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 	}
 	// A change of the own site does come, behind all of these.
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "marker", "a1", corev1.ConditionFalse))
-	f.ExpectReach("a change of the own site comes", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("a change of the own site comes", marker, siteLocal.with(reach{"a1": "a2", "a2": "a2"}))
 	for _, node := range shared.Nodes() {
 		name := node.Spec.Name
 		syncs := f.syncs(node) - before[name]
@@ -147,7 +147,7 @@ func (f *fixture) awaitRest() {
 func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 	f := newFixture(t)
 	marker := f.daemonSet("marker", siteLabel)
-	f.ExpectReach("the cluster is at rest", marker, closedLoop)
+	f.ExpectReach("the cluster is at rest", marker, siteLocal)
 	f.awaitRest()
 	before := map[string]int{}
 	for _, node := range shared.Nodes() {
@@ -177,7 +177,7 @@ func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 	})
 	// kube-proxy hears of this by the new process.
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "marker", "a1", corev1.ConditionFalse))
-	f.ExpectReach("a change comes by the new process", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("a change comes by the new process", marker, siteLocal.with(reach{"a1": "a2", "a2": "a2"}))
 	for _, node := range shared.Nodes() {
 		syncs := f.syncs(node) - before[node.Spec.Name]
 		t.Logf("%s (%s): %d syncs of kube-proxy's rules", node.Spec.Name, node.Spec.ProxyMode, syncs)

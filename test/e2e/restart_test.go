@@ -22,8 +22,8 @@ const stopLimit = 3 * time.Second
 func TestWrapperKilledUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, closedLoop)
-	stream := f.startTraffic(service, closedLoop)
+	f.ExpectReach("before", service, siteLocal)
+	stream := f.startTraffic(service, siteLocal)
 	f.atLeast(stream, 50)
 
 	f.eachNode(func(node *cluster.Node) error {
@@ -35,9 +35,9 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 	f.atLeast(stream, 200)
 
 	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
-	f.ExpectReach("followed what happened meanwhile", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.ExpectReach("followed what happened meanwhile", service, siteLocal.with(reach{"a1": "a2", "a2": "a2"}))
 	f.setReady("echo", "a1", corev1.ConditionTrue)
-	f.ExpectReach("followed a change afterwards", service, closedLoop)
+	f.ExpectReach("followed a change afterwards", service, siteLocal)
 	f.expectFlawless(stream)
 }
 
@@ -46,8 +46,8 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, closedLoop)
-	stream := f.startTraffic(service, closedLoop)
+	f.ExpectReach("before", service, siteLocal)
+	stream := f.startTraffic(service, siteLocal)
 	f.atLeast(stream, 50)
 	f.eachNode(func(node *cluster.Node) error {
 		begin := time.Now()
@@ -65,7 +65,7 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	})
 	f.atLeast(stream, 50)
 	f.setReady("echo", "b2", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b1", "b2": "b1"}))
+	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"b1": "b1", "b2": "b1"}))
 	f.expectFlawless(stream)
 }
 
@@ -74,17 +74,17 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 func TestAPIServerRestarted(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, closedLoop)
-	stream := f.startTraffic(service, closedLoop)
+	f.ExpectReach("before", service, siteLocal)
+	stream := f.startTraffic(service, siteLocal)
 
 	shared.APIServer.Kill()
 	f.Must(shared.RotateServingCertificate())
 	f.atLeast(stream, 200)
 	f.Must(shared.APIServer.Start(f.ctx))
 	f.setReady("echo", "b1", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b2", "b2": "b2"}))
+	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"b1": "b2", "b2": "b2"}))
 	f.setReady("echo", "b1", corev1.ConditionTrue)
-	f.ExpectReach("and another one", service, closedLoop)
+	f.ExpectReach("and another one", service, siteLocal)
 	f.expectFlawless(stream)
 
 	f.relabel("b2", siteA)
@@ -95,14 +95,14 @@ func TestAPIServerRestarted(t *testing.T) {
 func TestKubeProxyRestarted(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, closedLoop)
-	stream := f.startTraffic(service, closedLoop)
+	f.ExpectReach("before", service, siteLocal)
+	stream := f.startTraffic(service, siteLocal)
 	f.eachNode(func(node *cluster.Node) error {
 		node.KubeProxy.Kill()
 		return node.KubeProxy.Start(f.ctx)
 	})
 	f.setReady("echo", "a2", corev1.ConditionFalse)
-	f.ExpectReach("followed a change afterwards", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
+	f.ExpectReach("followed a change afterwards", service, siteLocal.with(reach{"a1": "a1", "a2": "a1"}))
 	f.expectFlawless(stream)
 }
 

@@ -22,7 +22,7 @@ const suspicion = 30 * time.Second
 // shown after 10 s.
 const startedAgain = 12 * time.Second
 
-// site is a site of nodes with container runtimes that exchange facts, with a pod of a Service of the closed loop on
+// site is a site of nodes with container runtimes that exchange facts, with a pod of a Service of the site-local Service on
 // each.
 type site struct {
 	*fixture

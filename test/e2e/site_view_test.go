@@ -66,7 +66,7 @@ func TestIngressControllerOfAnotherSite(t *testing.T) {
 func TestExplainCommand(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", siteLabel)
-	f.ExpectReach("before", service, closedLoop)
+	f.ExpectReach("before", service, siteLocal)
 	node := f.Node("a1")
 	binary := suite.Binary(t, "application-grid-wrapper")
 	run := func(args ...string) (string, error) {

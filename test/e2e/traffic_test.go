@@ -26,11 +26,11 @@ func (f *fixture) startTraffic(service *corev1.Service, allowed reach) *workload
 func (f *fixture) atLeast(traffic *workload.Traffic, more int) {
 	f.Helper()
 	before := map[string]int{}
-	for name := range closedLoop {
+	for name := range siteLocal {
 		before[name] = traffic.Tried(name)
 	}
 	f.Eventually(fmt.Sprintf("%d more requests from every node", more), func() error {
-		for name := range closedLoop {
+		for name := range siteLocal {
 			if made := traffic.Tried(name) - before[name]; made < more {
 				return fmt.Errorf("%s has made %d", name, made)
 			}

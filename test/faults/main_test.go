@@ -77,7 +77,7 @@ func prepare(ctx context.Context) error {
 	return err
 }
 
-// createService creates a Service of the closed loop with an endpoint on each of the three nodes, and waits until all
+// createService creates a Service of the site-local Service with an endpoint on each of the three nodes, and waits until all
 // are ready. A wrapper that starts then sees no change of the far one: it would not show it, and a slice that changed
 // elsewhere only has another metadata.generation than the cloud's.
 func createService(ctx context.Context, name string) (*corev1.Service, error) {

@@ -2,16 +2,13 @@ package faults
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"iter"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,9 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/program/store"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/test/netns"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -37,6 +37,8 @@ const (
 	patience = 1500 * time.Millisecond
 	// wrappersAtOnce is how many are started beside each other. They sleep for most of the time.
 	wrappersAtOnce = 12
+	// storeFile is the first file of a store.
+	storeFile = "store-0000000000000001"
 )
 
 // servedPaths are what a snapshot answers, and kube-proxy asks for.
@@ -51,7 +53,7 @@ type lone struct {
 	cmd           *exec.Cmd
 }
 
-// startLone starts a wrapper of the site's node with this content of its snapshot, in a directory of its own.
+// startLone starts a wrapper of the site's node with this file as its store, in a directory of its own.
 func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	dir, err := os.MkdirTemp(s.TempDir(), "state")
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	}
 	l := &lone{paths: slices.Clone(servedPaths)}
 	l.paths[len(l.paths)-1] += s.node.Spec.Name
-	l.snapshot = filepath.Join(dir, filepath.Base(s.node.SnapshotFile()))
+	l.snapshot = filepath.Join(dir, storeFile)
 	if err := os.WriteFile(l.snapshot, snapshot, 0o600); err != nil {
 		return nil, err
 	}
@@ -100,7 +102,7 @@ func (l *lone) statuses(ctx context.Context) []int {
 
 // expectRejected checks that the snapshot is set aside and that nothing but 503 is ever answered.
 func (l *lone) expectRejected(ctx context.Context) error {
-	rejected := l.snapshot + ".rejected"
+	rejected := filepath.Join(filepath.Dir(l.snapshot), "store-damaged")
 	refused := false
 	for begin := time.Now(); time.Since(begin) < patience || !refused; {
 		for i, status := range l.statuses(ctx) {
@@ -116,9 +118,6 @@ func (l *lone) expectRejected(ctx context.Context) error {
 	}
 	if _, err := os.Stat(rejected); err != nil {
 		return fmt.Errorf("the snapshot was not set aside: %w\n%s", err, l.output.String())
-	}
-	if _, err := os.Stat(l.snapshot); err == nil {
-		return errors.New("the snapshot is still there")
 	}
 	return nil
 }
@@ -161,8 +160,7 @@ func TestSnapshotDamaged(t *testing.T) {
 			defer s.conclude()
 			s.fatten()
 			s.Kept(writeDelay, s.node)
-			whole, err := os.ReadFile(s.node.SnapshotFile())
-			s.Must(err)
+			whole := s.wholeState()
 			thread := netns.NewThread()
 			defer thread.Close()
 
@@ -210,6 +208,19 @@ func TestSnapshotDamaged(t *testing.T) {
 	}
 }
 
+// wholeState is a file of a store that has what the store of the node's wrapper has, as its first state.
+func (s *site) wholeState() []byte {
+	s.Helper()
+	all, problems := store.Read(s.node.StateDir, nil)
+	path := s.TempDir()
+	copied, _, more := store.Open(store.Options{Dir: path, HourlyBytes: snapshot.HourlyBytes,
+		State: func() iter.Seq2[string, []byte] { return maps.All(all) }})
+	s.Must(errors.Join(errors.Join(append(problems, more...)...), copied.Rewrite(), copied.Close()))
+	whole, err := os.ReadFile(filepath.Join(path, storeFile))
+	s.Must(err)
+	return whole
+}
+
 // fatten gives the site a snapshot of some more blocks: with Services that do not compress well.
 func (s *site) fatten() {
 	s.Helper()
@@ -242,13 +253,13 @@ func TestClockSetBack(t *testing.T) {
 		s.Kept(writeDelay, s.node)
 		s.killWrapper()
 		given = uint64(time.Now().Add(ahead).UnixMicro())
-		for _, file := range []string{s.node.RevisionFile(), s.node.SnapshotFile()} {
-			content, err := os.ReadFile(file)
-			s.Must(err)
-			content, err = withRevision(content, given)
-			s.Must(err)
-			s.Must(os.WriteFile(file, content, 0o600))
-		}
+		dir, state, _, err := snapshot.Open(snapshot.Options{Path: s.node.StateDir, NodeName: s.node.Name(),
+			Logger: logr.Discard()})
+		s.Must(err)
+		state.Revision = given
+		state.AsOf = time.Now().Add(ahead) // so that it is written
+		_, err = dir.Save(state, given)
+		s.Must(errors.Join(err, dir.Close()))
 		s.Must(s.node.Wrapper.Launch())
 	}
 	f.after = func(s *site) {
@@ -269,47 +280,4 @@ func TestClockSetBack(t *testing.T) {
 		}
 	}
 	f.run(t)
-}
-
-// withRevision is a file of a state directory with another revision in it. The format is pkg/storage/snapshot's: a head
-// of 12 bytes, compressed values with their lengths, of which the first is JSON, and the SHA-256 of all before.
-func withRevision(file []byte, revision uint64) ([]byte, error) {
-	const head = 12
-	if len(file) < head+sha256.Size {
-		return nil, fmt.Errorf("a file of %d bytes", len(file))
-	}
-	reader, err := gzip.NewReader(bytes.NewReader(file[head : len(file)-sha256.Size]))
-	if err != nil {
-		return nil, err
-	}
-	values, err := io.ReadAll(reader)
-	if err != nil {
-		return nil, err
-	}
-	length, n := binary.Uvarint(values)
-	content, rest := values[n:][:length], values[n:][length:]
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(content, &fields); err != nil {
-		return nil, err
-	}
-	if fields["Revision"] == nil {
-		return nil, fmt.Errorf("no revision in %s", content)
-	}
-	fields["Revision"] = strconv.AppendUint(nil, revision, 10)
-	content, err = json.Marshal(fields)
-	if err != nil {
-		return nil, err
-	}
-	values = append(append(binary.AppendUvarint(nil, uint64(len(content))), content...), rest...)
-	var changed bytes.Buffer
-	changed.Write(file[:head])
-	writer := gzip.NewWriter(&changed)
-	if _, err := writer.Write(values); err != nil {
-		return nil, err
-	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(changed.Bytes())
-	return append(changed.Bytes(), sum[:]...), nil
 }

@@ -40,14 +40,19 @@ func newOperator(t *testing.T) *operator {
 		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755))
 	suite.Must(t, os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(path, "kubectl-grid")))
 	return &operator{client: shared.Client(), streams: map[string]*workload.Traffic{},
-		Reader: page.Open(suite.Test{T: t, Patience: patience}, "install.md",
+		Reader: page.Open(suite.Test{T: t, Patience: patience}, "k3s.md",
 			"KUBECONFIG="+shared.Kubeconfig(), "PATH="+path+":"+os.Getenv("PATH"))}
 }
 
-// on runs a block of the page on a node; a server's unit is k3s.
+// on runs a block of the page on a node.
 func (o *operator) on(node, heading, text string) {
 	o.Helper()
-	script := o.Commands(heading, text)
+	o.runAs(node, o.Commands(heading, text))
+}
+
+// runAs runs a page's commands on a node; a server's unit is k3s.
+func (o *operator) runAs(node, script string) {
+	o.Helper()
 	if node == server {
 		script = strings.ReplaceAll(script, "restart k3s-agent", "restart k3s")
 	}

@@ -26,9 +26,7 @@ const (
 // everybody is who may answer a node whose kube-proxy asks the API server.
 var everybody = []string{server, "node0", "node1"}
 
-// TestPage follows the part of docs/install.md for k3s, with its commands as they are there, on a server
-// and two agents.
-// node0 and node1 are two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a
+// TestPage follows docs/k3s.md, with its commands as they are there, on a server and two agents. node0 and node1 are two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a
 // foreign site where it is closed off, fails the step.
 func TestPage(t *testing.T) {
 	o := newOperator(t)
@@ -178,7 +176,8 @@ func (o *operator) newWrapper() {
 func (o *operator) byKubeconfig() {
 	const file = "/etc/rancher/k3s/wrapper.kubeconfig"
 	node := shared.Node("node1")
-	o.Must(node.WriteFile(file, o.YAML("## Any other cluster", "http://localhost:51006")))
+	o.Must(node.WriteFile(file, o.Reading("other-clusters.md").YAML("## kube-proxy's server",
+		"http://localhost:51006")))
 	o.Must(node.WriteFile(kubeadm.K3sConfig+".d/"+argument, "kube-proxy-arg+: [\"kubeconfig="+file+"\"]\n"))
 	o.run("node1", "systemctl restart k3s-agent")
 	o.argsOf("node1", false) // it names the file
@@ -277,13 +276,14 @@ func (o *operator) serverInSite() {
 }
 
 func (o *operator) remove() {
+	removal := o.Reading("upgrade.md")
 	for _, node := range everybody {
 		o.change(node, everybody...)
-		o.on(node, "## Removing it", "rm /etc/rancher/k3s")
+		o.runAs(node, removal.Commands("## Remove", "rm /etc/rancher/k3s"))
 		o.argsOf(node, false)
 		o.asks(node, everybody...)
 	}
-	script := o.Commands("## Removing it", "kubectl delete -k edge")
+	script := removal.Commands("## Remove", "kubectl delete -k edge")
 	var lines []string
 	for line := range strings.Lines(script) {
 		if !strings.Contains(line, "# kubeadm only") {

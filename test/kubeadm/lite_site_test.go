@@ -25,7 +25,7 @@ import (
 const (
 	// siteKustomization adds to edge/kustomization.yaml what docs/autonomy.md has in its blocks: %s.
 	siteKustomization = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../edge]\n%s"
-	// askWrapper is the kubeconfig of a CoreDNS that asks the node's wrapper, of docs/install.md without TLS.
+	// askWrapper is the kubeconfig of a CoreDNS that asks the node's wrapper, of docs/coredns.md without TLS.
 	askWrapper = "apiVersion: v1\nkind: Config\ncurrent-context: wrapper\n" +
 		"contexts: [{name: wrapper, context: {cluster: wrapper}}]\n" +
 		"clusters: [{name: wrapper, cluster: {server: \"http://127.0.0.1:51006\"}}]\n"

@@ -32,7 +32,7 @@ func newOperator(t *testing.T) *operator {
 	suite.Must(t, os.WriteFile(filepath.Join(path, "kubectl"),
 		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755))
 	suite.Must(t, os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(path, "kubectl-grid")))
-	return &operator{client: shared.Client(), Reader: page.Open(suite.Test{T: t, Patience: patience}, "install.md",
+	return &operator{client: shared.Client(), Reader: page.Open(suite.Test{T: t, Patience: patience}, "kubeadm.md",
 		"KUBECONFIG="+shared.Kubeconfig(), "PATH="+path+":"+os.Getenv("PATH"))}
 }
 

@@ -22,6 +22,9 @@ const (
 	proxies    = "k8s-app=kube-proxy"
 )
 
+// section is the heading of each page above its first steps.
+const section = "## Install"
+
 // pages is the cluster that the pages are followed on, step by step.
 type pages struct {
 	*sites
@@ -37,8 +40,7 @@ var (
 	siteOf = map[string]string{"node0": "east", "node1": "west"}
 )
 
-// TestPages follows the part of docs/install.md for kubeadm, those for new versions, systemd, CoreDNS in each site and
-// for removing, with the commands of the page as they are there. node0 and node1 are two sites; the control plane's
+// TestPages follows docs/kubeadm.md, systemd.md, coredns.md and upgrade.md, with the commands as they are there. node0 and node1 are two sites; the control plane's
 // node is none, and never an edge node. All three ask a closed Service all the time. A request that is lost, or
 // answered by a foreign site where that is closed off, fails the step; so do two kube-proxies that run on one node at
 // once.
@@ -125,9 +127,9 @@ func (p *pages) install() {
 			p.Must(shared.Node(node).Import(p.Context(), filepath.Join(images, name+".tar")))
 		}
 	}
-	p.WriteFiles("## kubeadm")
+	p.WriteFiles(section)
 	p.checkBefore()
-	p.Follow("## kubeadm", "kubectl apply -k edge")
+	p.Follow(section, "kubectl apply -k edge")
 	p.Shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
 	for _, name := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		p.Eventually("no node is to have "+name, func() error { return p.wanted(name, 0) })
@@ -139,7 +141,7 @@ func (p *pages) install() {
 }
 
 func (p *pages) label() {
-	p.Follow("## kubeadm", "kubectl label node node0")
+	p.Follow(section, "kubectl label node node0")
 	for _, selector := range []string{wrappers, daemons, ourProxies} {
 		p.expectOn(selector, "node0")
 	}
@@ -231,7 +233,7 @@ func (p *pages) rollOut() {
 			"registry.example.org/application-grid-wrapper:v2")
 	}
 	p.Shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
-	p.Follow("## New versions", "maxUnavailable")
+	p.Reading("upgrade.md").Follow("## Upgrade", "maxUnavailable")
 	p.Shell("kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
 	if image := p.imageOf("application-grid-wrapper"); !strings.HasSuffix(image, ":v2") {
 		p.Errorf("the wrapper's image is %s", image)
@@ -255,22 +257,22 @@ func (p *pages) takeBack() {
 }
 
 func (p *pages) underSystemd() {
-	node, manual := shared.Node("node1"), p.Reading("install.md")
+	node, manual := shared.Node("node1"), p.Reading("systemd.md")
 	p.widen("node1", everybody...)
 	p.Shell("kubectl label node node1 superedge.io/application-grid-")
 	p.expectOn(proxies, "cloud0", "node1")
 	p.expectOn(wrappers, "node0") // its port is free
 	p.expect("node1", everybody...)
-	manual.Follow("## systemd", "kubectl grid kubeconfig")
+	manual.Follow(section, "kubectl grid kubeconfig")
 	p.installUnit(node)
 	p.startUnit(node)
-	p.Shell(strings.ReplaceAll(manual.Commands("### On a node of kubeadm", "kubectl label node node0"), "node0",
+	p.Shell(strings.ReplaceAll(manual.Commands("## On a node of kubeadm", "kubectl label node node0"), "node0",
 		"node1"))
 	p.expectOn(ourProxies, "node0", "node1")
 	p.expectOn(wrappers, "node0")
 	p.expect("node1", "node1")
-	// The token is renewed, and the site restarted.
-	manual.Follow("## systemd", "kubectl grid kubeconfig")
+	// The token is renewed, and the unit restarted.
+	manual.Follow(section, "kubectl grid kubeconfig")
 	p.stopUnit(node)
 	p.installUnit(node)
 	p.startUnit(node)
@@ -338,10 +340,10 @@ func (p *pages) siteComesBack() {
 }
 
 func (p *pages) namesInSites() {
-	manual := p.Reading("install.md")
+	manual := p.Reading("coredns.md")
 	p.Shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
 	p.Shell("printf '\ncomponents: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
-	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
+	manual.Follow(section, "annotate --overwrite service kube-dns")
 	p.Shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
 	p.expectOn("app=coredns-edge", "node0", "node1")
 	for node, site := range siteOf {
@@ -349,7 +351,7 @@ func (p *pages) namesInSites() {
 		p.checkSiteCommands(site)
 	}
 	p.addonPhase("upgrade", "node", "phase", "addon", "coredns")
-	manual.Follow("## CoreDNS in each site", "annotate --overwrite service kube-dns") // as the page says
+	manual.Follow(section, "annotate --overwrite service kube-dns") // as the page says
 	p.expectOn("app=coredns-edge", "node0", "node1")
 	if keys := p.Shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, siteLabel) {
 		p.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
@@ -367,8 +369,9 @@ func (p *pages) ordinarySiteComesBack() {
 
 func (p *pages) remove() {
 	p.widenBoth(everybody...)
-	p.Follow("## Removing it", "kubectl delete -k edge")
-	p.Follow("## Removing it", "kube-proxy-back.yaml")
+	manual := p.Reading("upgrade.md")
+	manual.Follow("## Remove", "kubectl delete -k edge")
+	manual.Follow("## Remove", "kube-proxy-back.yaml")
 	p.expectOn(proxies, everybody...)
 	for _, node := range everybody {
 		p.expect(node, everybody...)

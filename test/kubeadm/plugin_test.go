@@ -90,7 +90,7 @@ func (o *operator) checkBefore() {
 	}
 	// The nodes of the sites are no edge nodes yet.
 	if preview := o.expectPlugin(3, "preview", "--key="+siteLabel, "--namespace=default"); !strings.Contains(preview,
-		"echo   3       -         -               closed\n") {
+		"echo   3       -         -               site-local\n") {
 		o.Errorf("it prints\n%s", preview)
 	}
 	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// unitKubeconfig is where docs/install.md puts the wrapper's kubeconfig.
+	// unitKubeconfig is where docs/systemd.md puts the wrapper's kubeconfig.
 	unitKubeconfig = "/etc/application-grid/application-grid-wrapper.kubeconfig"
 	unitProcess    = "/run/application-grid-wrapper.pid"
 )

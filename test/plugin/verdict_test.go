@@ -151,6 +151,32 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestVerdictsOnPorts: as TestVerdicts, of Services with several keys and ports, for each of which another key may decide.
+func TestVerdictsOnPorts(t *testing.T) {
+	worlds, wrong := 40, 0
+	if testing.Short() {
+		worlds = 12
+	}
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorldOfPorts(t, rand.New(rand.NewPCG(uint64(seed), 39)))
+			url := w.api().Serve()
+			check := ask(t, url, "check")
+			for _, s := range w.services {
+				if w.judgeView(s, ask(t, url, "view", "svc/"+s.Name), check) {
+					wrong++
+				}
+			}
+			if t.Failed() {
+				w.describe()
+			}
+		})
+	}
+	if t.Logf("%d Services were not well", wrong); wrong < worlds/4 || wrong == worlds*len(severalShapes) {
+		t.Error("the worlds are all alike")
+	}
+}
+
 func subset(of, all []string) bool {
 	return !slices.ContainsFunc(of, func(one string) bool { return !slices.Contains(all, one) })
 }

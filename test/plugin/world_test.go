@@ -66,13 +66,23 @@ type world struct {
 	away bool
 }
 
-// shapes are kinds of Services.
-var shapes = []struct {
+// shape is a kind of Service.
+type shape struct {
 	name, keys string
 	local      bool
 	families   []corev1.IPFamily
 	ports      []string
-}{
+}
+
+// severalShapes have several keys, of which each port and family has its own.
+var severalShapes = []shape{
+	{"ports-fallback", `["zone","region"]`, false, nil, []string{"a", "b"}},
+	{"ports-any", `["kubernetes.io/hostname","zone","*"]`, false, nil, []string{"a", "b"}},
+	{"dual-fallback", `["zone","region"]`, false, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		[]string{"a", "b"}},
+}
+
+var shapes = []shape{
 	{"plain", `["zone"]`, false, nil, []string{""}},
 	{"fallback", `["zone","*"]`, false, nil, []string{""}},
 	{"own", `["kubernetes.io/hostname","zone"]`, false, nil, []string{""}},
@@ -93,6 +103,41 @@ func keysOf(s *corev1.Service) (keys []string) {
 
 // newWorld makes a cluster of two fleets, with some Services and, among them, some defects.
 func newWorld(t *testing.T, r *rand.Rand) *world {
+	t.Helper()
+	w := newMachines(t, r)
+	for _, i := range r.Perm(len(shapes) - 1)[:1+r.IntN(4)] {
+		w.addService(shapes[i])
+	}
+	for range []int{0, 1, 1, 1, 2, 2, 3}[r.IntN(7)] {
+		d := defects[r.IntN(len(defects))]
+		if d.spoil(w, r) {
+			w.defects = append(w.defects, d.name)
+		}
+	}
+	return w
+}
+
+// newWorldOfPorts makes a cluster whose Services lack ports and families here and there.
+func newWorldOfPorts(t *testing.T, r *rand.Rand) *world {
+	t.Helper()
+	w := newMachines(t, r)
+	for _, shape := range severalShapes {
+		w.addService(shape)
+		places := w.places[shape.name]
+		for i := range places {
+			switch r.IntN(4) {
+			case 0:
+				places[i].without = []string{"a", "b", string(corev1.IPv6Protocol)}[r.IntN(3)]
+			case 1:
+				places[i].terminating = true
+			}
+		}
+	}
+	return w
+}
+
+// newMachines makes a cluster of two fleets without Services.
+func newMachines(t *testing.T, r *rand.Rand) *world {
 	t.Helper()
 	w := &world{T: t, machines: map[string]*machine{}, places: map[string][]place{}}
 	kinds := []string{"true", "true", "true", "systemd", "static", "k3s"}
@@ -121,21 +166,12 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 		}
 		w.machines[name] = m
 	}
-	for _, i := range r.Perm(len(shapes) - 1)[:1+r.IntN(4)] {
-		w.addService(i)
-	}
-	for range []int{0, 1, 1, 1, 2, 2, 3}[r.IntN(7)] {
-		d := defects[r.IntN(len(defects))]
-		if d.spoil(w, r) {
-			w.defects = append(w.defects, d.name)
-		}
-	}
 	return w
 }
 
 // addService adds a Service with an endpoint for each of its sites.
-func (w *world) addService(i int) {
-	shape := shapes[i]
+func (w *world) addService(shape shape) {
+	i := len(w.services)
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: shape.name,
 		Annotations: map[string]string{"topologyKeys": shape.keys}}}
 	s.Spec = corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.0.%d", i+1), IPFamilies: shape.families}
@@ -452,7 +488,7 @@ var defects = []struct {
 		return of
 	}, "plain", "dual", "local", "ports")},
 	{"a key that no node has", func(w *world, _ *rand.Rand) bool {
-		w.addService(len(shapes) - 1)
+		w.addService(shapes[len(shapes)-1])
 		return true
 	}},
 	{"a hub that is away", func(w *world, _ *rand.Rand) bool {

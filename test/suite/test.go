@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -221,35 +220,20 @@ func (t *Test) Kept(writeDelay time.Duration, nodes ...*cluster.Node) {
 		t.Must(err)
 		seen, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
 		t.Must(err)
-		begin, copied := time.Now(), t.TempDir()
+		begin := time.Now()
 		t.Eventually("there is a snapshot of "+node.Name(), func() error {
-			kept, err := revisionIn(copied, node)
-			if err == nil && kept < seen && time.Since(begin) < 10*writeDelay {
-				err = fmt.Errorf("it is of the revision %d, not %d", kept, seen)
+			kept, err := snapshot.Read(node.StateDir)
+			switch {
+			case err != nil:
+				return err
+			case kept == nil:
+				return errors.New("there is none")
+			case kept.Revision < seen && time.Since(begin) < 10*writeDelay:
+				return fmt.Errorf("it is of the revision %d, not %d", kept.Revision, seen)
 			}
-			return err
+			return nil
 		})
 	}
-}
-
-// revisionIn is the revision in a copy of the snapshot of the node's wrapper, which has locked its directory.
-func revisionIn(copied string, node *cluster.Node) (uint64, error) {
-	data, err := os.ReadFile(node.SnapshotFile())
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(copied, filepath.Base(node.SnapshotFile())), data, 0o600); err != nil { //nolint:gosec // of a test's node
-		return 0, err
-	}
-	dir, err := snapshot.Open(copied, node.Name(), logr.Discard())
-	if err != nil {
-		return 0, err
-	}
-	state, _ := dir.Load()
-	if err := dir.Close(); err != nil || state == nil {
-		return 0, errors.Join(errors.New("it cannot be read"), err)
-	}
-	return state.Revision, nil
 }
 
 // Is returns a question to wait for, which is answered by an error unless a value is the one that is wanted.

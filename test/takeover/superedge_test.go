@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -308,7 +310,10 @@ func (s *site) expectOurNode(node string) {
 		if len(pods.Items) != 1 {
 			return fmt.Errorf("it has %d wrappers", len(pods.Items))
 		}
-		_, err = os.Stat(filepath.Join(s.kubelets.volumeOf(&pods.Items[0], "state"), "snapshot-"+node))
+		kept, err := snapshot.Read(s.kubelets.volumeOf(&pods.Items[0], "state"))
+		if err == nil && kept == nil {
+			err = errors.New("there is none")
+		}
 		return err
 	})
 }

@@ -235,7 +235,7 @@ func collect(linked map[string]linkedPackage) ([]*text, error) {
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
-		return nil, fmt.Errorf("there is no licence in: %s", strings.Join(missing, " "))
+		return nil, fmt.Errorf("found no licence in: %s", strings.Join(missing, " "))
 	}
 	texts := make([]*text, 0, len(byContent))
 	for _, t := range byContent {

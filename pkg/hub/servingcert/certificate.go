@@ -90,7 +90,7 @@ func (p *pair) made() time.Time { return p.parsed.NotBefore.Add(clockSkew) }
 
 // state is what the Secret has, and what the API server trusts.
 type state struct {
-	// current is what is served, next what will be; nil if there is none.
+	// current is what is served, next what will be; nil without a certificate.
 	current, next *pair
 	// bundle is the caBundle.
 	bundle []byte

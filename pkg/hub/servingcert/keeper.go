@@ -63,7 +63,7 @@ type Keeper struct {
 	listeners []dynamiccertificates.Listener
 }
 
-// New makes a Keeper that has no certificate yet, of the API server that config leads to. Time is that of its answers.
+// New makes a Keeper that has no certificate yet, of the API server of config. Time is that of its answers.
 func New(config *rest.Config, options Options) (*Keeper, error) {
 	c := &clock{own: time.Now}
 	config = rest.CopyConfig(config)
@@ -139,7 +139,7 @@ func (k *Keeper) Run(ctx context.Context, _ int) {
 	}
 }
 
-// watch tells of changes of the APIService until ctx is done: somebody may have reset its caBundle.
+// watch reports changes of the APIService until ctx is done: somebody may have reset its caBundle.
 func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		w, err := k.dynamic.Resource(apiServices).Watch(ctx, metav1.ListOptions{

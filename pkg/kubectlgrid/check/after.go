@@ -27,7 +27,7 @@ func After(ctx context.Context, source Source) *Report {
 	r := &Report{}
 	if c.nothing() {
 		r.add(Failure, "Installation", Object{Kind: kindDeployment},
-			"application-grid is not installed: there are none of its workloads, CRDs and edge nodes",
+			"application-grid is not installed: it has no workloads, CRDs or edge nodes here",
 			"kubectl grid check --pre says whether and how to install it")
 		r.checkRemoval(c)
 		for _, n := range c.nodes {
@@ -103,14 +103,14 @@ func (r *Report) checkController(c *Cluster) {
 	none := named(kindDeployment, system, string(controllerProgram))
 	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
 	r.first(check, "",
-		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is no Deployment of this cluster", ""},
+		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is not a Deployment of this cluster", ""},
 		row{len(controllers) == 0 && len(c.grids) == 0, Warning, none,
-			"there is no controller, and there are no grids",
+			"no controller is installed, and no grids exist",
 			"apply manifests/application-grid-controller if you want grids; Services work without it"},
-		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
+		row{len(controllers) == 0, Failure, none, "no controller is installed: grids are not being reconciled",
 			"apply manifests/application-grid-controller"},
 		row{len(controllers) > 1, Failure, second.about(),
-			"there is a second controller, which works on the same grids",
+			"a second controller works on the same grids",
 			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"})
 	for _, w := range controllers {
 		describe := fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name)
@@ -122,8 +122,8 @@ func (r *Report) checkController(c *Cluster) {
 			describe = "push the image " + w.image + ", or import it on the nodes (docs/install.md, Images)"
 		}
 		r.first(check, "",
-			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and what grids say is not "+
-				"done%s", output.Count(int(w.desired), "pod"), why), describe},
+			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and grids are not being "+
+				"reconciled%s", output.Count(int(w.desired), "pod"), why), describe},
 			row{w.ready < w.desired, Warning, w.about(), fmt.Sprintf("%d of its %s are available%s", w.ready,
 				output.Count(int(w.desired), "pod"), why), describe})
 	}

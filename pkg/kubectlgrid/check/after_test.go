@@ -47,7 +47,8 @@ var wrapperDefects = map[string]defect{
 			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
 			"where no wrapper is",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
-			"warning EdgeLabel Node: no node has the label superedge.io/application-grid"}},
+			"failure EdgeLabel Node: no node has the label superedge.io/application-grid, so nothing keeps 1 " +
+				"Service"}},
 	"a label that means nothing": {labelled("cloud0", "yes"),
 		[]string{"warning EdgeLabel Node cloud0: the label superedge.io/application-grid=yes means nothing"}},
 	"no wrapper": {without("Pod kube-system/application-grid-wrapper-edge0"),
@@ -73,7 +74,7 @@ var wrapperDefects = map[string]defect{
 		},
 		[]string{
 			"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so the pod's " +
-				"state is what it was",
+				"state is that of the node's last contact",
 			"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: node edge0 is not ready"}},
 	"two wrappers": {
 		func(c *testCluster) {
@@ -133,7 +134,7 @@ var kubeProxyDefects = map[string]defect{
 			p.Labels = nil
 			p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
 		},
-		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not known: " +
+		[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: which server it asks on node edge0 is not known: " +
 			"kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"}},
 	"a configuration that changed since": {
 		func(c *testCluster) {
@@ -234,7 +235,7 @@ var placementDefects = map[string]defect{
 	"no policy": {without("MutatingAdmissionPolicyBinding /kube-proxy.superedge.io"),
 		[]string{
 			"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its binding " +
-				"is not there"}},
+				"is missing"}},
 	"an API server without such policies": {
 		all(without("MutatingAdmissionPolicy /kube-proxy.superedge.io"), version("v1.35.0"),
 			image("DaemonSet kube-system/kube-proxy", "kube-proxy:v1.35.0"),
@@ -262,11 +263,11 @@ var neighbourDefects = map[string]defect{
 		},
 		[]string{"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity",
 			"warning Removal MutatingAdmissionPolicy kube-proxy.superedge.io: it is left of an installation",
-			"warning EdgeLabel Node: no node has the label"}},
+			"failure EdgeLabel Node: no node has the label"}},
 	"a hub's APIService without a hub": {
 		adding(`{apiVersion: apiregistration.k8s.io/v1, kind: APIService,
  metadata: {name: v1alpha1.hub.superedge.io}}`),
-		[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it leads to a hub that is not there"}},
+		[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it points to a hub that does not exist"}},
 	"a controller outside of the cluster": {
 		all(without("Deployment kube-system/application-grid-controller"), adding(`
 {apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: application-grid-controller, namespace: kube-system},
@@ -308,7 +309,7 @@ var neighbourDefects = map[string]defect{
 			"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity"}},
 	"SuperEdge's beside, stopped": {adding(superEdgesController(0, "v0.9.0")), nil},
 	"SuperEdge's beside, running": {adding(superEdgesController(1, "v1")),
-		[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second controller",
+		[]string{"failure Controller Deployment kube-system/application-grid-controller: a second controller works",
 			"failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is available"}},
 }
 
@@ -352,8 +353,8 @@ var gridDefects = map[string]defect{
 			"available"}},
 	"no controller": {without("Deployment kube-system/application-grid-controller"),
 		[]string{
-			"failure Controller Deployment kube-system/application-grid-controller: there is no controller: what " +
-				"grids say is not done"}},
+			"failure Controller Deployment kube-system/application-grid-controller: no controller is installed: " +
+				"grids are not being reconciled"}},
 	"an older CRD": {adding(crd("servicegrids.superedge.io", "1")),
 		[]string{
 			"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this " +

@@ -10,7 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// aloneOld is how old what a node's lite-apiserver says of it may be. It says so every 10 minutes.
+// aloneOld is the greatest age of a report of a node's lite-apiserver, which reports every 10 minutes.
 const aloneOld = 30 * time.Minute
 
 // checkAlone looks at which nodes would start their pods without kube-apiserver. Those without lite-apiserver promise

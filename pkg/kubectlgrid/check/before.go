@@ -46,8 +46,8 @@ func (r *Report) checkDistribution(c *Cluster) {
 	name, because := c.distribution()
 	server, known := minor(c.Server.Version)
 	r.first(check, "",
-		row{name == "", Warning, about, "what made this cluster cannot be told from its nodes",
-			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster"},
+		row{name == "", Warning, about, "its nodes do not show which distribution this cluster is",
+			"find out how each node's kube-proxy is started, and see docs/other-clusters.md"},
 		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and "+
 			"writes it back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy " +
 			"you configure, such as edge nodes of your own"},
@@ -59,7 +59,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 		Object{Kind: kindPolicy},
 		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
 			c.Server.Version),
-		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
+		"one command has to be repeated after each upgrade: docs/kubeadm.md, Before 1.36"})
 	counts := map[string]int{}
 	for _, n := range c.nodes {
 		counts[n.distribution]++
@@ -105,12 +105,12 @@ func (r *Report) checkProxyThere(c *Cluster) {
 			r.mode(n.about(), mode)
 		}
 	case len(c.running(ciliumProgram)) > 0:
-		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium is there in kube-proxy's place")
+		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium runs in kube-proxy's place")
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
-			"there is no kube-proxy in this cluster that the API server knows of",
-			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a site of "+
-				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
+			"the API server knows of no kube-proxy in this cluster",
+			"run kube-proxy, which asks the wrapper. If it is started outside of Kubernetes, as a unit of systemd or "+
+				"as part of another program, follow docs/other-clusters.md")
 	}
 }
 
@@ -131,7 +131,7 @@ func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
 		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and asks %s (%s)", tag, mode,
 			config.server, config.source), ""},
-		row{!ok, Unknown, about, "its version cannot be told from its image " + image,
+		row{!ok, Unknown, about, "its image does not show its version: " + image,
 			"see that it goes with the API server's version, " + c.Server.Version},
 		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
 			c.Server.Version), "give it the API server's version"},

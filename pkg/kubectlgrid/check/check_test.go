@@ -462,7 +462,7 @@ func TestBefore(t *testing.T) {
 	expectBefore(t, map[string]defect{
 		"a fresh cluster": {all(), nil},
 		"no kube-proxy": {withoutAll("DaemonSet kube-system/kube-proxy", "Pod kube-system/kube-proxy"),
-			[]string{"failure KubeProxy DaemonSet kube-system/kube-proxy: there is no kube-proxy"}},
+			[]string{"failure KubeProxy DaemonSet kube-system/kube-proxy: the API server knows of no kube-proxy"}},
 		"ipvs": {ipvs, []string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"}},
 		"a configuration that is not there": {without("ConfigMap kube-system/kube-proxy"),
 			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known: " +
@@ -486,7 +486,7 @@ func TestBefore(t *testing.T) {
 			[]string{"warning Distribution Node: the cluster is RKE2 (node cloud0 has kubelet v1.37.1+rke2r1), which " +
 				"was not tried"}},
 		"nobody knows what": {without("ConfigMap kube-system/kubeadm-config"),
-			[]string{"warning Distribution Node: what made this cluster cannot be told from its nodes"}},
+			[]string{"warning Distribution Node: its nodes do not show which distribution this cluster is"}},
 		"too old": {version("v1.20.15"),
 			[]string{"failure Versions API server: it is v1.20.15, and does not serve discovery.k8s.io/v1",
 				"warning Versions Node: the kubelet's version v1.20.15 is older than what is tested",

@@ -65,7 +65,7 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	const check = gridview.CheckReplacement
 	wrappers := c.byNode(wrapperProgram)
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
-		"node's agent of Cilium (docs/install.md, Cilium)"
+		"node's agent of Cilium (docs/cilium.md)"
 	everywhere := c.ciliumGlobal
 	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; everywhere == "" && host != "" {
 		everywhere = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])

@@ -203,7 +203,7 @@ type Cluster struct {
 
 	kubeadm  bool   // kubeadm-config is there
 	policy   bool   // kube-proxy-policy.yaml is, with its binding
-	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
+	felixBPF string // bpfEnabled of Calico's FelixConfiguration; empty if that does not set it
 
 	services      []service
 	reachKnown    bool            // their endpoints were read

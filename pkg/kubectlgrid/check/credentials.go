@@ -116,14 +116,14 @@ func (r *Report) checkCredentials(c *Cluster) {
 			for _, found := range credentialsIn(doc.data[key]) {
 				look(about, key, found,
 					"renew it there; the wrapper reads it again without a restart, kube-proxy does not "+
-						"(docs/install.md, Renewing the token, says how a token is made)")
+						"(docs/systemd.md, Renew the token, says how a token is made)")
 			}
 		}
 	}
 	for _, n := range c.nodes {
 		r.all(check, n.name, row{n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 			"the wrapper's credentials are files on the node, which the API server does not show",
-			"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token"})
+			"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renew the token"})
 	}
 	r.well(check, seen > 0, Object{Kind: "API server"}, "the %d certificates and tokens that can be seen last for %s "+
 		"at least; those of ServiceAccounts in pods renew themselves", seen, days(soon))

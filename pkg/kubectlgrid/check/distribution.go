@@ -44,7 +44,7 @@ var managed = map[string]bool{gkeMade: true, eksMade: true, aksMade: true, openS
 // ownProxy are the distributions that run kube-proxy inside of their own process.
 var ownProxy = map[string]bool{setup.K3s: true, setup.MicroK8s: true}
 
-// distributionOf is the distribution of a node and the sign of it; empty if there is none.
+// distributionOf is the distribution of a node and the sign of it; empty if no sign was found.
 func distributionOf(n *corev1.Node) (distribution, because string) {
 	kubelet := n.Status.NodeInfo.KubeletVersion
 	for _, sign := range signs {

@@ -10,9 +10,10 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Commands that mend something.
+// Commands that repair something.
 const (
 	// onNode is one for the node itself, for what the API server does not show.
 	onNode = "on the node: curl -s localhost:51006/metrics | grep application_grid_wrapper_watchers must print 1 " +
@@ -57,8 +58,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 	}
 	about, each := Object{Kind: kindNode}, "each of "+output.Count(edges, "edge node")
 	if edges == 0 {
-		r.add(Warning, "EdgeLabel", about, "no node has the label "+v1.LabelEdgeNode+", so nothing keeps Services to "+
-			"their site", "label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
+		r.noEdgeNodes(c)
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
@@ -71,6 +71,22 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
 		row{pods > 0 && r.clean("Daemon"), OK, about,
 			fmt.Sprintf("%s is ready on each of %s", daemonProgram, output.Count(pods, "edge node")), ""})
+}
+
+// noEdgeNodes is a warning until a Service has to stay in its sites.
+func (r *Report) noEdgeNodes(c *Cluster) {
+	severity, services, staying := Warning, "Services to their sites", 0
+	for _, s := range c.services {
+		if s.keys.Governed() && !slices.Contains(s.keys, topology.Any) {
+			staying++
+		}
+	}
+	if staying > 0 {
+		severity, services = Failure, output.Count(staying, "Service")+" with topologyKeys to the sites"
+	}
+	r.add(severity, "EdgeLabel", Object{Kind: kindNode}, "no node has the label "+v1.LabelEdgeNode+
+		", so nothing keeps "+services,
+		"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 }
 
 // edgeNode looks at a node that asked for the wrapper.
@@ -132,8 +148,8 @@ func (e *edgeCheck) wrapper(n *node) {
 			"of systemd: both want port %d", n.name, p.port),
 			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
 				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
-		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
-			"nothing: neither whether it runs nor whether it is ready",
+		row{otherwise, Unknown, n.about(), "the wrapper is a unit of systemd there, which the API server does " +
+			"not show: neither whether it runs nor whether it is ready",
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
 
@@ -150,9 +166,9 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 		row{len(pods) > 1, Failure, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},
-		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is what it was when "+
-			"the node was last heard of", n.name),
-			"if the site has no link this is as it should be; otherwise see why the node is not ready"},
+		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is that of the "+
+			"node's last contact", n.name),
+			"if the site has no link this is expected; otherwise see why the node is not ready"},
 		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)},
 		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
 			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach "+
@@ -183,7 +199,7 @@ func remedy(p *pod) string {
 	return fmt.Sprintf("kubectl -n %s describe pod %s; kubectl -n %s logs %s", p.namespace, p.name, p.namespace, p.name)
 }
 
-// kubeProxies looks at the kube-proxies of an edge node, of which there should be one, and whom they ask.
+// kubeProxies looks at the kube-proxies of an edge node, which should have one, and at the servers that they ask.
 func (e *edgeCheck) kubeProxies(n *node, port int32) {
 	e.twoProxies(n)
 	for _, p := range e.proxies[n.name] {
@@ -194,25 +210,25 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		wrapper := firstOf(e.wrappers[n.name])
 		e.first(gridview.CheckKubeProxy, n.name,
-			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("whom it asks on node %s is not known: %v",
+			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("which server it asks on node %s is not known: %v",
 				n.name, config.serverErr), onNode},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
 				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
-				"mend the wrapper; kube-proxy moves by itself then"},
+				"repair the wrapper; kube-proxy then moves by itself"},
 			row{waits, Failure, p.about(), fmt.Sprintf("it asks %s on node %s, whose wrapper is ready: the controller "+
 				"has not moved kube-proxy, and Services reach every site from there", config.server, n.name),
 				fmt.Sprintf("kubectl label node %s %s=%s; kubectl -n kube-system logs deployment/%s says why the "+
 					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
-				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/install.md says how", port)},
+				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how", port)},
 			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
 				"(%s) on "+
-				"node %s%s: it never gets an answer, and its rules stay as "+
-				"they are", config.server, config.source, n.name,
+				"node %s%s: it never gets an answer, and its rules do not "+
+				"change", config.server, config.source, n.name,
 				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or " +
 				"change the " +
-				"wrapper's --insecure, and restart it; docs/install.md says how"},
+				"wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
 				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
@@ -244,7 +260,7 @@ func (e *edgeCheck) twoProxies(n *node) {
 	proxies := e.proxies[n.name]
 	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
-		"keep all but one off the node (docs/install.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
+		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
 			"delete the pod of the one that stays: it writes only what changes, and would find out of the other's " +
 			"rules within an hour"})
 }
@@ -262,19 +278,19 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 			frozen = p.created
 		}
 	}
-	mend := "see why its DaemonSet has no pod there: kubectl -n kube-system get daemonsets -o wide"
+	repair := "see why its DaemonSet has no pod there: kubectl -n kube-system get daemonsets -o wide"
 	if e.knows(kindDaemonSet) && len(e.installed(wrapperProgram)) == 0 {
-		mend = unlabelAll
+		repair = unlabelAll
 	}
 	e.first(gridview.CheckKubeProxy, n.name,
-		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and there is no pod of " +
-			"kube-proxy: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
+		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and kube-proxy has no pod " +
+			"there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
 		row{n.distribution == k0sMade, Unknown, n.about(),
 			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode},
 		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +
-			since(frozen) + ", or something else makes them", mend},
+			since(frozen) + ", or something else makes them", repair},
 		row{!n.tellsArgs, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process there, and " +
-			"whom it asks is in a file on the node", onNode},
+			"only a file on the node says which server it asks", onNode},
 		row{!leadsToWrapper(master, port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
 			asks + ", and Services reach every site from there",
 			fmt.Sprintf(`put kube-proxy-arg: ["master=http://localhost:%d"] into the node's config.yaml and restart %s`,

@@ -62,7 +62,7 @@ func (r *Report) checkKubeadm(c *Cluster) {
 	if sets.edge == nil && sets.everywhere != nil {
 		r.add(Warning, check, sets.everywhere.about(), "it asks the wrapper on every node, which the next upgrade by "+
 			"kubeadm undoes, as it writes this DaemonSet again",
-			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/install.md)")
+			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/kubeadm.md)")
 		return
 	}
 	server, known := minor(c.Server.Version)
@@ -74,11 +74,11 @@ func (r *Report) checkKubeadm(c *Cluster) {
 		row{policiesKnown && old, Warning, policies, fmt.Sprintf("an API server of %s has no such policies: an "+
 			"upgrade by kubeadm takes away what keeps its kube-proxy off edge nodes", c.Server.Version),
 			"repeat after each upgrade, before anything else: " + awayPatch},
-		row{policiesKnown && known, Failure, policies, "the policy or its binding is not there: the next upgrade by " +
+		row{policiesKnown && known, Failure, policies, "the policy or its binding is missing: the next upgrade by " +
 			"kubeadm takes away what keeps its kube-proxy off edge nodes",
 			"kubectl apply -f manifests/kubeadm/kube-proxy-policy.yaml"})
 	r.all(check, "", row{sets.edge == nil, Failure, named(kindDaemonSet, system, "kube-proxy-edge"),
-		"there is no kube-proxy for edge nodes", "apply manifests/kubeadm (docs/install.md)"})
+		"edge nodes have no kube-proxy of their own", "apply manifests/kubeadm (docs/kubeadm.md)"})
 	if r.clean(check) {
 		r.ok(check, sets.edge.about(), "edge nodes have it once their wrapper is ready, and no other kube-proxy")
 	}
@@ -137,19 +137,19 @@ func (r *Report) checkHub(c *Cluster) {
 	wrappers := c.installed(wrapperProgram)
 	asks := slices.ContainsFunc(wrappers, func(w *workload) bool { return w.hub })
 	r.first(check, "",
-		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it leads to a hub " +
-			"that is not there: deletions of namespaces and lists of all resources fail",
+		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it points to a hub " +
+			"that does not exist: deletions of namespaces and lists of all resources fail",
 			"kubectl delete apiservice " + hubAPIName},
-		row{asks && len(hubs) == 0, Failure, about, "the wrappers ask a hub (--hub), and there is none: " + alone,
+		row{asks && len(hubs) == 0, Failure, about, "the wrappers ask a hub (--hub), and none is installed: " + alone,
 			"install manifests/application-grid-hub, or take --hub from the wrapper's arguments (docs/hub.md)"},
 		row{asks && !ready, Failure, about, "the wrappers ask it, and none of its pods is available: " + alone,
 			fmt.Sprintf("kubectl -n %s describe deployment %s", about.Namespace, about.Name)},
-		row{asks && !c.hubAPI, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no " +
+		row{asks && !c.hubAPI, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it does not exist, so no " +
 			"wrapper reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
 		row{asks && c.hubAway != "", Failure, Object{Kind: kindAPIService, Name: hubAPIName}, fmt.Sprintf("it is not "+
 			"available (%s), so no wrapper reaches the hub: %s", c.hubAway, alone), "kubectl describe apiservice " +
 			hubAPIName},
-		row{len(hubs) > 0 && !asks && len(wrappers) > 0, Warning, about, "the hub is there, and no wrapper asks it",
+		row{len(hubs) > 0 && !asks && len(wrappers) > 0, Warning, about, "the hub is installed, and no wrapper asks it",
 			"give the wrapper's DaemonSet --hub, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
 }

@@ -16,7 +16,7 @@ import (
 
 // proxyConfig is the configuration of a kube-proxy: by flags, by a KubeProxyConfiguration, by a kubeconfig.
 type proxyConfig struct {
-	// server is the URL that it asks, source what says so, changed when that was written last.
+	// server is the URL that it asks, source where that is configured, changed when that was last written.
 	server, source string
 	changed        time.Time
 	// serverErr is why server is not known.
@@ -84,7 +84,7 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 func serverOf(text string) (string, error) {
 	config, err := clientcmd.Load([]byte(text))
 	if err != nil {
-		return "", fmt.Errorf("it is no kubeconfig: %w", err)
+		return "", fmt.Errorf("it is not a kubeconfig: %w", err)
 	}
 	if current := config.Contexts[config.CurrentContext]; current != nil && config.Clusters[current.Cluster] != nil {
 		return config.Clusters[current.Cluster].Server, nil

@@ -40,11 +40,11 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
 		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up "+
-			"to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
+			"to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which reaches the CoreDNS of any site",
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, "+
 				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
-	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
+	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "NodeLocal DNSCache is not installed")
 }
 
 // checkPort looks for others that take the wrapper's port.
@@ -67,5 +67,5 @@ func (r *Report) checkPort(c *Cluster) {
 			"give it another port, or keep it off edge nodes"})
 	}
 	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet"), Object{Kind: kindPod},
-		"no pod declares port %d of its node; what is no pod is not seen", defaultPort)
+		"no pod declares port %d of its node; programs outside of pods are not seen", defaultPort)
 }

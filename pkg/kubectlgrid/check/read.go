@@ -55,7 +55,7 @@ var (
 	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
 )
 
-// leaseOver is how long a Lease that nobody renews says that a controller leads.
+// leaseOver is the age up to which a Lease counts as one of a controller that leads.
 const leaseOver = 2 * time.Minute
 
 const hubAPIName = "v1alpha1.hub." + v1.GroupName
@@ -280,7 +280,7 @@ func meantFor(spec *corev1.PodSpec) string {
 	return ""
 }
 
-// requiredTerms are the terms of a required node affinity, of which one has to fit; none if there is no such affinity.
+// requiredTerms are the terms of a required node affinity: one of them has to fit. It returns nil without an affinity.
 func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -456,7 +456,7 @@ func (c *Cluster) readGrids(ctx context.Context) {
 			continue
 		}
 		if d.found = crd != nil; d.found {
-			// What is no number is none of ours, like what is not there.
+			// A value that is not a number is not ours, like a missing one.
 			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
 			d.established = conditionOf(crd, "Established")["status"] == "True"
 		}

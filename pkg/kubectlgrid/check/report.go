@@ -40,7 +40,7 @@ type Report struct {
 	Install *setup.Install `json:"install,omitempty"`
 }
 
-// Failed reports whether something has to be mended.
+// Failed reports whether a failure was found.
 func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that what was not found may be there.

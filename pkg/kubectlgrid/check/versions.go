@@ -75,7 +75,7 @@ func (r *Report) checkVersions(c *Cluster) {
 	}
 }
 
-// nodesBy groups the nodes by what a function says of each; those of which it says nothing are left out.
+// nodesBy groups the nodes by what a function returns for each. It leaves out those for which that is empty.
 func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 	groups := map[string][]*node{}
 	for _, n := range c.nodes {

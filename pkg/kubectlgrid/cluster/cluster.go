@@ -127,7 +127,7 @@ func Revisions(ctx context.Context, api client.Reader, grid v1.Object) ([]*appsv
 	return own, nil
 }
 
-// CheckNamespace returns an error if there is no such namespace, as far as that may be known.
+// CheckNamespace returns an error if the namespace is known not to exist.
 func CheckNamespace(ctx context.Context, api client.Reader, name string) error {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -137,5 +137,5 @@ func CheckNamespace(ctx context.Context, api client.Reader, name string) error {
 	if err := api.Get(ctx, client.ObjectKey{Name: name}, namespace); !apierrors.IsNotFound(err) || IsNotServed(err) {
 		return nil
 	}
-	return fmt.Errorf("there is no namespace %s; -A asks for all", name)
+	return fmt.Errorf("namespace %s does not exist; -A asks for all", name)
 }

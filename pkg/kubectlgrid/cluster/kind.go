@@ -21,5 +21,5 @@ func ParseKind(name string) (v1.GridKind, error) {
 		}
 		names = append(names, fmt.Sprintf("%s (%s)", k.Plural, k.Short))
 	}
-	return v1.GridKind{}, fmt.Errorf("%q is no kind of grid; there are %s", name, strings.Join(names, ", "))
+	return v1.GridKind{}, fmt.Errorf("%q is not a kind of grid: must be one of %s", name, strings.Join(names, ", "))
 }

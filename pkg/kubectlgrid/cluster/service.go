@@ -47,8 +47,8 @@ func ParseServiceName(text string) (ServiceName, error) {
 	return ServiceName{kindServiceGrid, name}, nil
 }
 
-// Service reads the Service that is meant. A bare name is that of a Service; if there is none, or no annotation governs
-// it, that of a ServiceGrid.
+// Service reads the Service that is meant. A bare name is that of a Service; if that does not exist or is not governed,
+// it is that of a ServiceGrid.
 func Service(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*corev1.Service, error) {
 	get := func(name string) (*corev1.Service, error) {
 		service := &corev1.Service{}
@@ -82,7 +82,7 @@ func Service(ctx context.Context, api client.Reader, namespace string, wanted Se
 		return ofGrid, nil
 	}
 	if err != nil {
-		return nil, errors.New("there is no Service and no ServiceGrid " + name + " in namespace " + namespace)
+		return nil, errors.New("no Service and no ServiceGrid " + name + " exists in namespace " + namespace)
 	}
 	return service, nil
 }

@@ -46,7 +46,7 @@ type Address struct {
 func CheckAddress(a Address) error {
 	ip, err := netip.ParseAddr(a.IP)
 	if err != nil {
-		return fmt.Errorf("--address %q is no IP address: %w", a.IP, err)
+		return fmt.Errorf("--address %q is not an IP address: %w", a.IP, err)
 	}
 	if !ip.IsLoopback() || ip.Zone() != "" {
 		return fmt.Errorf("--address %s is not of the loopback. The page shows the cluster with your rights, so "+
@@ -54,7 +54,7 @@ func CheckAddress(a Address) error {
 			"ssh -L 8001:127.0.0.1:8001 THIS-MACHINE, with --port 8001 here", a.IP)
 	}
 	if a.Port < 0 || a.Port > 65535 {
-		return fmt.Errorf("--port %d is no port", a.Port)
+		return fmt.Errorf("--port %d: must be between 0 and 65535", a.Port)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (d *Dashboard) states() []SourceStatus {
 	return states
 }
 
-// Run follows the cluster and serves until ctx is done, which is no error.
+// Run follows the cluster and serves until ctx is done, and then returns nil.
 func (d *Dashboard) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -178,7 +178,7 @@ func (d *Dashboard) diagnose(ctx context.Context) {
 	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 
-// notReady are the grids of which pods may say why a site is not ready.
+// notReady are the grids whose pods may show why a site is not ready.
 func (d *Dashboard) notReady() map[status.GridName]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()

@@ -15,6 +15,6 @@
 // The server listens on an address of the loopback only, and answers requests for exactly that address: a web page
 // whose name resolves to the loopback (DNS rebinding) names another host. Everything about the cluster is below /api/,
 // and takes a token that is recreated at every start. The token comes to the page in the fragment of the URL that the
-// command prints: browsers send fragments to nobody. The page keeps the token and sends it as a header. There is no
-// cookie, because browsers would send it to servers on other ports of the loopback, too.
+// command prints: browsers do not send fragments. The page keeps the token and sends it as a header. It uses
+// no cookie, because browsers would also send that to servers on other ports of the loopback.
 package dashboard

@@ -110,7 +110,7 @@ func (f *facts) removeNode(name types.NamespacedName) {
 	f.forgetAll()
 }
 
-// service returns the facts of a Service, which it makes if there are none.
+// service returns the facts of a Service, new ones if it has none.
 func (f *facts) service(name types.NamespacedName) *serviceFacts {
 	if f.services[name] == nil {
 		f.services[name] = &serviceFacts{slices: map[string]*discoveryv1.EndpointSlice{}}

@@ -8,7 +8,7 @@ import (
 )
 
 // policy is the Content-Security-Policy of everything that is served: the page runs the scripts and styles of this
-// server only, asks nobody else, and is in no frame.
+// server only, sends requests to no other one, and is not shown in a frame.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 

@@ -53,9 +53,9 @@ type GridSummary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Key       string `json:"gridUniqKey"`
-	// Healthy is also a grid whose rollout goes on by itself, while every site is Ready.
+	// Healthy is also a grid whose rollout continues by itself, while every site is Ready.
 	Healthy bool `json:"healthy"`
-	// State is Ready, or the worst of what is to tell of the grid; a rollout that goes on or waits is Changing.
+	// State is Ready, or the worst state found of the grid; a rollout that continues or waits is Changing.
 	State   gridview.MapState `json:"state"`
 	Problem string            `json:"problem,omitempty"`
 	Sites   int               `json:"sites"`
@@ -64,13 +64,13 @@ type GridSummary struct {
 	Rollout *Rollout             `json:"rollout,omitempty"`
 }
 
-// Rollout is how far a rollout has come, as kubectl grid rollout status says it.
+// Rollout is the progress of a rollout, as kubectl grid rollout status prints it.
 type Rollout struct {
 	Summary string          `json:"summary"`
 	Phase   v1.RolloutPhase `json:"phase,omitempty"`
 	Updated int             `json:"updated"`
 	Sites   int             `json:"sites"`
-	// Failed is set if the rollout does not go on by itself.
+	// Failed is set if the rollout does not continue by itself.
 	Failed bool            `json:"failed"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
 }
@@ -108,7 +108,7 @@ type SiteDetail struct {
 	Nodes []string `json:"nodes"`
 	// Workloads are the site's in all grids of the key, those that are not well first.
 	Workloads []SiteWorkload `json:"workloads"`
-	// Services are the closed Services that have the key among theirs, those without a ready endpoint first.
+	// Services are the site-local Services that have the key among theirs, those without a ready endpoint first.
 	Services []SiteService `json:"services"`
 }
 
@@ -228,7 +228,7 @@ func (f *facts) statusList() status.List {
 	return status.List{TypeMeta: output.TypeMeta(status.Kind), Grids: f.gridStates()}
 }
 
-// grid is one grid; nil if there is none.
+// grid is one grid; nil if it does not exist.
 func (f *facts) grid(name status.GridName) *GridDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,7 +240,7 @@ func (f *facts) grid(name status.GridName) *GridDetail {
 	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r}
 }
 
-// serviceDetail is one Service; nil if there is none, or if it cannot be said who sees what.
+// serviceDetail is one Service; nil if it does not exist, or if what nodes see of it is not known.
 func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -299,7 +299,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 	return previewer.Preview(f.diagnosis)
 }
 
-// site is everything about one site; nil if there is none.
+// site is everything about one site; nil if it does not exist.
 func (f *facts) site(key, name string) *SiteDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()

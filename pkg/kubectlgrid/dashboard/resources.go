@@ -160,7 +160,7 @@ func childResource(kind v1.GridKind) resource {
 	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
 }
 
-// trimChild keeps who owns a child, of which site it is, and which of its fields are others'.
+// trimChild keeps the owner of a child, its site, and which of its fields are others'.
 func trimChild(child *metav1.PartialObjectMetadata) {
 	meta := metav1.ObjectMeta{
 		Namespace: child.Namespace, Name: child.Name, OwnerReferences: child.OwnerReferences,
@@ -182,7 +182,7 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 func objectOf(object any) (client.Object, types.NamespacedName, error) {
 	o, ok := object.(client.Object)
 	if !ok {
-		return nil, types.NamespacedName{}, fmt.Errorf("%T is no object of an API server", object)
+		return nil, types.NamespacedName{}, fmt.Errorf("%T is not an object of an API server", object)
 	}
 	return o, client.ObjectKeyFromObject(o), nil
 }

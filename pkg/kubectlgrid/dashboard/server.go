@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maxStreams is how many pages are told of changes at a time.
+	// maxStreams is the limit of pages that follow changes at the same time.
 	maxStreams = 64
 	// alive is how often something is written to a stream on which nothing happens: a page that hears nothing for
 	// longer asks again.
@@ -51,7 +51,7 @@ type server struct {
 
 // Shown says what is shown.
 type Shown struct {
-	// Cluster names the cluster. Namespace is the only one of which grids and Services are shown; empty for all.
+	// Cluster names the cluster. Grids and Services of Namespace are shown; empty for all namespaces.
 	Cluster, Namespace string
 	// Key is the label key of the map for whoever names none; empty for the one that is used most.
 	Key string
@@ -131,17 +131,17 @@ func (s *server) grid(w http.ResponseWriter, r *http.Request) {
 	found(w, s.facts.grid(status.GridName{
 		Kind: kind.Kind, Namespace: r.PathValue("namespace"), Name: r.PathValue("name"),
 	}),
-		"there is no such "+kind.Kind)
+		"this "+kind.Kind+" does not exist")
 }
 
 func (s *server) service(w http.ResponseWriter, r *http.Request) {
 	name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 	found(w, s.facts.serviceDetail(name, s.chosenKey(r)),
-		"there is no such Service, or nodes, Services or EndpointSlices cannot be read")
+		"this Service does not exist, or nodes, Services or EndpointSlices cannot be read")
 }
 
 func (s *server) site(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.site(s.chosenKey(r), r.PathValue("site")), "there is no such site")
+	found(w, s.facts.site(s.chosenKey(r), r.PathValue("site")), "this site does not exist")
 }
 
 func (s *server) preview(w http.ResponseWriter, r *http.Request) {
@@ -219,7 +219,7 @@ func found[T any](w http.ResponseWriter, object *T, otherwise string) {
 
 func answer(w http.ResponseWriter, object any) { write(w, http.StatusOK, object) }
 
-// fail answers with the reason why there is no answer, as an API server does.
+// fail answers with a Status, as an API server does.
 func fail(w http.ResponseWriter, code int, message string) {
 	write(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},

@@ -113,10 +113,10 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/..%2f..%2fetc%2fpasswd", "", 404, ""},
 		{"GET", "/server.go", "", 404, ""},
 		{"GET", "/api/", "", 404, "nothing at this path"},
-		{"GET", "/api/sites/nowhere", "", 404, "no such site"},
-		{"GET", "/api/services/shop/nothing", "", 404, "no such Service"},
-		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is no kind of grid"},
-		{"GET", "/api/grids/dg/shop/nothing", "", 404, "no such DeploymentGrid"},
+		{"GET", "/api/sites/nowhere", "", 404, "this site does not exist"},
+		{"GET", "/api/services/shop/nothing", "", 404, "this Service does not exist"},
+		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is not a kind of grid"},
+		{"GET", "/api/grids/dg/shop/nothing", "", 404, "this DeploymentGrid does not exist"},
 	} {
 		got := request(t, test.method, url+test.path, test.header)
 		for range 3 { // a path that is not clean is redirected to the clean one
@@ -417,10 +417,10 @@ func TestAddress(t *testing.T) {
 		{Address{"0.0.0.0", 0}, "is not of the loopback"},
 		{Address{"::", 0}, "is not of the loopback"},
 		{Address{"192.0.2.1", 0}, "ssh -L"},
-		{Address{"localhost", 0}, "is no IP address"},
-		{Address{"", 0}, "is no IP address"},
-		{Address{"127.0.0.1", 70000}, "is no port"},
-		{Address{"127.0.0.1", -1}, "is no port"},
+		{Address{"localhost", 0}, "is not an IP address"},
+		{Address{"", 0}, "is not an IP address"},
+		{Address{"127.0.0.1", 70000}, "must be between 0 and 65535"},
+		{Address{"127.0.0.1", -1}, "must be between 0 and 65535"},
 	} {
 		err := CheckAddress(test.address)
 		if (err == nil) != (test.says == "") || (err != nil && !strings.Contains(err.Error(), test.says)) {

@@ -68,10 +68,10 @@ type source struct {
 	status SourceStatus // guarded by facts.mu
 	// names are those of the objects that are there. Only the reflector's goroutine uses them.
 	names map[types.NamespacedName]bool
-	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Nobody
-	// reads it after the reflector has returned because of its context.
+	// plain is set while the objects are those of a plain list, which is of use only with a watch that follows it. It
+	// is not read after the reflector has returned because of its context.
 	plain bool
-	// pause is how long to wait before the next attempt, a time.Duration. A list goes on for a moment after the
+	// pause is how long to wait before the next attempt, a time.Duration. A list continues for a moment after the
 	// reflector has returned because of its context.
 	pause atomic.Int64
 }
@@ -200,7 +200,7 @@ func (s *source) Delete(object any) error {
 }
 
 // Replace implements toolscache.ReflectorStore: it is called with the first list, and with each that follows a watch
-// that could not go on.
+// that could not continue.
 func (s *source) Replace(objects []any, _ string) error {
 	gone := s.names
 	s.names = map[types.NamespacedName]bool{}

@@ -147,7 +147,7 @@ func (s Source) applyGrid(
 }
 
 // merge returns the live grid with the manifest's spec, labels and annotations. Labels and annotations that kubectl
-// applied before, and that are not in the manifest any more, are removed.
+// applied before, and that are no longer in the manifest, are removed.
 func merge(live, manifest *unstructured.Unstructured) *unstructured.Unstructured {
 	merged := live.DeepCopy()
 	var before struct {
@@ -480,7 +480,7 @@ func (s Source) ask(
 	return nil
 }
 
-// keepReplicas keeps the live replicas where a template does not set replicas any more, as the controller does.
+// keepReplicas keeps the live replicas where a template no longer sets replicas, as the controller does.
 func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
 	if setsReplicas(child) || !appliesReplicas(live) {
 		return nil
@@ -490,7 +490,7 @@ func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Chil
 		return nil
 	}
 	return []string{fmt.Sprintf(
-		"the template does not set replicas any more, so each site keeps the number it has: %d here", replicas)}
+		"the template no longer sets replicas, so each site keeps the number it has: %d here", replicas)}
 }
 
 func setsReplicas(child *gridchild.Child) bool {

@@ -26,7 +26,7 @@ type Manifests struct {
 }
 
 // Read reads the grids in files, or in directories of .yaml, .yml and .json files. The name - is stdin. It is an error
-// if there is no grid.
+// if none of them has a grid.
 func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{}
 	for _, name := range names {
@@ -51,7 +51,7 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 		}
 	}
 	if len(m.Grids) == 0 {
-		return nil, fmt.Errorf("there is no grid in %s", strings.Join(names, ", "))
+		return nil, fmt.Errorf("found no grid in %s", strings.Join(names, ", "))
 	}
 	return m, nil
 }

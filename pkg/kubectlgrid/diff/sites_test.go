@@ -97,7 +97,7 @@ func TestNoSiteHides(t *testing.T) {
 		"nothing": {one, one, nil, "default: a b c z"},
 		"all":     {one, two, nil, "default: a b c z"},
 		"an override goes": {webSpec("one", "overrides: [{name: big, sites: {names: [z]}, replicas: 50}],"), two, nil,
-			"default: a b c; default: z the template does not set replicas any more, so each site keeps the number " +
+			"default: a b c; default: z the template no longer sets replicas, so each site keeps the number " +
 				"it has: 50 here"},
 		"an override comes": {one, webSpec("one", "overrides: [{name: big, sites: {names: [z]}, replicas: 50}],"), nil,
 			"default: a b c; default big: z"},

@@ -77,8 +77,8 @@ func Make(ctx context.Context, c cluster.Cluster, r Request) (*Made, error) {
 	return made, nil
 }
 
-// nodeAddress is the API server's address as nodes have it, as far as the cluster says so; otherwise the one that this
-// command asks.
+// nodeAddress is the API server's address as nodes have it, if the cluster has published it; otherwise the one that
+// this command asks.
 func nodeAddress(ctx context.Context, c cluster.Cluster) (string, error) {
 	var published corev1.ConfigMap
 	err := c.API.Get(ctx, client.ObjectKey{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, &published)

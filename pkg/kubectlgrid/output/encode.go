@@ -42,7 +42,7 @@ func Encode(out io.Writer, value any, format Format) error {
 	case YAML:
 		data, err = yaml.Marshal(value)
 	default:
-		err = fmt.Errorf("%s is no encoding", format)
+		err = fmt.Errorf("%s is not an encoding", format)
 	}
 	if err != nil {
 		return fmt.Errorf("printing: %w", err)

@@ -40,7 +40,7 @@ func Each[T runtime.Object](
 		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
 		page, ok := empty.DeepCopyObject().(client.ObjectList)
 		if !ok {
-			return fmt.Errorf("%T is no list", empty)
+			return fmt.Errorf("%T is not a list", empty)
 		}
 		err := api.List(ctx, page, append(slices.Clone(options), client.Limit(Size), client.Continue(token))...)
 		switch {

@@ -272,12 +272,12 @@ func TestPrint(t *testing.T) {
 NAMESPACE   NAME   READY   FOREIGN   SITES WITHOUT   STATE                                 READY IN SITES   COMMAND
 x           echo   3       <1%       -               open                                  a=2,b=1          CLOSE echo
 x           db     1       33%       1 of 2: b       open                                  a=1              CLOSE db
-y           shut   2       -         -               closed                                a=1,b=1          -
+y           shut   2       -         -               site-local                            a=1,b=1          -
 y           none   0       -         -               open; no endpoint is ready anywhere   <none>           CLOSE none
 
 FOREIGN is the share of the endpoints that a node is sent to today which is not in its own site.
-1 Service would leave sites without a ready endpoint if closed: first run a copy in each of them, as a DeploymentGrid does.
-This closes one, once application-grid is installed (kubectl grid check --pre):
+1 Service would leave sites without a ready endpoint if site-local: first run a copy in each of them, as a DeploymentGrid does.
+This makes one site-local, once application-grid is installed (kubectl grid check --pre):
   CLOSE echo
 `
 	if out.String() != want {

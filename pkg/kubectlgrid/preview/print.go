@@ -132,7 +132,7 @@ func dark(sites []string, of int) string {
 func state(s *gridview.PreviewService) string {
 	text := "open"
 	if len(s.TopologyKeys) > 0 {
-		text = "closed"
+		text = "site-local"
 		if s.Command != "" {
 			text = "by " + strings.Join(s.TopologyKeys, ", ")
 		}
@@ -172,11 +172,11 @@ func conclusion(p *gridview.Preview) string {
 		"site.\n")
 	if leaving > 0 {
 		fmt.Fprintf(&b,
-			"%s would leave sites without a ready endpoint if closed: first run a copy in each of them, as "+
+			"%s would leave sites without a ready endpoint if site-local: first run a copy in each of them, as "+
 				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
 	}
 	if example != nil {
-		fmt.Fprintf(&b, "This closes one, once application-grid is installed (kubectl grid check --pre):\n  %s\n",
+		fmt.Fprintf(&b, "This makes one site-local, once application-grid is installed (kubectl grid check --pre):\n  %s\n",
 			example.Command)
 	}
 	return b.String()

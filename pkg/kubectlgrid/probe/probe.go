@@ -1,4 +1,4 @@
-// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again.
+// Package probe finds out to which endpoints of a Service a node's rules send connections, by opening connections.
 // `application-grid-wrapper probe` runs it on a node for `kubectl grid prove`; Result is what the one prints and the
 // other reads.
 //
@@ -125,7 +125,7 @@ func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, e
 func localAddress(ctx context.Context, target netip.AddrPort) (netip.Addr, error) {
 	connection, err := new(net.Dialer).DialContext(ctx, "udp", target.String())
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("there is no route to %s: %w", target, err)
+		return netip.Addr{}, fmt.Errorf("no route to %s: %w", target, err)
 	}
 	defer connection.Close()
 	local, err := netip.ParseAddrPort(connection.LocalAddr().String())

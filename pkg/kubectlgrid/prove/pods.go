@@ -32,7 +32,7 @@ const (
 	creating = 20 * time.Second
 	// cleaning is how long removing a pod may take after everything else is over.
 	cleaning = 20 * time.Second
-	// terminationLog is the file of which the kubelet puts 4 KiB into the pod's status.
+	// terminationLog is the file whose first 4 KiB the kubelet puts into the pod's status.
 	terminationLog = "/dev/termination-log"
 )
 
@@ -95,7 +95,7 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 }
 
 // create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same,
-// and then nobody would know the name of the pod.
+// and then the name of the pod would be lost.
 func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
 	defer cancel()
@@ -135,7 +135,7 @@ var hopeless = map[string]bool{
 	"CreateContainerConfigError": true, "CreateContainerError": true, "RunContainerError": true,
 }
 
-// outcome is what a pod's status says: a result if it is done, or why it goes on.
+// outcome is what a pod's status says: a result if it is done, or why it is not.
 func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
 	for _, status := range pod.Status.ContainerStatuses {
 		if waiting := status.State.Waiting; waiting != nil {

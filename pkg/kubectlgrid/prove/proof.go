@@ -65,7 +65,7 @@ type Row struct {
 	// Address is where the Service was asked.
 	Address string `json:"address,omitempty"`
 	// Asked is how many connections were tried, Reached how many went to each site; endpoints that are in no site are
-	// under their node's name in parentheses. Nobody is how many nobody answered.
+	// under their node's name in parentheses. Nobody is how many got no answer.
 	Asked   int            `json:"asked"`
 	Reached map[string]int `json:"reached"`
 	Nobody  int            `json:"nobody"`
@@ -199,7 +199,7 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 	case a.result.Error != "":
 		unproved("%s", a.result.Error)
 	case len(strangers) > 0:
-		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that",
+		unproved("connections went to %s, which is not an endpoint of the Service: the node's rules are older",
 			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
 		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or another program than "+

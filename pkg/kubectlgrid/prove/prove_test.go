@@ -161,7 +161,7 @@ func TestConclude(t *testing.T) {
 		{"nobody, and there is no one", []string{"n2"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Closed,
 			"the site has no ready endpoint, and connections are refused"},
 		{"stale rules", []string{"n0"}, reached(map[string]int{"10.244.9.9:8080": 1}), nil, nil, Unproved,
-			"10.244.9.9:8080, which is no endpoint of the Service"},
+			"10.244.9.9:8080, which is not an endpoint of the Service"},
 		{"no rules", []string{"n0"}, probe.Result{Asked: 1, Untranslated: 1}, nil, nil, Unproved,
 			"1 connection went to no endpoint"},
 		{"no pod", []string{"n0"}, probe.Result{}, errors.New("ErrImagePull: no such image"), nil, Unproved,

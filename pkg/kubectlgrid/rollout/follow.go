@@ -34,7 +34,7 @@ const (
 )
 
 // Follow calls show with the state of the rollout, and again whenever it has changed, until the rollout is complete. It
-// returns an error if the rollout does not go on by itself, and the cause of ctx if that ends before. An API server
+// returns an error if the rollout does not continue by itself, and the cause of ctx if that ends before. An API server
 // that is away for a time is asked again.
 func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) error) error {
 	last := func() (done bool, err error) { // shows a state, and reports whether it is the last one

@@ -120,14 +120,14 @@ func annotate(o v1.Object, key, value string) {
 	o.SetAnnotations(annotations)
 }
 
-// change writes a change of the grid, unless somebody else has changed its spec meanwhile. The controller, which writes
-// its status, is nobody; the change is made again of the status that it has written.
+// change writes a change of the grid, unless somebody else has changed its spec meanwhile. If the controller has
+// written its status meanwhile, the change is repeated with that status.
 func (g *Grid) change(ctx context.Context, change func(v1.Object) error) error {
 	generation := g.Object.GetGeneration()
 	for range changeAttempts {
 		changed, ok := g.Object.DeepCopyObject().(v1.Object)
 		if !ok {
-			return fmt.Errorf("%T is no grid", g.Object)
+			return fmt.Errorf("%T is not a grid", g.Object)
 		}
 		if err := change(changed); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (g *Grid) change(ctx context.Context, change func(v1.Object) error) error {
 }
 
 // sign notes who approves, resumes or skips something: a policy of the cluster may ask for it. If the API server does
-// not say who that is, nobody is named.
+// not say who that is, no one is named.
 func sign(o v1.Object, user string) {
 	annotate(o, v1.AnnotationApprovedBy, user)
 	if user == "" {

@@ -114,8 +114,8 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 	})
 }
 
-// earlier is the index of the revision to go back to: the current one, which ran everywhere last, else the newest one
-// of which a rollout was complete, else the newest one. It is none that is present; -1 if there is no other.
+// earlier is the index of the revision to go back to, other than present: the current one, which ran everywhere last,
+// else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
 func earlier(entries []Entry, present, current string) int {
 	i, best := -1, -1
 	for n, entry := range entries {

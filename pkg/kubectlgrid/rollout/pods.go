@@ -86,7 +86,7 @@ func (g *Grid) Check(ctx context.Context, site string) (string, error) {
 		return !metav1.IsControlledBy(&job, g.Object)
 	})
 	if len(jobs) == 0 {
-		return "", fmt.Errorf("there is no check of site %q; those that have succeeded are removed", site)
+		return "", fmt.Errorf("site %q has no check; checks that have succeeded are removed", site)
 	}
 	return slices.MaxFunc(jobs, func(a, b metav1.PartialObjectMetadata) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)

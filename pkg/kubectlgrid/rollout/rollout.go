@@ -31,8 +31,8 @@ func (g *Grid) Pause(ctx context.Context) error {
 	})
 }
 
-// Resume lets a rollout go on that is paused, or that has halted. Of a rollout that is paused it lifts the pause alone:
-// nobody was shown that it has halted too. It returns what still keeps the rollout; empty if nothing does.
+// Resume continues a rollout that is paused or has halted. If it is both, Resume only ends the pause, because the
+// person was not shown that it has halted. It returns what still keeps the rollout; empty if nothing does.
 func (g *Grid) Resume(ctx context.Context) (still string, err error) {
 	user, err := g.user(ctx)
 	if err != nil {

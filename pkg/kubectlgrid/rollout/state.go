@@ -19,10 +19,10 @@ const barWidth = 40
 // others is the row of the sites that no wave names.
 const others = "<others>"
 
-// ErrPerson is that a rollout does not go on until a person does something.
+// ErrPerson is that a rollout waits for a person.
 var ErrPerson = errors.New("a person is needed")
 
-// State is how far a rollout has come.
+// State is the progress of a rollout.
 type State struct {
 	// Rows are a table of the waves, with a header.
 	Rows [][]string
@@ -32,15 +32,15 @@ type State struct {
 	Warnings []string
 	// Updated and Sites are how many sites have the change, of how many.
 	Updated, Sites int
-	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not go on by itself.
+	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not continue by itself.
 	Done, Failed bool
-	// Waits is set if it waits for a person. Command is what lets it go on; empty if no command does, or none is
+	// Waits is set if it waits for a person. Command is what continues it; empty if no command does, or none is
 	// needed.
 	Waits   bool
 	Command string
 }
 
-// State returns how far the rollout has come.
+// State returns the progress of the rollout.
 func (g *Grid) State() (State, error) {
 	spec, status := g.spec(), g.status()
 	if spec.Rollout == nil {
@@ -82,7 +82,7 @@ func (g *Grid) State() (State, error) {
 	return state, nil
 }
 
-// judge says whether the rollout goes on by itself. An answer that the controller has not seen yet lets it go on.
+// judge says whether the rollout continues by itself. It does if the controller has not seen a person's answer yet.
 func (g *Grid) judge(state *State) {
 	r := g.status().Rollout
 	halted := r.HaltTime != nil && !isResumed(g.Object)
@@ -108,7 +108,7 @@ func (g *Grid) judge(state *State) {
 	}
 }
 
-// Err is why the rollout of a grid does not go on by itself; nil if it does, or is complete.
+// Err is why the rollout of a grid does not continue by itself; nil if it does, or is complete.
 func (s State) Err(g *Grid) error {
 	switch {
 	case s.Waits:
@@ -144,7 +144,7 @@ func (p *Printer) Print(state State) error {
 		b.WriteString(line + "\n")
 	}
 	if state.Command != "" {
-		b.WriteString("To let it go on: " + state.Command + "\n")
+		b.WriteString("To continue it: " + state.Command + "\n")
 	}
 	text := b.String()
 	if text == p.last {

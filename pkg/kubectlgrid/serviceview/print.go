@@ -1,6 +1,7 @@
 package serviceview
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -71,7 +72,7 @@ func Title(view *gridview.View) string {
 func siteRows(view *gridview.View) [][]string {
 	rows := [][]string{{"SITE", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
 	for _, site := range view.Sites {
-		first := []string{site.Name, output.Nodes(site.Nodes), site.Key, fmt.Sprintf("%d/%d", site.Ready,
+		first := []string{site.Name, output.Nodes(site.Nodes), keyOf(site), fmt.Sprintf("%d/%d", site.Ready,
 			len(site.Endpoints))}
 		if !view.TopologyKeys.Governed() {
 			first[0], first[2] = output.All, "-"
@@ -84,6 +85,17 @@ func siteRows(view *gridview.View) [][]string {
 		}
 	}
 	return rows
+}
+
+// keyOf is the key that decided, or those of the ports.
+func keyOf(site gridview.SiteView) string {
+	var keys []string
+	for _, r := range site.Reach {
+		if r.Key != "" && !slices.Contains(keys, r.Key) {
+			keys = append(keys, r.Key)
+		}
+	}
+	return cmp.Or(site.Key, strings.Join(keys, ", "))
 }
 
 // from names the annotation that has the keys, where that is not topologyKeys.

@@ -1,5 +1,5 @@
-// Package setup writes the files that install application-grid on a kind of cluster: what docs/install.md has an
-// operator write. It asks no cluster; package check finds out which kind one is.
+// Package setup writes the files that install application-grid on a kind of cluster: what docs/kubeadm.md and its
+// siblings have an operator write. It asks no cluster; package check finds out which kind one is.
 package setup
 
 import (
@@ -14,7 +14,8 @@ import (
 // Install is how to install on one cluster.
 type Install struct {
 	Distribution string `json:"distribution"`
-	// Kustomization is the file edge/kustomization.yaml of docs/install.md, Values are those of the Helm chart.
+	// Kustomization is the file edge/kustomization.yaml of docs/kubeadm.md or its siblings, Values are those of the
+	// Helm chart.
 	Kustomization string `json:"kustomization"`
 	Values        string `json:"values"`
 	// Kubeconfig is the file kubeconfig.conf next to the kustomization, if that names one.
@@ -57,7 +58,7 @@ type Kind struct {
 	KubeProxy, KubeProxyTag string
 }
 
-// ways are how the kube-proxy of a distribution is told to ask the wrapper.
+// ways are how the kube-proxy of a distribution is pointed to the wrapper.
 var ways = map[string]string{
 	K3s:  rancher("k3s", "k3s-agent (k3s on a server)"),
 	RKE2: rancher("rke2", "rke2-agent (rke2-server on a server)"),
@@ -67,8 +68,8 @@ var ways = map[string]string{
 		"restart it",
 }
 
-// labelFirst begins what is to be done where kube-proxy does not move by itself: one that is led to a wrapper that is
-// not there waits silently, and its node's rules do not change.
+// labelFirst begins what is to be done where kube-proxy does not move by itself: one whose wrapper does not run waits
+// silently, and its node's rules do not change.
 const labelFirst = "On each edge node, once it has the label " + v1.LabelEdgeNode +
 	"=true and its wrapper is ready, and not before: "
 
@@ -161,7 +162,7 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
 			"has it; never that of the Service kubernetes")
 	}
-	if known { // docs/install.md: as on k3s, with another address
+	if known { // docs/k3s.md: as on k3s, with another address
 		k.WriteString("resources: [../manifests/k3s]\n")
 	} else {
 		k.WriteString("resources:\n")

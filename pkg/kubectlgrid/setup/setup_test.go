@@ -11,13 +11,13 @@ import (
 
 var images = Images{Registry: "registry.example.org", Tag: "v1"}
 
-// onPage is the kustomization that docs/install.md shows below a heading.
-func onPage(t *testing.T, heading string) string {
+// onPage is the kustomization that a page shows below a heading.
+func onPage(t *testing.T, page, heading string) string {
 	t.Helper()
-	_, section, found := strings.Cut(docstest.Page(t, "docs/install.md"), "\n## "+heading+"\n")
+	_, section, found := strings.Cut(docstest.Page(t, page), "\n## "+heading+"\n")
 	_, block, shown := strings.Cut(section, "# edge/kustomization.yaml\n")
 	if !found || !shown {
-		t.Fatalf("%s shows no kustomization", heading)
+		t.Fatalf("%s: %s shows no kustomization", page, heading)
 	}
 	block, _, _ = strings.Cut(block, "```")
 	var lines []string
@@ -35,7 +35,7 @@ func onPage(t *testing.T, heading string) string {
 func TestAsOnThePage(t *testing.T) {
 	kubeadms := For(Kind{Distribution: Kubeadm, Minor: 37, KubeProxy: "registry.k8s.io/kube-proxy",
 		KubeProxyTag: "v1.37.1"}, images)
-	if want := "# edge/kustomization.yaml\n" + onPage(t, "kubeadm"); kubeadms.Kustomization != want {
+	if want := "# edge/kustomization.yaml\n" + onPage(t, "docs/kubeadm.md", "Install"); kubeadms.Kustomization != want {
 		t.Errorf("got\n%s\nthe page has\n%s", kubeadms.Kustomization, want)
 	}
 	for _, distribution := range []string{RKE2, MicroK8s} {
@@ -44,7 +44,7 @@ func TestAsOnThePage(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(install.Kustomization), &got); err != nil {
 			t.Fatal(err)
 		}
-		if err := yaml.Unmarshal([]byte(onPage(t, "RKE2, MicroK8s")), &want); err != nil {
+		if err := yaml.Unmarshal([]byte(onPage(t, "docs/k3s.md", "RKE2 and MicroK8s")), &want); err != nil {
 			t.Fatal(err)
 		}
 		gotYAML, _ := yaml.Marshal(got)

@@ -183,7 +183,7 @@ func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
 	return changed
 }
 
-// afterwards is the state of what a row was about, when there is no such row any more; empty for nothing to say.
+// afterwards is the state of what a row was about, once the row is gone; empty for nothing to say.
 func (k rowKey) afterwards(gridExists bool) string {
 	switch {
 	case !gridExists:
@@ -193,7 +193,7 @@ func (k rowKey) afterwards(gridExists bool) string {
 	case k.site == output.All || k.site == output.None:
 		return "Resolved"
 	default:
-		return "Gone: the site is not in the grid any more"
+		return "Gone: the site is no longer in the grid"
 	}
 }
 

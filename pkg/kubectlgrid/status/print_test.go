@@ -82,7 +82,7 @@ func TestPrintChanges(t *testing.T) {
 				"DeploymentGrid   echo   zone   west   2   1   2   Progressing: a pod is not ready\n"},
 			{[]gridview.Grid{grid("echo", site("east", 2), site("north", 2))},
 				"DeploymentGrid   echo   zone   north   2   2   2   Ready\n" +
-					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the site is not in the grid any more\n"},
+					"DeploymentGrid   echo   zone   west    -   -   -   Gone: the site is no longer in the grid\n"},
 			{nil,
 				"DeploymentGrid   echo   zone   east    -   -   -   Gone: the grid is deleted\n" +
 					"DeploymentGrid   echo   zone   north   -   -   -   Gone: the grid is deleted\n"},

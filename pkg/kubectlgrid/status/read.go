@@ -99,7 +99,7 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 		err = meta.EachListItem(list, func(item runtime.Object) error {
 			grid, ok := item.(v1.Object)
 			if !ok {
-				return fmt.Errorf("%T is no grid", item)
+				return fmt.Errorf("%T is not a grid", item)
 			}
 			if len(q.Names) == 0 || slices.Contains(q.Names, grid.GetName()) {
 				found = append(found, foundGrid{k, grid})

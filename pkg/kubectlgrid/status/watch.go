@@ -26,7 +26,7 @@ const (
 )
 
 // Follow reads the grids, calls show, and calls it again whenever one of them has changed, and from time to time for
-// what they are compared with, until the user ends it. That is no error.
+// what they are compared with, until the user ends it, and then returns nil.
 func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
 	// No clock: a row that counts down would be another with every change of anything.
 	reader := &Reader{API: c.API, Warn: c.Warn}

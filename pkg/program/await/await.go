@@ -65,7 +65,7 @@ func (p Patience) Until(t T, what string, ask func() error) time.Duration {
 // UntilQuiet calls complain until it returns nothing. The test fails with the last complaint when the time is over.
 func (p Patience) UntilQuiet(t T, complain func() string) {
 	t.Helper()
-	p.Until(t, "it goes on complaining", func() error {
+	p.Until(t, "it continues to complain", func() error {
 		if complaint := complain(); complaint != "" {
 			return errors.New(complaint)
 		}

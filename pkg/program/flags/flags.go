@@ -42,7 +42,7 @@ func (s *Set) Section(title string) *pflag.FlagSet {
 func (s *Set) Logging() {
 	f := s.Section("Logging")
 	f.StringVar(&s.logFormat, logFormatFlag, logFormatText,
-		"Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
+		"Format of the log: text, or json with an object per line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	klogFlags.VisitAll(func(g *flag.Flag) {
@@ -63,7 +63,7 @@ func (s *Set) merge() {
 	}
 }
 
-// Lookup finds a flag of a command line that was read; nil if there is none.
+// Lookup finds a flag of a command line that was read; nil if it does not exist.
 func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
 
 // VisitSections calls visit for every section, in the order of --help.

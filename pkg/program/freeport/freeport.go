@@ -1,4 +1,4 @@
-// Package freeport finds ports for servers of tests that have to be told their port before they listen on it.
+// Package freeport finds ports for servers of tests that need their port before they listen on it.
 //
 // A port that the kernel chose (port 0) does not serve for that: the kernel may give it to any client as soon as
 // nothing listens on it, for example while a server is started again.
@@ -29,7 +29,7 @@ var (
 )
 
 // Find returns a port of 127.0.0.1 on which nothing listens, and which it gave neither to this process before nor to
-// another one that runs. The error is one of the system, or says that there is none.
+// another one that runs. The error is one of the system, or says that no port is free.
 func Find(ctx context.Context) (int, error) {
 	mu.Lock()
 	defer mu.Unlock()

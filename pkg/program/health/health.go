@@ -65,7 +65,7 @@ func Ready(report func() Report) http.Handler {
 }
 
 // Alive serves /livez and /healthz: a process that answers at all is alive. An API server that is away, or a full disk,
-// does not make it fail, because a restart would not mend them.
+// does not make it fail, because a restart would not repair them.
 func Alive(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, "ok") }
 
 func write(w http.ResponseWriter, code int, body string) {

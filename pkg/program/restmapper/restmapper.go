@@ -19,7 +19,7 @@ func New(scheme *runtime.Scheme, root []schema.GroupVersionKind, further ...sche
 	}
 	for _, kind := range root {
 		mapper.Add(kind, meta.RESTScopeRoot)
-		kind.Kind += "List" // a cache asks of lists, too, whether they have a namespace
+		kind.Kind += "List" // a cache also asks whether lists have a namespace
 		mapper.Add(kind, meta.RESTScopeRoot)
 	}
 	return mapper

@@ -1,5 +1,5 @@
 // Package store keeps keys and values in a directory, so that a loss of power at any moment leaves one of the states
-// that were committed, and at least the last one of which Commit said that it is on the disk.
+// that were committed, and at least the last one that Commit reported to be on the disk.
 //
 // A directory has two generations: the newest file, and the one before it. A file begins with a whole state, and each
 // commit appends to it. When a file has grown to several times that state, the whole state is written to the next file,

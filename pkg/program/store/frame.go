@@ -49,7 +49,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var (
 	// errEnd means that no valid frame follows.
 	errEnd = errors.New("cut off or damaged")
-	// ErrKey means that the newest file is sealed with another key, or is sealed and there is no key, or the other way
+	// ErrKey means that the newest file is sealed with another key, or is sealed without a key, or the other way
 	// round.
 	ErrKey = errors.New("it was written with another key, or without one: give the key with which it was written, or " +
 		"remove it")
@@ -62,7 +62,7 @@ var (
 // newSeal makes a cipher of a key of 32 bytes; nil without a key.
 func newSeal(key []byte) (cipher.AEAD, error) {
 	if len(key) == 0 {
-		return nil, nil //nolint:nilnil // without a key there is no seal
+		return nil, nil //nolint:nilnil // without a key nothing is sealed
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -166,8 +166,8 @@ func compress(entries []byte) ([]byte, error) {
 	return small.Bytes(), err
 }
 
-// readFrame reads the next frame of a file with so many bytes left. The error is errEnd if there is none, ErrKey if it
-// is sealed with another key, or one of the system.
+// readFrame reads the next frame of a file with so many bytes left. The error is errEnd without a whole frame, ErrKey
+// if it is sealed with another key, or one of the system.
 func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byte, err error) {
 	if left < frameHead {
 		return nil, 0, errEnd

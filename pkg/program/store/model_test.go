@@ -21,8 +21,6 @@ type model struct {
 	steps     []func(map[string]*inode)
 	// full, noInodes, readOnly and failing say what goes wrong.
 	full, noInodes, readOnly, failing bool
-	// unsure is set after a sync of the names that failed: a file that was removed may come back.
-	unsure bool
 	// flash is how many bytes flash has written: for each sync of a file what was new, and at least 16 KiB.
 	flash int64
 }
@@ -173,7 +171,7 @@ func (m *model) Remove(name string) error {
 }
 
 func (m *model) Sync() error {
-	if m.unsure = m.failing && m.random.IntN(2) == 0; m.unsure {
+	if m.failing && m.random.IntN(2) == 0 {
 		return errIO
 	}
 	for _, step := range m.steps {

@@ -186,9 +186,7 @@ func (w *world) trouble() {
 
 // rot damages the first state of the newest file. What is lasting is in the other one.
 func (w *world) rot() {
-	there, _ := w.store.generations()
-	if w.store.older == nil || w.store.newest == nil || w.disk.failing || w.disk.unsure ||
-		len(there) > 2 {
+	if w.store.older == nil || w.store.newest == nil {
 		return
 	}
 	before := w.store.newest

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"maps"
 	"slices"
@@ -60,6 +59,8 @@ type Store struct {
 	newest, older *generation
 	// foreign and damaged are the generations of files that cannot be read.
 	foreign, damaged map[uint64]bool
+	// untidy is set while there may be a file, also after a loss of power, that lacks what is lasting.
+	untidy bool
 	// failure is why the whole state could not be written last, and retry is when it is tried again.
 	failure error
 	retry   time.Time
@@ -72,7 +73,6 @@ type Store struct {
 type generation struct {
 	chain
 
-	file file
 	// first is where the first state ends.
 	first int64
 	// torn is set while there may be something after the last transaction.
@@ -149,7 +149,11 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 	}
 	used := 0
 	for _, number := range generations {
-		g, found, err := s.read(number)
+		of := func(string) bool { return true }
+		if used > 0 {
+			of = s.isLasting
+		}
+		g, found, err := s.read(number, of)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s/%s: %w", s.options.Dir, name(number), err))
 		}
@@ -174,11 +178,13 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 			}
 		default:
 			for key, value := range found {
-				if s.options.Lasting != nil && s.options.Lasting(key) {
+				if _, newer := state[key]; !newer {
 					state[key] = value
 				}
 			}
-			s.older = cmpOr(s.older, g)
+			if s.older == nil {
+				s.older = g
+			}
 			return state, problems
 		}
 	}
@@ -188,15 +194,11 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 	return state, problems
 }
 
-func cmpOr(a, b *generation) *generation {
-	if a != nil {
-		return a
-	}
-	return b
-}
+func (s *Store) isLasting(key string) bool { return s.options.Lasting != nil && s.options.Lasting(key) }
 
-// read reads one file. If its first state cannot be read, the generation is nil. The error is what is wrong with it.
-func (s *Store) read(number uint64) (*generation, map[string][]byte, error) {
+// read reads one file, and returns those of its keys that are wanted. If its first state cannot be read, the generation
+// is nil. The error is what is wrong with it.
+func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, map[string][]byte, error) {
 	from, size, err := s.disk.Read(name(number))
 	if err != nil {
 		return nil, nil, err
@@ -225,7 +227,7 @@ func (s *Store) read(number uint64) (*generation, map[string][]byte, error) {
 		for _, e := range entries {
 			if e.value == nil {
 				delete(state, e.key)
-			} else {
+			} else if wanted(e.key) {
 				state[e.key] = e.value
 			}
 		}
@@ -240,10 +242,8 @@ func (s *Store) read(number uint64) (*generation, map[string][]byte, error) {
 	return g, state, nil
 }
 
-// Close closes the files and unlocks the directory. What was committed is on the disk already.
+// Close unlocks the directory. What was committed is on the disk already.
 func (s *Store) Close() error {
-	s.abandon(s.newest)
-	s.abandon(s.older)
 	if s.lock == nil {
 		return nil
 	}
@@ -252,16 +252,10 @@ func (s *Store) Close() error {
 
 // abandon gives a file up: it is not written or synced again.
 func (s *Store) abandon(g *generation) {
-	if g == nil {
-		return
-	}
-	if g.file != nil {
-		_ = g.file.Close() // what counts is synced
-	}
-	if s.newest == g {
+	switch g {
+	case s.newest:
 		s.newest = nil
-	}
-	if s.older == g {
+	case s.older:
 		s.older = nil
 	}
 }
@@ -278,14 +272,8 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	if s.blocked != nil {
-		return s.blocked
-	}
-	if s.lock == nil {
-		var err error
-		if s.lock, err = s.disk.Lock(); err != nil {
-			return err
-		}
+	if err := s.locked(); err != nil {
+		return err
 	}
 	rewritten := false
 	if s.newest == nil || s.newest.offset > s.limit() {
@@ -310,20 +298,39 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 	if older := s.older; lasting && older != nil && s.append(older, changes, true) != nil {
 		// A file without what is lasting must not be used. The changes are in the newest file.
 		s.abandon(older)
-		_ = errors.Join(s.disk.Remove(name(older.generation)), s.disk.Sync()) // else it goes with the next generation
+		s.untidy = true
+	}
+	if lasting && s.untidy {
+		return s.tidy()
 	}
 	return nil
 }
 
+// locked locks the directory if that could not be done before. The error is why nothing is written.
+func (s *Store) locked() (err error) {
+	if s.blocked == nil && s.lock == nil {
+		s.lock, err = s.disk.Lock()
+		return err
+	}
+	return s.blocked
+}
+
 // Rewrite writes the whole state as the next generation. Commit does it when it is time.
 func (s *Store) Rewrite() error {
-	switch {
-	case s.blocked != nil:
-		return s.blocked
-	case s.lock == nil:
-		return errors.New("the directory is not locked")
+	if err := s.locked(); err != nil {
+		return err
 	}
 	return s.rewrite()
+}
+
+// Size is how many bytes the files have that count.
+func (s *Store) Size() (size int64) {
+	for _, g := range []*generation{s.newest, s.older} {
+		if g != nil {
+			size += g.offset
+		}
+	}
+	return size
 }
 
 // limit is how large the newest file may be before the state is written to the next one.
@@ -349,37 +356,36 @@ func (w *writerAt) Write(data []byte) (int, error) {
 
 // append appends one transaction to a file. After an error it has nothing of it, or is abandoned.
 func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) error {
-	if g.file == nil {
-		opened, err := s.disk.Open(name(g.generation))
-		if err != nil {
-			s.abandon(g)
-			return err
-		}
-		g.file = opened
+	// It is closed again, so that nobody is kept from unmounting the file system, or from making it read-only.
+	to, err := s.disk.Open(name(g.generation))
+	if err != nil {
+		s.abandon(g)
+		return err
 	}
+	defer to.Close() // what counts is synced
 	if g.torn {
-		if err := g.file.Truncate(g.offset); err != nil {
+		if err := to.Truncate(g.offset); err != nil {
 			s.abandon(g)
 			return err
 		}
 		g.torn = false
 	}
 	if !lasting {
-		if err := g.file.Reserve(g.offset + sizeOf(changes) + reserveSize); err != nil {
+		if err := to.Reserve(g.offset + sizeOf(changes) + reserveSize); err != nil {
 			return err
 		}
 	}
 	next := g.chain
-	to := &writerAt{file: g.file, at: next.offset}
-	err := next.write(to, sorted(changes), s.budgetEntry)
-	s.charge(to.written)
+	at := &writerAt{file: to, at: next.offset}
+	err = next.write(at, sorted(changes), s.budgetEntry)
+	s.charge(at.written)
 	if err != nil {
-		if g.file.Truncate(g.offset) != nil {
+		if to.Truncate(g.offset) != nil {
 			s.abandon(g)
 		}
 		return err
 	}
-	if err := g.file.Sync(); err != nil {
+	if err := to.Sync(); err != nil {
 		// What the kernel could not write it has forgotten: another sync would succeed without it.
 		s.abandon(g)
 		return err
@@ -424,56 +430,67 @@ func (s *Store) writeState() error {
 	if g.generation = 1; len(there) > 0 {
 		g.generation = there[0] + 1
 	}
-	if g.file, err = s.disk.Create(asideName); err != nil {
-		s.charge(0)
+	if err := s.writeFirst(g); err != nil {
+		_ = s.disk.Remove(asideName) // a full disk needs the space
 		return err
 	}
-	to := &writerAt{file: g.file}
-	if _, err = to.Write(g.begin()); err == nil {
-		err = g.write(to, s.options.State(), s.budgetEntry)
-	}
-	if s.charge(to.written); err == nil {
-		err = g.file.Sync()
-	}
-	if err != nil {
-		s.abandon(g)
-		return errors.Join(err, s.disk.Remove(asideName)) // a full disk needs the space
-	}
-	_ = g.file.Reserve(g.offset + reserveSize) // without it the next commit says so
 	if err = s.disk.Rename(asideName, name(g.generation)); err == nil {
 		err = s.disk.Sync()
 	}
 	if err != nil {
 		// Nobody knows which of the two files a loss of power would leave, so neither is appended to.
-		s.abandon(g)
 		s.abandon(s.newest)
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
 		return err
 	}
 	g.first = g.offset
 	if s.newest != nil {
-		s.abandon(s.older)
 		s.older = s.newest
 	}
 	s.newest = g
-	s.removeOthers(there)
+	_ = s.tidy() // what is lasting waits for it
 	return nil
 }
 
-// removeOthers removes the generations that are not needed any more. What cannot be removed is removed the next time.
-// Without the sync a file that was abandoned could be the older generation after a loss of power, and it may lack what
-// is lasting.
-func (s *Store) removeOthers(there []uint64) {
+// writeFirst writes the first state of a generation, aside.
+func (s *Store) writeFirst(g *generation) error {
+	aside, err := s.disk.Create(asideName)
+	if err != nil {
+		s.charge(0)
+		return err
+	}
+	defer aside.Close() // what counts is synced
+	to := &writerAt{file: aside}
+	if _, err = to.Write(g.begin()); err == nil {
+		err = g.write(to, s.options.State(), s.budgetEntry)
+	}
+	if s.charge(to.written); err == nil {
+		err = aside.Sync()
+	}
+	if err == nil {
+		_ = aside.Reserve(g.offset + reserveSize) // without it the next commit says so
+	}
+	return err
+}
+
+// tidy removes the generations that are not needed any more, and returns when they cannot come back.
+func (s *Store) tidy() error {
+	there, err := s.generations()
 	for _, number := range there {
+		var failed error
 		switch {
-		case s.foreign[number], s.older != nil && number == s.older.generation:
+		case s.foreign[number], s.newest != nil && number == s.newest.generation,
+			s.older != nil && number == s.older.generation:
 		case s.damaged[number]:
-			if err := s.disk.Rename(name(number), damagedName); err == nil || errors.Is(err, fs.ErrNotExist) {
+			if failed = s.disk.Rename(name(number), damagedName); failed == nil {
 				delete(s.damaged, number)
 			}
 		default:
-			_ = s.disk.Remove(name(number))
+			failed = s.disk.Remove(name(number))
 		}
+		err = errors.Join(err, failed)
 	}
-	_ = s.disk.Sync()
+	err = errors.Join(err, s.disk.Sync())
+	s.untidy = err != nil
+	return err
 }

@@ -25,9 +25,9 @@ const (
 
 // Program is the program whose state systemd gets.
 type Program struct {
-	// Alive returns an error if the program cannot do its work, or cannot say so before its context ends. While it
+	// Alive returns an error if the program cannot do its work, or cannot report before its context ends. While it
 	// fails, the watchdog gets no pings, and systemd restarts the program after WatchdogSec=. Another program that
-	// cannot be reached is no reason to fail: a restart would not mend that.
+	// cannot be reached is not a reason to fail: a restart would not repair that.
 	Alive func(context.Context) error
 	// Status returns the program's state as a line for people.
 	Status func() string

@@ -63,7 +63,7 @@ func WithCaller(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// Caller returns the caller that WithCaller added to ctx, "" if there is none.
+// Caller returns the caller that WithCaller added to ctx, "" if ctx has none.
 func Caller(ctx context.Context) string {
 	caller, _ := ctx.Value(callerKey{}).(string)
 	return caller

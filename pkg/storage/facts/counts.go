@@ -69,88 +69,16 @@ type listing struct {
 	counts map[PortList]*counts
 }
 
-// counts count the endpoints of the objects with one list of ports, by tier, key and value. Most tiers have none, and
-// are nil.
+// counts count the endpoints of the objects with one list of ports.
 type counts struct {
+	topology.Counts
+
 	objects int
-	tiers   [topology.Unusable]map[string]map[string]int
-}
-
-// best returns the value of the best endpoint.
-func (c *counts) best(keys topology.Keys, here topology.Labels) topology.Value {
-	for tier, byKey := range c.tiers {
-		for rank, key := range keys {
-			value, ok := here[key]
-			if key == topology.Any {
-				value, ok = "", true
-			}
-			if ok && byKey[key][value] > 0 {
-				return topology.Tier(tier).Value(rank)
-			}
-		}
-	}
-	return topology.NoValue()
-}
-
-func (c *counts) add(tier topology.Tier, keys topology.Keys, labels topology.Labels, delta int) {
-	if tier == topology.Unusable {
-		return
-	}
-	byKey := c.tiers[tier]
-	if byKey == nil {
-		byKey = make(map[string]map[string]int, len(keys))
-		for _, key := range keys {
-			byKey[key] = make(map[string]int)
-		}
-		c.tiers[tier] = byKey
-	}
-	for _, key := range keys {
-		value, ok := labels[key]
-		if key == topology.Any {
-			value, ok = "", true
-		}
-		if ok {
-			byKey[key][value] += delta
-		}
-	}
-}
-
-var anyKey = topology.Keys{topology.Any}
-
-// ranked returns the keys by which endpoints are counted: those of a Service without any match all.
-func (s *Service) ranked() topology.Keys {
-	if !s.Keys.Governed() {
-		return anyKey
-	}
-	return s.Keys
 }
 
 // needsCounts reports whether the Service is shown by the values of its ports.
 func (s *Service) needsCounts() bool {
 	return len(s.Keys) > 1 || s.listed[0].counts != nil || s.listed[1].counts != nil
-}
-
-// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
-// sees it.
-func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
-}
-
-// TierFrom is Tier as another node sees it. A node is not silent to itself, and traffic that may use endpoints on its
-// own node only has no better ones.
-func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	tier := topology.TierOf(e.Ready, true, e.Terminates())
-	own := viewer != "" && string(e.NodeName) == viewer
-	switch {
-	case tier != topology.Ready, !in.AnySuspicions(), s == nil, s.Name == KubernetesService, own && s.traits.Local:
-		return tier
-	case !own && in.Silent(s, e.NodeName):
-		return topology.Silent
-	case !own && in.SuspectedNode(s, e.NodeName), in.suspectedPod(s, namespace, e):
-		return topology.Suspected
-	default:
-		return tier
-	}
 }
 
 // count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
@@ -179,42 +107,32 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 		listed.counts[o.ports] = c
 	}
 	c.objects += delta
-	keys := s.ranked()
 	o.scan(func(e wire.Endpoint) {
-		c.add(in.Tier(s, s.Name.Namespace, e), keys, in.LabelsOf(e.NodeName), delta)
+		c.Add(in.Tier(s, s.Name.Namespace, e), s.Keys, in.LabelsOf(e.NodeName), delta)
 	})
 }
 
 // recount counts all endpoints again.
 func (s *Service) recount(in Reader) {
 	s.counted = true
-	needed := len(s.Keys) > 1 || s.hasSuspected(in)
+	several, suspected := len(s.Keys) > 1, 0
 	for i := range s.listed {
-		s.listed[i].counts = nil
-		if !needed {
+		listed := &s.listed[i]
+		listed.counts = nil
+		if !several && !in.AnySuspicions() {
 			continue
 		}
-		s.listed[i].counts = make(map[PortList]*counts, 1)
-		for _, o := range s.listed[i].objects {
+		listed.counts = make(map[PortList]*counts, 1)
+		for _, o := range listed.objects {
 			s.count(in, o, 1)
 		}
-	}
-}
-
-func (s *Service) hasSuspected(in Reader) bool {
-	suspected := false
-	for _, listed := range s.listed {
-		for _, o := range listed.objects {
-			if suspected || !in.AnySuspicions() {
-				return suspected
-			}
-			o.scan(func(e wire.Endpoint) {
-				tier := in.Tier(s, s.Name.Namespace, e)
-				suspected = suspected || tier == topology.Suspected || tier == topology.Silent
-			})
+		for _, c := range listed.counts {
+			suspected += c.Total(topology.Suspected) + c.Total(topology.Silent)
 		}
 	}
-	return suspected
+	if !several && suspected == 0 {
+		s.listed[0].counts, s.listed[1].counts = nil, nil
+	}
 }
 
 // Choice says how the objects of a Service with the same list of ports are shown.
@@ -250,14 +168,14 @@ func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
 			return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
 		})
 	}
-	lists, best := make([][]topology.Port, len(choices)), make([]topology.Value, len(choices))
+	lists := make([]topology.List, len(choices))
 	for i, c := range choices {
-		best[i] = counted[c.ports].best(s.ranked(), here)
+		lists[i].Counts = &counted[c.ports].Counts
 		if len(choices) > 1 {
-			lists[i] = c.ports.ports()
+			lists[i].Ports = c.ports.ports()
 		}
 	}
-	for i, choice := range topology.Choose(lists, best) {
+	for i, choice := range s.Keys.Choices(here, lists) {
 		choices[i].Choice = choice
 	}
 	return choices

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -15,16 +16,14 @@ type Options struct {
 	Revisions *Revisions
 	// JSON is shared by the histories of a process. If it is nil, New makes one of the default size.
 	JSON *JSONCache
-	// LogEvents and LogBytes bound the log of each table, and RetiredBytes the versions that it keeps for cursors that
-	// are behind the log. 0 means the default.
-	LogEvents, LogBytes, RetiredBytes int
+	// LogEvents and LogBytes bound the log of each table. 0 means the default.
+	LogEvents, LogBytes int
 }
 
 // The defaults of Options, per table. The current versions of objects do not count towards the bytes.
 const (
-	DefaultLogEvents    = 1 << 16
-	DefaultLogBytes     = 4 << 20
-	DefaultRetiredBytes = 2 << 20
+	DefaultLogEvents = 1 << 16
+	DefaultLogBytes  = 6 << 20
 )
 
 // History has the versioned tables from which one view of the cluster is served, such as that of a node. Its methods
@@ -34,7 +33,7 @@ type History struct {
 	encoded   *JSONCache
 
 	mu sync.RWMutex // guards everything below, and the tables
-	// revision is the revision of the current state: after the newest event of any table, or after began.
+	// revision is the revision of the current state: that of the newest event of any table, or began.
 	revision uint64
 	// began is the first revision of this history. A client that presents a lower one got it from an earlier process.
 	began uint64
@@ -46,14 +45,6 @@ type History struct {
 
 // New makes a History whose tables are empty and NotReady.
 func New(options Options) *History {
-	orDefault := func(n *int, value int) {
-		if *n == 0 {
-			*n = value
-		}
-	}
-	orDefault(&options.LogEvents, DefaultLogEvents)
-	orDefault(&options.LogBytes, DefaultLogBytes)
-	orDefault(&options.RetiredBytes, DefaultRetiredBytes)
 	if options.JSON == nil {
 		options.JSON = NewJSONCache(DefaultJSONBytes)
 	}
@@ -62,19 +53,20 @@ func New(options Options) *History {
 	for _, r := range served.All() {
 		h.tables[r] = &table{
 			resource: r,
-			log:      eventLog{maxEvents: options.LogEvents, maxBytes: options.LogBytes, floor: h.revision},
-			order:    order{maxBytes: options.RetiredBytes, floor: h.revision},
-			changed:  make(chan struct{}),
+			log: eventLog{
+				maxEvents: cmp.Or(options.LogEvents, DefaultLogEvents),
+				maxBytes:  cmp.Or(options.LogBytes, DefaultLogBytes),
+			},
+			changed: make(chan struct{}),
 		}
 	}
 	return h
 }
 
-// nextRevision returns the revision for a new event, and moves the state past it.
+// nextRevision returns the revision for a new event, which is then that of the state.
 func (h *History) nextRevision() uint64 {
-	event := h.revisions.next()
-	h.revision = stateAfter(event)
-	return event
+	h.revision = h.revisions.next()
+	return h.revision
 }
 
 func (h *History) table(r *served.Resource) *table { return h.tables[r] }
@@ -117,7 +109,7 @@ func (u *Update) SetState(r *served.Resource, state served.State) {
 		return
 	}
 	if state == served.Ready {
-		t.forget(eventBefore(u.h.revision))
+		t.log.clear(u.h.revision)
 	}
 	t.state = state
 	t.dirty = true
@@ -126,9 +118,8 @@ func (u *Update) SetState(r *served.Resource, state served.State) {
 // Clear removes all objects of a table without events, and makes it NotReady. Its cursors get ErrExpired.
 func (u *Update) Clear(r *served.Resource) {
 	t := u.h.table(r)
-	t.slots, t.order.current, t.order.stale = nil, nil, 0
-	u.h.nextRevision()
-	t.forget(u.h.revision)
+	t.objects = nil
+	t.log.clear(u.h.nextRevision())
 	t.state, t.dirty = served.NotReady, true
 }
 
@@ -158,10 +149,10 @@ func (h *History) Close() {
 func (h *History) Objects(r *served.Resource) map[types.NamespacedName]*Object {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	slots := h.table(r).slots
-	objects := make(map[types.NamespacedName]*Object, len(slots))
-	for _, s := range slots {
-		objects[s.object.Key()] = s.object
+	shown := h.table(r).objects
+	objects := make(map[types.NamespacedName]*Object, len(shown))
+	for _, o := range shown {
+		objects[o.Key()] = o
 	}
 	return objects
 }
@@ -173,8 +164,8 @@ type Stats struct {
 	Objects int
 	// LogLength is the number of events in the log.
 	LogLength int
-	// PastBytes is the memory that the log and the retired versions hold, in bytes.
-	PastBytes int
+	// LogBytes is the memory that the log holds, in bytes.
+	LogBytes int
 }
 
 // Stats returns the figures of all resources.
@@ -185,7 +176,7 @@ func (h *History) Stats() []Stats {
 	for _, r := range served.All() {
 		t := h.table(r)
 		all = append(all, Stats{
-			Resource: r, Objects: len(t.slots), LogLength: len(t.log.events), PastBytes: t.log.bytes + t.order.bytes,
+			Resource: r, Objects: len(t.objects), LogLength: len(t.log.entries), LogBytes: t.log.bytes,
 		})
 	}
 	return all

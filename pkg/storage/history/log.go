@@ -1,13 +1,15 @@
 package history
 
 import (
+	"maps"
+	"slices"
 	"sort"
 	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Event is one change of one object, or several changes of it combined.
+// Event is one change of one object.
 type Event struct {
 	// Type is Added, Modified or Deleted.
 	Type watch.EventType
@@ -15,8 +17,7 @@ type Event struct {
 	Object *Object
 	// Previous is a version with the labels and fields that the watcher knew before; nil for Added.
 	Previous *Object
-	// Received is when the upstream's change that caused this one arrived. It is zero if the event combines several
-	// changes.
+	// Received is when the upstream's change that caused this one arrived.
 	Received time.Time
 }
 
@@ -32,50 +33,84 @@ func (e Event) Gone() *Object {
 
 // eventLog has every event of the recent past, oldest first. The History's lock guards it.
 type eventLog struct {
-	events []Event
+	entries []entry
 	// floor is the oldest revision from which a cursor may start: all events after it are in the log.
 	floor uint64
-	// bytes is the memory that the events hold.
+	// bytes is the sum of the entries' sizes.
 	bytes     int
 	maxEvents int
 	maxBytes  int
 }
 
-func (l *eventLog) append(e Event) {
-	l.events = append(l.events, e)
-	l.bytes += eventSize(e)
-	drop := 0
-	for drop < len(l.events)-1 && (len(l.events)-drop > l.maxEvents || l.bytes > l.maxBytes) {
-		l.bytes -= eventSize(l.events[drop])
-		l.floor = l.events[drop].Object.Revision
-		l.events[drop] = Event{}
-		drop++
-	}
-	// The memory of the dropped events is freed when append next moves the events to a larger array.
-	l.events = l.events[drop:]
+// entry is an event, with the memory that it holds. A version that the table shows costs the log nothing, so a change
+// of every object of a large table fits.
+type entry struct {
+	Event
+
+	bytes int
 }
 
-// eventSize returns the memory that an event holds: the version that it replaced. The new version is held by the table,
-// or counted with the event that replaced it.
-func eventSize(e Event) int {
-	const event = 128 // the Event itself, and the Object that a deletion adds
+const (
+	// entryBytes is the memory of an entry, without what its event holds.
+	entryBytes = 64
+	// objectBytes is the memory of an Object, without its Version's parts.
+	objectBytes = 192
+)
+
+// append appends an event. Its Previous, if there is one, was shown until now.
+func (l *eventLog) append(e Event) {
+	size := entryBytes
 	if e.Previous != nil {
-		return event + e.Previous.size()
+		l.superseded(e.Previous)
+		switch {
+		case e.Type == watch.Deleted:
+			size += objectBytes + e.Previous.size()
+		case maps.Equal(e.Previous.Labels, e.Object.Labels) && slices.Equal(e.Previous.Fields, e.Object.Fields):
+			e.Previous = e.Object // which is the same to selectors
+		default:
+			size += e.Previous.size()
+		}
 	}
-	return event
+	l.entries = append(l.entries, entry{e, size})
+	l.bytes += size
+	drop := 0
+	for drop < len(l.entries)-1 && (len(l.entries)-drop > l.maxEvents || l.bytes > l.maxBytes) {
+		l.bytes -= l.entries[drop].bytes
+		l.floor = l.entries[drop].Object.Revision
+		l.entries[drop] = entry{}
+		drop++
+	}
+	// The memory of the dropped entries is freed when append next moves the entries to a larger array.
+	l.entries = l.entries[drop:]
+}
+
+// superseded counts a version that the table does not show any more, if an event holds it.
+func (l *eventLog) superseded(o *Object) {
+	if i := l.after(o.Revision - 1); i < len(l.entries) && l.entries[i].Object == o {
+		l.entries[i].bytes += o.size()
+		l.bytes += o.size()
+	}
 }
 
 // clear drops all events. Cursors may start from floor.
 func (l *eventLog) clear(floor uint64) {
-	l.events, l.bytes, l.floor = nil, 0, floor
+	l.entries, l.bytes, l.floor = nil, 0, floor
 }
 
-// after returns up to limit events with a revision above the given one. ok is false if some of them are not in the log
+// after returns the index of the first entry with a revision above the given one.
+func (l *eventLog) after(revision uint64) int {
+	return sort.Search(len(l.entries), func(i int) bool { return l.entries[i].Object.Revision > revision })
+}
+
+// next returns up to limit events with a revision above the given one. ok is false if some of them are not in the log
 // any more.
-func (l *eventLog) after(revision uint64, limit int) (events []Event, ok bool) {
+func (l *eventLog) next(revision uint64, limit int) (events []Event, ok bool) {
 	if revision < l.floor {
 		return nil, false
 	}
-	i := sort.Search(len(l.events), func(i int) bool { return l.events[i].Object.Revision > revision })
-	return l.events[i:min(len(l.events), i+limit)], true
+	i := l.after(revision)
+	for _, e := range l.entries[i:min(len(l.entries), i+limit)] {
+		events = append(events, e.Event)
+	}
+	return events, true
 }

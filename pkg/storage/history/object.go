@@ -86,8 +86,6 @@ type Object struct {
 
 	// Revision is the object's resourceVersion.
 	Revision uint64
-	// created is the revision of the object's first version.
-	created  uint64
 	resource *served.Resource
 	encoded  *JSONCache
 }
@@ -105,7 +103,7 @@ func NewObject(r *served.Resource, o *wire.Object) *Object {
 		Version: Version{
 			Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: o.Body,
 		},
-		Revision: revision, created: revision, resource: r, encoded: uncached,
+		Revision: revision, resource: r, encoded: uncached,
 	}
 }
 
@@ -138,7 +136,7 @@ func (o *Object) Decode() (served.Typed, error) {
 }
 
 func (o *Object) at(revision uint64) *Object {
-	return &Object{Version: o.Version, Revision: revision, created: o.created, resource: o.resource, encoded: o.encoded}
+	return &Object{Version: o.Version, Revision: revision, resource: o.resource, encoded: o.encoded}
 }
 
 // Selector selects objects. The zero Selector selects all.

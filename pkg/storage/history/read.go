@@ -2,7 +2,6 @@ package history
 
 import (
 	"errors"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -67,7 +66,7 @@ func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore ui
 	if !found {
 		return nil, nil //nolint:nilnil // as the comment says
 	}
-	return t.slots[i].object, nil
+	return t.objects[i], nil
 }
 
 // List returns the objects of a resource in one namespace, or in all with "", in the order of kube-apiserver's lists,
@@ -89,10 +88,6 @@ type Cursor struct {
 	h        *History
 	t        *table
 	revision uint64
-	// behind is set while the cursor is behind the log, until it has returned the newest state.
-	behind *catchUp
-	// caughtUp is what CaughtUp returns next.
-	caughtUp bool
 }
 
 // Watch returns a cursor that starts after the given revision. Errors: ErrNotReady, ErrAbsent, ErrExpired, ErrFuture.
@@ -103,7 +98,7 @@ func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 	if err := h.admit(t, after); err != nil {
 		return nil, err
 	}
-	if (after < t.log.floor && after < t.order.floor) || t.order.isTorn(after) {
+	if after < t.log.floor {
 		return nil, ErrExpired
 	}
 	return &Cursor{h: h, t: t, revision: after}, nil
@@ -113,67 +108,22 @@ func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 // changed is closed when there may be more; it is nil if there may be more already, and never nil without events.
 // Error: ErrExpired, if the next events are not held any more.
 func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err error) {
-	if c.behind == nil {
-		events, changed, err = c.logged(limit)
-		if !errors.Is(err, ErrExpired) {
-			return events, changed, err
-		}
-		c.behind = &catchUp{start: c.revision, sent: make(map[*slot]uint64)}
-	}
-	return c.newest(limit)
-}
-
-// logged does what Next does, with the events of the log.
-func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.RLock()
 	defer c.h.mu.RUnlock()
 	if c.t.state != served.Ready {
 		return nil, nil, ErrExpired
 	}
-	events, ok := c.t.log.after(c.revision, limit)
+	events, ok := c.t.log.next(c.revision, limit)
 	if !ok {
 		return nil, nil, ErrExpired
 	}
 	if len(events) == limit {
 		c.revision = events[limit-1].Object.Revision
-		return slices.Clone(events), nil, nil
+		return events, nil, nil
 	}
 	// There are no more events of this resource up to the current state, so a bookmark may have its revision.
 	c.revision = c.h.revision
-	return slices.Clone(events), c.t.changed, nil
-}
-
-// newest does what Next does, with the newest versions of the order.
-func (c *Cursor) newest(limit int) (events []Event, changed <-chan struct{}, err error) {
-	c.h.mu.Lock()
-	defer c.h.mu.Unlock()
-	if c.t.state != served.Ready {
-		return nil, nil, ErrExpired
-	}
-	events, ok := c.t.order.next(c.behind, c.revision, limit)
-	if !ok {
-		return nil, nil, ErrExpired
-	}
-	if len(events) > 0 {
-		c.revision = events[len(events)-1].Object.Revision
-		c.t.order.tear(span{c.behind.start, c.revision})
-	}
-	if len(events) == limit {
-		return events, nil, nil
-	}
-	c.revision, c.behind, c.caughtUp = c.h.revision, nil, true
-	if len(events) == 0 {
-		changed = c.t.changed
-	}
-	return events, changed, nil
-}
-
-// CaughtUp reports whether the cursor was behind the log and has returned the newest state since the last call. A
-// bookmark at this moment saves the client a new list if its connection breaks.
-func (c *Cursor) CaughtUp() bool {
-	caughtUp := c.caughtUp
-	c.caughtUp = false
-	return caughtUp
+	return events, c.t.changed, nil
 }
 
 // Revision returns the cursor's revision. The state of a client that got all events from Next is at least as new.

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"maps"
 	"slices"
 	"sort"
 
@@ -14,11 +13,10 @@ import (
 // table has the objects of one resource, and their past. The History's lock guards it.
 type table struct {
 	resource *served.Resource
-	// slots is sorted by namespace and name.
-	slots []*slot
-	log   eventLog
-	order order
-	state served.State
+	// objects is sorted by namespace and name.
+	objects []*Object
+	log     eventLog
+	state   served.State
 	// changed is closed and replaced after every change for which a reader may wait. dirty is set if there was one in
 	// the current Update.
 	changed chan struct{}
@@ -26,7 +24,7 @@ type table struct {
 }
 
 func (t *table) find(namespace, name string) (int, bool) {
-	return sort.Find(len(t.slots), func(i int) int { return -t.slots[i].object.compareKey(namespace, name) })
+	return sort.Find(len(t.objects), func(i int) int { return -t.objects[i].compareKey(namespace, name) })
 }
 
 // remove removes an object, if it exists.
@@ -35,15 +33,9 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 	if !found {
 		return
 	}
-	s := t.slots[i]
-	t.slots = slices.Delete(t.slots, i, i+1)
-	last := s.object
-	s.object = nil
-	revision := u.h.nextRevision()
-	t.log.append(Event{Type: watch.Deleted, Object: last.at(revision), Previous: last, Received: u.received})
-	t.order.noteStale()
-	t.order.retire(retiredVersion{revision: revision, slot: s, object: last, deleted: true})
-	t.dirty = true
+	last := t.objects[i]
+	t.objects = slices.Delete(t.objects, i, i+1)
+	t.note(u, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
 }
 
 // put shows a version, unless a client would see no difference, and returns the object that is shown afterwards.
@@ -51,67 +43,50 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	i, found := t.find(v.Namespace, v.Name)
 	if found {
-		shown := t.slots[i].object
-		if shown.UID == v.UID {
-			if shown.sameFor(&v) {
-				return shown
-			}
-			return t.replace(u, t.slots[i], v)
+		before := t.objects[i]
+		switch {
+		case before.UID != v.UID:
+			// The object was deleted and created again with the same name. For clients these are two objects.
+			t.remove(u, v.Key())
+		case before.sameFor(&v):
+			return before
+		default:
+			after := t.object(u, v, u.h.nextRevision())
+			t.objects[i] = after
+			t.note(u, Event{Type: watch.Modified, Object: after, Previous: before})
+			return after
 		}
-		// The object was deleted and created again with the same name. For clients these are two objects.
-		t.remove(u, v.Key())
 	}
 	if revision == 0 {
 		revision = u.h.nextRevision()
 	}
-	s := &slot{
-		object: &Object{Version: v, Revision: revision, created: revision, resource: t.resource, encoded: u.h.encoded},
-	}
-	t.slots = slices.Insert(t.slots, i, s)
-	t.log.append(Event{Type: watch.Added, Object: s.object, Received: u.received})
-	t.order.entered(s)
-	t.dirty = true
-	return s.object
+	o := t.object(u, v, revision)
+	t.objects = slices.Insert(t.objects, i, o)
+	t.note(u, Event{Type: watch.Added, Object: o})
+	return o
 }
 
-func (t *table) replace(u *Update, s *slot, v Version) *Object {
-	before := s.object
-	s.object = &Object{
-		Version:  v,
-		Revision: u.h.nextRevision(),
-		created:  before.created,
-		resource: t.resource,
-		encoded:  u.h.encoded,
-	}
-	t.log.append(Event{Type: watch.Modified, Object: s.object, Previous: before, Received: u.received})
-	t.order.entered(s)
-	t.order.noteStale()
-	if !maps.Equal(before.Labels, v.Labels) || !slices.Equal(before.Fields, v.Fields) {
-		t.order.retire(retiredVersion{revision: s.object.Revision, slot: s, object: before})
-	}
-	t.dirty = true
-	return s.object
+func (t *table) object(u *Update, v Version, revision uint64) *Object {
+	return &Object{Version: v, Revision: revision, resource: t.resource, encoded: u.h.encoded}
 }
 
-// forget drops the past. Cursors may start from revision.
-func (t *table) forget(revision uint64) {
-	t.log.clear(revision)
-	t.order.clear(revision)
+// note appends an event to the log. While the table cannot be read, no cursor needs one.
+func (t *table) note(u *Update, e Event) {
+	t.dirty = true
+	if t.state == served.Ready {
+		e.Received = u.received
+		t.log.append(e)
+	}
 }
 
 // inNamespace returns the table's objects in one namespace, or in all for "", as a new slice.
 func (t *table) inNamespace(namespace string) []*Object {
-	slots := t.slots
-	if namespace != "" {
-		from := sort.Search(len(slots), func(i int) bool { return slots[i].object.Namespace >= namespace })
-		to := sort.Search(len(slots), func(i int) bool { return slots[i].object.Namespace > namespace })
-		slots = slots[from:to]
+	if namespace == "" {
+		return slices.Clone(t.objects)
 	}
-	objects := make([]*Object, len(slots))
-	for i, s := range slots {
-		objects[i] = s.object
-	}
-	return objects
+	from := sort.Search(len(t.objects), func(i int) bool { return t.objects[i].Namespace >= namespace })
+	to := sort.Search(len(t.objects), func(i int) bool { return t.objects[i].Namespace > namespace })
+	return slices.Clone(t.objects[from:to])
 }
 
 // broadcast wakes the readers that wait, if something changed.

@@ -1,228 +1,190 @@
 package snapshot
 
 import (
-	"crypto/sha256"
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"net/url"
-	"os"
-	"path/filepath"
+	"hash/maphash"
+	"iter"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
 
-	"github.com/application-grid/application-grid/pkg/program/atomicfile"
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const (
-	// snapshotPrefix and revisionPrefix begin the names of a node's files; the node's name follows.
-	snapshotPrefix = "snapshot-"
-	revisionPrefix = "revision-"
-	lockName       = "lock"
-	// asideSuffix ends the name of a file that is being written, rejectedSuffix that of a file that cannot be used.
-	// There is at most one of each for a file, so that they do not fill the disk.
-	asideSuffix    = ".new"
-	rejectedSuffix = ".rejected"
-
 	// reserve is how many revisions a process may give out before it must reserve more.
 	reserve = 1 << 32
-	// maxRevision is the largest revision in a file that is accepted. The revisions above it last longer than any
-	// machine.
-	maxRevision = 1 << 62
+	// maxCommit is how many bytes of changes one commit may have, which are in memory. With more of them the whole
+	// State is written, object by object.
+	maxCommit = 1 << 20
+	// refreshAfter is how old the AsOf of the snapshot may become before an unchanged state is written again.
+	refreshAfter = time.Hour
 )
 
-// Dir is a state directory. Its methods must not be called concurrently.
+// Options configure a Dir.
+type Options struct {
+	Path, NodeName string
+	// Clock is the real clock if nil.
+	Clock  clock.WithTicker
+	Logger logr.Logger
+}
+
+// Dir is the state directory of a node. Its methods must not be called concurrently.
 type Dir struct {
-	path     string
-	nodeName string
-	logger   logr.Logger
-	// lock is the locked file, until Close; nil if it could not be locked.
-	lock *os.File
-	// foreign has the names of files in another version of the format. They are set aside when they are replaced.
-	foreign map[string]bool
-	// reserved is the revision in the revision file.
+	Options
+
+	store *store.Store
+	// reserved is the revision that the store has, or is about to have.
 	reserved uint64
-	// size and written describe the snapshot on disk, and are zero if there is none. asOf and sum are its AsOf and
-	// digest.
-	size    int64
-	written time.Time
-	asOf    time.Time
-	sum     [sha256.Size]byte
+	// content is what the store is about to have, and nothing otherwise. Until the first Save that is what it has.
+	content content
+	// digests has the digest of each value that the store has, but for keyMark and keyRevision.
+	digests map[string]uint64
+	seed    maphash.Seed
+	// asOf is the AsOf of the State that the store has.
+	asOf time.Time
+	// former is set while there may be files of the form before this one.
+	former bool
 }
 
 // ErrInUse means that another process has locked the state directory.
 var ErrInUse = errors.New("another process uses the state directory; give each its own --state-dir")
 
-// Open creates a node's state directory if it is missing, and locks it for this process until Close. The error says why
-// nothing can be written: ErrInUse, or an error of the system. Except after ErrInUse, the returned Dir can be read
-// nevertheless.
-func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
-	d := &Dir{path: path, nodeName: nodeName, logger: logger, foreign: make(map[string]bool)}
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return d, fmt.Errorf("creating the state directory: %w", err)
+// Open locks a state directory for this process, until Close, and reads it. state is nil if there is no snapshot, or
+// none that can be used. minRevision is at least as large as every revision that earlier processes gave out, as far as
+// the directory knows. What cannot be used or written is logged. The error is ErrInUse.
+func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error) {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
 	}
-	//nolint:gosec // in the state directory
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600)
-	if err != nil {
-		return d, fmt.Errorf("locking the state directory: %w", err)
+	d = &Dir{Options: o, digests: map[string]uint64{}, seed: maphash.MakeSeed(), former: true}
+	var kept map[string][]byte
+	var problems []error
+	d.store, kept, problems = store.Open(store.Options{Dir: o.Path, Lasting: isLasting, State: d.everything,
+		HourlyBytes: HourlyBytes, Now: o.Clock.Now})
+	if errors.Is(d.store.Blocked(), store.ErrInUse) {
+		return d, nil, 0, ErrInUse
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = lock.Close() // nothing was written
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return d, ErrInUse
+	for _, problem := range problems {
+		o.Logger.Error(problem, "Not all of the state directory can be used, or nothing can be written",
+			"directory", o.Path)
+	}
+	for key, value := range kept {
+		if key != keyMark && key != keyRevision {
+			d.digests[key] = maphash.Bytes(d.seed, value)
 		}
-		return d, fmt.Errorf("locking the state directory: %w", err)
 	}
-	d.lock = lock
-	return d, nil
+	if len(kept) > 0 {
+		d.content, err = parse(kept)
+		var revisionErr error
+		d.reserved, revisionErr = parseRevision(kept[keyRevision])
+		err = errors.Join(err, revisionErr)
+	} else {
+		d.content, d.reserved, err = d.readFormer()
+	}
+	if err == nil && d.content.State != nil && d.content.NodeName != o.NodeName {
+		err = fmt.Errorf("it is of node %q, and this is node %q", d.content.NodeName, o.NodeName)
+	}
+	if err != nil {
+		o.Logger.Error(err, "Not using the snapshot of the state directory", "directory", o.Path)
+		d.content = content{}
+	}
+	if state = d.content.State; state != nil {
+		d.asOf = state.AsOf
+	}
+	return d, state, d.reserved, nil
 }
 
 // Close unlocks the directory.
-func (d *Dir) Close() error {
-	if d.lock == nil {
-		return nil
-	}
-	return d.lock.Close()
-}
+func (d *Dir) Close() error { return d.store.Close() }
 
-// file returns the name of one of the node's files.
-func (d *Dir) file(prefix string) string { return prefix + url.PathEscape(d.nodeName) }
-
-// Load reads the snapshot. state is nil if there is none, or if it cannot be used; then Load logs that and sets it
-// aside. minRevision is at least as large as every revision that earlier processes gave out, as far as the directory
-// knows.
-func (d *Dir) Load() (state *facts.State, minRevision uint64) {
-	if c, err := d.load(d.file(revisionPrefix)); err == nil {
-		d.reserved = c.Revision
-	}
-	c, err := d.load(d.file(snapshotPrefix))
-	if err != nil {
-		return nil, d.reserved
-	}
-	d.asOf = c.State.AsOf
-	if d.sum, err = digest(c.State); err != nil {
-		d.logger.Error(err,
-			"Cannot compute the digest of the snapshot; it will be written again even if it has not changed")
-	}
-	// The revision file is written before the snapshot, so its revision is not smaller, unless the file was lost.
-	return c.State, max(d.reserved, c.Revision)
-}
-
-// errNone is the error for a file that does not exist.
-var errNone = errors.New("there is none")
-
-// load reads one file. It sets aside a file that cannot be used.
-func (d *Dir) load(name string) (content, error) {
-	path := filepath.Join(d.path, name)
-	file, err := os.Open(path) //nolint:gosec // in the state directory
-	if errors.Is(err, fs.ErrNotExist) {
-		return content{}, errNone
-	}
-	var c content
-	if err == nil {
-		c, err = d.check(name, file)
-		_ = file.Close() // only read
-	}
-	if err == nil {
-		return c, nil
-	}
-	d.size, d.written = 0, time.Time{}
-	if errors.Is(err, errVersion) {
-		// The file stays until this version writes its own: if someone runs this version by mistake, the other version
-		// finds its file unchanged.
-		d.foreign[name] = true
-		d.logger.Info("Not using a file of the state directory", "file", path, "reason", err)
-		return content{}, err
-	}
-	d.logger.Error(err, "Not using a file of the state directory", "file", path, "setAside", path+rejectedSuffix)
-	d.setAside(path)
-	return content{}, err
-}
-
-// setAside renames a file that cannot be used, so that people can find out what is wrong with it.
-func (d *Dir) setAside(path string) {
-	if err := os.Rename(path, path+rejectedSuffix); err != nil {
-		d.logger.Error(err, "Cannot set a file aside", "file", path)
+// everything is what the store writes when it writes everything.
+func (d *Dir) everything() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		if yield(keyRevision, strconv.AppendUint(nil, d.reserved, 10)) {
+			d.content.entries()(yield)
+		}
 	}
 }
 
-func (d *Dir) check(name string, file *os.File) (content, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return content{}, err
-	}
-	c, err := read(file, info.Size())
-	switch {
-	case err != nil:
-		return content{}, err
-	case c.Revision > maxRevision:
-		return content{}, fmt.Errorf("%w: a revision of %d", errFormat, c.Revision)
-	case (c.State != nil) != (name == d.file(snapshotPrefix)):
-		return content{}, fmt.Errorf("%w: it is another kind of file of a state directory", errFormat)
-	case c.State != nil && c.State.NodeName != d.nodeName:
-		return content{}, fmt.Errorf("it is the snapshot of node %q, and this is node %q", c.State.NodeName, d.nodeName)
-	}
-	if name == d.file(snapshotPrefix) {
-		d.size, d.written = info.Size(), info.ModTime()
-	}
-	return c, nil
-}
-
-// Reserve makes sure that the next process begins above revision, and above as many revisions after it as this process
-// may give out until it calls Reserve again.
-func (d *Dir) Reserve(revision uint64) error {
+// reserve makes sure that the next process begins above revision, and above as many revisions after it as this process
+// may give out until it calls reserve again. It is called before the first Save, and by Save.
+func (d *Dir) reserve(revision uint64) error {
 	if revision+reserve/2 <= d.reserved {
 		return nil
 	}
-	_, err := d.replace(d.file(revisionPrefix), content{Revision: revision + reserve})
+	before := d.reserved
+	d.reserved = revision + reserve
+	err := d.store.CommitLasting(map[string][]byte{keyRevision: strconv.AppendUint(nil, d.reserved, 10)})
 	if err != nil {
+		d.reserved = before
 		return fmt.Errorf("reserving revisions: %w", err)
 	}
-	d.reserved = revision + reserve
+	d.removeFormer()
 	return nil
 }
 
-// Save replaces the snapshot, and returns its size in bytes.
-func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, error) {
-	if err := d.Reserve(revision); err != nil {
-		return 0, err
+// Save writes what differs between the snapshot and a State. It reports whether anything does, or whether the AsOf of
+// the snapshot is too old.
+func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error) {
+	if d.content, err = contentOf(state); err != nil {
+		return false, fmt.Errorf("encoding the snapshot: %w", err)
 	}
-	size, err := d.replace(d.file(snapshotPrefix), content{Revision: d.reserved, State: state})
+	defer func() { d.content = content{} }()
+	if err := d.reserve(revision); err != nil {
+		return false, err
+	}
+	changes, digests, size := d.changes()
+	if len(changes) == 0 && state.AsOf.Sub(d.asOf) < refreshAfter {
+		return false, nil
+	}
+	if size > maxCommit {
+		err = d.store.Rewrite()
+	} else {
+		changes[keyMark] = d.content.mark
+		err = d.store.Commit(changes)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("writing the snapshot: %w", err)
+		return false, fmt.Errorf("writing the snapshot: %w", err)
 	}
-	d.size, d.written = size, now
-	return size, nil
+	d.digests, d.asOf = digests, state.AsOf
+	d.removeFormer()
+	return true, nil
 }
 
-// replace replaces a file, and returns its new size in bytes.
-func (d *Dir) replace(name string, c content) (size int64, err error) {
-	path := filepath.Join(d.path, name)
-	//nolint:gosec // in the state directory
-	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return 0, err
+// changes returns what of the content is not in the store, the digests of all of it, and how large the changes are.
+// Changes beyond maxCommit are left out.
+func (d *Dir) changes() (changes map[string][]byte, digests map[string]uint64, size int) {
+	changes, digests = map[string][]byte{}, make(map[string]uint64, len(d.digests))
+	for key, value := range d.content.entries() {
+		if key == keyMark {
+			continue
+		}
+		digest := maphash.Bytes(d.seed, value)
+		digests[key] = digest
+		if before, ok := d.digests[key]; ok && before == digest {
+			continue
+		}
+		if size += len(key) + len(value); size <= maxCommit {
+			changes[key] = bytes.Clone(value)
+		}
 	}
-	err = atomicfile.Replacement{
-		Path: path, Aside: aside,
-		Write: func(file *os.File) error {
-			err := c.write(file)
-			if err == nil {
-				size, err = file.Seek(0, io.SeekCurrent)
-			}
-			return err
-		},
-		Check: func() error {
-			if d.foreign[name] {
-				d.setAside(path)
-				delete(d.foreign, name)
-			}
-			return nil
-		},
-	}.Replace()
-	return size, err
+	for key := range d.digests {
+		if _, ok := digests[key]; !ok {
+			changes[key] = nil
+		}
+	}
+	return changes, digests, size
+}
+
+// Read reads the snapshot of a directory that another process may use; nil if there is none.
+func Read(path string) (*facts.State, error) {
+	kept, _ := store.Read(path, nil) // the end of a file that is being written is a problem
+	c, err := parse(kept)
+	return c.State, err
 }

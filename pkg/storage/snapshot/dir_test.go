@@ -2,16 +2,15 @@ package snapshot
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"io"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,8 +39,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	before.SetPartners(partners)
 	path := saved(t, before)
 
-	d := open(t, path)
-	restored, minRevision := d.Load()
+	_, restored, minRevision := open(t, path)
 	if restored == nil || !restored.AsOf.Equal(epoch) || restored.NodeName != "node0" ||
 		restored.Revision != before.History.Revision() {
 		t.Fatalf("got %+v", restored)
@@ -84,394 +82,192 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range names(t, path) {
-		info, err := os.Stat(filepath.Join(path, name))
-		if err != nil || info.Mode().Perm() != 0o600 {
+	files, err := filepath.Glob(filepath.Join(path, "*"))
+	if err != nil || len(files) == 0 {
+		t.Errorf("%q, %v", files, err)
+	}
+	for _, name := range files {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v %v", name, info.Mode(), err)
 		}
 	}
 }
 
-// expectRejected: nothing is served of it, it is set aside, and it is not in the way of the next.
-func expectRejected(t *testing.T, path, what string) {
-	t.Helper()
-	d := open(t, path)
-	restored, _ := d.Load()
-	if restored != nil {
-		t.Fatalf("%s: served", what)
+// TestNotASnapshot: a whole store whose content is not what this node may serve. Nothing of it is served, its revision
+// counts, and the next snapshot takes its place.
+func TestNotASnapshot(t *testing.T) {
+	whole := saved(t, liveStore(t, 2))
+	all := kept(t, whole)
+	object := slices.Sorted(maps.Keys(all))[len(all)-2]
+	if !strings.HasPrefix(object, objectPrefix) {
+		t.Fatalf("%q is no object", object)
 	}
-	if got := names(t, path); !slices.Contains(got, snapshotFile+rejectedSuffix) || slices.Contains(got, snapshotFile) {
-		t.Fatalf("%s: not set aside: %q", what, got)
-	}
-	if _, err := d.Save(state(t, liveStore(t, 1)), 7, epoch); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	closeDir(t, d)
-	if again := loaded(t, path); again == nil {
-		t.Fatalf("%s: the next snapshot is not read", what)
-	}
-}
-
-// TestDamagedSnapshot: one flipped bit anywhere, and every truncation.
-func TestDamagedSnapshot(t *testing.T) {
-	path := saved(t, liveStore(t, 20))
-	file := filepath.Join(path, snapshotFile)
-	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := func(data []byte) {
-		if err := os.WriteFile(file, data, 0o600); err != nil {
+	for what, changes := range map[string]map[string][]byte{
+		"of another node":             {keyHead: bytes.Replace(all[keyHead], []byte("node0"), []byte("node1"), 1)},
+		"an address that is none":     {keyHead: []byte(`{"NodeName":"node0","Addresses":{"x":""}}`)},
+		"an unknown field":            {keyHead: []byte(`{"NodeName":"node0","x":0}`)},
+		"no JSON":                     {keyHead: []byte("x")},
+		"no mark":                     {keyMark: nil},
+		"a section that is not there": {keyHead: []byte(`{"NodeName":"node0"}`)},
+		"an object that is none":      {object: append(bytes.Clone(all[object][:17]), 0xff)},
+		"an empty object":             {object: {}},
+		"an object without shown":     {object: append([]byte{0}, all[object][17:]...)},
+		"shown cut short":             {object: all[object][:16]},
+		"an unknown kind of object":   {object: append([]byte{2}, all[object][1:]...)},
+	} {
+		path := filepath.Join(t.TempDir(), "state")
+		if err := os.CopyFS(path, os.DirFS(whole)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for i := range whole {
-		damaged := bytes.Clone(whole)
-		damaged[i] ^= 1 << (i % 8)
-		put(damaged)
-		if i%97 == 0 { // the whole of it now and then; it writes files
-			expectRejected(t, path, "bit flipped")
-			continue
+		change(t, path, changes)
+		d, restored, minRevision := open(t, path)
+		if restored != nil || minRevision < reserve {
+			t.Errorf("%s: served %v, revision %d", what, restored, minRevision)
 		}
-		if restored := loaded(t, path); restored != nil {
-			t.Fatalf("a bit flipped in byte %d of %d is not noticed", i, len(whole))
+		save(t, d, state(t, liveStore(t, 1)), minRevision+1)
+		closeDir(t, d)
+		if again := loaded(t, path); again == nil || len(sectionOf(again, facts.InputServices).Objects) != 1 {
+			t.Errorf("%s: the next snapshot is read as %+v", what, again)
 		}
 	}
-	for length := range whole {
-		put(whole[:length])
-		if restored := loaded(t, path); restored != nil {
-			t.Fatalf("cut to %d of %d bytes, and not noticed", length, len(whole))
-		}
-	}
-	put(append(bytes.Clone(whole), 0))
-	expectRejected(t, path, "one byte more")
-	put(bytes.Repeat([]byte("garbage\n"), 1000))
-	expectRejected(t, path, "garbage")
-	// A flipped bit in the version is damage, not another version.
-	damaged := bytes.Clone(whole)
-	damaged[len(magic)+3] ^= 1
-	put(damaged)
-	expectRejected(t, path, "another version with the checksum of this one")
-}
-
-// resealed is a file with the checksum that belongs to its contents.
-func resealed(data []byte) []byte {
-	sum := sha256.Sum256(data)
-	return append(bytes.Clone(data), sum[:]...)
-}
-
-// compressed is a file of this data, with the right checksum.
-func compressed(data ...byte) []byte {
-	b := bytes.NewBuffer(binary.BigEndian.AppendUint32([]byte(magic), version))
-	w := gzip.NewWriter(b)
-	_, _ = w.Write(data)
-	_ = w.Close()
-	return resealed(b.Bytes())
-}
-
-// decompressed is what is compressed in a file.
-func decompressed(tb testing.TB, file []byte) []byte {
-	tb.Helper()
-	r, err := gzip.NewReader(bytes.NewReader(file[headSize : len(file)-sha256.Size]))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return data
-}
-
-// ofValues is a file of these values.
-func ofValues(values ...string) []byte {
-	var data []byte
-	for _, value := range values {
-		data = append(binary.AppendUvarint(data, uint64(len(value))), value...)
-	}
-	return compressed(data...)
-}
-
-// written is the file of a content.
-func written(tb testing.TB, c content) []byte {
-	tb.Helper()
-	b := &bytes.Buffer{}
-	if err := c.write(b); err != nil {
-		tb.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-// dirWith is a directory with this file as its snapshot.
-func dirWith(t *testing.T, data []byte) string {
-	t.Helper()
-	path := t.TempDir()
-	if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// TestForeignSnapshot: whole files that are not what this node may serve.
-func TestForeignSnapshot(t *testing.T) {
-	own := state(t, liveStore(t, 2))
-	foreign := *own
-	foreign.NodeName = "node1"
-	const (
-		none    = `{"State": {"NodeName": "node0"}}`
-		section = `{"State": {"NodeName": "node0", "Sections": [{"Input": "s"}]}}`
-		object  = "\x0a\x00" // with empty metadata
-		shown   = "a revision,a digest"
-	)
-	for what, data := range map[string][]byte{
-		"of another node":             written(t, content{Revision: 5, State: &foreign}),
-		"the other file":              written(t, content{Revision: 5}),
-		"a revision out of bounds":    written(t, content{Revision: 1 << 63, State: own}),
-		"a revision beyond 64 bits":   ofValues(`{"Revision": 18446744073709551616, "State": {"NodeName": "node0"}}`),
-		"an address that is none":     ofValues(`{"State": {"NodeName": "node0", "Addresses": {"x": ""}}}`),
-		"an unknown field":            ofValues(`{"State": {"NodeName": "node0", "x": 0}}`),
-		"an object as JSON":           ofValues(strings.Replace(section, `"Input"`, `"Objects"`, 1), "", ""),
-		"no values":                   compressed(),
-		"no JSON":                     ofValues(object),
-		"an empty JSON":               ofValues("null"),
-		"JSON cut short":              ofValues(none[:len(none)-1]),
-		"JSON and something else":     ofValues(none + "{}"),
-		"a length cut short":          compressed(0x80),
-		"a length beyond 64 bits":     compressed(bytes.Repeat([]byte{0xff}, 20)...),
-		"an enormous value":           compressed(0xff, 0xff, 0xff, 0xff, 0x7f),
-		"a value cut short":           compressed(3, 'n', 'u'),
-		"an object without section":   ofValues(none, object),
-		"an object that is none":      ofValues(section, "\xff", "", ""),
-		"a section that is not there": ofValues(section),
-		"a section without end":       ofValues(section, object),
-		"objects without shown":       ofValues(section, object, ""),
-		"more shown than there":       ofValues(section, "", shown[:16]),
-		"fewer shown than there":      ofValues(section, object, object, "", shown[:16]),
-		"shown cut short":             ofValues(section, object, "", shown[:15]),
-		"more than a digest":          ofValues(section, object, "", shown[:17]),
-		"one section more":            ofValues(section, object, "", shown[:16], "", ""),
-	} {
-		expectRejected(t, dirWith(t, data), what)
-	}
-	// What it is compared with is not rejected because it was made here.
-	for what, data := range map[string][]byte{
-		"whole":       written(t, content{Revision: 5, State: own}),
-		"no section":  ofValues(none),
-		"none so far": ofValues(section, "", ""),
-		"with shown":  ofValues(section, object, "", shown[:16]),
-		"not shown":   ofValues(section, object, "", ""),
-	} {
-		if loaded(t, dirWith(t, data)) == nil {
-			t.Errorf("a good one, %s, is not read", what)
-		}
+	change(t, whole, map[string][]byte{keyRevision: []byte("9223372036854775809")})
+	if _, restored, minRevision := open(t, whole); restored != nil || minRevision > maxRevision {
+		t.Errorf("a revision out of bounds: %v %d", restored, minRevision)
 	}
 }
 
-// TestForm: a snapshot is read as it was written, and equal ones are equal files. Another form needs another version.
+// TestForm: a State is read as it was written, and equal ones are equal. A name in facts.State that changes makes
+// snapshots unreadable, so that nobody misunderstands them.
 func TestForm(t *testing.T) {
-	const form = `{"Revision":5,"State":{"NodeName":"node0","AsOf":"2026-01-02T03:04:05Z","Revision":4,` +
+	const head = `{"NodeName":"node0","AsOf":"0001-01-01T00:00:00Z","Revision":0,` +
 		`"Sections":[{"Input":"nodes"},{"Input":"services"}],` +
 		`"Addresses":{"192.0.2.1":"node0","192.0.2.2":"node1","2001:db8::1":"node0"},` +
 		`"InternalIPs":{"node0":["2001:db8::1","192.0.2.1"],"node1":null},"Partners":{"node1":{},"node2":{}},` +
-		`"PodNotes":[{"Note":1}],"ShareMark":"AQI="}}`
+		`"PodNotes":[{"Note":1}]}`
+	const mark = `{"AsOf":"2026-01-02T03:04:05Z","Revision":4,"ShareMark":"AQI="}`
 	here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	v6 := netip.MustParseAddr("2001:db8::1")
-	shown := []facts.Shown{{Revision: 3, Digest: 1<<64 - 1}}
-	c := content{Revision: 5, State: &facts.State{
+	written := &facts.State{
 		NodeName: "node0", AsOf: epoch, Revision: 4,
 		Sections: []facts.Section{
 			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
-			{Input: facts.InputServices, Objects: []*wire.Object{wiretest.Service("s", "")}, Shown: shown},
+			{Input: facts.InputServices, Objects: []*wire.Object{wiretest.Service("s", "")},
+				Shown: []facts.Shown{{Revision: 3, Digest: 1<<64 - 1}}},
 		},
 		Addresses:   map[netip.Addr]string{v6: "node0", there: "node1", here: "node0"},
 		InternalIPs: map[string][]netip.Addr{"node1": nil, "node0": {v6, here}},
 		Partners:    map[string]struct{}{"node2": {}, "node1": {}},
 		PodNotes:    []byte(`[{"Note":1}]`), ShareMark: []byte{1, 2},
-	}}
-	file := written(t, c)
-	data := decompressed(t, file)
-	length, n := binary.Uvarint(data)
-	if got := string(data[n:][:length]); got != form || version != 3 {
-		t.Errorf("version %d has another form: got\n%s, want\n%s", version, got, form)
 	}
-	got, err := read(bytes.NewReader(file), int64(len(file)))
-	if err != nil {
-		t.Fatal(err)
+	path := t.TempDir()
+	d, _, _ := open(t, path)
+	save(t, d, written, 5)
+	all := kept(t, path)
+	if string(all[keyHead]) != head || string(all[keyMark]) != mark {
+		t.Errorf("got %s and %s\nwant %s and %s", all[keyHead], all[keyMark], head, mark)
 	}
-	if !bytes.Equal(written(t, got), file) {
-		t.Errorf("written again, the file is another one: got %+v of %+v", got.State, c.State)
+	if want := strconv.Itoa(5 + reserve); string(all[keyRevision]) != want || len(all) != 5 {
+		t.Errorf("got %q, want the revision %s", all, want)
 	}
-	got.State.Partners = nil
-	c.State.Partners = map[string]struct{}{}
-	if !bytes.Equal(written(t, got), written(t, c)) {
-		t.Error("no partners and an empty map of them are different")
-	}
-}
-
-// ofVersion is a whole file of another version of the format.
-func ofVersion(file []byte, v byte) []byte {
-	other := bytes.Clone(file[:len(file)-sha256.Size])
-	other[len(magic)+3] = v
-	return resealed(other)
-}
-
-// TestAnotherVersionIsLeftAlone until this version has a file of its own: whoever rolled a version out, or back, by
-// mistake finds the other one's as it was. Then there is one of each, so that they do not fill the disk.
-func TestAnotherVersionIsLeftAlone(t *testing.T) {
-	for _, v := range []byte{version - 1, version + 1, 0, 255} {
-		path := saved(t, liveStore(t, 2))
-		others := map[string][]byte{}
-		for _, name := range []string{snapshotFile, revisionFile} {
-			data, err := os.ReadFile(filepath.Join(path, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			others[name] = ofVersion(data, v)
-			if err := os.WriteFile(filepath.Join(path, name), others[name], 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		expect := func(when string, files map[string][]byte) {
-			t.Helper()
-			for name, want := range files {
-				if got, err := os.ReadFile(filepath.Join(path, name)); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("version %d, %s: %s is not as it was: %v", v, when, name, err)
-				}
-			}
-			if got := names(t, path); len(got) != len(files) && when != "replaced" {
-				t.Errorf("version %d, %s: there is %q", v, when, got)
-			}
-		}
-		for range 2 {
-			d := open(t, path)
-			if restored, minRevision := d.Load(); restored != nil || minRevision != 0 {
-				t.Fatalf("version %d is read as if it were this one's: %v %d", v, restored, minRevision)
-			}
-			closeDir(t, d)
-			expect("loaded", others)
-		}
-		d := open(t, path)
-		d.Load()
-		if err := d.Reserve(100); err != nil {
-			t.Fatal(err)
-		}
-		expect("reserved", map[string][]byte{
-			snapshotFile: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile],
-			revisionFile: readFile(t, path, revisionFile),
-		})
-		for range 2 {
-			if _, err := d.Save(state(t, liveStore(t, 1)), 100, epoch); err != nil {
-				t.Fatal(err)
-			}
-			expect("replaced", map[string][]byte{
-				snapshotFile + rejectedSuffix: others[snapshotFile],
-				revisionFile + rejectedSuffix: others[revisionFile],
-			})
-		}
-		want := []string{revisionFile, revisionFile + rejectedSuffix, snapshotFile, snapshotFile + rejectedSuffix}
-		if got := names(t, path); !slices.Equal(got, want) {
-			t.Errorf("version %d: there is %q, want %q", v, got, want)
-		}
-		closeDir(t, d)
-		again := open(t, path)
-		if restored, minRevision := again.Load(); restored == nil || minRevision < 100 {
-			t.Errorf("version %d: this version's own is not read: %v %d", v, restored, minRevision)
+	closeDir(t, d)
+	d, read, _ := open(t, path)
+	for _, again := range []*facts.State{read, written} {
+		if written, err := d.Save(again, 5); err != nil || written {
+			t.Errorf("the same State is written again: %v", err)
 		}
 	}
 }
 
-func readFile(t *testing.T, path, name string) []byte {
+// formerDir is a directory as the version before the store has written it, of liveStore(3).
+func formerDir(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(path, name))
+	path := t.TempDir()
+	if err := os.CopyFS(path, os.DirFS("testdata")); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestFormerSnapshot is read once, and removed when the store has what was in it.
+func TestFormerSnapshot(t *testing.T) {
+	path := formerDir(t)
+	d, restored, minRevision := open(t, path)
+	want := liveStore(t, 3)
+	if restored == nil || !restored.AsOf.Equal(epoch) || minRevision < reserve {
+		t.Fatalf("got %+v, revision %d", restored, minRevision)
+	}
+	after := emptyStore(minRevision)
+	after.Restore(restored)
+	after.View.ServeRestored()
+	if got, want := shown(t, after), shown(t, want); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for _, r := range served.All() {
+		if got, want := revisionsOf(after.History, r), revisionsOf(want.History, r); !maps.Equal(got, want) {
+			t.Errorf("%s: got the revisions %v, want %v", r.Resource, got, want)
+		}
+	}
+	if err := d.reserve(minRevision); err != nil {
+		t.Fatal(err)
+	}
+	closeDir(t, d)
+	if files, err := filepath.Glob(filepath.Join(path, "*-node0*")); err != nil || len(files) > 0 {
+		t.Errorf("left over: %q, %v", files, err)
+	}
+	d, again, _ := open(t, path)
+	if again == nil {
+		t.Fatal("it was not taken over")
+	}
+	if written, err := d.Save(restored, minRevision); written || err != nil {
+		t.Errorf("it was not taken over as it is: %v", err)
+	}
+}
+
+// TestFormerSnapshotThatIsDamaged, in any byte or cut off anywhere, is not served.
+func TestFormerSnapshotThatIsDamaged(t *testing.T) {
+	path := formerDir(t)
+	file := filepath.Join(path, "snapshot-node0")
+	whole, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return data
-}
-
-// TestFilesOfAnotherNodeAreLeftAlone: a disk may be moved to another node, and back.
-func TestFilesOfAnotherNodeAreLeftAlone(t *testing.T) {
-	path := saved(t, liveStore(t, 3))
-	snapshot, revision := readFile(t, path, snapshotFile), readFile(t, path, revisionFile)
-	for _, other := range []string{"node1", "", "node0.example", "a/../b", "node0" + rejectedSuffix} {
-		d := openAs(t, path, other)
-		if restored, minRevision := d.Load(); restored != nil || minRevision != 0 {
-			t.Fatalf("node %q is served what is node0's: %v %d", other, restored, minRevision)
+	for i := range whole {
+		damaged := bytes.Clone(whole)
+		damaged[i] ^= 1 << (i % 8)
+		for _, data := range [][]byte{damaged, whole[:i]} {
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if restored := loaded(t, path); restored != nil {
+				t.Fatalf("damage in byte %d of %d is not noticed", i, len(whole))
+			}
 		}
-		theirs := *state(t, liveStore(t, 1))
-		theirs.NodeName = other
-		if _, err := d.Save(&theirs, 7, epoch); err != nil {
-			t.Fatal(err)
-		}
-		closeDir(t, d)
-		if !bytes.Equal(readFile(t, path, snapshotFile), snapshot) ||
-			!bytes.Equal(readFile(t, path, revisionFile), revision) {
-			t.Errorf("node %q has changed node0's files", other)
-		}
-		d = openAs(t, path, other)
-		if restored, _ := d.Load(); restored == nil || restored.NodeName != other ||
-			len(sectionOf(restored, facts.InputServices).Objects) != 1 {
-			t.Errorf("node %q does not find its own: %+v", other, restored)
-		}
-		closeDir(t, d)
 	}
-	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 3 {
-		t.Errorf("node0 does not find its own again: %+v", restored)
+	if _, _, minRevision := open(t, path); minRevision < reserve {
+		t.Errorf("the reserved revisions do not count: %d", minRevision)
 	}
-	for _, name := range names(t, path) {
-		if info, err := os.Stat(filepath.Join(path, name)); err != nil || info.IsDir() {
-			t.Errorf("%s: %v", name, err)
-		}
+	if _, restored, minRevision := openAs(t, formerDir(t), "node1", epoch); restored != nil || minRevision != 0 {
+		t.Errorf("node1 is served what is node0's: %v", restored)
 	}
 }
 
-// TestOneProcessAtATime has a directory, whatever its node: two would give out the same revisions, and overwrite what
-// the other one is writing.
+// TestOneProcessAtATime has a directory, whatever its node: two would give out the same revisions.
 func TestOneProcessAtATime(t *testing.T) {
 	path := saved(t, liveStore(t, 1))
-	first := open(t, path)
-	first.Load()
-	before := names(t, path)
+	first, _, _ := open(t, path)
 	for _, nodeName := range []string{"node0", "node1"} {
-		second, err := Open(path, nodeName, logr.Discard())
-		if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "--state-dir") {
+		second, state, _, err := Open(Options{Path: path, NodeName: nodeName, Logger: logr.Discard()})
+		if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "--state-dir") || state != nil {
 			t.Errorf("%s: got %v", nodeName, err)
 		}
 		if err := second.Close(); err != nil {
 			t.Errorf("closing what was not had: %v", err)
 		}
 	}
-	if got := names(t, path); !slices.Equal(got, before) {
-		t.Errorf("there is %q, before there was %q", got, before)
-	}
-	if _, err := first.Save(state(t, liveStore(t, 2)), 7, epoch); err != nil {
-		t.Errorf("the one that has it cannot write any more: %v", err)
-	}
+	save(t, first, state(t, liveStore(t, 2)), 7)
 	closeDir(t, first)
 	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 2 {
 		t.Errorf("the next one finds %+v", restored)
-	}
-}
-
-// TestReadThoughItCannotBeLocked: what is there is served; it is the next snapshot that there will not be.
-func TestReadThoughItCannotBeLocked(t *testing.T) {
-	path := saved(t, liveStore(t, 1))
-	lock := filepath.Join(path, lockName)
-	if err := os.Remove(lock); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(lock, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	d, err := Open(path, "node0", logr.Discard())
-	if err == nil || errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), lock) {
-		t.Errorf("got %v", err)
-	}
-	if restored, minRevision := d.Load(); restored == nil || minRevision == 0 {
-		t.Errorf("got %v %d", restored, minRevision)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -499,11 +295,8 @@ func TestRevisionsOfASection(t *testing.T) {
 			{Input: facts.InputServices},
 		}}
 		path := t.TempDir()
-		d := open(t, path)
-		d.Load()
-		if _, err := d.Save(written, 5000, epoch); err != nil {
-			t.Fatal(err)
-		}
+		d, _, _ := open(t, path)
+		save(t, d, written, 5000)
 		closeDir(t, d)
 		read := loaded(t, path)
 		if read == nil || read.Revision != 4711 {
@@ -541,8 +334,7 @@ func TestRevisionsGrow(t *testing.T) {
 	path := t.TempDir()
 	var last uint64
 	for i := range 20 {
-		d := open(t, path)
-		restored, minRevision := d.Load()
+		d, restored, minRevision := open(t, path)
 		s := emptyStore(minRevision)
 		if restored != nil {
 			s.Restore(restored)
@@ -550,19 +342,17 @@ func TestRevisionsGrow(t *testing.T) {
 		if s.History.Revision() <= last {
 			t.Fatalf("process %d begins at %d, the one before ended at %d", i, s.History.Revision(), last)
 		}
-		if err := d.Reserve(s.History.Revision()); err != nil {
+		if err := d.reserve(s.History.Revision()); err != nil {
 			t.Fatal(err)
 		}
 		fill(t, s, 3)
 		if i%3 == 0 {
-			if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err != nil {
+			if _, err := d.Save(state(t, s), s.History.Revision()); err != nil {
 				t.Fatal(err)
 			}
-			if i%2 == 0 { // also without the smaller file
-				if err := os.Remove(filepath.Join(path, revisionFile)); err != nil {
-					t.Fatal(err)
-				}
-			}
+		}
+		if i%4 == 3 { // the newest file is lost
+			damageNewest(t, path)
 		}
 		s.Services().Remove("ns", "s000")
 		last = s.History.Revision()
@@ -570,118 +360,137 @@ func TestRevisionsGrow(t *testing.T) {
 	}
 }
 
+// damageNewest damages the newest file of a store in its first state, if there is an older one.
+func damageNewest(t *testing.T, path string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(path, "store-0*"))
+	if err != nil || len(files) < 2 {
+		return
+	}
+	file, err := os.OpenFile(files[len(files)-1], os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteAt([]byte("damaged"), 60)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestReserveIsRare: it is a writing too.
 func TestReserveIsRare(t *testing.T) {
-	d := open(t, t.TempDir())
-	if err := d.Reserve(1000); err != nil {
+	d, _, _ := open(t, t.TempDir())
+	if err := d.reserve(1000); err != nil {
 		t.Fatal(err)
 	}
 	first := d.reserved
 	for _, used := range []uint64{1001, 1000 + reserve/4} {
-		if err := d.Reserve(used); err != nil || d.reserved != first {
+		if err := d.reserve(used); err != nil || d.reserved != first {
 			t.Errorf("at %d: %d, %v", used, d.reserved, err)
 		}
 	}
 	used := first - 10
-	if err := d.Reserve(used); err != nil || d.reserved <= used+reserve/2 {
+	if err := d.reserve(used); err != nil || d.reserved <= used+reserve/2 {
 		t.Errorf("at %d: %d, %v", used, d.reserved, err)
 	}
 }
 
-// TestDirectoryThatCannotBeUsed: an error that names it, and what is there is still read.
+// TestDirectoryThatCannotBeUsed keeps nobody from going on. It is used once it can be.
 func TestDirectoryThatCannotBeUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Open(filepath.Join(file, "state"), "node0", logr.Discard())
-	if err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("got %v", err)
-	}
-	if restored, minRevision := d.Load(); restored != nil || minRevision != 0 {
+	path := filepath.Join(file, "state")
+	d, restored, minRevision := open(t, path)
+	if restored != nil || minRevision != 0 {
 		t.Errorf("got %v %d", restored, minRevision)
 	}
-	if _, err := d.Save(state(t, liveStore(t, 1)), 1, epoch); err == nil {
+	if _, err := d.Save(state(t, liveStore(t, 1)), 1); err == nil {
 		t.Error("saved nowhere, without an error")
 	}
-}
-
-// TestDiskFull: the snapshot there is stays, and nothing that would fill the disk more.
-func TestDiskFull(t *testing.T) {
-	s := liveStore(t, 3)
-	path := saved(t, s)
-	d := open(t, path)
-	d.Load()
-	if err := os.Symlink("/dev/full", filepath.Join(path, snapshotFile+asideSuffix)); err != nil {
+	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	s.Services().Replace([]*wire.Object{})
-	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err == nil ||
-		!strings.Contains(err.Error(), "no space left") {
-		t.Fatalf("got %v", err)
-	}
-	if got := names(t, path); !slices.Equal(got, []string{revisionFile, snapshotFile}) {
-		t.Errorf("there is %q", got)
-	}
-	data := readFile(t, path, snapshotFile)
-	c, err := read(bytes.NewReader(data), int64(len(data)))
-	if err != nil || len(sectionOf(c.State, facts.InputServices).Objects) != 3 {
-		t.Errorf("the earlier snapshot is gone: %+v, %v", c, err)
-	}
-	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err != nil {
-		t.Errorf("with space again: %v", err)
-	}
+	save(t, d, state(t, liveStore(t, 1)), 1)
 	closeDir(t, d)
-	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 0 {
-		t.Errorf("with space again there is %+v", restored)
+	if loaded(t, path) == nil {
+		t.Error("nothing was saved")
 	}
 }
 
-// TestHalfWritten: what a process that died left aside is neither read nor in the way.
-func TestHalfWritten(t *testing.T) {
-	path := saved(t, liveStore(t, 1))
-	if err := os.WriteFile(filepath.Join(path, snapshotFile+asideSuffix), []byte(magic+"half"), 0o600); err != nil {
-		t.Fatal(err)
+// TestEveryState that was saved is the one that is read, over removals, changes and large ones.
+func TestEveryState(t *testing.T) {
+	path := t.TempDir()
+	s := liveStore(t, 20)
+	for i := range 40 {
+		switch i % 4 {
+		case 0:
+			s.Services().Remove("ns", fmt.Sprintf("s%03d", i/4))
+		case 1:
+			s.EndpointSlices().Apply(slice(t, "s003", fmt.Sprintf("10.7.%d.9", i)))
+		case 2:
+			s.SetPartners(map[string]struct{}{fmt.Sprint("node", i): {}})
+		default:
+			for n := range 20 {
+				s.Services().Apply(large(n, i))
+			}
+		}
+		d, _, _ := open(t, path)
+		want := state(t, s)
+		if _, err := d.Save(want, s.History.Revision()); err != nil {
+			t.Fatal(err)
+		}
+		closeDir(t, d)
+		got, gotErr := contentOf(loaded(t, path))
+		wanted, wantErr := contentOf(want)
+		if err := errors.Join(gotErr, wantErr); err != nil {
+			t.Fatal(err)
+		}
+		if !maps.EqualFunc(collected(got), collected(wanted), bytes.Equal) {
+			t.Fatalf("%d: got %s, want %s", i, got.head, wanted.head)
+		}
 	}
-	d := open(t, path)
-	if restored, _ := d.Load(); restored == nil {
-		t.Fatal("the whole one is not read")
+}
+
+func collected(c content) map[string][]byte {
+	all := map[string][]byte{}
+	for key, value := range c.entries() {
+		all[key] = bytes.Clone(value)
 	}
-	if _, err := d.Save(state(t, liveStore(t, 2)), 1, epoch); err != nil {
-		t.Fatal(err)
-	}
-	if got := names(t, path); !slices.Equal(got, []string{revisionFile, snapshotFile}) {
-		t.Errorf("there is %q", got)
-	}
+	return all
 }
 
 func BenchmarkSave(b *testing.B) {
 	s := liveStore(b, 2000)
-	d := open(b, b.TempDir())
-	for b.Loop() {
-		size, err := d.Save(state(b, s), s.History.Revision(), epoch)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(size), "bytes")
+	d, _, _ := open(b, b.TempDir())
+	for i := 0; b.Loop(); i++ {
+		s.EndpointSlices().Apply(slice(b, "s001", fmt.Sprintf("10.7.%d.%d", i>>8&255, i&255)))
+		save(b, d, state(b, s), s.History.Revision())
 	}
+	b.ReportMetric(float64(d.store.Written())/float64(b.N), "bytes/op")
 }
 
 func FuzzRead(f *testing.F) {
-	file := written(f, content{Revision: 5, State: state(f, liveStore(f, 2))})
-	f.Add(file)
-	f.Add(decompressed(f, file))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		// As it came, as if its checksum were right, and as if it were what is compressed.
-		for _, file := range [][]byte{data, resealed(data), compressed(data...)} {
-			c, err := read(bytes.NewReader(file), int64(len(file)))
-			if err != nil {
-				continue
-			}
-			again := written(t, c)
-			if _, err := read(bytes.NewReader(again), int64(len(again))); err != nil {
-				t.Errorf("%q is read, but not what is written of it: %v", data, err)
-			}
+	former, err := os.ReadFile(filepath.Join("testdata", "snapshot-node0"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(former[len(formerHead):len(former)-sha256.Size], []byte("{}"), []byte("{}"), []byte{0})
+	f.Fuzz(func(t *testing.T, former, head, mark, object []byte) {
+		sealed := append([]byte(formerHead), former...)
+		sum := sha256.Sum256(sealed)
+		_, _ = parseFormer(append(sealed, sum[:]...)) // it does not panic
+		read, err := parse(map[string][]byte{keyHead: head, keyMark: mark, objectPrefix + "services\x00ns\x00s": object})
+		if err != nil || read.State == nil {
+			return
+		}
+		again, err := contentOf(read.State)
+		if err == nil {
+			_, err = parse(collected(again))
+		}
+		if err != nil {
+			t.Errorf("%q is read, but not what is written of it: %v", head, err)
 		}
 	})
 }

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -12,7 +14,9 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -81,18 +85,21 @@ func objects(tb testing.TB, services int) (svcs, slices []*wire.Object) {
 func largeStore(tb testing.TB) *storagetest.Node {
 	tb.Helper()
 	s := liveStore(tb, 3)
-	random := rand.NewChaCha8([32]byte{})
 	for i := range 16 {
-		incompressible := make([]byte, 64<<10)
-		_, _ = random.Read(incompressible)
-		s.Services().Apply(wiretest.Object(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: fmt.Sprint("large", i),
-				Annotations: map[string]string{"large": string(incompressible)},
-			},
-		}))
+		s.Services().Apply(large(i, 0))
 	}
 	return s
+}
+
+// large is a Service that does not compress.
+func large(i, seed int) *wire.Object {
+	incompressible := make([]byte, 64<<10)
+	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(seed), byte(seed >> 8)}).Read(incompressible)
+	return wiretest.Object(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprint("large", i), Annotations: map[string]string{"large": string(incompressible)},
+		},
+	})
 }
 
 func state(tb testing.TB, s *storagetest.Node) *facts.State {
@@ -125,26 +132,21 @@ func shown(tb testing.TB, s *storagetest.Node) string {
 	return text
 }
 
-// Names of node0's files.
-const (
-	snapshotFile = "snapshot-node0"
-	revisionFile = "revision-node0"
-)
-
-// open takes a directory for node0 until the test ends, or it is closed.
-func open(tb testing.TB, path string) *Dir {
+// open opens a directory for node0 until the test ends, or it is closed.
+func open(tb testing.TB, path string) (d *Dir, state *facts.State, minRevision uint64) {
 	tb.Helper()
-	return openAs(tb, path, "node0")
+	return openAs(tb, path, "node0", epoch)
 }
 
-func openAs(tb testing.TB, path, nodeName string) *Dir {
+func openAs(tb testing.TB, path, nodeName string, now time.Time) (d *Dir, state *facts.State, minRevision uint64) {
 	tb.Helper()
-	d, err := Open(path, nodeName, logr.Discard())
+	d, state, minRevision, err := Open(Options{Path: path, NodeName: nodeName, Logger: logr.Discard(),
+		Clock: clocktesting.NewFakeClock(now)})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { closeDir(tb, d) })
-	return d
+	return d, state, minRevision
 }
 
 // closeDir lets the next one open the directory. A second time it does nothing.
@@ -158,9 +160,8 @@ func closeDir(tb testing.TB, d *Dir) {
 // loaded is what a process finds that has node0's directory for a moment.
 func loaded(tb testing.TB, path string) *facts.State {
 	tb.Helper()
-	d := open(tb, path)
-	defer closeDir(tb, d)
-	state, _ := d.Load()
+	d, state, _ := open(tb, path)
+	closeDir(tb, d)
 	return state
 }
 
@@ -168,13 +169,17 @@ func loaded(tb testing.TB, path string) *facts.State {
 func saved(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "state")
-	d := open(tb, path)
-	defer closeDir(tb, d)
-	d.Load()
-	if _, err := d.Save(state(tb, s), s.History.Revision(), epoch); err != nil {
-		tb.Fatal(err)
-	}
+	d, _, _ := open(tb, path)
+	save(tb, d, state(tb, s), s.History.Revision())
+	closeDir(tb, d)
 	return path
+}
+
+func save(tb testing.TB, d *Dir, state *facts.State, revision uint64) {
+	tb.Helper()
+	if written, err := d.Save(state, revision); err != nil || !written {
+		tb.Fatalf("written %v, %v", written, err)
+	}
 }
 
 func sectionOf(state *facts.State, input string) *facts.Section {
@@ -186,18 +191,25 @@ func sectionOf(state *facts.State, input string) *facts.Section {
 	return nil
 }
 
-// names are those of the files of a directory, without the lock.
-func names(tb testing.TB, path string) []string {
+// kept is what the store of a directory has, which another process may have open.
+func kept(tb testing.TB, path string) map[string][]byte {
 	tb.Helper()
-	entries, err := os.ReadDir(path)
-	if err != nil {
+	all, problems := store.Read(path, nil)
+	if len(problems) > 0 {
+		tb.Fatal(problems)
+	}
+	return all
+}
+
+// change changes what the store of a directory has; a nil value removes a key.
+func change(tb testing.TB, path string, changes map[string][]byte) {
+	tb.Helper()
+	all := kept(tb, path)
+	maps.Copy(all, changes)
+	maps.DeleteFunc(all, func(_ string, value []byte) bool { return value == nil })
+	s, _, problems := store.Open(store.Options{Dir: path, Lasting: isLasting, HourlyBytes: HourlyBytes,
+		State: func() iter.Seq2[string, []byte] { return maps.All(all) }})
+	if err := errors.Join(errors.Join(problems...), s.Rewrite(), s.Close()); err != nil {
 		tb.Fatal(err)
 	}
-	var names []string
-	for _, e := range entries {
-		if e.Name() != lockName {
-			names = append(names, e.Name())
-		}
-	}
-	return names
 }

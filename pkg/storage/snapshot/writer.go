@@ -2,12 +2,10 @@ package snapshot
 
 import (
 	"context"
-	"crypto/sha256"
 	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
@@ -19,8 +17,6 @@ const (
 	// HourlyBytes is the most bytes written per hour, on the average. At 768 MiB a day and a write amplification of 4,
 	// an eMMC chip of 8 GiB whose cells endure 3,000 writes lasts twenty years.
 	HourlyBytes = 32 << 20
-	// refreshAfter is how old the AsOf of the snapshot may become before an unchanged state is written again.
-	refreshAfter = time.Hour
 	// retryAfter is how many Delays pass after an error.
 	retryAfter = 6
 )
@@ -33,8 +29,8 @@ type Source interface {
 	State(nodeName string, asOf time.Time) (*facts.State, error)
 }
 
-// Writer writes the State of a Source to a Dir, but rarely: it writes at most HourlyBytes per hour (or one snapshot, if
-// that is larger), and one snapshot more when the process ends.
+// Writer writes the State of a Source to a Dir, but rarely: it writes at most HourlyBytes per hour, and one snapshot
+// more when the process ends.
 type Writer struct {
 	Dir    *Dir
 	Source Source
@@ -46,15 +42,10 @@ type Writer struct {
 	AsOf func() time.Time
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
-	// Clock is the real clock if nil.
-	Clock clock.WithTicker
 
-	// content is the Source's Content when the last snapshot was written. saved is the digest of that snapshot, and
-	// asOf its AsOf.
+	// content is the Source's Content when the last snapshot was written.
 	content uint64
-	saved   [sha256.Size]byte
-	asOf    time.Time
-	// next is when the next snapshot may be written.
+	// next is when it is tried again after an error.
 	next time.Time
 
 	mu    sync.Mutex
@@ -64,7 +55,7 @@ type Writer struct {
 // Stats are figures about a Writer.
 type Stats struct {
 	Writes, Errors, Bytes uint64
-	// Size is the size of the snapshot on disk in bytes, 0 if there is none.
+	// Size is the size of the store on disk in bytes, 0 if there is none.
 	Size int64
 	// Err is why the last write failed; nil if it did not.
 	Err error
@@ -90,7 +81,7 @@ func (w *Writer) Run(ctx context.Context) {
 		}
 		return
 	}
-	ticker := w.Clock.NewTicker(w.Delay)
+	ticker := w.Dir.Clock.NewTicker(w.Delay)
 	defer ticker.Stop()
 	for {
 		select {
@@ -103,31 +94,17 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// prepare continues where an earlier process ended, so that a process that restarts again and again writes no more than
-// one that keeps running.
+// prepare makes sure that the next process begins above what this one gives out.
 func (w *Writer) prepare(ctx context.Context) {
-	if w.Clock == nil {
-		w.Clock = clock.RealClock{}
-	}
 	if w.Delay == 0 {
 		w.Delay = DefaultDelay
 	}
-	if w.Dir.size > 0 {
-		// If the clock was set back, the snapshot was written in the future; it then counts as written now.
-		now := w.Clock.Now()
-		w.next = now.Add(pause(w.Delay, w.Dir.size) - max(now.Sub(w.Dir.written), 0))
-		w.saved, w.asOf = w.Dir.sum, w.Dir.asOf
-	}
-	w.note(func(s *Stats) { s.Size = w.Dir.size })
-	if err := w.Dir.Reserve(w.Revision()); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot write to the state directory; will try again", "directory", w.Dir.path)
-		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
-	}
+	w.note(ctx, false, w.Dir.reserve(w.Revision()))
 }
 
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
-	if !w.Clock.Now().Before(w.next) {
+	if !w.Dir.Clock.Now().Before(w.next) && w.Dir.store.Due() {
 		w.write(ctx)
 	}
 }
@@ -139,60 +116,45 @@ func (w *Writer) writeLast(ctx context.Context) {
 	}
 }
 
-// pause returns how long no snapshot is written after one of size bytes.
-func pause(delay time.Duration, size int64) time.Duration {
-	return max(delay, time.Duration(float64(size)/HourlyBytes*float64(time.Hour)))
-}
-
 // write writes a snapshot if something has changed, or if the last one is too old.
 func (w *Writer) write(ctx context.Context) {
 	asOf, content := w.AsOf(), w.Source.Content()
 	if asOf.IsZero() {
 		// All data came from a cache, so it is no newer than the last snapshot.
-		asOf = w.asOf
+		asOf = w.Dir.asOf
 	}
-	stale := asOf.Sub(w.asOf) >= refreshAfter
-	if content == w.content && !stale {
+	if content == w.content && asOf.Sub(w.Dir.asOf) < refreshAfter {
 		return
 	}
-	state, err := w.Source.State(w.Dir.nodeName, asOf)
-	var sum [sha256.Size]byte
+	state, err := w.Source.State(w.Dir.NodeName, asOf)
+	written := false
 	if err == nil {
-		sum, err = digest(state)
+		written, err = w.Dir.Save(state, w.Revision())
 	}
-	if err == nil && sum == w.saved && !stale {
+	if err == nil {
 		w.content = content
-		return
 	}
-	var size int64
-	now := w.Clock.Now()
-	if err == nil {
-		size, err = w.Dir.Save(state, w.Revision(), now)
-	}
-	logger := klog.FromContext(ctx)
-	before := w.Stats().Err
-	if err != nil {
-		// It is logged once: a disk that is full stays full for long.
-		if before == nil {
-			logger.Error(err, "Cannot write to the state directory; will try again", "directory", w.Dir.path)
-		}
-		w.next = now.Add(retryAfter * w.Delay)
-		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
-		return
-	}
-	if before != nil {
-		logger.Info("Writing to the state directory works again", "directory", w.Dir.path)
-	}
-	logger.V(4).Info("Wrote a snapshot", "bytes", size)
-	w.content, w.saved, w.asOf = content, sum, asOf
-	w.next = now.Add(pause(w.Delay, size))
-	w.note(func(s *Stats) {
-		s.Writes, s.Bytes, s.Size, s.Err = s.Writes+1, s.Bytes+uint64(max(size, 0)), size, nil
-	})
+	w.note(ctx, written, err)
 }
 
-func (w *Writer) note(change func(*Stats)) {
+// note notes the outcome of a write. An error is logged once: a disk that is full stays full for long.
+func (w *Writer) note(ctx context.Context, written bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change(&w.stats)
+	logger := klog.FromContext(ctx)
+	switch before := w.stats.Err; {
+	case err != nil && before == nil:
+		logger.Error(err, "Cannot write to the state directory; will try again", "directory", w.Dir.Path)
+	case err == nil && before != nil:
+		logger.Info("Writing to the state directory works again", "directory", w.Dir.Path)
+	}
+	if err != nil {
+		w.next = w.Dir.Clock.Now().Add(retryAfter * w.Delay)
+		w.stats.Errors++
+	}
+	if written {
+		w.stats.Writes++
+	}
+	w.stats.Err, w.stats.Size = err, w.Dir.store.Size()
+	w.stats.Bytes = uint64(max(w.Dir.store.Written(), 0))
 }

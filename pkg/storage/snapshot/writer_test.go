@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,18 +28,16 @@ type author struct {
 
 func newAuthor(t *testing.T, path string, s *storagetest.Node) *author {
 	t.Helper()
-	d := open(t, path)
-	d.Load()
+	d, _, _ := open(t, path)
 	return newAuthorOf(t, d, s)
 }
 
-// newAuthorOf is newAuthor in a directory that was loaded.
+// newAuthorOf is newAuthor in a directory that is open.
 func newAuthorOf(t *testing.T, d *Dir, s *storagetest.Node) *author {
 	t.Helper()
-	a := &author{t: t, clock: clocktesting.NewFakeClock(epoch), asOf: epoch}
+	a := &author{t: t, clock: d.Clock.(*clocktesting.FakeClock), asOf: epoch}
 	a.Writer = &Writer{
 		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf },
-		Clock: a.clock,
 	}
 	a.prepare(t.Context())
 	return a
@@ -67,7 +66,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	a := newAuthor(t, path, s)
 	a.pass(10 * time.Minute)
 	a.expectWrites("a new directory", 1)
-	if a.Stats().Size == 0 || a.Stats().Bytes != uint64(a.Stats().Size) {
+	if a.Stats().Size == 0 || a.Stats().Bytes < uint64(a.Stats().Size) {
 		t.Errorf("got %+v", a.Stats())
 	}
 
@@ -101,8 +100,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 
 	// The next process begins with the snapshot, and the upstream says the same again; of what it begins with it writes
 	// nothing before that.
-	d := open(t, path)
-	restored, minRevision := d.Load()
+	d, restored, minRevision := open(t, path)
 	next := emptyStore(minRevision)
 	next.Restore(restored)
 	next.View.ServeRestored()
@@ -154,25 +152,48 @@ func TestRevisionsAreWorthASnapshot(t *testing.T) {
 	a.expectWrites("deleted and created again", 2)
 }
 
-// TestBytesPerHour: a node of a busy cluster.
+// shuffle changes most of a largeStore.
+func shuffle(s *storagetest.Node, seed int) {
+	for i := range 16 {
+		s.Services().Apply(large(i, seed))
+	}
+}
+
+// TestBytesPerHour: a busy cluster, in which most of what a node sees changes all the time.
 func TestBytesPerHour(t *testing.T) {
 	s := largeStore(t)
 	a := newAuthor(t, t.TempDir(), s)
+	a.pass(time.Minute)
 	for hour := range 3 {
 		before := a.Stats()
-		for i := range 360 {
-			s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.%d.%d.9", hour, i%256)))
-			a.pass(DefaultDelay)
+		for i := range 90 {
+			shuffle(s, 1000*hour+i)
+			a.pass(4 * DefaultDelay)
 		}
 		after := a.Stats()
 		bytes := after.Bytes - before.Bytes
-		t.Logf("hour %d: %d writes of %d bytes", hour, after.Writes-before.Writes, after.Size)
-		if bytes > uint64(HourlyBytes+after.Size) || after.Errors > 0 {
-			t.Errorf("%d bytes in an hour, snapshots of %d: %+v", bytes, after.Size, after)
+		t.Logf("hour %d: %d writes, %d bytes on the disk", hour, after.Writes-before.Writes, after.Size)
+		if most := uint64(HourlyBytes + 2<<20); hour > 0 && bytes > most || bytes > 2*most || after.Errors > 0 {
+			t.Errorf("%d bytes in an hour: %+v", bytes, after)
 		}
 		if bytes < HourlyBytes/2 {
 			t.Errorf("%d bytes in an hour: what may be written is not made use of", bytes)
 		}
+	}
+}
+
+// TestSmallChangesAreSmall: one change in a large state writes little, however large the state is.
+func TestSmallChangesAreSmall(t *testing.T) {
+	s := largeStore(t)
+	a := newAuthor(t, t.TempDir(), s)
+	a.pass(time.Minute)
+	before := a.Stats().Bytes
+	for i := range 60 {
+		s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.8.%d.9", i)))
+		a.pass(DefaultDelay)
+	}
+	if bytes := a.Stats().Bytes - before; a.Stats().Writes < 60 || bytes > 60*4<<10 {
+		t.Errorf("60 changes of an endpoint take %d bytes: %+v", bytes, a.Stats())
 	}
 }
 
@@ -181,32 +202,19 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 	path := t.TempDir()
 	s := largeStore(t)
 	var bytes uint64
-	var size int64
 	now := epoch
-	for i := range 360 {
-		s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.8.%d.9", i%256)))
-		d := open(t, path)
-		d.Load()
-		w := &Writer{
-			Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return now },
-		}
-		clock := clocktesting.NewFakeClock(now)
-		w.Clock = clock
-		w.prepare(t.Context())
-		clock.Step(DefaultDelay)
-		w.tick(t.Context())
-		now = clock.Now()
-		if got := w.Stats(); got.Writes > 0 {
-			bytes, size = bytes+got.Bytes, got.Size
-			// the file system's clock is not ours
-			if err := os.Chtimes(filepath.Join(path, snapshotFile), now, now); err != nil {
-				t.Fatal(err)
-			}
-		}
+	for i := range 90 {
+		shuffle(s, i)
+		d, _, _ := openAs(t, path, "node0", now)
+		w := newAuthorOf(t, d, s)
+		w.pass(4 * DefaultDelay)
+		now = w.clock.Now()
+		bytes += w.Stats().Bytes
 		closeDir(t, d)
 	}
-	if bytes > uint64(HourlyBytes+size) || bytes < HourlyBytes/2 {
-		t.Errorf("%d bytes in an hour, snapshots of %d", bytes, size)
+	// The first hour has the budget of the hour before, too. A write may go beyond it by its own size.
+	if most := uint64(2*HourlyBytes + 2<<20); bytes > most || bytes < HourlyBytes/2 {
+		t.Errorf("%d bytes in an hour, want %d at most", bytes, most)
 	}
 }
 
@@ -214,16 +222,13 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 func TestWritingFails(t *testing.T) {
 	path := t.TempDir()
 	s := liveStore(t, 3)
+	aside := filepath.Join(path, "store-new")
+	if err := os.MkdirAll(filepath.Join(aside, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	a := newAuthor(t, path, s)
-	aside := filepath.Join(path, snapshotFile+asideSuffix)
-	if err := os.Mkdir(aside, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(aside, "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	a.pass(10 * time.Minute)
-	if got := a.Stats(); got.Err == nil || got.Errors != 10 || got.Writes != 0 {
+	if got := a.Stats(); got.Err == nil || got.Errors < 9 || got.Errors > 11 || got.Writes != 0 {
 		t.Fatalf("got %+v", got)
 	}
 	if err := os.RemoveAll(aside); err != nil {
@@ -243,8 +248,7 @@ func TestLastWrite(t *testing.T) {
 		if live {
 			fill(t, s, 3)
 		}
-		d := open(t, path)
-		d.Load()
+		d, _, _ := open(t, path)
 		w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -256,15 +260,12 @@ func TestLastWrite(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and was not confirmed.
+// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and was not confirmed. Only the
+// reserved revision is written.
 func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	path := saved(t, liveStore(t, 3))
-	before, err := os.ReadFile(filepath.Join(path, snapshotFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := open(t, path)
-	restored, minRevision := d.Load()
+	before := kept(t, path)
+	d, restored, minRevision := open(t, path)
 	s := emptyStore(minRevision)
 	s.Restore(restored)
 	s.View.ServeRestored()
@@ -275,11 +276,14 @@ func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	w.Run(ctx)
-	if got := w.Stats(); got.Writes != 0 || got.Errors != 0 || got.Size != int64(len(before)) {
+	if got := w.Stats(); got.Writes != 0 || got.Errors != 0 || got.Size == 0 {
 		t.Errorf("got %+v", got)
 	}
-	if after, err := os.ReadFile(filepath.Join(path, snapshotFile)); err != nil || !bytes.Equal(after, before) {
-		t.Errorf("it is not as it was: %v", err)
+	after := kept(t, path)
+	delete(before, keyRevision)
+	delete(after, keyRevision)
+	if !maps.EqualFunc(before, after, bytes.Equal) {
+		t.Errorf("it is not as it was: %q", after)
 	}
 }
 

@@ -19,8 +19,8 @@ type Options struct {
 	NodeName               string
 	LocalEndpoint          *view.LocalEndpoint
 	KeepKubernetesEndpoint bool
-	// LogEvents, LogBytes and RetiredBytes are those of history.Options.
-	LogEvents, LogBytes, RetiredBytes int
+	// LogEvents and LogBytes are those of history.Options.
+	LogEvents, LogBytes int
 	// After is the last revision of an earlier process.
 	After uint64
 	Clock func() time.Time
@@ -66,7 +66,7 @@ func New(options Options) *Node {
 		History: history.Options{
 			Revisions: history.NewRevisions(max(options.After, 1000)),
 			JSON:      history.NewJSONCache(history.DefaultJSONBytes),
-			LogEvents: options.LogEvents, LogBytes: options.LogBytes, RetiredBytes: options.RetiredBytes,
+			LogEvents: options.LogEvents, LogBytes: options.LogBytes,
 		},
 	}
 	v := view.New(viewOptions)

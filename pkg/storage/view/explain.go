@@ -117,8 +117,10 @@ type member struct {
 	dead, silent map[string]bool
 	// suspected has the nodes whose machines answer the neighbours, and whose wrappers do not.
 	suspected map[string]bool
-	// slice has the endpoints of body, choice says how it is shown.
-	slice  topology.Slice
+	// list has the slice's ports, and the endpoints of body, whose tiers are in their order. choice says how it is
+	// shown.
+	list   topology.List
+	tiers  []topology.Tier
 	choice topology.Choice
 }
 
@@ -179,7 +181,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 			m.corrections = append(m.corrections, said)
 		})
 		if err == nil {
-			m.slice, err = v.slice(s, o, q)
+			m.list, m.tiers, err = v.list(s, o, q)
 		}
 		if err != nil {
 			return err
@@ -189,30 +191,35 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	return nil
 }
 
-// slice returns what the rule needs to know of a slice, as the node of the question sees it.
-func (v reading) slice(s *facts.Service, o *facts.Object, q *question) (slice topology.Slice, err error) {
+// list returns what the rule needs to know of a slice, as the node of the question sees it.
+func (v reading) list(
+	s *facts.Service, o *facts.Object, q *question,
+) (list topology.List, tiers []topology.Tier, err error) {
 	if !s.DecidesAsOne() {
 		var addressType []byte
 		addressType, err = wire.ScanPorts(o.Upstream.Body, func(p wire.Port) {
 			if p.Numbered {
-				slice.Ports = append(slice.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
+				list.Ports = append(list.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
 			}
 		})
-		for i := range slice.Ports {
-			slice.Ports[i].AddressType = string(addressType)
+		for i := range list.Ports {
+			list.Ports[i].AddressType = string(addressType)
 		}
 	}
-	return slice, cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
+	list.Counts = &topology.Counts{}
+	err = cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
 		tier := v.facts.TierFrom(q.e.Node, s, o.Upstream.Namespace, e)
-		slice.Endpoints = append(slice.Endpoints, topology.Endpoint{Node: v.facts.LabelsOf(e.NodeName), Tier: tier})
+		tiers = append(tiers, tier)
+		list.Add(tier, s.Keys, v.facts.LabelsOf(e.NodeName), 1)
 	}))
+	return list, tiers, err
 }
 
 // decide chooses how each slice is shown.
 func (q *question) decide() {
-	all := make([]topology.Slice, len(q.members))
+	all := make([]topology.List, len(q.members))
 	for i := range q.members {
-		all[i] = q.members[i].slice
+		all[i] = q.members[i].list
 	}
 	for i, choice := range q.keys.Choices(q.here, all) {
 		q.members[i].choice = choice
@@ -228,7 +235,7 @@ func (q *question) nameKeys() {
 		key := q.decision(m).Key()
 		differ = differ || i > 0 && key != q.e.DecidingKey
 		q.e.DecidingKey = key
-		for _, port := range m.slice.Ports {
+		for _, port := range m.list.Ports {
 			if !slices.Contains(m.choice.Without, port) {
 				keys[port] = key
 			}
@@ -290,12 +297,12 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest, shown := corrected.Endpoints, m.slice.Endpoints // those that are not gone, in the same order
+	rest, tiers := corrected.Endpoints, m.tiers // those that are not gone, in the same order
 	for i := range upstream.Endpoints {
 		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
 		if !c.gone {
 			endpoint, rest = &rest[0], rest[1:]
-			c.tier, shown = shown[0].Tier, shown[1:]
+			c.tier, tiers = tiers[0], tiers[1:]
 		}
 		q.add(m, endpoint, c)
 	}

@@ -16,9 +16,9 @@ const (
 	maxSites = 16
 	// siteIdle is how long a View without requests is kept.
 	siteIdle = 15 * time.Minute
-	// siteLogBytes and siteRetiredBytes are those of the histories of sites, unless Options say otherwise. There is a
-	// client or two for each, and one that falls off the end lists again from the same node.
-	siteLogBytes, siteRetiredBytes = 256 << 10, 128 << 10
+	// siteLogBytes is that of the histories of sites, unless Options say otherwise. There is a client or two for each,
+	// and one that falls off the end lists again from the same node.
+	siteLogBytes = 384 << 10
 )
 
 // ErrTooManySites means that as many sites as may have a View have requests under way.
@@ -55,7 +55,6 @@ type siteView struct {
 // NewSites makes Sites. The Viewer of the options is not used.
 func NewSites(options Options) *Sites {
 	options.History.LogBytes = cmp.Or(options.History.LogBytes, siteLogBytes)
-	options.History.RetiredBytes = cmp.Or(options.History.RetiredBytes, siteRetiredBytes)
 	u := &Sites{
 		options: options,
 		views:   make(map[string]*siteView),

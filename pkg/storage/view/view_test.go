@@ -165,11 +165,11 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 	if held > most+20000 {
 		t.Errorf("the log holds on to %d bytes of the heap, its bound is %d", held, most)
 	}
-	if stats.PastBytes > most+6000 || stats.PastBytes < most-6000 {
-		t.Errorf("the past is said to hold on to %d bytes, its bound is %d", stats.PastBytes, most)
+	if stats.LogBytes > most+6000 || stats.LogBytes < most-6000 {
+		t.Errorf("the log is said to hold on to %d bytes, its bound is %d", stats.LogBytes, most)
 	}
-	if stats.PastBytes < held*9/10 {
-		t.Errorf("the past is said to hold on to %d bytes, and %d of the heap are held", stats.PastBytes, held)
+	if stats.LogBytes < held*9/10 {
+		t.Errorf("the log is said to hold on to %d bytes, and %d of the heap are held", stats.LogBytes, held)
 	}
 	// An event costs what it replaced, of some 5,000 bytes.
 	if stats.LogLength < 15 || stats.LogLength > 20 {

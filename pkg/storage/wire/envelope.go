@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -27,9 +28,8 @@ const (
 	listMetadata = 1
 	listItems    = 2
 
-	listMetaResourceVersion    = 2
-	listMetaContinue           = 3
-	listMetaRemainingItemCount = 4
+	listMetaResourceVersion = 2
+	listMetaContinue        = 3
 
 	watchEventType   = 1
 	watchEventObject = 2
@@ -77,9 +77,8 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 // ListMeta is the metadata of a List.
 type ListMeta struct {
 	ResourceVersion string
-	Continue        string
-	// RemainingItemCount is nil when it is not known.
-	RemainingItemCount *int64
+	// Continue asks for the next page; "" if there is none.
+	Continue string
 }
 
 // ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
@@ -109,9 +108,6 @@ func (meta *ListMeta) parse(message []byte) error {
 			meta.ResourceVersion = string(f.Value)
 		case listMetaContinue:
 			meta.Continue = string(f.Value)
-		case listMetaRemainingItemCount:
-			//nolint:gosec // an int64 on the wire is its two's complement
-			meta.RemainingItemCount = new(int64(f.Varint))
 		}
 	}
 	return f.Err
@@ -142,15 +138,9 @@ func envelopeSize(t TypeMeta, rawSize int) int {
 	return len(magic) + sizeBytesField(typeMeta) + 2*sizeBytesField(0) + sizeBytesField(rawSize)
 }
 
-// AppendListMeta appends the metadata field of a List.
-func AppendListMeta(dst []byte, m ListMeta) []byte {
-	var meta []byte
-	meta = appendBytesField(meta, listMetaResourceVersion, []byte(m.ResourceVersion))
-	meta = appendBytesField(meta, listMetaContinue, []byte(m.Continue))
-	if m.RemainingItemCount != nil {
-		meta = protowire.AppendTag(meta, listMetaRemainingItemCount, protowire.VarintType)
-		meta = protowire.AppendVarint(meta, uint64(*m.RemainingItemCount)) //nolint:gosec // as above
-	}
+// AppendListMeta appends the metadata field of a List of all objects at a revision.
+func AppendListMeta(dst []byte, revision uint64) []byte {
+	meta := appendBytesField(nil, listMetaResourceVersion, strconv.AppendUint(nil, revision, 10))
 	return appendBytesField(dst, listMetadata, meta)
 }
 

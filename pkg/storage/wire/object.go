@@ -86,21 +86,6 @@ func (o *Object) Annotations() map[string]string {
 	return annotations
 }
 
-// Annotation returns the value of one annotation; "" if the object has none of that key.
-func (o *Object) Annotation(key string) string {
-	f := field.Of(o.Meta)
-	for f.Next() {
-		if f.Number != metaAnnotations {
-			continue
-		}
-		// ParseObject has read it without an error.
-		if k, value, _ := field.MapEntry(f.Value); string(k) == key {
-			return string(value)
-		}
-	}
-	return ""
-}
-
 // keepsMeta reports whether a field of ObjectMeta stays in Object.Meta.
 func keepsMeta(number protowire.Number) bool {
 	return number != metaResourceVersion && number != metaManagedFields

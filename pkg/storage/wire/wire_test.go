@@ -247,8 +247,7 @@ func TestPruneSliceEqualsTyped(t *testing.T) {
 }
 
 func TestListRoundTrip(t *testing.T) {
-	count := int64(5)
-	message := AppendListMeta(nil, ListMeta{ResourceVersion: "42", Continue: "c", RemainingItemCount: &count})
+	message := AppendListMeta(nil, 42)
 	message = append(AppendListItem(message, 3), "abc"...)
 	enveloped := append(AppendEnvelope(nil, TypeMeta{"v1", "ServiceList"}, len(message)), message...)
 	typeMeta, raw, err := Unwrap(enveloped)
@@ -257,8 +256,7 @@ func TestListRoundTrip(t *testing.T) {
 	}
 	var items []string
 	meta, err := ParseList(raw, func(item []byte) error { items = append(items, string(item)); return nil })
-	if err != nil || meta.ResourceVersion != "42" || meta.Continue != "c" || *meta.RemainingItemCount != 5 ||
-		fmt.Sprint(items) != "[abc]" {
+	if err != nil || meta != (ListMeta{ResourceVersion: "42"}) || fmt.Sprint(items) != "[abc]" {
 		t.Fatal(meta, items, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -16,11 +17,19 @@ func measureOffline(ctx context.Context, node *cluster.Node, t *table) (err erro
 	if err := node.Wrapper.Stop(); err != nil {
 		return err
 	}
-	info, err := os.Stat(node.SnapshotFile())
-	if err != nil {
-		return fmt.Errorf("the wrapper left no snapshot: %w", err)
+	files, err := filepath.Glob(filepath.Join(node.StateDir, "store-0*"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("the wrapper left no snapshot in %s: %w", node.StateDir, err)
 	}
-	t.add("snapshot: size", "", fmt.Sprintf("%.0f kB", float64(info.Size())/1000), "")
+	var size int64
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		size += info.Size()
+	}
+	t.add("snapshot: size", "", fmt.Sprintf("%.0f kB", float64(size)/1000), "")
 	if err := node.CutLink(ctx); err != nil {
 		return err
 	}

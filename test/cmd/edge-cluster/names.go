@@ -56,7 +56,7 @@ func (o *options) bringHome(ctx context.Context, d *demo) error {
 		if strings.HasPrefix(pod.Name, demoStateful+"-"+site+"-") {
 			continue
 		}
-		fmt.Printf("   %s runs on %s, which has moved to %s. Its StatefulSet makes it again in its own site:\n",
+		fmt.Printf("   %s runs on %s, which has moved to %s. Its StatefulSet recreates it in its own site:\n",
 			pod.Name, pod.Spec.NodeName, site)
 		fmt.Printf("   $ kubectl delete pod %s\n", pod.Name)
 		if err := o.kubectl(ctx, d.cluster, "delete", "pod", pod.Name); err != nil {

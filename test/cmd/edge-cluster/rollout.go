@@ -14,7 +14,7 @@ func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) erro
 		broken = `{"spec":{"template":{"template":{"spec":{"nodeSelector":{"gpu":"yes"}}}}}}`
 		mended = `{"spec":{"template":{"template":{"spec":{"nodeSelector":null}}}}}`
 	)
-	fmt.Printf("\n%d. A change in waves: %s asks for nodes that there are not. It reaches the canary, east, and halts\n\n",
+	fmt.Printf("\n%d. A change in waves: %s asks for nodes that do not exist. The rollout halts at the canary, east\n\n",
 		step, demoName)
 	change := func(patch, phase string) error {
 		fmt.Printf("   $ kubectl patch dg %s --type=merge -p '%s'\n", demoName, patch)
@@ -37,6 +37,6 @@ func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) erro
 	if err := o.kubectl(ctx, c, "get", "deployments"); err != nil {
 		return err
 	}
-	fmt.Println("\n   The other sites have not seen it, and the canary's old pods go on serving. Mended:")
+	fmt.Println("\n   The other sites are unchanged, and the canary's old pods still serve. Repaired:")
 	return change(mended, "Complete")
 }

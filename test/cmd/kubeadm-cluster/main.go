@@ -81,7 +81,7 @@ func up(ctx context.Context, nodes, images []string) (err error) {
 	}
 	node := nodes[len(nodes)-1]
 	fmt.Printf(`
-To follow docs/install.md in another shell, as root, in this repository:
+To follow docs/quickstart.md in another shell, as root, in this repository:
 
   export KUBECONFIG=%s PATH=%s:$PATH
 

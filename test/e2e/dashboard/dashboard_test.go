@@ -179,7 +179,7 @@ func (f *fixture) expectWaves(b *browser, waits string) {
 			return fmt.Errorf("the plugin: %s", printed)
 		}
 		got := evaluate[string](b, `document.querySelector("[data-part=rollout]").textContent`)
-		printed, _, _ = strings.Cut(printed, "\nTo let it go on: ")
+		printed, _, _ = strings.Cut(printed, "\nTo continue it: ")
 		lines := strings.Split(strings.TrimSpace(printed), "\n")
 		want := "Rollout " + lines[len(lines)-1]
 		for _, line := range lines[1 : len(lines)-1] {
@@ -365,7 +365,7 @@ func TestServed(t *testing.T) {
 		says string
 	}{
 		{[]string{"--address=0.0.0.0"}, 2, "ssh -L"},
-		{[]string{"--port=70000"}, 2, "is no port"},
+		{[]string{"--port=70000"}, 2, "must be between 0 and 65535"},
 		{[]string{"--server=https://127.0.0.1:1"}, 1, "asking the cluster"},
 	} {
 		_, stderr, code := suite.Run(f, f.Plugin(f.ctx, append([]string{"dashboard"}, test.args...)...))

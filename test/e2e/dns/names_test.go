@@ -249,7 +249,7 @@ func TestCorefile(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "coredns-edge", "Corefile"))
 	suite.Must(t, err)
 	const kubernetes = "    kubernetes cluster.local in-addr.arpa ip6.arpa {\n"
-	added := kubernetes + "       kubeconfig /etc/coredns/wrapper.kubeconfig\n" // as docs/install.md adds it
+	added := kubernetes + "       kubeconfig /etc/coredns/wrapper.kubeconfig\n" // as docs/coredns.md adds it
 	if strings.Replace(string(data), kubernetes, added, 1) != cluster.Corefile {
 		t.Errorf("manifests/coredns-edge/Corefile is not cluster.Corefile:\n%s", data)
 	}

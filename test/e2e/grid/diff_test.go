@@ -79,7 +79,7 @@ func TestPluginDiff(t *testing.T) {
 
 	// Replicas that a template names no more stay.
 	f.expectSaid(f.diff(diffGrid("paused: false", "")), 0,
-		"# the template does not set replicas any more, so each site keeps the number it has: 2 here\n")
+		"# the template no longer sets replicas, so each site keeps the number it has: 2 here\n")
 
 	f.expectRefusedDiffs(changed)
 
@@ -113,7 +113,7 @@ func (f *fixture) expectRefusedDiffs(changed string) {
 	f.expectSaid(f.diff(strings.Replace(diffService, "KEY", "no way", 1)), 3,
 		"REFUSED: ServiceGrid.superedge.io \"demo\" is invalid")
 	f.expectSaid(f.diff(diffGrid("replicas: 2", ""))+" --as=jane", 2, `User "jane" cannot list resource "nodes"`)
-	f.expectSaid(f.diff(diffConfigMap), 2, "there is no grid in ")
+	f.expectSaid(f.diff(diffConfigMap), 2, "found no grid in ")
 	f.expectSaid("grid diff", 2, "-f FILE")
 	f.expectSaid("__complete grid di", 0, "diff Show what applying grids would change")
 }

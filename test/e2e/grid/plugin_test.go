@@ -147,8 +147,8 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid status"+in, 0)
 
 	f.expectSaid("grid status --as=jane"+in, 1, `User "jane" cannot list resource "deploymentgrids"`)
-	f.expectSaid("grid view absent"+in, 1, "there is no Service and no ServiceGrid absent in namespace "+f.namespace)
-	f.expectSaid("grid status pods"+in, 2, `"pods" is no kind of grid`)
+	f.expectSaid("grid view absent"+in, 1, "no Service and no ServiceGrid absent exists in namespace "+f.namespace)
+	f.expectSaid("grid status pods"+in, 2, `"pods" is not a kind of grid`)
 	f.expectSaid("grid --version", 0, "kubectl-grid ")
 	f.expectSaid("__complete grid st", 0, "status Show the state of the grids")
 	f.expectSaid("__complete grid view"+in+" de", 0, "demo-svc")

@@ -55,21 +55,21 @@ func (f *fixture) service(name string, keys ...string) *corev1.Service {
 	return service
 }
 
-// closedLoop makes a Service that is governed, and waits until every node reaches its own site.
-func (f *fixture) closedLoop() *corev1.Service {
+// siteLocal makes a Service that is governed, and waits until every node reaches its own site.
+func (f *fixture) siteLocal() *corev1.Service {
 	f.Helper()
 	governed := f.service("governed", siteLabel)
-	f.ExpectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("the site-local Service", governed, siteLocal)
 	return governed
 }
 
-var closedLoop = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
+var siteLocal = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
 
-// TestClosedLoop: kube-proxies reach their own site through the share, and a node that moves reaches its new one.
-func TestClosedLoop(t *testing.T) {
+// TestSiteLocal: kube-proxies reach their own site through the share, and a node that moves reaches its new one.
+func TestSiteLocal(t *testing.T) {
 	f := newFixture(t)
 	governed, free := f.service("governed", siteLabel), f.service("free")
-	f.ExpectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("the site-local Service", governed, siteLocal)
 	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "b1": "a1 a2 b1"})
 
 	f.Cleanup(func() {
@@ -81,7 +81,7 @@ func TestClosedLoop(t *testing.T) {
 	f.ExpectReach("b1 moves to site a", governed,
 		map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
 	f.Must(shared.RelabelNode(f.ctx, "b1", siteLabel, siteB))
-	f.ExpectReach("b1 moves back", governed, closedLoop)
+	f.ExpectReach("b1 moves back", governed, siteLocal)
 }
 
 // TestTheRulesAreThoseOfTheDirectWay: a kube-proxy makes the same rules of what its wrapper shows through the hub and
@@ -90,7 +90,7 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f := newFixture(t)
 	governed, free, own := f.service("governed", siteLabel), f.service("free"), f.service("own",
 		"kubernetes.io/hostname", siteLabel, "*")
-	f.ExpectReach("the closed loop", governed, closedLoop)
+	f.ExpectReach("the site-local Service", governed, siteLocal)
 	f.ExpectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
 	f.ExpectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
 	f.Eventually("the Services of other tests are gone", func() error {
@@ -265,7 +265,7 @@ func (f *fixture) askShare(token, path string) ([]byte, error) {
 // servers have that in their audit logs.
 func TestNothingLeaks(t *testing.T) {
 	f := newFixture(t)
-	f.closedLoop()
+	f.siteLocal()
 	token := f.boundToken("a2")
 	share, err := f.askShare(token, "/a2?kind=EndpointSlice&labelSelector=kubernetes.io/service-name%3Dgoverned")
 	f.Must(err)
@@ -330,7 +330,7 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 	f.Must(node.GiveWrapperToken(f.boundToken("a2")))
 	f.Must(node.Wrapper.Restart(f.ctx))
 	governed := f.service("governed", siteLabel)
-	f.ExpectReach("with a token that is bound to its node", governed, closedLoop)
+	f.ExpectReach("with a token that is bound to its node", governed, siteLocal)
 
 	f.Must(node.GiveWrapperToken(f.boundToken("b1")))
 	f.Must(node.Wrapper.Stop())
@@ -343,7 +343,7 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 		return err
 	})
 	// Its kube-proxy keeps the rules that it has.
-	f.ExpectReach("with a token that is bound to another node", governed, closedLoop)
+	f.ExpectReach("with a token that is bound to another node", governed, siteLocal)
 }
 
 // takeRights leaves wrappers the rights that manifests/hub-require leaves them, until the test ends.
@@ -491,7 +491,7 @@ func TestPermissions(t *testing.T) {
 // TestKubectlShowsAShare: to kubectl, a share is a list.
 func TestKubectlShowsAShare(t *testing.T) {
 	f := newFixture(t)
-	f.closedLoop()
+	f.siteLocal()
 	kubectl := func(args ...string) string {
 		f.Helper()
 		out, err := suite.Output(f.Kubectl(f.ctx, args...))
@@ -553,14 +553,14 @@ func TestAReplicaThatComesLater(t *testing.T) {
 		return nil
 	})
 	t.Logf("the other replica had a stream after %d others, and %s", asked-1, took.Round(time.Millisecond))
-	f.closedLoop()
+	f.siteLocal()
 }
 
 // TestTheCertificatesSecretIsDeleted: a replica makes it again, with the certificate that is served, by the rights that
 // the shipped role gives. No stream notices, and a replica that starts later serves the same.
 func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 	f := newFixture(t)
-	governed := f.closedLoop()
+	governed := f.siteLocal()
 	secrets := f.client.CoreV1().Secrets("kube-system")
 	const name, certificate = "application-grid-hub-tls", "tls.crt"
 	before, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
@@ -596,7 +596,7 @@ func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 // TestAResetBundleIsMended: somebody resets the caBundle, as a tool does that applies its own manifest again.
 func TestAResetBundleIsMended(t *testing.T) {
 	f := newFixture(t)
-	governed := f.closedLoop()
+	governed := f.siteLocal()
 	service := func() *rest.Request {
 		return f.client.Discovery().RESTClient().Verb("PATCH").
 			AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.hub.superedge.io").
@@ -621,9 +621,9 @@ func TestAResetBundleIsMended(t *testing.T) {
 // TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
 func TestAHubThatRestarts(t *testing.T) {
 	f := newFixture(t)
-	governed := f.closedLoop()
+	governed := f.siteLocal()
 	f.Must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
-	f.ExpectReach("without a hub", governed, closedLoop)
+	f.ExpectReach("without a hub", governed, siteLocal)
 	f.Must(workload.In(f.client, f.namespace).SetReadyOn(f.ctx, "governed", "a1", corev1.ConditionFalse))
 	f.Must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
 	f.ExpectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})

@@ -26,7 +26,7 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// TestInstallAndRemove goes through docs/install.md on a cluster with kubeadm's kube-proxy: labelled nodes have
+// TestInstallAndRemove goes through docs/kubeadm.md on a cluster with kubeadm's kube-proxy: labelled nodes have
 // what they should, the others what they had, and in the end there is what there was in the beginning. The pods
 // are kwok's: what runs in them is shown by TestPermissions and the other packages.
 func TestInstallAndRemove(t *testing.T) {
@@ -223,7 +223,7 @@ func (f *fixture) deleteCRDs(these ...string) {
 	})
 }
 
-// overlay is a kustomization of a user's own, as docs/install.md has it.
+// overlay is a kustomization of a user's own, as docs/kubeadm.md has it.
 func (f *fixture) overlay(directory string) string {
 	f.Helper()
 	absolute, err := filepath.Abs(manifests)

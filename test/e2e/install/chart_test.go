@@ -116,7 +116,7 @@ images:
 
 const kustomizationHead = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
 
-// plain is the kustomization of docs/install.md for any other cluster, with its address of the API server.
+// plain is the kustomization of docs/other-clusters.md, with its address of the API server.
 const (
 	plain = kustomizationHead + `resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control, ../manifests/edge-node-policy]
 configMapGenerator:

@@ -78,8 +78,8 @@ func TestPreview(t *testing.T) {
 	_, err = suite.Output(shell)
 	f.Must(err)
 	f.Must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
-	if stdout, _, code := f.plugin("preview", "--key=site", "-A"); code != 0 ||
-		!strings.Contains(stdout, "so nothing keeps Services to their site") {
+	if stdout, _, code := f.plugin("preview", "--key=site", "-A"); code != 3 ||
+		!strings.Contains(stdout, "so nothing keeps 1 Service with topologyKeys to the sites") {
 		t.Errorf("nothing keeps the Service to its sites yet: exit code %d\n%s", code, stdout)
 	}
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"=static")

@@ -292,11 +292,15 @@ func TestKubernetesVersions(t *testing.T) {
 	}
 }
 
-// TestPageKustomizations: each kustomization that docs/install.md shows can be built, and makes what the page says of
-// it.
+// TestPageKustomizations: each kustomization that the pages about installing show can be built, and makes what they say
+// of it.
 func TestPageKustomizations(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/install.md")
-	suite.Must(t, err)
+	var page []byte
+	for _, name := range []string{"kubeadm", "k3s", "other-clusters"} {
+		text, err := os.ReadFile("../../../docs/" + name + ".md")
+		suite.Must(t, err)
+		page = append(page, text...)
+	}
 	const address = "https://127.0.0.1:16443"
 	kubeconfig, err := os.ReadFile(filepath.Join(manifests, "k3s", "kubeconfig.conf"))
 	suite.Must(t, err)
@@ -308,7 +312,7 @@ func TestPageKustomizations(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)\n( *)```yaml\n *# edge/kustomization.yaml\n(.*?)\n *```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 4 {
-		t.Fatalf("the page shows %d kustomizations, for kubeadm, k3s, RKE2 and any other cluster", len(blocks))
+		t.Fatalf("the pages show %d kustomizations, for kubeadm, k3s, RKE2 and any other cluster", len(blocks))
 	}
 	var kubeadm string
 	for i, block := range blocks {
@@ -324,7 +328,7 @@ func TestPageKustomizations(t *testing.T) {
 			t.Errorf("the wrapper's image is not the one of\n%s", kustomization)
 		}
 	}
-	older := regexp.MustCompile("(?s)### kubeadm before 1.36\n.*?```yaml\n(patches:.*?)\n```").FindStringSubmatch(string(page))
+	older := regexp.MustCompile("(?s)## Before 1.36\n.*?```yaml\n(patches:.*?)\n```").FindStringSubmatch(string(page))
 	if older == nil {
 		t.Fatal("the page does not show how to leave out the policy")
 	}

@@ -110,7 +110,7 @@ func startOf(t *testing.T, name, dir string) []string {
 		options, "$SEAL", "--unsealed").Replace(string(match[1])))
 }
 
-// exposure is what docs/install.md says of the units, and no more.
+// exposure is what docs/systemd.md says of the units, and no more.
 var exposure = map[string]float64{"application-grid-wrapper": 1.1, "statefulset-grid-daemon": 1.6, "lite-apiserver": 1.6}
 
 // TestInstalledUnits: make install puts everything where it belongs, systemd finds nothing to complain of and

@@ -15,8 +15,8 @@ import (
 
 // A share is followed by a WATCH of the resource Shares with the field selector metadata.name=NODE, in protobuf. Its
 // frames are watch events with Services, EndpointSlices, the node's own Node, and PartialObjectMetadata for the labels
-// of nodes. A BOOKMARK has the metadata of a Mark; a step ends with one that says so. People read a share by a GET of
-// the resource, as a list in JSON.
+// of nodes. A BOOKMARK has the metadata of a Mark; a step ends with one whose Mark says that. People read a share by a
+// GET of the resource, as a list in JSON.
 const (
 	// Shares is the resource, ShareKind its kind.
 	Shares    = "shares"

@@ -109,7 +109,7 @@ func (k GridKind) GridOf(child, site string) (grid string, alternative bool) {
 	return "", false
 }
 
-// alternativeOf returns the grid whose alternative name is child and begins with begin; "" if there is none.
+// alternativeOf returns the grid whose alternative name is child and begins with begin; "" if no grid has it.
 func (k GridKind) alternativeOf(begin, site, child string) string {
 	if k.AlternativeChildName(begin, site) == child {
 		return begin

@@ -23,7 +23,7 @@ const (
 )
 
 // ForeignFields returns the fields of a child's spec that other managers own and the controller does not, such as
-// "argo: spec.paused, spec.strategy"; "" if there are none. Subresources, through which autoscalers write, do not
+// "argo: spec.paused, spec.strategy"; "" if they own none. Subresources, through which autoscalers write, do not
 // count.
 func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 	owned := map[string]*fieldpath.Set{FieldManager: {}} // the fields of the spec, by manager

@@ -110,7 +110,7 @@ const (
 	// AnnotationApproved on a grid approves of a wave in one attempt of a rollout: the value of status.rollout.awaits.
 	AnnotationApproved = "superedge.io/approved"
 
-	// AnnotationResumed on a grid lets a halted rollout go on: its value is status.rollout.haltTime.
+	// AnnotationResumed on a grid continues a halted rollout: its value is status.rollout.haltTime.
 	AnnotationResumed = "superedge.io/resumed"
 
 	// AnnotationApprovedBy on a grid is the name of the user who has set one of the annotations that approve, resume or
@@ -155,7 +155,7 @@ const (
 	ReasonMassRemoval = "MassRemoval"
 	// ReasonProgressDeadlineExceeded means that a workload has made no progress for spec.progressDeadlineSeconds.
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
-	// ReasonReplicasHandedOver means that a template does not set replicas any more, and that workloads keep theirs.
+	// ReasonReplicasHandedOver means that a template no longer sets replicas, and that workloads keep theirs.
 	ReasonReplicasHandedOver = "ReplicasHandedOver"
 	// ReasonNoEffect means that something in the spec has no effect.
 	ReasonNoEffect = "NoEffect"
@@ -187,7 +187,7 @@ const (
 	ReasonRemoved = "Removed"
 	// ReasonHeld means that an annotation of the workload keeps it as it is.
 	ReasonHeld = "Held"
-	// ReasonRevisionGone means that the ControllerRevision of which a workload is made was deleted.
+	// ReasonRevisionGone means that the ControllerRevision of a workload was deleted.
 	ReasonRevisionGone = "RevisionGone"
 	// ReasonRollout means that a rollout has begun, or has reached another wave or phase.
 	ReasonRollout = "Rollout"

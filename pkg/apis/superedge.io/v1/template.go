@@ -10,7 +10,7 @@ import "bytes"
 //
 //nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
 type Template struct {
-	// Raw is a JSON object; empty if there is no template.
+	// Raw is a JSON object; empty without a template.
 	Raw []byte `json:"-"`
 }
 
@@ -31,5 +31,5 @@ func (t *Template) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// IsZero tells encoding/json's omitzero that there is no template.
+// IsZero reports whether the template is missing, for encoding/json's omitzero.
 func (t Template) IsZero() bool { return len(t.Raw) == 0 }

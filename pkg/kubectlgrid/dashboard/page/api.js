@@ -37,7 +37,7 @@ export async function get(path) {
 // The server writes something every 15 seconds.
 const longestSilence = 40_000;
 
-/** revisions yields the number of every revision that the server tells of, until the connection ends or is aborted. */
+/** revisions yields the number of every revision that the server reports, until the connection ends or is aborted. */
 export async function* revisions(signal) {
   const silence = new AbortController();
   signal.addEventListener("abort", () => silence.abort(), { once: true });

@@ -145,7 +145,7 @@ function drawGrid(body, { grid, state, rollout }) {
   const sites = grid.sites ?? [];
   const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
   paragraphs(part.words, [
-    // A rollout that goes on is said with its waves.
+    // A rollout in progress is shown with its waves.
     { text: state === "Changing" && rollout ? "" : gridWords({ ...grid, phases: {} }), bad: state === "Failed" },
     { text: grid.service ? `Its Service is ${grid.service}, site-local in ${grid.siteCount} sites.` : "" },
     { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },

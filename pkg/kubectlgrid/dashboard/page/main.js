@@ -1,4 +1,4 @@
-// The page: it asks for what it shows whenever the server tells of another revision, one request at a time.
+// The page: it asks for what it shows whenever the server reports another revision, one request at a time.
 
 import { get, Refusal, revisions, takeToken } from "./api.js";
 import { drawDetail, drawMissing } from "./detail.js";
@@ -17,7 +17,7 @@ function connection(state, words) {
   text($("connection"), words);
 }
 
-/** refresh asks for what is shown, and shows it. A call while another goes on makes that one ask again. */
+/** refresh asks for what is shown, and shows it. A call during another one makes that one ask again. */
 let asking = false;
 let askAgain = false;
 async function refresh() {

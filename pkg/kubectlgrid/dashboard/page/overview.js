@@ -143,7 +143,7 @@ function drawMap({ map, sources }, sites) {
       text(element.firstElementChild, `${group.state} (${group.sites.length.toLocaleString("en")})`);
       keyed(element.lastElementChild, group.sites, (site) => site.name, newTile, drawTile);
     });
-  // One tile is in the order of the Tab key; the arrow keys lead to the others.
+  // One tile is in the order of the Tab key; the arrow keys move to the others.
   if (!$("map").querySelector("a[tabindex='0']")) $("map").querySelector("a")?.setAttribute("tabindex", "0");
 }
 
@@ -205,14 +205,14 @@ function drawGrids(grids) {
       const link = item.querySelector("a");
       attribute(link, "href", gridRoute(grid));
       text(link, `${grid.kind} ${grid.namespace}/${grid.name}`);
-      // A rollout that goes on is said below, with its waves.
+      // A rollout in progress is shown below, with its waves.
       const said = grid.state === "Changing" && grid.rollout;
       text(item.querySelector(".words"), gridWords(said ? { ...grid, problem: "" } : grid));
       drawRollout(item.lastElementChild, grid.rollout);
     });
 }
 
-/** drawRollout shows how far a rollout has come, in the words and numbers of kubectl grid rollout status. */
+/** drawRollout shows the progress of a rollout, in the words and numbers of kubectl grid rollout status. */
 export function drawRollout(place, rollout) {
   place.hidden = !rollout;
   if (!rollout) return;

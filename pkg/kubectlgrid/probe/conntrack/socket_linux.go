@@ -15,7 +15,7 @@ import (
 
 // connected returns where the socket that is bound to source is connected to, by the kernel's table of sockets: a
 // program of BPF that translates addresses when a socket connects, as Cilium's do, also makes getpeername(2) return the
-// address that was asked for. It reports false if there is no such socket any more.
+// address that was asked for. It reports false if the socket no longer exists.
 func connected(source netip.AddrPort) (netip.AddrPort, bool, error) {
 	name := "/proc/self/net/tcp"
 	if source.Addr().Is6() {

@@ -27,10 +27,10 @@ func newDashboardCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page with the sites, grids and Services of the cluster",
-		Long: "Serves a page to this machine, and prints its URL: a matrix of sites and Services with the verdicts of\n" +
-			"kubectl grid view, what kubectl grid check finds, and the grids with their rollouts wave by wave. The page\n" +
-			"follows the cluster with the rights of the user, and writes nothing to it. It shows all namespaces, or one\n" +
-			"with -n.\n" +
+		Long: "Serves a page to this machine, and prints its URL: a matrix of sites and Services with the verdicts\n" +
+			"of kubectl grid view, what kubectl grid check finds, and the grids with their rollouts wave by wave.\n" +
+			"The page follows the cluster with the rights of the user, and writes nothing to it. It shows all\n" +
+			"namespaces, or one with -n.\n" +
 			"\n" +
 			"The URL has a token. Whoever has it sees what the user may read, until Ctrl-C ends the command with\n" +
 			"exit code 0.\n" +

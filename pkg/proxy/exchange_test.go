@@ -73,7 +73,7 @@ func TestSiteExchange(t *testing.T) {
 		w.expectReadyz(http.StatusOK, readyz)
 		w.expectSoon(http.StatusOK, "/metrics", metrics...)
 	}
-	a, b := start(t, api, node(0, "")), start(t, api, node(1, "10.0.0.9"))
+	a, b := start(t, api, node(0, "")), start(t, api, node(1, "10.0.0.1"))
 	for i, w := range []*wrapper{a, b} {
 		says(w, "[+] site-exchange: ok, 1 of 1 neighbours take part"+
 			[]string{"; without --cri this node does not say which pods it runs\n", "\n"}[i],

@@ -51,7 +51,7 @@ func TestLivePods(t *testing.T) {
 		w.expectSoon(http.StatusOK, "/metrics", metric, `application_grid_wrapper_runtime_polls_total{result="ok"}`)
 	}
 
-	w := start(t, api, running("10.0.0.9"))
+	w := start(t, api, running("10.0.0.1"))
 	says(w, "[+] cri: ok, ", "application_grid_wrapper_corrected_pods 0")
 	shows(w, "10.0.0.1")
 	w.expectSnapshot()

@@ -81,29 +81,6 @@ func (s *Service) needsCounts() bool {
 	return len(s.Keys) > 1 || s.listed[0].counts != nil || s.listed[1].counts != nil
 }
 
-// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
-// sees it.
-func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
-}
-
-// TierFrom is Tier as another node sees it. A node is not silent to itself, and traffic that may use endpoints on its
-// own node only has no better ones.
-func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
-	tier := topology.TierOf(e.Ready, true, e.Terminates())
-	own := viewer != "" && string(e.NodeName) == viewer
-	switch {
-	case tier != topology.Ready, !in.AnySuspicions(), s == nil, s.Name == KubernetesService, own && s.traits.Local:
-		return tier
-	case !own && in.Silent(s, e.NodeName):
-		return topology.Silent
-	case !own && in.SuspectedNode(s, e.NodeName), in.suspectedPod(s, namespace, e):
-		return topology.Suspected
-	default:
-		return tier
-	}
-}
-
 // count adds an object's endpoints to the counts (delta 1), or subtracts them (delta -1).
 func (x *serviceIndex) count(s *Service, o *Object, delta int) {
 	switch {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // PodKey identifies a pod.
@@ -144,10 +145,35 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	})
 }
 
-// suspectedPod reports whether the node of an endpoint of the Service suspects that its pod does not answer.
-func (in Reader) suspectedPod(s *Service, namespace string, e wire.Endpoint) bool {
-	if _, any := in.f.suspected[string(e.NodeName)]; !any || s.traits.PublishesNotReady {
-		return false // a Service that publishes addresses that are not ready shows this one too
+// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
+// sees it.
+func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
+}
+
+// TierFrom is Tier as another node sees it. A node is neither silent nor suspected to itself.
+func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
+	tier := topology.TierOf(e.Ready, true, e.Terminates())
+	own := viewer != "" && string(e.NodeName) == viewer
+	switch {
+	case tier != topology.Ready || !in.AnySuspicions() || s == nil || s.Name == KubernetesService:
+		return tier
+	case own && s.traits.Local:
+		return tier // traffic that may use endpoints on its own node only has no better ones
+	case !own && in.Silent(s, e.NodeName):
+		return topology.Silent
+	case !own && in.SuspectedNode(s, e.NodeName), in.suspects(s, namespace, e):
+		return topology.Suspected
+	default:
+		return tier
+	}
+}
+
+// suspects reports whether the node of a ready endpoint suspects that its pod does not answer. A Service that publishes
+// addresses that are not ready shows this one too.
+func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
+	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
+		return false
 	}
 	pod, ok := podOf(namespace, e)
 	live := in.f.livePods[string(e.NodeName)]

@@ -307,8 +307,8 @@ func (s *Store) noteVersion(in scope, set *set) {
 	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
 }
 
-// versionOf is the version of a set, from which a source goes on: a list of a replica that lags would be older. It is ""
-// if there is none.
+// versionOf is the version of a set, from which a source goes on: a list of a replica that lags would be older. It is
+// "" if there is none.
 func (s *Store) versionOf(in scope) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -265,8 +265,8 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// TestUncertainRename: after the name of a new file may or may not be on the disk, what is committed is found, whichever
-// of the two files a loss of power leaves.
+// TestUncertainRename: while the name of a new file may or may not be on the disk, what is committed is found,
+// whichever of the two files a loss of power leaves.
 func TestUncertainRename(t *testing.T) {
 	uncertain := 0
 	for seed := range uint64(120) {

@@ -146,16 +146,15 @@ func TestOpeningWritesNothing(t *testing.T) {
 // TestBudget: two hours of changes every second wear flash no more than the budget allows, whether the disk works or
 // its syncs fail, and also if the program restarts every minute.
 func TestBudget(t *testing.T) {
-	for _, size := range []int{1, 100 << 10} {
+	noise := make([]byte, 1<<20+2*3600)
+	_, _ = rand.Read(noise)
+	for _, size := range []int{1, 100 << 10, 1 << 20} {
 		for _, failing := range []bool{false, true} {
 			w := newWorld(t, 1)
 			w.disk.failing = failing
 			for second := range 2 * 3600 {
 				w.now = w.now.Add(time.Second)
-				value := make([]byte, size)
-				for i := range value {
-					value[i] = byte(w.random.Uint32())
-				}
+				value := noise[second : second+size]
 				w.state["x"] = value
 				if w.store.Due() {
 					_ = w.store.Commit(map[string][]byte{"x": value})
@@ -165,7 +164,7 @@ func TestBudget(t *testing.T) {
 				}
 			}
 			// The first hour has the budget that is left from before, too. A commit may go beyond it by its own size.
-			if most := int64(3*32<<20 + 1<<20); w.disk.flash > most || w.disk.flash < most/2 && !failing {
+			if most := int64(3*32<<20 + 8<<20); w.disk.flash > most || w.disk.flash < most/2 && !failing {
 				t.Errorf("%d bytes, failing %v: %d bytes in two hours, want %d at most", size, failing, w.disk.flash,
 					most)
 			}
@@ -375,5 +374,55 @@ func TestInterruptedStates(t *testing.T) {
 	}
 	if all, err := os.ReadDir(k.dir); err != nil || len(all) != 2 || string(k.state["a"]) != "1" {
 		t.Errorf("there is %v, %v", all, err)
+	}
+}
+
+// TestReserve: on a disk that gets full, right after the whole state or after a commit, there is space to note what is
+// lasting.
+func TestReserve(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		w := newWorld(t, 1)
+		value := make([]byte, 100<<10)
+		_, _ = rand.Read(value)
+		w.state["x"] = value
+		err := w.store.Commit(map[string][]byte{"x": value})
+		if whole {
+			err = errors.Join(err, w.store.Rewrite())
+		} else {
+			err = errors.Join(err, w.store.Commit(map[string][]byte{"x": value}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.disk.full, w.disk.noInodes = true, true
+		for i := range 300 {
+			key := fmt.Sprintf("gone %d", i)
+			w.state[key] = []byte{}
+			if err := w.store.CommitLasting(map[string][]byte{key: {}}); err != nil {
+				t.Fatalf("whole %v: the %dth has no space: %v", whole, i, err)
+			}
+		}
+		if err := w.store.Commit(map[string][]byte{"y": value}); err == nil {
+			t.Errorf("whole %v: what is not lasting takes the reserve", whole)
+		}
+	}
+}
+
+// TestNewestLastingValue: of a lasting key that both generations have, the value of the newest counts.
+func TestNewestLastingValue(t *testing.T) {
+	k, _ := keep(t, t.TempDir(), nil)
+	k.put("a", []byte("1"))
+	k.must(k.Rewrite())
+	for _, value := range []string{"intended", "done"} {
+		k.state["gone 1"] = []byte(value)
+		k.must(k.CommitLasting(map[string][]byte{"gone 1": []byte(value)}))
+	}
+	k.state["gone 2"] = []byte("1")
+	k.must(k.CommitLasting(map[string][]byte{"gone 2": []byte("1")}))
+	// A loss of power between the commits to the two files leaves this.
+	change(t, files(t, k.dir)[1], func(data []byte) []byte { return data[:len(data)*2/3] })
+	problems := k.reopen()
+	if string(k.state["gone 1"]) != "done" || string(k.state["gone 2"]) != "1" || len(problems) != 1 {
+		t.Errorf("got %q, %v", k.state, problems)
 	}
 }

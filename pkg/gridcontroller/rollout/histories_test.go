@@ -403,3 +403,26 @@ func TestLongDays(t *testing.T) {
 	}
 	t.Errorf("not complete after five days: %s %q", h.in.Status.Phase, h.in.Status.Message)
 }
+
+// TestSilenceStopsClocks: a site falls silent with the change for hours, and its pods start again when it returns.
+func TestSilenceStopsClocks(t *testing.T) {
+	h := begins(t, rest(5*time.Minute, 4), many(20))
+	u := h.sites["u0000"]
+	h.behave = func(of *Site, to string) {
+		if of == u && to == "new" {
+			u.Ready, u.Silent, u.SilentSince = false, true, h.in.Now
+			h.since[u.Name] = h.in.Now.Add(time.Second) // its kubelet has seen the change
+		}
+	}
+	h.last(3 * time.Hour)
+	u.Silent = false
+	h.last(2 * time.Minute)
+	if s := h.in.Status; s.Failed > 0 || u.Revision != "new" {
+		t.Errorf("%s %q %+v", s.Phase, s.Message, s.Sites)
+	}
+	u.Ready = true
+	h.last(10 * time.Minute)
+	if s := h.in.Status; s.Phase != v1.RolloutComplete || s.Proven != 20 {
+		t.Errorf("%s %q, %d are proven", s.Phase, s.Message, s.Proven)
+	}
+}

@@ -783,8 +783,13 @@ func (w *world) happen() {
 		p.silentAt = w.now
 		w.note("%s falls silent", p.name)
 	case n < 24:
-		if !w.far || w.IntN(15) == 0 {
+		switch {
+		case !w.far:
 			w.hear(p)
+		case w.IntN(8) == 0: // a link is mended
+			for _, p := range w.places {
+				w.hear(p)
+			}
 		}
 	case n < 25 && !w.friendly && status != nil:
 		w.revise()

@@ -136,7 +136,7 @@ func TestSitesWithoutNodesAreNotTooMany(t *testing.T) {
 			t.Fatalf("site %d: %d %s", i, w.Code, w.Body)
 		}
 	}
-	if n := store.Sites.Len(); n != 1 {
+	if n := store.Sites.Len(); n > 16 {
 		t.Errorf("%d Views", n)
 	}
 }

@@ -134,6 +134,19 @@ func TestHostnameIsNoSite(t *testing.T) {
 	}
 }
 
+// TestFamilies: a site that lacks one of two families is a failure, if others have it.
+func TestFamilies(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("shop/s", `["zone"]`)
+	service.Spec.IPFamilies = []corev1.IPFamily{"IPv4", "IPv6"}
+	four, six := slice("p@a1 q@b1"), slice("p6@a1")
+	four.AddressType, six.AddressType = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
+	view := OfService(service, []discoveryv1.EndpointSlice{four, six}, nodes)
+	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() || view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
+		t.Errorf("without %q, %+v", view.Without, view.At("zone", "b"))
+	}
+}
+
 // TestKeyOfNoNode: a key that no node has is a failure, as no edge node reaches the Service.
 func TestKeyOfNoNode(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a")}

@@ -109,6 +109,55 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestHostnameIsNoSite: the name of a node makes no site where another key does, and what a node lacks of its own is no
+// failure where no other key is.
+func TestHostnameIsNoSite(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
+	for name := range nodes {
+		nodes[name][corev1.LabelHostname] = name
+	}
+	for _, test := range []struct{ annotation, cells string }{
+		{`["kubernetes.io/hostname"]`, "own, none warning, own"},
+		{`["kubernetes.io/hostname","zone"]`, "own, own, own"},
+		{`["kubernetes.io/hostname","*"]`, "own, fallback, own"},
+	} {
+		view := OfService(wiretest.ServiceOf("shop/s", test.annotation), []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
+		view.Judge(&Diagnosis{Nodes: nodes})
+		var got []string
+		for _, name := range []string{"a1", "a2", "b1"} {
+			word := view.At(corev1.LabelHostname, name)[0].Verdict
+			got = append(got, strings.TrimSuffix(word.Word+" "+string(word.Severity), " ok"))
+		}
+		if strings.Join(got, ", ") != test.cells || !view.Healthy() {
+			t.Errorf("%s: got %q, healthy %t", test.annotation, got, view.Healthy())
+		}
+	}
+}
+
+// TestFamilies: a site that lacks one of two families is a failure, if others have it.
+func TestFamilies(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	service := wiretest.ServiceOf("shop/s", `["zone"]`)
+	service.Spec.IPFamilies = []corev1.IPFamily{"IPv4", "IPv6"}
+	four, six := slice("p@a1 q@b1"), slice("p6@a1")
+	four.AddressType, six.AddressType = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
+	view := OfService(service, []discoveryv1.EndpointSlice{four, six}, nodes)
+	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() || view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
+		t.Errorf("without %q, %+v", view.Without, view.At("zone", "b"))
+	}
+}
+
+// TestKeyOfNoNode: a key that no node has is a failure, as no edge node reaches the Service.
+func TestKeyOfNoNode(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a")}
+	view := OfService(wiretest.ServiceOf("shop/s", `["zon"]`), []discoveryv1.EndpointSlice{slice("p@a1")}, nodes)
+	view.Judge(&Diagnosis{Nodes: nodes})
+	if s := view.Summary(); s.Healthy || s.Severity != Failure || view.Closed ||
+		!strings.Contains(view.Findings[0].Message, "no node has the label zon") {
+		t.Errorf("got %+v", s)
+	}
+}
+
 // TestMatrixLarge measures the matrix of 600 sites and 200 Services, of which a few are not well: its size, its time,
 // and that these come first.
 func TestMatrixLarge(t *testing.T) {

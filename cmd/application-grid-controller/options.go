@@ -85,8 +85,8 @@ func newOptions() *options {
 		"wrapper is ready. The manifests for kubeadm move kube-proxy by that label.")
 
 	f = o.flags.Section("Leader election")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let only one of several replicas work, the holder of a Lease. The "+
-		"others wait.")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let only one of several replicas work, the holder of a Lease. "+
+		"The others wait.")
 	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second,
 		"Time for which the others wait after the leader last renewed its Lease.")
 	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second,

@@ -139,8 +139,8 @@ func (o *options) config() (lite.Config, error) {
 		return config, errors.New("what is kept on the disk has Secrets: give --seal-key-file, or --unsealed if " +
 			"whoever has the disk may read them")
 	case config.MaxOfflineAge != 0 && config.MaxOfflineAge < minOfflineAge:
-		return config, fmt.Errorf("--max-offline-age %s: must be at least %s, because kube-apiserver may be silent for a "+
-			"minute, or 0 for no limit", config.MaxOfflineAge, minOfflineAge)
+		return config, fmt.Errorf("--max-offline-age %s: must be at least %s, because kube-apiserver may be silent "+
+			"for a minute, or 0 for no limit", config.MaxOfflineAge, minOfflineAge)
 	case o.sealKeyFile != "" && o.unsealed:
 		return config, errors.New("--seal-key-file and --unsealed exclude each other")
 	}

@@ -57,7 +57,8 @@ func draw() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" `+
 		`aria-label="One Kubernetes cluster: the control plane is in the cloud, the nodes are in the sites east, west `+
-		`and north. Clients of a Service reach pods of their own site, also while the link of a site is down.">`+"\n%s\n",
+		`and north. Clients of a Service reach pods of their own site, also while the link of a site is down.">`+
+		"\n%s\n",
 		width, height, width, height, style)
 	b.WriteString(`<rect class="box" x="190" y="8" width="380" height="62" rx="8"/>` + "\n")
 	text(&b, "name", width/2, 33, "Cloud: the control plane of one cluster")

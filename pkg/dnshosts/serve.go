@@ -65,8 +65,8 @@ func (d *Daemon) report() health.Report {
 		}
 	}
 	if now.synced && now.restored {
-		report.Note("the API server is away: names that are in the file get the addresses that the wrapper's snapshot " +
-			"and its site know; none is added, and none goes unless its address is another pod's")
+		report.Note("the API server is away: names that are in the file get the addresses that the wrapper's " +
+			"snapshot and its site know; none is added, and none goes unless its address is another pod's")
 	}
 	if now.synced {
 		report.Note("%d lines for %d StatefulSets of this node's sites in %s", now.records, now.sets, d.config.Path)

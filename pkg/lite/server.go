@@ -39,7 +39,8 @@ type Config struct {
 	Dir string
 	// SealKey is the key of 32 bytes with which the store is sealed; nil for none.
 	SealKey []byte
-	// MaxOfflineAge is the time since the last contact with kube-apiserver for which the kubelet is answered; 0: no limit.
+	// MaxOfflineAge is the time since the last contact with kube-apiserver for which the kubelet is answered; 0: no
+	// limit.
 	MaxOfflineAge time.Duration
 	// Accounts are ServiceAccounts that are also answered without kube-apiserver.
 	Accounts []types.NamespacedName
@@ -295,8 +296,8 @@ func (s *Server) tooOld() error {
 	}
 	age, err := s.store.silence()
 	if err == nil && age > s.config.MaxOfflineAge {
-		err = fmt.Errorf("the last contact with kube-apiserver was %s ago, and after --max-offline-age=%s it may have given "+
-			"the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
+		err = fmt.Errorf("the last contact with kube-apiserver was %s ago, and after --max-offline-age=%s it may "+
+			"have given the pods to other nodes", age.Round(time.Second), s.config.MaxOfflineAge)
 	}
 	return err
 }

@@ -162,8 +162,8 @@ const registerPatience = time.Minute
 func (p *Proxy) unknownNode() string {
 	name := p.config.NodeName
 	said := fmt.Sprintf(
-		"hostname: node %q does not exist in the cluster, so it belongs to no site and Services with topologyKeys have "+
-			"no endpoints here; check --hostname, or wait for the node to register",
+		"hostname: node %q does not exist in the cluster, so it belongs to no site and Services with topologyKeys "+
+			"have no endpoints here; check --hostname, or wait for the node to register",
 		name,
 	)
 	if time.Since(p.started) < registerPatience || p.view.ServesRestored() != nil {

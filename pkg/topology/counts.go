@@ -1,7 +1,7 @@
 package topology
 
-// Counts count endpoints by tier, and by the values that their nodes have of topology keys. What a node finds best among
-// them follows from the counts, at a cost that does not grow with the endpoints. The zero value has none.
+// Counts count endpoints by tier, and by the values that their nodes have of topology keys. What a node finds best
+// among them follows from the counts, at a cost that does not grow with the endpoints. The zero value has none.
 type Counts struct {
 	total  [Unusable]int
 	values [Unusable]map[string]map[string]int

@@ -18,8 +18,8 @@ func (c *Cluster) BackUp(ctx context.Context) error {
 	return c.Etcd.Start(ctx)
 }
 
-// Restore sets etcd back to what it had at BackUp, and starts it and kube-apiserver again. The rest of the control plane
-// goes on.
+// Restore sets etcd back to what it had at BackUp, and starts it and kube-apiserver again. The rest of the control
+// plane goes on.
 func (c *Cluster) Restore(ctx context.Context) error {
 	c.APIServer.Kill()
 	c.Etcd.Kill()

@@ -22,8 +22,8 @@ const suspicion = 30 * time.Second
 // shown after 10 s.
 const startedAgain = 12 * time.Second
 
-// site is a site of nodes with container runtimes that exchange facts, with a pod of a Service of the site-local Service on
-// each.
+// site is a site of nodes with container runtimes that exchange facts, with a pod of a site-local Service
+// on each.
 type site struct {
 	*fixture
 	nodes   []*cluster.Node

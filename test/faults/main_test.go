@@ -77,9 +77,9 @@ func prepare(ctx context.Context) error {
 	return err
 }
 
-// createService creates a Service of the site-local Service with an endpoint on each of the three nodes, and waits until all
-// are ready. A wrapper that starts then sees no change of the far one: it would not show it, and a slice that changed
-// elsewhere only has another metadata.generation than the cloud's.
+// createService creates a site-local Service with an endpoint on each of the three nodes, and waits
+// until all are ready. A wrapper that starts then sees no change of the far one: it would not show it, and a slice that
+// changed elsewhere only has another metadata.generation than the cloud's.
 func createService(ctx context.Context, name string) (*corev1.Service, error) {
 	for _, node := range []string{near1, near2, far} {
 		if err := workload.In(shared.Client(), namespace).CreatePod(ctx, podName(name, node), name, node); err != nil {

@@ -26,8 +26,9 @@ const (
 // everybody is who may answer a node whose kube-proxy asks the API server.
 var everybody = []string{server, "node0", "node1"}
 
-// TestPage follows docs/k3s.md, with its commands as they are there, on a server and two agents. node0 and node1 are two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a
-// foreign site where it is closed off, fails the step.
+// TestPage follows docs/k3s.md, with its commands as they are there, on a server and two agents. node0 and node1 are
+// two sites. All nodes ask a closed Service all the time; a request that is lost, or answered by a foreign site where
+// it is closed off, fails the step.
 func TestPage(t *testing.T) {
 	o := newOperator(t)
 	_, err := o.client.AppsV1().DaemonSets(metav1.NamespaceDefault).Create(t.Context(), kubeadm.EchoDaemonSet(),

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WriteTools makes a directory for the PATH of someone who follows docs/quickstart.md on the cluster, and returns it. It
-// has kubectl, the plugin of this repository, `on NODE COMMAND`, which runs a command on a node, and `cable NODE
+// WriteTools makes a directory for the PATH of someone who follows docs/quickstart.md on the cluster, and returns it.
+// It has kubectl, the plugin of this repository, `on NODE COMMAND`, which runs a command on a node, and `cable NODE
 // up|down`, which connects a node with the others or takes that link down. `on` finds a node until its next power cut.
 func (c *Cluster) WriteTools() (string, error) {
 	directory := filepath.Join(c.dir, "tools")

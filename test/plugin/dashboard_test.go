@@ -123,7 +123,8 @@ func (w *world) judgeCells(s *corev1.Service, o *overview, view *answer) {
 		}
 		said := false
 		for _, of := range sites {
-			said = said || of.Verdict == cell && slices.ContainsFunc(of.Nodes, func(node string) bool { return slices.Contains(in, node) })
+			here := slices.ContainsFunc(of.Nodes, func(node string) bool { return slices.Contains(in, node) })
+			said = said || of.Verdict == cell && here
 		}
 		if len(in) > 0 && !said {
 			w.Errorf("%s, and view says %+v", about, sites)

@@ -168,7 +168,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestVerdictsOnPorts: as TestVerdicts, of Services with several keys and ports, for each of which another key may decide.
+// TestVerdictsOnPorts: as TestVerdicts, of Services with several keys and ports, for each of which another key may
+// decide.
 func TestVerdictsOnPorts(t *testing.T) {
 	worlds, wrong := 40, 0
 	if testing.Short() {

@@ -14,9 +14,9 @@
 //   - A pod with other ids is suspected for 10 s after all of its containers run, and then clean if the API server last
 //     called it ready.
 //   - A needed container that does not run means down. It is certain that a container is needed if the kubelet says so
-//     (its PodsAPI), or if it was started again: one of kubectl debug never is, and over the Container Runtime Interface
-//     nothing else tells them apart. Another container that ran when the pod was ready makes it a suspect when it stops;
-//     one that was first seen when the pod was ready counts for nothing.
+//     (its PodsAPI), or if it was started again: one of kubectl debug never is, and nothing else in the Container
+//     Runtime Interface tells them apart. Another container that ran when the pod was ready makes it a suspect when it
+//     stops; one that was first seen when the pod was ready counts for nothing.
 //   - After another boot a pod is down until it is seen. Otherwise one that the runtime does not list is down only if
 //     this is the runtime of the note.
 //   - A runtime that does not answer for 30 s makes what it said last suspected.

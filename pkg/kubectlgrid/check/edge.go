@@ -210,7 +210,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		wrapper := firstOf(e.wrappers[n.name])
 		e.first(gridview.CheckKubeProxy, n.name,
-			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("which server it asks on node %s is not known: %v",
+			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("which server it asks on node %s is not "+
+				"known: %v",
 				n.name, config.serverErr), onNode},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
 				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
@@ -221,7 +222,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
-				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how", port)},
+				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says "+
+					"how", port)},
 			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
 				"(%s) on "+
 				"node %s%s: it never gets an answer, and its rules do not "+
@@ -260,7 +262,8 @@ func (e *edgeCheck) twoProxies(n *node) {
 	proxies := e.proxies[n.name]
 	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
-		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), then " +
+		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
+			"then " +
 			"delete the pod of the one that stays: it writes only what changes, and would find out of the other's " +
 			"rules within an hour"})
 }
@@ -283,8 +286,8 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 		repair = unlabelAll
 	}
 	e.first(gridview.CheckKubeProxy, n.name,
-		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and kube-proxy has no pod " +
-			"there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
+		row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and kube-proxy has no " +
+			"pod there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
 		row{n.distribution == k0sMade, Unknown, n.about(),
 			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode},
 		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +

@@ -172,7 +172,8 @@ func conclusion(p *gridview.Preview) string {
 				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
 	}
 	if example != nil {
-		fmt.Fprintf(&b, "This makes one site-local, once application-grid is installed (kubectl grid check --pre):\n  %s\n",
+		fmt.Fprintf(&b, "This makes one site-local, once application-grid is installed (kubectl grid check --pre):\n"+
+			"  %s\n",
 			example.Command)
 	}
 	return b.String()

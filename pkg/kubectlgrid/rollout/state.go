@@ -32,7 +32,8 @@ type State struct {
 	Warnings []string
 	// Updated and Sites are how many sites have the change, of how many.
 	Updated, Sites int
-	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not continue by itself.
+	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not continue by
+	// itself.
 	Done, Failed bool
 	// Waits is set if it waits for a person. Command is what continues it; empty if no command does, or none is
 	// needed.

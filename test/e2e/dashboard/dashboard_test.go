@@ -115,8 +115,8 @@ func (f *fixture) expectOverview(b *browser) {
 	b.shot("overview-light")
 }
 
-// expectMatrix expects the verdicts that kubectl grid view prints, the Service that needs attention first, and that a cell
-// leads to why.
+// expectMatrix expects the verdicts that kubectl grid view prints, the Service that needs attention first, and that a
+// cell leads to why.
 func (f *fixture) expectMatrix(b *browser) {
 	f.Helper()
 	if first := evaluate[string](b, `document.querySelector("#matrix th[data-severity=failure] a").textContent`); first != f.namespace+"/cache" {

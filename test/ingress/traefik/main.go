@@ -1,6 +1,6 @@
 // Command traefik is an ingress controller: Traefik's own provider finds the pods behind each path of the cluster's
-// Ingresses, and Traefik's own router the path of a request, which goes to one of the pods by its address. It is not the
-// whole Traefik, which cannot be built from Go's module proxy.
+// Ingresses, and Traefik's own router the path of a request, which goes to one of the pods by its address. It is not
+// the whole Traefik, which cannot be built from Go's module proxy.
 //
 // Usage: traefik LISTEN-ADDRESS API-SERVER-URL CA-FILE TOKEN-FILE
 package main

@@ -303,7 +303,7 @@ func TestNodeUnknown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	writeFile(t, path, block(east1))
 	d := startDaemon(t, a.URL, path)
-	d.says(t, "no node node0")
+	d.says(t, "node node0 does not exist")
 	if err := fileIs(path, block(east1))(); err != nil {
 		t.Error(err)
 	}

@@ -108,7 +108,7 @@ func TestDeadNeighbours(t *testing.T) {
 	f.Says(a1, "/readyz", "autonomy: endpoints on a2, b1 are hidden")
 	f.Must(health.server.Close())
 	expect("the health service is away", "a1 a2", all, "a1 a2")
-	f.Says(a1, "/readyz", "no good answer from the health service")
+	f.Says(a1, "/readyz", "without a good answer from the health service")
 
 	health = f.startHealthService(a1, "")
 	health.says("a1", a1.Address, "b1", "not-a-node")

@@ -53,8 +53,8 @@ type KeptAnswers struct {
 }
 
 const (
-	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that the answer goes that
-	// no one has asked for for longest.
+	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that the answer is
+	// dropped that was last requested the longest ago.
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20

@@ -62,6 +62,7 @@ func TestCells(t *testing.T) {
 	grids := []Grid{{Key: "zone", Sites: []Site{{Name: "a", Phase: v1.SiteReady}, {Name: "b", Phase: v1.SiteFailed},
 		{Name: "c", Phase: v1.SiteReady, Revision: "old"}}}, {Key: "rack", Sites: []Site{{Name: "a"}}}}
 	m := MatrixOf("zone", nodes, grids, services, diagnosis)
+	//nolint:dupword // a row of words
 	const want = `a Ready - own !none own open !none empty -
 b !Failed - !open !none !open open !none !open -
 c Ready, older revision - unknown unknown unknown open !none unknown -
@@ -118,10 +119,11 @@ func TestHostnameIsNoSite(t *testing.T) {
 	}
 	for _, test := range []struct{ annotation, cells string }{
 		{`["kubernetes.io/hostname"]`, "own, none warning, own"},
-		{`["kubernetes.io/hostname","zone"]`, "own, own, own"},
+		{`["kubernetes.io/hostname","zone"]`, "own, own, own"}, //nolint:dupword // a row of words
 		{`["kubernetes.io/hostname","*"]`, "own, fallback, own"},
 	} {
-		view := OfService(wiretest.ServiceOf("shop/s", test.annotation), []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
+		view := OfService(wiretest.ServiceOf("shop/s", test.annotation),
+			[]discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
 		view.Judge(&Diagnosis{Nodes: nodes})
 		var got []string
 		for _, name := range []string{"a1", "a2", "b1"} {
@@ -142,7 +144,8 @@ func TestFamilies(t *testing.T) {
 	four, six := slice("p@a1 q@b1"), slice("p6@a1")
 	four.AddressType, six.AddressType = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
 	view := OfService(service, []discoveryv1.EndpointSlice{four, six}, nodes)
-	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() || view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
+	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() ||
+		view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
 		t.Errorf("without %q, %+v", view.Without, view.At("zone", "b"))
 	}
 }

@@ -207,7 +207,7 @@ func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
 // reach is what a node with these labels reaches on each port: the best of the endpoints that it is shown for it.
 func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
-	var reached []PortReach
+	reached := make([]PortReach, 0, len(t.ports))
 	keys := map[string]bool{}
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
 		r := PortReach{Port: port, Reach: ReachNone}

@@ -193,7 +193,7 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	if g.Problem == "" && s.Children != nil {
 		switch live := s.Children[g.Service]; {
 		case live == nil:
-			g.Problem = fmt.Sprintf("this grid has no Service %s", g.Service)
+			g.Problem = "this grid has no Service " + g.Service
 		case !metav1.IsControlledBy(live, grid):
 			g.Problem = foreign("Service", live)
 		}

@@ -265,7 +265,7 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 	}
 	ports, _ := v.tally.of([]string{node})
 	for i, port := range ports {
-		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.Port.String() + ": " + string(port.Reach)
+		n.Reaches += map[bool]string{true: "; "}[i > 0] + port.String() + ": " + string(port.Reach)
 	}
 	return n
 }

@@ -706,7 +706,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 	f.must(err)
 	f.config.HealthAddress = fmt.Sprintf("127.0.0.1:%d", port)
 	f.start()
-	for address, places := range map[string]int{f.config.Address: maxRequests, f.config.HealthAddress: healthConnections} {
+	for address, places := range map[string]int{
+		f.config.Address: maxRequests, f.config.HealthAddress: healthConnections,
+	} {
 		var held []net.Conn
 		for range places/2 + 20 {
 			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)

@@ -62,8 +62,8 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 }
 
 // newCluster starts a server with nothing synced. configure may be nil.
-func newCluster(t testing.TB, configure func(*storagetest.Options, *Server)) *cluster {
-	t.Helper()
+func newCluster(tb testing.TB, configure func(*storagetest.Options, *Server)) *cluster {
+	tb.Helper()
 	options := storagetest.Options{NodeName: thisNode, KeepKubernetesEndpoint: true}
 	server := &Server{}
 	if configure != nil {
@@ -71,9 +71,9 @@ func newCluster(t testing.TB, configure func(*storagetest.Options, *Server)) *cl
 	}
 	store := storagetest.New(options)
 	server.HistoryOf = Only(store.History)
-	c := &cluster{t: t, store: store, server: server}
+	c := &cluster{tb: t, store: store, server: server}
 	listener := httptest.NewServer(c)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		listener.CloseClientConnections()
 		listener.Close()
 	})

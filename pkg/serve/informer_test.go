@@ -86,8 +86,8 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 	}
 }
 
-func startInformer(t testing.TB, url, contentType string, example served.Typed, resource string) cache.SharedInformer {
-	t.Helper()
+func startInformer(tb testing.TB, url, contentType string, example served.Typed, resource string) cache.SharedInformer {
+	tb.Helper()
 	gv := corev1.SchemeGroupVersion
 	apiPath := "/api"
 	if resource == "endpointslices" {
@@ -101,7 +101,7 @@ func startInformer(t testing.TB, url, contentType string, example served.Typed, 
 		},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	informer := cache.NewSharedInformer(cache.NewListWatchFromClient(client, resource, "", fields.Everything()),
 		example, 0)
@@ -111,11 +111,11 @@ func startInformer(t testing.TB, url, contentType string, example served.Typed, 
 		defer close(done)
 		informer.RunWithContext(ctx)
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	soon.UntilQuiet(t, func() string {
+	soon.UntilQuiet(tb, func() string {
 		if !informer.HasSynced() {
 			return "the informer of " + resource + " does not sync"
 		}

@@ -40,7 +40,7 @@ func (c *Counts) Best(keys Keys, here Labels) Value {
 		}
 		for rank, key := range keys {
 			if value, has := here[key]; key == Any || has && c.values[tier][key][value] > 0 {
-				return Tier(tier).Value(rank) //nolint:gosec // an index of an array
+				return Tier(tier).Value(rank)
 			}
 		}
 	}

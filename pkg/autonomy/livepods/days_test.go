@@ -51,6 +51,7 @@ func (b *bench) Share(p *facts.LivePods)                 { b.shared = p }
 func (b *bench) Wanted() bool                            { return b.wanted }
 
 func newBench(t *testing.T) *bench {
+	t.Helper()
 	b := &bench{t: t, now: epoch, state: Followed, ready: corev1.ConditionTrue}
 	b.boot(nil)
 	return b

@@ -498,8 +498,8 @@ func (w *world) find(name string) *pod {
 func TestOutageWithoutChanges(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorld(seed, 1+int(seed)%4)
-		// The API itself changes a drained one when it calls a node not ready. Neighbours are not heard where a link was
-		// dead for long, and noticed to be so for a second.
+		// The API itself changes a drained one when it calls a node not ready. Neighbours are not heard where a link
+		// was dead for long, and noticed to be so for a second.
 		w.more, w.sharp = []string{family, network, follows}, true
 		w.run(300, func() {})
 		before := map[string]map[string]map[string]netip.Addr{}

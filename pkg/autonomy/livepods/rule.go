@@ -160,9 +160,14 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	if r.Mixed && r.Stood >= stands {
 		r.Mixed, r.Ready = false, false
 	}
-	if !c.fresh || r.Mixed {
-		return
+	if c.fresh && !r.Mixed {
+		r.learn(first, became, c)
 	}
+}
+
+// learn notes what a pod that was seen a moment ago shows: first is that it was never heard of before, became that it
+// became ready.
+func (r *record) learn(first, became bool, c contact) {
 	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
 	switch {
 	case r.Ready && settled && c.beat.Sub(r.since) >= stands:

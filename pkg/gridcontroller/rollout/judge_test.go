@@ -63,7 +63,8 @@ type place struct {
 	brokenAt time.Time
 	// proof has the workload, by UID, on which a revision ran ready for the soak; ran the one on which it was ready.
 	proof, ran map[string]int
-	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes places.
+	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes
+	// places.
 	begunAt  time.Time
 	loose    bool
 	accepted bool
@@ -754,7 +755,7 @@ func (w *world) happen() {
 		}
 	case n < 7: // the workload is deleted
 		p.pod, p.loose, p.staleUntil, p.held = 0, true, time.Time{}, false
-		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is none of the workload that comes after
+		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is not of the workload that follows
 		if w.IntN(3) == 0 && p.exists {
 			p.uid, p.brokenAt = w.unique(), time.Time{}
 			w.note("%s is replaced by a copy", p.name)

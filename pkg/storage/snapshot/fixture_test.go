@@ -97,7 +97,8 @@ func large(i, seed int) *wire.Object {
 	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(seed), byte(seed >> 8)}).Read(incompressible)
 	return wiretest.Object(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: fmt.Sprint("large", i), Annotations: map[string]string{"large": string(incompressible)},
+			Namespace: "ns", Name: fmt.Sprint("large", i),
+			Annotations: map[string]string{"large": string(incompressible)},
 		},
 	})
 }

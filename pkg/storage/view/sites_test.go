@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -20,9 +19,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
-
-// soon is what tests wait with for another goroutine.
-var soon = await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}
 
 // use is what a site is served from, until release is called.
 func use(t *testing.T, s *storagetest.Node, site string) (h *history.History, release func()) {

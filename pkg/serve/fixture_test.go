@@ -71,7 +71,7 @@ func newCluster(tb testing.TB, configure func(*storagetest.Options, *Server)) *c
 	}
 	store := storagetest.New(options)
 	server.HistoryOf = Only(store.History)
-	c := &cluster{tb: t, store: store, server: server}
+	c := &cluster{t: tb, store: store, server: server}
 	listener := httptest.NewServer(c)
 	tb.Cleanup(func() {
 		listener.CloseClientConnections()

@@ -86,7 +86,9 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 	}
 }
 
-func startInformer(tb testing.TB, url, contentType string, example served.Typed, resource string) cache.SharedInformer {
+func startInformer(
+	tb testing.TB, url, contentType string, example served.Typed, resource string,
+) cache.SharedInformer {
 	tb.Helper()
 	gv := corev1.SchemeGroupVersion
 	apiPath := "/api"

@@ -367,7 +367,7 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()
 		w := start(t, api, func(c *Config) { c.NodeName = "elsewhere" })
-		w.expectReadyz(http.StatusServiceUnavailable, `no node "elsewhere"`)
+		w.expectReadyz(http.StatusServiceUnavailable, `node "elsewhere" does not exist`)
 		api.Put(wiretest.NodeOf("elsewhere", "b"))
 		w.expectReady()
 	})

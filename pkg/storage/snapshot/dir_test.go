@@ -202,9 +202,12 @@ func TestFormerSnapshot(t *testing.T) {
 	if got, want := shown(t, after), shown(t, want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	// The digests were others then, so that each object has a new revision.
 	for _, r := range served.All() {
-		if got, want := revisionsOf(after.History, r), revisionsOf(want.History, r); !maps.Equal(got, want) {
-			t.Errorf("%s: got the revisions %v, want %v", r.Resource, got, want)
+		for name, revision := range revisionsOf(after.History, r) {
+			if revision <= minRevision {
+				t.Errorf("%s %s has the revision %d, and %d may have been given out", r.Resource, name, revision, minRevision)
+			}
 		}
 	}
 	if err := d.reserve(minRevision); err != nil {

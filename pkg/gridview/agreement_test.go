@@ -107,7 +107,8 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 			}
 		}
 		for _, e := range endpointsOf(endpointSlices, make([]*portList, len(endpointSlices))) {
-			if !slices.ContainsFunc(e.Addresses, func(address string) bool { return seen[address] || hidden[address] }) {
+			known := func(address string) bool { return seen[address] || hidden[address] }
+			if !slices.ContainsFunc(e.Addresses, known) {
 				t.Fatalf("%v is neither seen nor hidden", e.Addresses)
 			}
 		}

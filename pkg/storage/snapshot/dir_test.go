@@ -206,7 +206,8 @@ func TestFormerSnapshot(t *testing.T) {
 	for _, r := range served.All() {
 		for name, revision := range revisionsOf(after.History, r) {
 			if revision <= minRevision {
-				t.Errorf("%s %s has the revision %d, and %d may have been given out", r.Resource, name, revision, minRevision)
+				t.Errorf("%s %s has the revision %d, and %d may have been given out", r.Resource, name, revision,
+					minRevision)
 			}
 		}
 	}
@@ -484,7 +485,9 @@ func FuzzRead(f *testing.F) {
 		sealed := append([]byte(formerHead), former...)
 		sum := sha256.Sum256(sealed)
 		_, _ = parseFormer(append(sealed, sum[:]...)) // it does not panic
-		read, err := parse(map[string][]byte{keyHead: head, keyMark: mark, objectPrefix + "services\x00ns\x00s": object})
+		read, err := parse(map[string][]byte{
+			keyHead: head, keyMark: mark, objectPrefix + "services\x00ns\x00s": object,
+		})
 		if err != nil || read.State == nil {
 			return
 		}

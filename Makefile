@@ -141,7 +141,7 @@ test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
 	$(if $(RACE),@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev && \
 		CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),./...))
-	$(if $(RACE),CGO_ENABLED=1 )go test $(if $(RACE),-race )-timeout 10m $(or $(PKG),./...)
+	$(if $(RACE),CGO_ENABLED=1 )go test $(if $(RACE),-race )-timeout 20m $(or $(PKG),./...)
 	$(if $(PKG),,go -C hack/tools test ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster

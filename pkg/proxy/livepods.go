@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -42,6 +43,15 @@ func (p *Proxy) makeLivePods() {
 		config.Neighbours = p.exchange
 	}
 	p.livePods = livepods.New(config)
+}
+
+// noteBoot keeps the machine's boot in the snapshot, once this has the upstream's state, if no Keeper does so.
+func (p *Proxy) noteBoot(ctx context.Context) {
+	select {
+	case <-p.facts.Live():
+		p.facts.SetPodNotes(livepods.NotesOfBoot(bootID()))
+	case <-ctx.Done():
+	}
 }
 
 // bootID returns the id of the machine's boot; "" if it cannot be read.

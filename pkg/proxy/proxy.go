@@ -423,6 +423,9 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	if p.livePods != nil {
 		runners = append(runners, p.livePods.Run)
 	}
+	if p.config.Runtime == nil {
+		runners = append(runners, p.noteBoot)
+	}
 	if p.exchange != nil {
 		runners = append(runners, p.exchange.Run,
 			func(ctx context.Context) { p.upstream.FollowSite(ctx, p.addressUnknown) })

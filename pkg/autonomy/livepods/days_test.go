@@ -385,6 +385,28 @@ func TestWipedRuntime(t *testing.T) {
 	}
 }
 
+// TestRuntimeIsAskedAfterABoot: the process before asked no runtime. After a boot a pod that the runtime does not list
+// does not run; without one it is not known.
+func TestRuntimeIsAskedAfterABoot(t *testing.T) {
+	for machine, want := range map[string]string{"another": "", "same": "10.0.0.1"} {
+		b := newBench(t)
+		b.machine = "same"
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+		b.api()
+		b.store.SetPodNotes(NotesOfBoot(b.machine))
+		state, err := b.store.View.State("n0", b.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, machine
+		b.boot(state)
+		b.run(60)
+		if got := b.shows("one"); got != want {
+			t.Errorf("boot %s: the Service shows %q, want %q", machine, got, want)
+		}
+	}
+}
+
 // TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
 // again, is called ready.
 func TestCrashBeforeTheLink(t *testing.T) {

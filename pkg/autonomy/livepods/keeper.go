@@ -295,6 +295,10 @@ type storedPod struct {
 	Heard string `json:"heard,omitempty"`
 }
 
+// NotesOfBoot are the notes of a process that asks no runtime. By them a later process that asks one knows whether the
+// machine was booted since, so that no pod runs until it is seen.
+func NotesOfBoot(boot string) []byte { return fmt.Appendf(nil, `{"boot":%q,"pods":[]}`, boot) }
+
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
 	var notes stored

@@ -43,5 +43,5 @@ func copyDir(to, from string) error {
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		return err
 	}
-	return os.Chmod(to, 0o700) // etcd wants nobody else to read it
+	return os.Chmod(to, 0o700) //nolint:gosec // a directory, which etcd wants no one else to read
 }

@@ -49,7 +49,7 @@ func TestEachPortHasItsKey(t *testing.T) {
 			reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b1"}, everyone("", "b2"),
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, func(*testing.T) {
 			service := f.withoutSelector(test.keys)
 			f.listPort(service, "web", test.web, addresses)
 			f.listPort(service, "admin", test.admin, addresses)

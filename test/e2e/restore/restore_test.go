@@ -185,7 +185,7 @@ func pids() map[string]int {
 		}
 	}
 	for _, replica := range shared.Hubs {
-		all[replica.Component.Name()] = replica.Component.PID()
+		all[replica.Name()] = replica.PID()
 	}
 	return all
 }

@@ -101,7 +101,7 @@ func TestPlugin(t *testing.T) {
 		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 sites\n")
 	f.expectSaid("grid view demo-svc"+in, 0,
 		"Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
-		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.",
+		"east "+east+" unknown $KEY 2/2 10.", "west "+west+" unknown $KEY 2/2 10.",
 		"The Service stays in its sites on 0 of 2 edge nodes; 2 cannot be seen from here: static")
 
 	// A site that lacks a pod.
@@ -327,14 +327,14 @@ func TestPluginViews(t *testing.T) {
 	f.Must(err)
 	in := " -n " + f.namespace
 	f.expectSaid("grid view s"+in, 3,
-		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
+		"east "+east+" unknown $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" none $KEY 0/0 <none>",
 		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
 		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n",
 		"have no ready endpoint: west")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
 	f.expectSaid("grid view s"+in, 0,
-		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1",
-		"$KEY=west,region.$KEY=r "+west+" region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
+		"$KEY=east,region.$KEY=r "+east+" ", " $KEY 1/1 10.1.0.1",
+		"$KEY=west,region.$KEY=r "+west+" ", " region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: KEY}}`)
 	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys",
 		"the annotation does not parse")

@@ -101,12 +101,15 @@ func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
 		return
 	}
 	x.markForRecount(s)
-	if before.PublishesNotReady == traits.PublishesNotReady {
-		return
-	}
+	suspicions := x.f.reader().AnySuspicions()
 	for i := range s.listed {
 		for _, o := range slices.Clone(s.listed[i].objects) {
-			o.collection.correct(o)
+			if suspicions {
+				add(&x.f.step.Objects, o) // other endpoints may be suspected, though the best one stays the same
+			}
+			if before.PublishesNotReady != traits.PublishesNotReady {
+				o.collection.correct(o)
+			}
 		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/workloadpatch"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/program/flags"
 )
@@ -106,7 +106,7 @@ func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader) ([
 	}
 	if manifests.Others > 0 {
 		fmt.Fprintf(c.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
-			output.Count(manifests.Others, "object"))
+			enumerate.Count(manifests.Others, "object"))
 	}
 	return manifests.Grids, nil
 }

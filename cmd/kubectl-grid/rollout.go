@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
@@ -92,7 +93,7 @@ func newRolloutCommand(c *command) *cobra.Command {
 				case begun:
 					return c.done(g, "restarts; to follow it: kubectl grid rollout status "+g.Ref(), err)
 				case left > 0:
-					what := fmt.Sprintf("restarted in %s; %d left out", output.Count(sites, "site"), left)
+					what := fmt.Sprintf("restarted in %s; %d left out", enumerate.Count(sites, "site"), left)
 					return c.done(g, what, err)
 				}
 				return c.done(g, "restarted", err)

@@ -160,12 +160,12 @@ func (v *Verdict) Holds() bool { return len(v.Fails) == 0 && v.Edge > 0 }
 
 // String says where Services stay in their sites, and what is not known of that, without its subject.
 func (v *Verdict) String() string {
-	parts := []string{"stays in its sites on " + count(v.Keeps, "edge node")}
+	parts := []string{"stays in its sites on " + enumerate.Count(v.Keeps, "edge node")}
 	switch {
 	case v.Edge == 0:
 		parts[0] = "is not kept to its sites, as no edge node is in one"
 	case v.Keeps < v.Edge:
-		parts[0] = fmt.Sprintf("stays in its sites on %d of %s", v.Keeps, count(v.Edge, "edge node"))
+		parts[0] = fmt.Sprintf("stays in its sites on %d of %s", v.Keeps, enumerate.Count(v.Edge, "edge node"))
 	}
 	if len(v.Fails) > 0 {
 		parts = append(parts, fmt.Sprintf("not well on %d: %s", len(v.Fails), enumerate.First(v.Fails, namedSites)))
@@ -187,28 +187,12 @@ func are(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " is"
 	}
-	return count(n, noun) + " are"
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return enumerate.Count(n, noun) + " are"
 }
 
 // actionLabel puts a node into a site.
 func actionLabel(node, key string) string {
 	return fmt.Sprintf("kubectl label node %s %s=SITE", node, key)
-}
-
-// quoted are keys as an annotation has them.
-func quoted(keys topology.Keys) string {
-	all := make([]string, 0, len(keys))
-	for _, key := range keys {
-		all = append(all, fmt.Sprintf("%q", key))
-	}
-	return strings.Join(all, ",")
 }
 
 // judge says what is wrong with whom the edge nodes reach of a Service: sites without an endpoint, and nodes that run a
@@ -253,7 +237,7 @@ func (v *View) judge(t *Tally) []Finding {
 		}
 	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		annotate(quoted(v.TopologyKeys)+`,"*"`)
+		annotate(v.TopologyKeys.Quoted()+`,"*"`)
 	if t.local {
 		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
 			"-n %s %s "+
@@ -269,7 +253,7 @@ func (v *View) judge(t *Tally) []Finding {
 		if t.local {
 			what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 		}
-		return fmt.Sprintf("%d of %s %s%s: %s", len(names), count(sites, "site"), what, port,
+		return fmt.Sprintf("%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, port,
 			enumerate.First(names, namedSites))
 	}
 	severity := Failure
@@ -281,7 +265,7 @@ func (v *View) judge(t *Tally) []Finding {
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
 		names := troubled[ReachTerminating][port]
-		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names), count(sites, "site"),
+		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
 			enumerate.First(names, namedSites)), fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace))
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {

@@ -282,7 +282,7 @@ func (v *View) Conclusion() string {
 	}
 	text := "The Service " + v.Verdict.String() + "."
 	if len(v.Without) > 0 {
-		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s", count(len(v.Without), "site"),
+		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s", enumerate.Count(len(v.Without), "site"),
 			enumerate.First(v.Without, 2*namedSites), text)
 	}
 	return text

@@ -19,6 +19,9 @@ const MaxKeys = 16
 // governed: every endpoint passes untouched.
 type Keys []string
 
+// Quoted are the keys as an annotation has them, without its brackets: they have no letter that JSON writes otherwise.
+func (k Keys) Quoted() string { return `"` + strings.Join(k, `","`) + `"` }
+
 // ParseKeys reads the value of a topologyKeys annotation: a JSON array of label keys. An empty array gives
 // empty Keys. The error says what about the value is wrong; the caller must then treat the Service as
 // governed by keys that nothing matches (Unsatisfiable), never as not governed.

@@ -21,3 +21,11 @@ func First(names []string, most int) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), len(names)-most)
 }
+
+// Count is a number with its noun: "1 site", "2 sites".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

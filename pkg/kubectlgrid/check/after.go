@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/manifests"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // After finds out whether an installed application-grid holds.
@@ -124,12 +124,12 @@ func (r *Report) checkController(c *Cluster) {
 		}
 		r.first(check, "",
 			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and grids are not being "+
-				"reconciled%s", output.Count(int(w.desired), "pod"), why), describe},
+				"reconciled%s", enumerate.Count(int(w.desired), "pod"), why), describe},
 			row{w.ready < w.desired, Warning, w.about(), fmt.Sprintf("%d of its %s are available%s", w.ready,
-				output.Count(int(w.desired), "pod"), why), describe})
+				enumerate.Count(int(w.desired), "pod"), why), describe})
 	}
 	if r.clean(check) && len(controllers) > 0 {
-		r.ok(check, controllers[0].about(), "available: %s", output.Count(int(controllers[0].ready), "pod"))
+		r.ok(check, controllers[0].about(), "available: %s", enumerate.Count(int(controllers[0].ready), "pod"))
 	}
 }
 
@@ -194,12 +194,12 @@ func (r *Report) checkGrids(c *Cluster) {
 		r.all(check, "", row{g.trouble != "", Failure, g.about, g.trouble, ask})
 	}
 	r.well(check, c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean("CRDs"),
-		Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(len(c.grids), "grid"))
+		Object{Kind: "Grid"}, "none of %s is stalled or degraded", enumerate.Count(len(c.grids), "grid"))
 	for _, s := range c.services {
 		r.all("Services", "", row{s.err != nil, Failure, s.about, fmt.Sprintf(
 			"its annotation %s does not parse, so no node sees its endpoints: %v", s.annotation, s.err), fmt.Sprintf(
 			`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace, s.about.Name)})
 	}
 	r.well("Services", c.knows(kindService), Object{Kind: kindService}, "the topologyKeys of %s parse",
-		output.Count(len(c.services), "Service"))
+		enumerate.Count(len(c.services), "Service"))
 }

@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // aloneOld is the greatest age of a report of a node's lite-apiserver, which reports every 10 minutes.
@@ -34,5 +34,5 @@ func (r *Report) checkAlone(c *Cluster) {
 	}
 	r.all(check, "", row{with > 0 && r.clean(check), OK, Object{Kind: kindNode},
 		fmt.Sprintf("each of %s with lite-apiserver would start its pods without kube-apiserver",
-			output.Count(with, "node")), ""})
+			enumerate.Count(with, "node")), ""})
 }

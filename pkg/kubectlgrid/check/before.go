@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
@@ -151,7 +151,7 @@ func (r *Report) checkOthers(c *Cluster) {
 	const check = "OtherWorkloads"
 	if labelled := c.edges(); labelled > 0 {
 		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as "+
-			"soon as you apply", v1.LabelEdgeNode, output.Count(labelled, "node")),
+			"soon as you apply", v1.LabelEdgeNode, enumerate.Count(labelled, "node")),
 			"remove the label first if you want to go node by node")
 	}
 	for _, w := range c.workloads {

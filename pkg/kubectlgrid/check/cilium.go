@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
@@ -93,6 +93,6 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	r.first(check, "",
 		row{c.edges() == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also " +
 			"beside a kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
-		row{r.clean(check), OK, cilium.about(), "on each of " + output.Count(c.edges(), "edge node") +
+		row{r.clean(check), OK, cilium.about(), "on each of " + enumerate.Count(c.edges(), "edge node") +
 			" Cilium asks the wrapper", ""})
 }

@@ -14,8 +14,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // soon is how long before its end a certificate or token is worth a warning: kubeadm renews in its yearly upgrades.
@@ -131,7 +131,7 @@ func (r *Report) checkCredentials(c *Cluster) {
 
 func days(d time.Duration) string {
 	if d < 48*time.Hour {
-		return output.Count(int(d.Hours()), "hour")
+		return enumerate.Count(int(d.Hours()), "hour")
 	}
-	return output.Count(int(d.Hours()/24), "day")
+	return enumerate.Count(int(d.Hours()/24), "day")
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -56,12 +56,12 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 			e.checkNodeArgs(n, e.wrappers[n.name])
 		}
 	}
-	about, each := Object{Kind: kindNode}, "each of "+output.Count(edges, "edge node")
+	about, each := Object{Kind: kindNode}, "each of "+enumerate.Count(edges, "edge node")
 	if edges == 0 {
 		r.noEdgeNodes(c)
 		return
 	}
-	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, output.Count(len(c.nodes), "node"))
+	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, enumerate.Count(len(c.nodes), "node"))
 	r.all(gridview.CheckWrapper, "", row{r.clean(gridview.CheckWrapper), OK, about, "the wrapper is " +
 		"ready on " + each, ""})
 	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
@@ -70,7 +70,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
 		row{pods > 0 && r.clean("Daemon"), OK, about,
-			fmt.Sprintf("%s is ready on each of %s", daemonProgram, output.Count(pods, "edge node")), ""})
+			fmt.Sprintf("%s is ready on each of %s", daemonProgram, enumerate.Count(pods, "edge node")), ""})
 }
 
 // noEdgeNodes is a warning until a Service has to stay in its sites.
@@ -82,7 +82,7 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 		}
 	}
 	if staying > 0 {
-		severity, services = Failure, output.Count(staying, "Service")+" with topologyKeys to the sites"
+		severity, services = Failure, enumerate.Count(staying, "Service")+" with topologyKeys to the sites"
 	}
 	r.add(severity, "EdgeLabel", Object{Kind: kindNode}, "no node has the label "+v1.LabelEdgeNode+
 		", so nothing keeps "+services,

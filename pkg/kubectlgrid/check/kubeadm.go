@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
@@ -111,7 +111,7 @@ func (r *Report) checkRemoval(c *Cluster) {
 	without := len(c.installed(wrapperProgram)) == 0 && len(c.byNode(wrapperProgram)) == 0
 	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on "+
 		"%s, and no wrapper is installed: what was installed is removed, and the rules of these nodes are frozen",
-		v1.LabelEdgeNode, output.Count(c.edges(), "node")), unlabelAll + ", or install it again"})
+		v1.LabelEdgeNode, enumerate.Count(c.edges(), "node")), unlabelAll + ", or install it again"})
 	if !c.removed() {
 		return
 	}
@@ -155,7 +155,7 @@ func (r *Report) checkHub(c *Cluster) {
 }
 
 func onNodes(image string, nodes []string) string {
-	return image + " on " + output.Count(len(nodes), "node")
+	return image + " on " + enumerate.Count(len(nodes), "node")
 }
 
 func has(tag string, names []string) string {

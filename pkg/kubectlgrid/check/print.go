@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
@@ -24,10 +25,10 @@ func (r *Report) Print(out io.Writer, format output.Format) {
 		output.Finding(out, f)
 	}
 	if left > 0 {
-		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", output.Count(left, "more finding"))
+		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", enumerate.Count(left, "more finding"))
 	}
-	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", output.Count(r.Summary[Failure], "failure"),
-		output.Count(r.Summary[Warning], "warning"), r.Summary[Unknown], r.Summary[OK])
+	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", enumerate.Count(r.Summary[Failure], "failure"),
+		enumerate.Count(r.Summary[Warning], "warning"), r.Summary[Unknown], r.Summary[OK])
 }
 
 // PrintInstall writes how to install, for people.

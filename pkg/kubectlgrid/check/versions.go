@@ -7,7 +7,6 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
@@ -99,7 +98,7 @@ func (r *Report) checkPlatforms(c *Cluster) {
 			"do not make edge nodes of "+namesOf(nodes)+", or build images with PLATFORMS=linux_"+arch)
 	}
 	r.well(check, c.knows(kindNode), Object{Kind: kindNode}, "there are images for the architectures of %s",
-		output.Count(len(c.nodes), "node"))
+		enumerate.Count(len(c.nodes), "node"))
 }
 
 // namedNodes is how many nodes a sentence names before it only counts.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // Printer writes answers.
@@ -41,7 +40,7 @@ func (p Printer) Print(ctx context.Context, a Answer) error {
 	fmt.Fprintln(p.Out, title)
 	if len(a.Sites) > 1 {
 		fmt.Fprintf(p.Out, "# the same for %s: %s\n",
-			output.Count(len(a.Sites)-1, "site"), enumerate.First(a.Sites[1:], len(a.Sites)))
+			enumerate.Count(len(a.Sites)-1, "site"), enumerate.First(a.Sites[1:], len(a.Sites)))
 	}
 	for _, note := range a.Notes {
 		fmt.Fprintf(p.Out, "# %s\n", note)

@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
@@ -34,7 +35,7 @@ func Findings(out io.Writer, findings []gridview.Finding) {
 		Finding(out, f)
 	}
 	if left := len(findings) - NamedFindings; left > 0 {
-		fmt.Fprintf(out, "%s: kubectl grid check -o wide has all.\n", Count(left, "more finding"))
+		fmt.Fprintf(out, "%s: kubectl grid check -o wide has all.\n", enumerate.Count(left, "more finding"))
 	}
 }
 

@@ -57,14 +57,6 @@ func (p *Printer) Print(rows ...[]string) error {
 	return nil
 }
 
-// Count is a number with its noun: "1 site", "2 sites".
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // namedNodes is how many nodes a cell names before it only counts.
 const namedNodes = 3
 
@@ -75,6 +67,3 @@ func Nodes(nodes []string) string {
 	}
 	return fmt.Sprintf("%s,+%d", strings.Join(nodes[:namedNodes], ","), len(nodes)-namedNodes)
 }
-
-// Quoted are label keys as JSON has them in a list: they have no letter that it writes otherwise.
-func Quoted(keys []string) string { return `"` + strings.Join(keys, `","`) + `"` }

@@ -49,7 +49,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 			header = append(header, "READY IN SITES", "COMMAND")
 		}
 		rows = append(rows, columns.row("NAMESPACE", header))
-		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, output.Count(len(p.Sites), "site"),
+		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, enumerate.Count(len(p.Sites), "site"),
 			enumerate.First(siteNames(p), namedSites), without(p.NodesWithoutSite))
 	}
 	for i := range p.Services {
@@ -81,7 +81,7 @@ func (c Columns) row(namespace string, cells []string) []string {
 func siteNames(p *gridview.Preview) []string {
 	names := make([]string, 0, len(p.Sites))
 	for _, u := range p.Sites {
-		names = append(names, fmt.Sprintf("%s (%s)", named(u.Name), output.Count(u.Nodes, "node")))
+		names = append(names, fmt.Sprintf("%s (%s)", named(u.Name), enumerate.Count(u.Nodes, "node")))
 	}
 	return names
 }
@@ -99,7 +99,7 @@ func without(nodes int) string {
 	if nodes == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" The label is missing on %s.", output.Count(nodes, "node"))
+	return fmt.Sprintf(" The label is missing on %s.", enumerate.Count(nodes, "node"))
 }
 
 // percent writes a share; it rounds nothing to 0 or 100 %.
@@ -169,7 +169,7 @@ func conclusion(p *gridview.Preview) string {
 	if leaving > 0 {
 		fmt.Fprintf(&b,
 			"%s would leave sites without a ready endpoint if site-local: first run a copy in each of them, as "+
-				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
+				"a DeploymentGrid does.\n", enumerate.Count(leaving, "Service"))
 	}
 	if example != nil {
 		fmt.Fprintf(&b, "This makes one site-local, once application-grid is installed (kubectl grid check --pre):\n"+

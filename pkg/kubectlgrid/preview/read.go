@@ -15,7 +15,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -87,7 +86,7 @@ func each[T runtime.Object](
 	}, func(object T) {
 		take(object)
 		if read++; read%progressEvery == 0 {
-			r.progress(output.Count(read, r.kind) + " read")
+			r.progress(enumerate.Count(read, r.kind) + " read")
 		}
 	}, r.options...)
 }
@@ -104,7 +103,7 @@ func readError(what, namespace string, err error) error {
 func keyError(key string, nodes map[string]topology.Labels) error {
 	text := "give the label key whose values are the sites: --key"
 	if key != "" {
-		text = fmt.Sprintf("none of %s has the label %s", output.Count(len(nodes), "node"), key)
+		text = fmt.Sprintf("none of %s has the label %s", enumerate.Count(len(nodes), "node"), key)
 	}
 	keys, sites := gridview.DivideNodes(nodes)
 	if len(keys) == 0 {
@@ -113,7 +112,7 @@ func keyError(key string, nodes map[string]topology.Labels) error {
 	}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
-		names = append(names, fmt.Sprintf("%s (%s)", k, output.Count(sites[k], "site")))
+		names = append(names, fmt.Sprintf("%s (%s)", k, enumerate.Count(sites[k], "site")))
 	}
 	return KeyError{text + ". Labels that divide these nodes: " + strings.TrimSpace(enumerate.First(names, candidates))}
 }

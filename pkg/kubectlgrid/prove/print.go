@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
@@ -16,7 +17,7 @@ const columnSites = 8
 // Print writes the table of a proof for people.
 func (p *Proof) Print(out io.Writer) {
 	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each site\n\n", p.Namespace, p.Service,
-		output.Quoted(p.TopologyKeys), output.Count(p.Requests, "connection"), p.Address)
+		p.TopologyKeys.Quoted(), enumerate.Count(p.Requests, "connection"), p.Address)
 	columns := slices.Clone(p.Sites)
 	for _, row := range p.Rows {
 		for where := range row.Reached {

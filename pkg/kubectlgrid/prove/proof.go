@@ -17,9 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // Verdict is what asking from one node has shown.
@@ -40,11 +42,11 @@ const Kind = "Proof"
 
 // Proof is what asking a Service from every site has shown.
 type Proof struct {
-	APIVersion   string   `json:"apiVersion"`
-	Kind         string   `json:"kind"`
-	Namespace    string   `json:"namespace"`
-	Service      string   `json:"service"`
-	TopologyKeys []string `json:"topologyKeys"`
+	APIVersion   string        `json:"apiVersion"`
+	Kind         string        `json:"kind"`
+	Namespace    string        `json:"namespace"`
+	Service      string        `json:"service"`
+	TopologyKeys topology.Keys `json:"topologyKeys"`
 	// Address is where the Service was asked, by its first family.
 	Address string `json:"address"`
 	// Requests is how many connections were meant from each node.
@@ -170,7 +172,7 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 			strangers = append(strangers, address)
 		case !may[host]:
 			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"),
-				e.where(), output.Count(times, "time")))
+				e.where(), enumerate.Count(times, "time")))
 		}
 		return e
 	}
@@ -203,9 +205,9 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
 		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or another program than "+
-			"kube-proxy handles Services", output.Count(a.result.Untranslated, "connection"))
+			"kube-proxy handles Services", enumerate.Count(a.result.Untranslated, "connection"))
 	case a.result.Others > 0:
-		unproved("%s went to more addresses than there is room to report", output.Count(a.result.Others, "connection"))
+		unproved("%s went to more addresses than there is room to report", enumerate.Count(a.result.Others, "connection"))
 	case total == 0 && silent > 0:
 		unproved("no connection was answered; all went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):

@@ -64,7 +64,7 @@ func Title(view *gridview.View) string {
 	case !view.TopologyKeys.Governed():
 		return title + " is not governed: it has no topologyKeys, and every node sees all endpoints."
 	}
-	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, output.Quoted(view.TopologyKeys), from(view.Annotation))
+	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, view.TopologyKeys.Quoted(), from(view.Annotation))
 }
 
 // siteRows are the rows of all sites, below a header.

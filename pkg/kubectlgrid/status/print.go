@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -252,19 +253,19 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 		case g.Problem != "":
 			rows = append(rows, c.rowOfNone(g, output.All, cmp.Or(g.Service, "-"), g.Problem))
 		case g.Service != "":
-			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, output.Count(int(g.SiteCount), "site"))
+			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, enumerate.Count(int(g.SiteCount), "site"))
 			rows = append(rows, c.rowOfNone(g, output.All, g.Service, state))
 		}
 		for _, u := range g.Sites {
 			rows = append(rows, c.rowOf(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := c.rowOfNone(g, others, "-", "Ready: "+output.Count(int(g.UnlistedReady), "site"))
+			ready := c.rowOfNone(g, others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
 			ready.key.site += " ready"
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
-			state := fmt.Sprintf("Not ready: %s that the status has no room for", output.Count(int(g.Unlisted), "site"))
+			state := fmt.Sprintf("Not ready: %s that the status has no room for", enumerate.Count(int(g.Unlisted), "site"))
 			rows = append(rows, c.rowOfNone(g, others, "-", state))
 		}
 	}

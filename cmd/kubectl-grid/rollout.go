@@ -62,8 +62,8 @@ func newRolloutCommand(c *command) *cobra.Command {
 		{
 			use: "approve KIND/NAME [WAVE]", more: 1,
 			short: "Approve the wave that waits for an approval",
-			long: "Gives the approval that the rollout waits for. It is valid for this wave of this attempt. If a " +
-				"wave\nis named, it must be the one that waits.",
+			long: "Gives the approval that the rollout waits for. It is valid for this wave of this attempt. If a\n" +
+				"wave is named, it must be the one that waits.",
 			example: "  kubectl grid rollout approve dg/echo canary",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, more []string) error {
 				wave, err := g.Approve(ctx, strings.Join(more, ""))
@@ -72,11 +72,10 @@ func newRolloutCommand(c *command) *cobra.Command {
 		},
 		{
 			use: "restart KIND/NAME", short: "Replace all pods, wave by wave or site by site",
-			long: "Replaces all pods of a grid. With spec.rollout it changes the templates, and the change passes " +
-				"the\n" +
-				"waves as any other. Otherwise it restarts the sites' workloads one after the other: it waits until\n" +
-				"a site is ready, for at most spec.progressDeadlineSeconds, and ends at the first site that is not.\n" +
-				"It leaves out sites that cannot be reached or are held.",
+			long: "Replaces all pods of a grid. With spec.rollout it changes the templates, and the change passes\n" +
+				"the waves as any other. Otherwise it restarts the sites' workloads one after the other: it waits\n" +
+				"until a site is ready, for at most spec.progressDeadlineSeconds, and ends at the first site that\n" +
+				"is not. It leaves out sites that cannot be reached or are held.",
 			example: "  kubectl grid rollout restart dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				sites, left := 0, 0

@@ -58,8 +58,8 @@ func newExecCommand(c *command) *cobra.Command {
 	cmd := newSiteCommand(c, &cobra.Command{
 		Use:   "exec KIND/NAME --site SITE [-it] -- COMMAND [ARGUMENTS]",
 		Short: "Run a command in a pod of a site's workload",
-		Long: "Runs kubectl exec on a pod of a site's workload, if possible a ready one. The command follows --. " +
-			"The\nexit code is that of kubectl, which is that of the command.",
+		Long: "Runs kubectl exec on a pod of a site's workload, if possible a ready one. The command follows --.\n" +
+			"The exit code is that of kubectl, which is that of the command.",
 		Example: "  kubectl grid exec dg/echo --site east -- hostname\n" +
 			"  kubectl grid exec dg/echo --site east -it -- sh",
 	}, func(pod string, after []string) []string {

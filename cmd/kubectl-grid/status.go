@@ -37,10 +37,9 @@ func newStatusCommand(c *command) *cobra.Command {
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
 		Short:   "Show the state of the grids, site by site",
-		Long: "Prints, for every site of the grids, how many pods are desired, ready and updated, and what is " +
-			"wrong,\n" +
-			"including what the controller cannot report because it does not run; then the findings of kubectl grid\n" +
-			"check about these grids and their Services.\n\n" +
+		Long: "Prints, for every site of the grids, how many pods are desired, ready and updated, and what is\n" +
+			"wrong, including what the controller cannot report because it does not run; then the findings of\n" +
+			"kubectl grid check about these grids and their Services.\n\n" +
 			"With --watch it then prints the rows that change, until it is interrupted (Ctrl-C), with exit code 0.\n" +
 			exitCodes,
 		Example: "  kubectl grid status                 # all grids of the namespace\n" +

@@ -265,8 +265,9 @@ func (v *View) judge(t *Tally) []Finding {
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
 		names := troubled[ReachTerminating][port]
-		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
-			enumerate.First(names, namedSites)), fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace))
+		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names),
+			enumerate.Count(sites, "site"), enumerate.First(names, namedSites)),
+			fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace))
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
 		if isEdge(v.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {

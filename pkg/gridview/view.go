@@ -282,8 +282,8 @@ func (v *View) Conclusion() string {
 	}
 	text := "The Service " + v.Verdict.String() + "."
 	if len(v.Without) > 0 {
-		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s", enumerate.Count(len(v.Without), "site"),
-			enumerate.First(v.Without, 2*namedSites), text)
+		text = fmt.Sprintf("%s without a ready endpoint that it may use: %s. %s",
+			enumerate.Count(len(v.Without), "site"), enumerate.First(v.Without, 2*namedSites), text)
 	}
 	return text
 }

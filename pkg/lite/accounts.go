@@ -311,8 +311,8 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 		}
 		if held[account]+sizes[in] > accountBytes || all+sizes[in] > accountsBytes {
 			f.store.refuse(in)
-			klog.FromContext(ctx).Info("ServiceAccounts read more than is kept of one, or of all, forgetting the "+
-				"largest",
+			klog.FromContext(ctx).Info(
+				"ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
 				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
 			continue
 		}

@@ -19,7 +19,7 @@ const (
 	allGates = "*"
 	// restWave stands in it, and in approvals, for the sites that no wave names.
 	restWave = "_"
-	// spec goes back is the reason of an undo.
+	// undone is why all sites go back after an undo.
 	undone = "the spec is what ran everywhere before"
 	// nameMark and uidMark are how many characters of a mark are of the hash of a name, and of that of a UID.
 	nameMark, uidMark = 6, 4

@@ -290,9 +290,8 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 	for _, u := range suspects {
 		text.WriteString(u.Name + "\n")
 	}
-	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), fmt.Sprintf("%d sites fell silent with the change, "+
-		"%s: %s",
-		len(suspects), but, names(suspects))) {
+	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(suspects), but, names(suspects))
+	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), why) {
 		return
 	}
 	full := !p.room()

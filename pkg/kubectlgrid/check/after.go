@@ -103,8 +103,8 @@ func (r *Report) checkController(c *Cluster) {
 	none := named(kindDeployment, system, string(controllerProgram))
 	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
 	r.first(check, "",
-		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is not a Deployment of this " +
-			"cluster", ""},
+		row{len(controllers) == 0 && c.leads, OK, none,
+			"a controller leads that is not a Deployment of this cluster", ""},
 		row{len(controllers) == 0 && len(c.grids) == 0, Warning, none,
 			"no controller is installed, and no grids exist",
 			"apply manifests/application-grid-controller if you want grids; Services work without it"},

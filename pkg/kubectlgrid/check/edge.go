@@ -210,9 +210,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 			n.labels[v1.LabelKubeProxy] != v1.KubeProxyEdge
 		wrapper := firstOf(e.wrappers[n.name])
 		e.first(gridview.CheckKubeProxy, n.name,
-			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("which server it asks on node %s is not "+
-				"known: %v",
-				n.name, config.serverErr), onNode},
+			row{config.serverErr != nil, Unknown, p.about(),
+				fmt.Sprintf("which server it asks on node %s is not known: %v", n.name, config.serverErr), onNode},
 			row{waits && !wrapper.ready, Failure, p.about(), fmt.Sprintf("it stays on node %s, and asks %s, until the "+
 				"node's wrapper is ready: Services reach every site from there", n.name, config.server),
 				"repair the wrapper; kube-proxy then moves by itself"},
@@ -222,8 +221,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 					"controller does not", n.name, v1.LabelKubeProxy, v1.KubeProxyEdge, controllerProgram)},
 			row{past, Failure, p.about(), fmt.Sprintf("it asks %s (%s) on node %s, past the wrapper: Services reach "+
 				"every site from there", config.server, config.source, n.name),
-				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says "+
-					"how", port)},
+				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how",
+					port)},
 			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
 				"(%s) on "+
 				"node %s%s: it never gets an answer, and its rules do not "+

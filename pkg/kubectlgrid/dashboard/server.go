@@ -146,8 +146,8 @@ func (s *server) service(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) cell(w http.ResponseWriter, r *http.Request) {
-	found(w, s.facts.cell(s.chosenKey(r), r.PathValue("site"), serviceName(r)), "this site does not exist, or "+
-		noService)
+	found(w, s.facts.cell(s.chosenKey(r), r.PathValue("site"), serviceName(r)),
+		"this site does not exist, or "+noService)
 }
 
 func (s *server) site(w http.ResponseWriter, r *http.Request) {

@@ -173,8 +173,7 @@ func conclusion(p *gridview.Preview) string {
 	}
 	if example != nil {
 		fmt.Fprintf(&b, "This makes one site-local, once application-grid is installed (kubectl grid check --pre):\n"+
-			"  %s\n",
-			example.Command)
+			"  %s\n", example.Command)
 	}
 	return b.String()
 }

@@ -207,7 +207,8 @@ func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview
 		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or another program than "+
 			"kube-proxy handles Services", enumerate.Count(a.result.Untranslated, "connection"))
 	case a.result.Others > 0:
-		unproved("%s went to more addresses than there is room to report", enumerate.Count(a.result.Others, "connection"))
+		unproved("%s went to more addresses than there is room to report",
+			enumerate.Count(a.result.Others, "connection"))
 	case total == 0 && silent > 0:
 		unproved("no connection was answered; all went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):

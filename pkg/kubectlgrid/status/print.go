@@ -265,7 +265,8 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
-			state := fmt.Sprintf("Not ready: %s that the status has no room for", enumerate.Count(int(g.Unlisted), "site"))
+			state := fmt.Sprintf("Not ready: %s that the status has no room for",
+				enumerate.Count(int(g.Unlisted), "site"))
 			rows = append(rows, c.rowOfNone(g, others, "-", state))
 		}
 	}

@@ -252,11 +252,11 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	s.attempts++
 	s.failing = true
 	var again <-chan struct{}
-	var alone *time.Timer
+	var due <-chan time.Time
 	if s.options.Optional {
-		alone = time.NewTimer(g.alone(s.attempts))
-		defer alone.Stop()
-		again = g.recovered
+		timer := time.NewTimer(s.pause())
+		defer timer.Stop()
+		due, again = timer.C, g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
 			// The upstream did answer this source, so it changes nothing that other sources reach it again.
 			again = nil
@@ -266,10 +266,6 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	}
 	retried := g.retried
 	g.mu.Unlock()
-	var due <-chan time.Time
-	if alone != nil {
-		due = alone.C
-	}
 	select {
 	case <-ctx.Done():
 		return
@@ -289,16 +285,12 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	}
 }
 
-// alone returns the pause of an optional source. The caller holds the lock.
-func (g *Group) alone(attempts int) time.Duration {
-	own := backoff{random: g.backoff.random}
-	for range min(attempts, optionalAttempts) - 1 {
-		own.next()
+// pause returns the pause of an optional source. The caller holds the Group's lock.
+func (s *Source) pause() time.Duration {
+	if s.attempts < optionalAttempts {
+		return s.backoff.next()
 	}
-	if attempts < optionalAttempts {
-		return own.next()
-	}
-	return optionalPause + time.Duration(g.backoff.random()*float64(optionalPause/2))
+	return optionalPause + time.Duration(s.backoff.random()*float64(optionalPause/2))
 }
 
 // join returns the channel of the next round of attempts. For a source that has just failed for the first time the
@@ -363,6 +355,7 @@ func (g *Group) follows(s *Source) {
 	defer g.mu.Unlock()
 	failed := s.attempts > 0
 	s.attempts = 0
+	s.backoff.reset()
 	if failed {
 		g.hurried = false
 		g.wake()

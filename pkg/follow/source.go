@@ -102,13 +102,25 @@ type Source struct {
 	loop
 }
 
+// next is how the next attempt begins. A later value includes what the earlier ones ask for.
+type next int
+
+const (
+	// resume continues the watch at the version.
+	resume next = iota
+	// tryList lists once, and resumes if that fails.
+	tryList
+	// mustList lists before it watches.
+	mustList
+	// mustListNewest lists without a resourceVersion, and then watches.
+	mustListNewest
+)
+
 // loop has the state that only the goroutine that follows a source uses.
 type loop struct {
 	// version is the resourceVersion up to which the source has followed; "" for none.
 	version string
-	// mustList is set if the source must list before it watches. mayList is set if it should try to list once, and may
-	// watch even if that fails. exact is set if the list must not name a resourceVersion.
-	mustList, mayList, exact bool
+	next    next
 	// watches counts the answered watches since the last list.
 	watches int
 	// broken is set if a watch has broken, or an attempt failed, since the upstream was last known to have reached the
@@ -123,8 +135,9 @@ type loop struct {
 	// refused counts the refusals in a row. refusedSince is when the first came.
 	refused      int
 	refusedSince time.Time
-	// attempts counts the failures since the source last followed.
+	// attempts counts the failures since the source last followed. backoff has its pauses, if it is optional.
 	attempts int
+	backoff  backoff
 	// failing is set from a failure until the upstream answers again.
 	failing bool
 }
@@ -209,7 +222,7 @@ func (s *Source) takeRelists() []chan error {
 // run follows the source until ctx is done.
 func (s *Source) run(ctx context.Context) {
 	s.mu.Lock()
-	s.loop = loop{mustList: true, version: s.from}
+	s.loop = loop{next: mustList, version: s.from, backoff: backoff{random: s.group.backoff.random}}
 	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
 	for {
@@ -236,13 +249,15 @@ func (s *Source) attempt(ctx context.Context) error {
 	}
 	waiting := s.takeRelists()
 	if len(waiting) > 0 {
-		s.mustList, s.exact = true, true
+		s.next = mustListNewest
 	}
 	if s.broken && s.withoutContact() > longBreak && time.Since(s.listTried) > longBreak {
-		s.mayList = true
+		s.next = max(s.next, tryList)
 	}
-	if s.mustList || s.mayList {
-		s.mayList = false
+	if s.next != resume {
+		if s.next == tryList {
+			s.next = resume
+		}
 		err := s.list(ctx)
 		for _, done := range waiting {
 			done <- err
@@ -296,7 +311,7 @@ func (s *Source) verify(ctx context.Context) error {
 	case isTooLarge(err):
 		klog.FromContext(ctx).Info("The API server was restored from a backup, listing again", "known", s.version,
 			"reason", err)
-		s.mustList, s.exact = true, true
+		s.next = mustListNewest
 		return nil
 	case err == nil, isVersionRefused(err), apierrors.IsNotFound(err):
 		// It has reached the version, or passed it long ago; or it is a caching proxy, which has no such answer.
@@ -356,7 +371,7 @@ func (s *Source) list(ctx context.Context) error {
 	s.listDue = s.listTried.Add(longBreak)
 	asked := "0"
 	switch {
-	case s.exact:
+	case s.next == mustListNewest:
 		asked = ""
 	case s.version != "":
 		asked = s.version
@@ -364,7 +379,9 @@ func (s *Source) list(ctx context.Context) error {
 	list, err := s.pages(ctx, asked)
 	if asked != "" && isVersionRefused(err) {
 		// The upstream does not have a state as old, or as new, as asked.
-		s.exact, asked = true, ""
+		if asked = ""; s.next == mustList {
+			s.next = mustListNewest
+		}
 		list, err = s.pages(ctx, asked)
 	}
 	if apierrors.IsNotFound(err) {
@@ -385,7 +402,7 @@ func (s *Source) list(ctx context.Context) error {
 	s.some = len(list.items) > 0
 	newer := isOlder(s.version, version)
 	now := time.Now()
-	s.version, s.mustList, s.exact, s.watches, s.broken = version, false, false, 0, false
+	s.version, s.next, s.watches, s.broken = version, resume, 0, false
 	s.listDue = now.Add(listInterval*3/4 + rand.N(listInterval/2)) //nolint:gosec // spreads requests
 	s.accepted()
 	s.update(func(state *State) {
@@ -504,7 +521,7 @@ func (s *Source) watch(ctx context.Context) error {
 		return s.unwatchable(err)
 	}
 	defer w.Stop()
-	if err := s.verify(ctx); err != nil || s.mustList {
+	if err := s.verify(ctx); err != nil || s.next >= mustList {
 		return err
 	}
 	s.watches++
@@ -524,7 +541,7 @@ func (s *Source) watch(ctx context.Context) error {
 		case <-s.hurry:
 			return nil // and the next attempt lists
 		case <-due.C:
-			s.mayList = true
+			s.next = tryList
 			return nil
 		case <-calm.C:
 			caughtUp = true
@@ -557,16 +574,15 @@ func (s *Source) watch(ctx context.Context) error {
 func (s *Source) unwatchable(err error) error {
 	if !isVersionRefused(err) {
 		if apierrors.IsNotFound(err) {
-			s.mustList = true
+			s.next = mustList
 		}
 		return err
 	}
-	s.mustList = true
 	if s.watches > 1 {
-		s.empty = 0 // a cache would not know which resourceVersions are too old
+		s.next, s.empty = mustList, 0 // a cache would not know which resourceVersions are too old
 		return nil
 	}
-	s.exact = true
+	s.next = mustListNewest
 	return fmt.Errorf("%w: %w", errExpired, err)
 }
 
@@ -582,7 +598,7 @@ func (s *Source) watchEnded(opened time.Time, progress bool) error {
 	}
 	s.fromCache()
 	// Another program may update the cache, so it is worth listing again.
-	s.mayList = true
+	s.next = tryList
 	return ErrFromCache
 }
 

@@ -74,12 +74,11 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 		as, err = represent(r, resource, reads)
 	}
 	if err == nil {
-		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
+		err = s.read(w, r, resource, func(of access) error {
 			if options.Watch {
-				watch := &watcher{s: s, w: w, as: as, options: options, history: h}
-				return watch.answer(r, end)
+				return (&watcher{s: s, w: w, as: as, options: options, access: of}).begin(r)
 			}
-			return s.list(w, r, h, options, as)
+			return s.list(w, r, of.history, options, as)
 		})
 	}
 	if err != nil {
@@ -104,10 +103,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	if q.err != nil {
 		return q.err
 	}
-	return s.answer(w, r, resource, func(h *history.History, _ *ending) error {
-		object, err := h.Get(resource, types.NamespacedName{Namespace: info.Namespace, Name: info.Name}, revision)
+	return s.read(w, r, resource, func(of access) error {
+		name := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
+		object, err := of.history.Get(resource, name, revision)
 		if err != nil {
-			return readError(err, h, resource, revision)
+			return readError(err, of.history, resource, revision)
 		}
 		if object == nil {
 			return apierrors.NewNotFound(resource.GroupResource(), info.Name)
@@ -120,11 +120,18 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *served.Re
 	})
 }
 
-// answer calls from with the History of a valid request, once the resource can be read. What from defers ends with the
-// request.
-func (s *Server) answer(
-	w http.ResponseWriter, r *http.Request, resource *served.Resource,
-	from func(h *history.History, end *ending) error,
+// access is what a valid request is answered from.
+type access struct {
+	history *history.History
+	// end has what ends with the request.
+	end *ending
+	// marks is set if the client asks that restored and corrected answers are marked, marked if this answer is.
+	marks, marked bool
+}
+
+// read calls answer once the resource can be read.
+func (s *Server) read(
+	w http.ResponseWriter, r *http.Request, resource *served.Resource, answer func(access) error,
 ) error {
 	end := &ending{}
 	defer end.unlessLater()
@@ -139,24 +146,22 @@ func (s *Server) answer(
 	if err := s.ready(r, h, resource); err != nil {
 		return err
 	}
-	switch {
-	case marks(r) && s.corrected(h):
+	of := access{history: h, end: end, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
+	of.marked = of.marks && s.corrected(h)
+	if of.marked {
 		w.Header().Set(RestoredHeader, RestoredMarked)
-	case !h.Restored():
-	case !marks(r) && refusesStale(r):
+	}
+	if h.Restored() && !of.marks && refusesStale(r) {
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
-	return from(h, end)
+	return answer(of)
 }
 
 // corrected reports whether what is served is not the upstream's state as it is now.
 func (s *Server) corrected(h *history.History) bool {
 	return h.Restored() || s.Corrected != nil && s.Corrected()
 }
-
-// marks reports whether a client asks that what is restored or corrected is marked.
-func marks(r *http.Request) bool { return r.Header.Get(RestoredHeader) == RestoredMarked }
 
 // RestoredHeader is the header of a request that takes what a wrapper has restored from its snapshot or corrects while
 // the upstream is away, and of an answer that is that, both with the value RestoredMarked. A watch with this header

@@ -34,30 +34,27 @@ type watcher struct {
 	writes  *guardedWriter
 	as      *representation
 	options Options
-	history *history.History
-	cursor  *history.Cursor
+	access
+	cursor *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
 	// sent has, for the events in buffer, when the upstream's changes arrived.
 	sent []time.Time
-	// marks is set if the client has what is restored or corrected marked, and marked if this watch is. It ends when
-	// that changes.
-	marks, marked bool
 }
 
-// answer answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
-// stream has ended, which may be later.
-func (c *watcher) answer(r *http.Request, end *ending) error {
+// begin begins to answer a WATCH. It returns an error only if it has not written anything yet. The request is over when
+// the stream has ended, which may be later.
+func (c *watcher) begin(r *http.Request) error {
 	resource := c.as.resource
 	state, cursor, err := openWatch(c.history, resource, c.options)
 	if err != nil {
 		return err
 	}
-	c.cursor, c.marks, c.marked = cursor, marks(r), c.w.Header().Get(RestoredHeader) != ""
+	c.cursor = cursor
 	c.w.Header().Set("Content-Type", c.as.encoding.watchContentType())
-	ctx, writes := c.s.begin(c.w, r, resource.Resource, c.options.Timeout, end)
+	ctx, writes := c.s.begin(c.w, r, resource.Resource, c.options.Timeout, c.end)
 	c.writes = writes
-	end.after(ctx, func() {
+	c.end.after(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
 			klog.FromContext(ctx).V(4).Info("Watch ended",
 				"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
@@ -158,6 +155,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		defer timer.Stop()
 	}
 	for {
+		// The watch ends when its mark is no longer right. The next watch has the right one.
 		if c.marks && c.marked != c.s.corrected(c.history) {
 			return c.maybeBookmark()
 		}

@@ -25,9 +25,8 @@ type asker struct {
 	url  string
 
 	mu sync.Mutex
-	// allowed says who may answer; strict is that somebody else is a failure, and not only a connection that
-	// fails; excused
-	// counts faults that explain failures. Guarded by mu.
+	// allowed says who may answer. strict is set if an answer of another node is a failure as well. excused counts the
+	// faults under way that explain failures. Guarded by mu.
 	allowed func(node string) bool
 	strict  bool
 	excused int

@@ -32,9 +32,8 @@ type sample struct {
 	tried, excused, failed int
 }
 
-// What may be there at the end beyond the second sample, of a program that was not restarted: Go keeps
-// some memory, a log
-// holds up to 8 MiB, connections come and go.
+// What a program that was not restarted may have at the end beyond the second sample: Go keeps some memory, a
+// history holds up to 8 MiB, connections come and go.
 const (
 	moreResident   = 16 << 20
 	moreGoroutines = 40
@@ -52,7 +51,7 @@ func (w *world) sample() {
 				return "", err
 			}
 			return reply.Body, nil
-		}, "application_grid_wrapper_revision")
+		}, "application_grid_wrapper_event_delay_seconds_count")
 	}
 	for i, hub := range w.Cluster.Hubs {
 		goroutines, err := hub.Metric(w.Context(), "go_goroutines")
@@ -110,11 +109,11 @@ func (s sample) String() string {
 	fmt.Fprintf(&out, "after %s: %d connections, %d failed where the power was cut, %d otherwise\n",
 		s.at.Round(time.Second), s.tried, s.excused, s.failed)
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "program\tpid\tmemory MiB\tgoroutines\tfiles\twritten MiB\tevents")
+	fmt.Fprintln(table, "program\tpid\tmemory MiB\tgoroutines\tfiles\twritten KiB\tevents")
 	for _, name := range slices.Sorted(maps.Keys(s.programs)) {
 		f := s.programs[name]
-		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.1f\t%.0f\n", name, f.pid, f.resident/(1<<20), f.goroutines, f.files,
-			f.written/(1<<20), f.changes)
+		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\n", name, f.pid, f.resident/(1<<20), f.goroutines, f.files,
+			f.written/(1<<10), f.changes)
 	}
 	table.Flush()
 	return out.String()

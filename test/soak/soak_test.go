@@ -58,10 +58,15 @@ func TestSoak(t *testing.T) {
 	end := w.begin.Add(time.Duration(*hours * float64(time.Hour)))
 	between := min(10*time.Minute, time.Until(end)/6)
 	next := time.Now() // the first sample is before all faults
-	for time.Now().Before(end) {
+	half := next.Add(time.Until(end) / 2)
+	for restored := false; time.Now().Before(end); {
 		if !time.Now().Before(next) {
 			w.sample()
 			next = next.Add(between)
+		}
+		if !restored && time.Now().After(half) {
+			restored = true
+			w.restoreEtcd()
 		}
 		w.step()
 	}
@@ -255,6 +260,17 @@ func (w *world) restartHub() {
 func (w *world) compact() {
 	w.Must(compactEtcd(w.Context(), w.Cluster))
 	w.wait(0, time.Second)
+}
+
+// restoreEtcd sets etcd back to a backup, after which pods have come and gone.
+func (w *world) restoreEtcd() {
+	w.done["etcd is restored"]++
+	w.Must(w.Cluster.BackUp(w.Context()))
+	before := w.replicas
+	w.churn()
+	w.Must(w.Cluster.Restore(w.Context()))
+	w.replicas = before
+	w.await("after etcd is restored")
 }
 
 // nodesReady is nil if the API server calls all nodes ready.

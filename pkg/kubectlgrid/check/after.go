@@ -101,18 +101,19 @@ func (r *Report) checkController(c *Cluster) {
 	}
 	controllers := c.installed(controllerProgram)
 	none := named(kindDeployment, system, string(controllerProgram))
-	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
-	r.first(check, "",
-		row{len(controllers) == 0 && c.leads, OK, none,
-			"a controller leads that is not a Deployment of this cluster", ""},
-		row{len(controllers) == 0 && len(c.grids) == 0, Warning, none,
-			"no controller is installed, and no grids exist",
-			"apply manifests/application-grid-controller if you want grids; Services work without it"},
-		row{len(controllers) == 0, Failure, none, "no controller is installed: grids are not being reconciled",
-			"apply manifests/application-grid-controller"},
-		row{len(controllers) > 1, Failure, second.about(),
-			"a second controller works on the same grids",
-			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"})
+	switch {
+	case len(controllers) == 0 && c.leads:
+		r.add(OK, check, none, "a controller leads that is not a Deployment of this cluster", "")
+	case len(controllers) == 0 && len(c.grids) == 0:
+		r.add(Warning, check, none, "no controller is installed, and no grids exist",
+			"apply manifests/application-grid-controller if you want grids; Services work without it")
+	case len(controllers) == 0:
+		r.add(Failure, check, none, "no controller is installed: grids are not being reconciled",
+			"apply manifests/application-grid-controller")
+	case len(controllers) > 1:
+		r.add(Failure, check, controllers[1].about(), "a second controller works on the same grids",
+			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's")
+	}
 	for _, w := range controllers {
 		describe := fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name)
 		why := w.problem

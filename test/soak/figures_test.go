@@ -93,15 +93,15 @@ func (w *world) measure(
 	return f
 }
 
-// value is that of the line with this name.
-func value(page, name string) float64 {
+// value is the sum of the lines with this name, whatever their labels.
+func value(page, name string) (sum float64) {
 	for line := range strings.Lines(page) {
-		if rest, found := strings.CutPrefix(line, name+" "); found {
-			number, _ := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			return number
+		if rest, found := strings.CutPrefix(line, name); found && (rest[0] == ' ' || rest[0] == '{') {
+			number, _ := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " "):]), 64)
+			sum += number
 		}
 	}
-	return 0
+	return sum
 }
 
 func (s sample) String() string {

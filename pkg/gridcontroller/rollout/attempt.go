@@ -188,10 +188,10 @@ func (p *planner) stampStart() {
 		start = last.StartTime.Add(time.Second) // another attempt has another name
 	}
 	p.status.StartTime = &metav1.Time{Time: start}
-	p.status.Heard = 0
+	p.status.ReachableAtStart = 0
 	for i := range p.Sites {
 		if !p.Sites[i].Silent {
-			p.status.Heard++
+			p.status.ReachableAtStart++
 		}
 	}
 }

@@ -344,7 +344,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	start := metav1.NewTime(h.in.Now.Add(-time.Hour))
 	h.in.Status = &v1.RolloutStatus{
-		Phase: v1.RolloutProgressing, Wave: "rest", StartTime: &start, Heard: 4, Proven: 2,
+		Phase: v1.RolloutProgressing, Wave: "rest", StartTime: &start, ReachableAtStart: 4, Proven: 2,
 		Waves: []v1.WaveStatus{{Name: "canary", State: v1.WaveDone}, {Name: "rest", State: v1.WaveProgressing}},
 		Sites: []v1.RolloutSite{{
 			Name: "b", State: v1.RolloutSiteSoaking, From: "old", Since: &start, ReadyTime: &start,

@@ -10,17 +10,17 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// outageWindow is the time within which outageLeast sites, and more than one of outageShare that were heard when the
-// attempt began, have to fall silent to make an outage. So do more than half of them at any time.
+// outageWindow is the time within which outageLeast sites, and more than one of outageShare that could be reached
+// when the attempt began, have to fall silent to make an outage. So do more than half of them at any time.
 const (
 	outageWindow = time.Minute
 	outageLeast  = 5
 	outageShare  = 10
 )
 
-func outageText(silent, heard int) string {
-	return fmt.Sprintf("%d of the %d sites that were heard when it began are silent; nothing begins until fewer are, "+
-		"or somebody resumes it", silent, heard)
+func outageText(silent, reachable int) string {
+	return fmt.Sprintf("%d of the %d sites that could be reached when it began are silent; nothing begins until "+
+		"fewer are, or somebody resumes it", silent, reachable)
 }
 
 // findOutage sees whether so many sites fell silent that this tells nothing of the change.
@@ -33,14 +33,14 @@ func (p *planner) findOutage() {
 		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
-	heard := int(p.status.Heard)
-	outage := 2*len(times) > heard
+	reachable := int(p.status.ReachableAtStart)
+	outage := 2*len(times) > reachable
 	for first, last := 0, 0; last < len(times); last++ {
 		for times[last].Sub(times[first]) > outageWindow {
 			first++
 		}
 		n := last - first + 1
-		outage = outage || (n >= outageLeast && outageShare*n > heard)
+		outage = outage || (n >= outageLeast && outageShare*n > reachable)
 	}
 	begun := p.status.HaltReason == v1.HaltOutage
 	switch {

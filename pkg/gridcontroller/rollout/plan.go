@@ -156,7 +156,7 @@ func New(in Input) Plan {
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), outageText(p.silentSites, int(p.status.Heard)))
+		p.say(v1.RolloutOutage, p.current(), outageText(p.silentSites, int(p.status.ReachableAtStart)))
 	default:
 		p.advance()
 	}

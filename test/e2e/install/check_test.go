@@ -303,9 +303,11 @@ var defects = []struct {
 	}, 3, ""},
 	{"a CRD of SuperEdge's, and an older one", func(f *fixture) []string {
 		for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
+			ours := f.kubectl("get", "crd", name+".superedge.io", "-o",
+				`jsonpath={.metadata.annotations.superedge\.io/crd-version}`)
 			f.patchIn("", "crd", name+".superedge.io",
 				`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
-				`{"metadata":{"annotations":{"superedge.io/crd-version":"8"}}}`)
+				`{"metadata":{"annotations":{"superedge.io/crd-version":"`+ours+`"}}}`)
 		}
 		return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
 			"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}

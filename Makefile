@@ -9,7 +9,7 @@ LDFLAGS := -s -w -X $(MODULE)/pkg/program/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
 # The product's module, and the others of this repository: the embedded cluster with its tests, the linters, the
 # generator, what makes images and releases, helm.
-MODULES := . test hack/tools hack/generate hack/image hack/release hack/helm
+MODULES := . test hack/tools hack/generate hack/image hack/release hack/helm hack/mutate
 # What the programs of the embedded cluster say of themselves. kubeadm and the kubelet insist on it.
 KUBERNETES = $(eval KUBERNETES := $(shell go -C test list -m -f '{{.Version}}' k8s.io/kubernetes))$(KUBERNETES)
 CLUSTER_LDFLAGS = -s -w $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBERNETES) \
@@ -261,6 +261,16 @@ $(BIN)/superedge: $(SUPEREDGE_MODULE)/go.mod $(SUPEREDGE_MODULE)/go.sum
 test-takeover: build cluster $(BIN)/superedge ## Runs docs/migrate.md on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./takeover $(ARGS)
+
+# The packages that decide without asking anybody.
+PURE ?= pkg/topology pkg/storage/view pkg/storage/facts pkg/gridcontroller/rollout pkg/gridview pkg/autonomy/livepods pkg/hub \
+	pkg/program/store
+
+.PHONY: mutate
+mutate: ## Changes the code of the packages that decide, and fails if their tests overlook more than a tenth. PURE=pkg/topology for one of them. Hours.
+	@hack/gobuild.sh "building gremlins" hack/mutate -o=$(BIN)/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
+	@go -C hack/tools build -o $(BIN)/mutants ./mutants
+	@hack/mutate.sh $(PURE)
 
 .PHONY: compat
 compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old kube-proxies and other clients through the wrapper; writes docs/compatibility.md. Needs root.

@@ -32,6 +32,10 @@ func TestParseKeys(t *testing.T) {
 		{name: "not a label key", annotation: `["a b"]`, wantErr: "label key"},
 		{name: "null key", annotation: `[null]`, wantErr: "label key"},
 		{
+			name: "as many as may be", annotation: `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p"]`,
+			want: "a b c d e f g h i j k l m n o p",
+		},
+		{
 			name: "too many", annotation: `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`,
 			wantErr: "at most 16",
 		},

@@ -20,3 +20,11 @@ func TestFirst(t *testing.T) {
 		}
 	}
 }
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 sites", 1: "1 site", 2: "2 sites"} {
+		if got := Count(n, "site"); got != want {
+			t.Errorf("%d of a site is %q, want %q", n, got, want)
+		}
+	}
+}

@@ -19,8 +19,8 @@ const (
 )
 
 func outageText(silent, heard int) string {
-	return fmt.Sprintf("%d of the %d sites that were heard when it began are silent; nothing begins until fewer are, "+
-		"or somebody resumes it", silent, heard)
+	return fmt.Sprintf("%d of the %d sites that were reachable when it began are silent; no site starts until fewer "+
+		"are, or somebody resumes it", silent, heard)
 }
 
 // findOutage finds out whether so many sites fell silent that the change is probably not the cause.

@@ -101,7 +101,7 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 func (p *planner) advance() {
 	if p.unlisted > 0 {
 		p.say(v1.RolloutProgressing, p.current(), fmt.Sprintf(
-			"%d more sites have the revision, unproven, than can be listed; nothing begins before they are listed",
+			"%d sites with the unproven revision do not fit into the list; no other site starts until they do",
 			p.unlisted))
 		return
 	}
@@ -249,7 +249,7 @@ func (p *planner) finish(wave int) bool {
 			why = "the wave's sites select none"
 		}
 		if len(p.absent) > 0 { // the wave may be that of such a site
-			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have no node any more: "+
+			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have lost their last node: "+
 				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
 			return false
 		}

@@ -41,7 +41,8 @@ type progress struct {
 	stranded int64
 	// serves is set if enough pods are available, new or old ones.
 	serves bool
-	// stuck is why the child's controller cannot go on. Its Reason is empty if the controller does not report that.
+	// stuck is why the child's controller makes no progress. Its Reason is empty if the controller does not report
+	// that.
 	stuck gridchild.Error
 }
 

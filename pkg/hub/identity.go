@@ -112,7 +112,7 @@ func (c *callers) review(ctx context.Context, a authorizer.Attributes) (authoriz
 	return of.made, of.reason, err
 }
 
-// nodesOf returns the nodes to which credentials are bound, normally one at most.
+// nodesOf returns the nodes to which credentials are bound.
 func nodesOf(u user.Info) []string {
 	if u == nil {
 		return nil

@@ -63,7 +63,7 @@ func (s *Server) writeFiles(logger klog.Logger) {
 	}
 }
 
-// look updates the explanation of which pods would start.
+// look updates explained: the pods that would start.
 func (s *Server) look() {
 	e := s.explain()
 	s.explained.Store(&e)

@@ -181,10 +181,10 @@ var (
 			"or has not caught up; absent without --cri.")
 	descMembers = desc("neighbours",
 		"Other nodes of the site, by state: alive (it takes part in the exchange), suspected (it is reached but does "+
-			"not answer), silent (it is not heard any more) or unknown (it was not heard since this wrapper started); "+
+			"not answer), silent (it no longer answers) or unknown (it has not answered since this wrapper started); "+
 			"absent without --site-exchange=on.", "state")
 	descHidden = desc("silent_nodes",
-		"Neighbours whose endpoints are hidden, because they are not heard any more while the upstream is away.")
+		"Neighbours whose endpoints are hidden, because they do not answer while the upstream is away.")
 	descNeighbourPods = desc("neighbours_corrected_pods",
 		"Pods of neighbours whose endpoints are shown as these say themselves, because the upstream is away or has "+
 			"not caught up; absent without --site-exchange=on.")

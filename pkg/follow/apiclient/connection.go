@@ -183,7 +183,7 @@ func (c *Connection) Credentials() string {
 	case config.ExecProvider != nil:
 		return "the output of " + config.ExecProvider.Command
 	case c.options.Kubeconfig == "":
-		return "the credentials (there are none: --kubeconfig names no file)"
+		return "the credentials (none, because --kubeconfig is not set)"
 	case config.BearerToken != "":
 		return "the token in " + c.options.Kubeconfig
 	default:

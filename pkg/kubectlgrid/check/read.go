@@ -280,7 +280,8 @@ func meantFor(spec *corev1.PodSpec) string {
 	return ""
 }
 
-// requiredTerms returns the terms of a required node affinity, one of which must match; nil without an affinity.
+// requiredTerms returns the terms of a required node affinity; nil without an affinity. At least one of them must
+// match.
 func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

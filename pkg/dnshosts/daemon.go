@@ -21,7 +21,7 @@ import (
 
 // Config is what a Daemon is made from.
 type Config struct {
-	// Connection is that to the API server.
+	// Connection is the connection to the API server.
 	Connection *apiclient.Connection
 	// NodeName is this node's name.
 	NodeName string
@@ -40,17 +40,16 @@ type Config struct {
 const GCPercent = 40
 
 const (
-	// batch is how long to wait for further changes after a first one, so that the file is written once for all of
-	// them.
+	// batch is how long to wait for more changes after a first one, so that the file is written once for all of them.
 	batch = 20 * time.Millisecond
 	// fileCheck is the time between two checks (a stat) whether someone else changed the file.
 	fileCheck = time.Second
-	// rivalry is the time within which several overwrites of the block are those of another program that goes on.
+	// rivalry is the longest time between two overwrites of the block that are attributed to the same other program.
 	rivalry = time.Minute
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// resumed is how long after the upstream is back what a wrapper has restored still counts as that.
+	// resumed is how long after the upstream is back the restored state of a wrapper is still treated as restored.
 	resumed = time.Second
 )
 
@@ -67,13 +66,13 @@ type Daemon struct {
 	services *table[Service]
 	slices   *table[*Slice]
 
-	// wake has room for one: it says that something has changed since the last sync began.
+	// wake has room for one value, which means that something has changed since the last sync began.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// restored has the paths whose last answer was that of a snapshot, or corrected.
+	// restored has the paths whose last answer was from a snapshot, or corrected.
 	restored map[string]struct{}
-	// woken is when the first change came that is not in the file yet; zero if there is none.
+	// woken is the time of the first change that is not in the file yet; zero if the file has all.
 	woken time.Time
 	// status is the result of the last sync.
 	status status
@@ -82,7 +81,7 @@ type Daemon struct {
 
 	labels  map[string]string // the last known labels of this node; nil if none are known
 	trimmed bool              // set once the memory of the first lists was freed
-	// overwrites is what file.overwritten was at the last sync, overwrittenAt when that last grew.
+	// overwrites is file.overwritten at the last sync, and overwrittenAt is when that last grew.
 	overwrites    int
 	overwrittenAt time.Time
 	running       sync.WaitGroup
@@ -90,18 +89,18 @@ type Daemon struct {
 
 // status is the result of the last sync.
 type status struct {
-	// blocked says why it is not known what the file should have; "" if it is known.
+	// blocked is why the right content of the file is not known; "" if it is known.
 	blocked string
 	// err is why the file could not be written.
 	err error
-	// retryAt is when the next attempt is made, retryIn after the failed one.
+	// retryAt is the time of the next attempt, and retryIn the pause before it.
 	retryAt time.Time
 	retryIn time.Duration
-	// records and sets count what the file should have.
+	// records and sets count the records that the file should have, and their sets.
 	records, sets int
 	// overwritten is the number of times that another program has overwritten the block, in the last rivalry.
 	overwritten int
-	// synced is set once the file had the right content. restored is set if that followed from a wrapper's snapshot.
+	// synced is set once the file has had the right content. restored is set if that came from a wrapper's snapshot.
 	synced, restored bool
 }
 
@@ -140,15 +139,15 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	return d, nil
 }
 
-// noteRestored asks a wrapper to mark what it serves from its snapshot, and notes which answers are so marked. A
-// wrapper that cannot mark them is asked for no such answer: the file may be newer, as a wrapper writes its snapshot
-// seconds or minutes after a change.
+// noteRestored asks a wrapper to mark answers from its snapshot, and notes which answers are marked. Answers from the
+// snapshot of a wrapper that cannot mark them are not accepted: the file may be newer, because a wrapper writes its
+// snapshot seconds or minutes after a change.
 type noteRestored struct {
 	next http.RoundTripper
 	d    *Daemon
 }
 
-// collections are the last parts of the paths of what is listed and watched.
+// collections are the last parts of the paths of the lists and watches.
 var collections = map[string]bool{"nodes": true, "services": true, "endpointslices": true}
 
 // RoundTrip implements http.RoundTripper.
@@ -163,7 +162,7 @@ func (t noteRestored) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// noteRestored notes whether what was answered last of a path is that of a snapshot.
+// noteRestored notes whether the last answer for a path is from a snapshot.
 func (d *Daemon) noteRestored(of string, restored bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,11 +172,11 @@ func (d *Daemon) noteRestored(of string, restored bool) {
 		d.restored[of] = struct{}{}
 	case before:
 		delete(d.restored, of)
-		time.AfterFunc(resumed, d.changed) // a watch that is resumed has first to say what has changed
+		time.AfterFunc(resumed, d.changed) // a resumed watch must first send its changes
 	}
 }
 
-// isRestored reports whether any of what is known is that of a snapshot.
+// isRestored reports whether any of the known state is from a snapshot.
 func (d *Daemon) isRestored() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -243,7 +242,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare checks the file before anything is known of the cluster, for problems that would keep it from being written.
+// prepare checks the file, before the state of the cluster is known, for problems that would prevent writing it.
 func (d *Daemon) prepare() error {
 	if err := d.file.Prepare(); err != nil {
 		return err
@@ -271,7 +270,7 @@ func (d *Daemon) loop(ctx context.Context) {
 				return
 			case <-time.After(batch):
 			}
-			select { // this sync includes what came meanwhile
+			select { // this sync includes the changes so far
 			case <-d.wake:
 			default:
 			}
@@ -294,7 +293,7 @@ func (d *Daemon) update(change func(*status)) {
 	change(&d.status)
 }
 
-// sync writes what is known to the file. It returns after what time to try again; 0 if that is not necessary.
+// sync writes the known state to the file. It returns after what time to try again; 0 if that is not necessary.
 func (d *Daemon) sync() time.Duration {
 	if wait := time.Until(d.status.retryAt); wait > 0 { // nothing else changes the status
 		return wait
@@ -333,7 +332,7 @@ func (d *Daemon) sync() time.Duration {
 	return 0
 }
 
-// overwritten returns how often another program has overwritten the block, with no more than rivalry in between.
+// overwritten returns how often another program has overwritten the block, with at most rivalry in between.
 func (d *Daemon) overwritten() int {
 	now := time.Now()
 	switch {
@@ -346,8 +345,8 @@ func (d *Daemon) overwritten() int {
 	return d.overwrites
 }
 
-// blocked says why it is not known yet what the file should have; "" if it is known. Until then the file stays as an
-// earlier process left it, which is better than nothing.
+// blocked returns why the right content of the file is not known yet; "" if it is known. Until then the file of an
+// earlier process is kept, which is better than nothing.
 func (d *Daemon) blocked() string {
 	if !d.node.isListed() || !d.services.isListed() || !d.slices.isListed() {
 		if unlisted := d.unlisted(); unlisted != "" {
@@ -357,7 +356,7 @@ func (d *Daemon) blocked() string {
 	if labels, ok := d.node.get(key{name: d.config.NodeName}); ok {
 		d.labels = labels
 	}
-	// A deleted Node may be registered again. Until then its last labels count.
+	// A deleted Node may be registered again. Until then its last labels are used.
 	if d.labels == nil {
 		return fmt.Sprintf(
 			"node %s does not exist, so its site is unknown: check --hostname, or wait for the node to register",
@@ -367,7 +366,7 @@ func (d *Daemon) blocked() string {
 	return ""
 }
 
-// unlisted says which list is missing, and why; "" if none is.
+// unlisted returns which list is missing, and why; "" if none is.
 func (d *Daemon) unlisted() string {
 	for _, state := range d.group.States() {
 		switch {
@@ -381,7 +380,7 @@ func (d *Daemon) unlisted() string {
 	return ""
 }
 
-// view returns the current state, from which the records follow.
+// view returns the current state, from which the records are computed.
 func (d *Daemon) view() *View {
 	return &View{
 		NodeLabels: d.labels,

@@ -1,7 +1,7 @@
 // Package dnshosts keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids:
 // {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every site, that site's own pod.
 //
-// The records of the file depend on the cluster's state and on this node's labels alone (records.go). The state comes
+// The records of the file depend only on the cluster's state and on this node's labels (records.go). The state comes
 // from sources of package follow into tables (sources.go, state.go). The file has one marked block among foreign bytes
 // (block.go), and is always replaced as a whole (file.go). The Daemon (daemon.go) connects these parts, and serves its
 // health and metrics (serve.go).
@@ -14,29 +14,29 @@
 //   - the metadata of the Services of ServiceGrids, which have the label superedge.io/grid-uniq-key;
 //   - the EndpointSlices of these Services, to which the EndpointSlice controller copies the label.
 //
-// The node's own wrapper has all of it, and shows of the slices only the endpoints in the node's own site. So the
-// daemon costs what its site costs and not what the cluster does, and needs no rights of its own. Any API server serves
-// too, and then sends the slices of all sites.
+// The node's own wrapper has all of it, and shows only the endpoints in the node's own site. So the cost of the daemon
+// depends on the size of its site and not of the cluster, and it needs no rights of its own. The daemon also works with
+// any API server, which then sends the slices of all sites.
 //
-// An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, as for the
-// pods of a StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name
-// says of which grid it is in the own site (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A
-// pod that the Service does not select has no endpoint, and so no name. A pod that is left when its set was deleted
-// keeps its name for as long as it is an endpoint.
+// An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, as for the pods of a
+// StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name determines
+// its grid in the own site (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A pod that the
+// Service does not select has no endpoint, and so no name. A pod that remains after its set was deleted keeps its name
+// as long as it is an endpoint.
 //
 // # Which answers are used
 //
 // At the edge the API server may be away for hours, and proxies before it may send wrong answers meanwhile. The node
-// then depends on the file, also after a reboot. So
+// then depends on the file, even after a reboot. So
 //
 //   - the file is not changed before the node, the Services and the EndpointSlices were listed completely;
 //   - a wrapper that has restarted while the cloud is away serves its snapshot, which may be older than the file: the
 //     daemon asks for no answer from it (Cache-Control: no-cache);
-//   - a list or watch that fails changes nothing: only a complete list replaces what was known, and /readyz says how
-//     old that is;
+//   - a list or watch that fails changes nothing: only a complete list replaces the known state, and /readyz reports
+//     how old that is;
 //   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows
-//     this node: a cache that lost its data does not. This cannot keep the truth out forever: it comes in with the
-//     node's registration, and a watch's events are always believed.
+//     this node: a cache that lost its data does not. This cannot delay the true state forever: the node will register,
+//     and events of a watch are always accepted.
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid
 // was deleted. Revisions do not help, because some proxies leave them out, and a restored etcd sets them back. The

@@ -17,14 +17,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
 
-// maxFileSize is the most bytes of a hosts file. A larger file was probably given by mistake.
+// maxFileSize is the largest size of a hosts file, in bytes. A larger file was probably given by mistake.
 const maxFileSize = 64 << 20
 
 // tempPrefix begins the names of the temporary files. They are in the hosts file's directory, because a file can be
 // renamed within one file system only.
 const tempPrefix = ".statefulset-grid-daemon-"
 
-// maxLinks is the most symbolic links that are followed, as in Linux.
+// maxLinks is the largest number of symbolic links that are followed, as in Linux.
 const maxLinks = 40
 
 // mountedAlone is the error for a hosts file that itself is a mount point. Such a file cannot be replaced, only
@@ -39,12 +39,11 @@ type File struct {
 	// Path is the path of the file. If it is a symbolic link, the link stays and its target is replaced.
 	Path string
 
-	// seen describes the file as it was last read or written; nil if it must be read again.
+	// seen is the state of the file when it was last read or written; nil if it must be read again.
 	seen    fs.FileInfo
 	content Content
 	data    []byte
-	// wrote has the lines that were written last; overwritten counts the times that other lines were found in their
-	// place.
+	// wrote has the lines that were written last; overwritten counts how often other lines were found in their place.
 	wrote       []string
 	overwritten int
 	// mountinfo and beforeRename are for tests.
@@ -132,8 +131,8 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 // errChanged means that someone else writes the file at the same time.
 var errChanged = errors.New("the hosts file changed while it was about to be replaced")
 
-// Write writes these lines as the file's block, and reports whether it replaced the file. Whatever fails, the file is
-// the old one or the new one, and never a part of one.
+// Write writes these lines as the file's block, and reports whether it replaced the file. After any failure the file is
+// the complete old one or the complete new one.
 func (f *File) Write(lines []string) (replaced bool, err error) {
 	const tries = 5
 	for range tries {
@@ -251,7 +250,7 @@ func (f *File) dress(aside *os.File) error {
 		filepath.Dir(f.Path))
 }
 
-// unchanged returns errChanged if the file is not the one that the new content was made from.
+// unchanged returns errChanged if the file is not the one from which the new content was made.
 func (f *File) unchanged(path string) error {
 	info, err := os.Stat(path)
 	switch {

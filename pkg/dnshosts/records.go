@@ -53,7 +53,7 @@ type View struct {
 	Service func(namespace, name string) *Service
 }
 
-// statefulName is what the name of a pod of a StatefulSetGrid is made of.
+// statefulName has the parts of the name of a StatefulSetGrid's pod.
 type statefulName struct {
 	grid, service, namespace string
 	ordinal                  int32
@@ -82,8 +82,8 @@ func splitPod(pod string) (set string, ordinal int32, ok bool) {
 	return pod[:dash], ordinal, ok
 }
 
-// sites returns this node's sites by the value that LabelGridUniqKey has for their keys. Two keys may have the same
-// value there, because a label's value cannot contain a slash.
+// sites returns this node's sites by the value of LabelGridUniqKey for their keys. Two keys may have the same value
+// there, because a label's value cannot contain a slash.
 func (v *View) sites() map[string][]site {
 	sites := make(map[string][]site, len(v.NodeLabels))
 	for key, value := range v.NodeLabels {
@@ -98,7 +98,7 @@ func (v *View) sites() map[string][]site {
 // site is one of this node's sites: a label's key and value.
 type site struct{ key, name string }
 
-// ownPod is what is known of the pods with one name in this node's site.
+// ownPod has the addresses of the pods with one name in this node's site.
 type ownPod struct {
 	// alternative is set if the set has its alternative name. Such a name belongs to one site only; {grid}-{site} of
 	// one grid may be that of another grid in another site.
@@ -143,9 +143,9 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 	return lines, len(of)
 }
 
-// update returns the lines of a file with the addresses that names have in other lines, which are those of a snapshot
-// that a wrapper has corrected while the upstream is away. The snapshot may be older than the file. So no name is
-// added, and an address whose name is not there stays, unless it is that of another pod now.
+// update returns the lines of a file with addresses from other lines, which come from a snapshot that a wrapper has
+// corrected while the upstream is away. The snapshot may be older than the file. So no name is added, and an address
+// whose name is missing there is kept, unless it belongs to another pod now.
 func (v *View) update(block, lines []string) []string {
 	of := make(map[string][]string, len(lines))
 	for _, line := range lines {

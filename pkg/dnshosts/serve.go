@@ -15,7 +15,7 @@ import (
 
 const namespace = "statefulset_grid_daemon"
 
-// manyOverwrites is how often the block must be overwritten by another program until that is reported.
+// manyOverwrites is how often another program must overwrite the block before that is reported.
 const manyOverwrites = 3
 
 func (d *Daemon) handler() http.Handler {
@@ -28,7 +28,7 @@ func (d *Daemon) handler() http.Handler {
 }
 
 // report returns the daemon's current health: it is ready while the file has the right content, as far as is known. The
-// details are what else is worth knowing.
+// details have other facts worth knowing.
 func (d *Daemon) report() health.Report {
 	var report health.Report
 	var now status

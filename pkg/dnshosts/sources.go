@@ -51,7 +51,8 @@ func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error)) *table[T] {
 	return &table[T]{keep: keep, changed: d.changed, logger: d.logger, objects: map[key]T{}}
 }
 
-// kept returns what to store of an object. If the object cannot be read, that is what the table already has.
+// kept returns the value to store for an object. If the object cannot be read, it is the one that the table already
+// has.
 func (t *table[T]) kept(o *wire.Object) (T, bool) {
 	kept, err := t.keep(o)
 	if err == nil {

@@ -43,7 +43,7 @@ func labelsOf(o *wire.Object) (map[string]string, error) {
 	return o.Labels, nil
 }
 
-// serviceOf keeps what is needed of a Service.
+// serviceOf reduces a Service to the needed fields.
 func serviceOf(o *wire.Object) (Service, error) {
 	var m metav1.ObjectMeta
 	if err := m.Unmarshal(o.Meta); err != nil {
@@ -55,9 +55,9 @@ func serviceOf(o *wire.Object) (Service, error) {
 	}, nil
 }
 
-// sliceOf keeps what is needed of an EndpointSlice: of its endpoints those of pods that are not ending and have the
-// Service as their subdomain. The EndpointSlice controller gives only these a host name. Readiness does not matter: the
-// members of a set must find each other before they are ready.
+// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending and have the Service as their
+// subdomain. The EndpointSlice controller gives only these a host name. Readiness does not matter: the members of a set
+// must find each other before they are ready.
 func sliceOf(o *wire.Object) (*Slice, error) {
 	var object discoveryv1.EndpointSlice
 	if err := object.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {

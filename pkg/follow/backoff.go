@@ -3,11 +3,11 @@ package follow
 import "time"
 
 const (
-	// firstPause is the mean pause after a first failure, longestPause the mean pause after many.
+	// firstPause is the mean pause after a first failure, and longestPause the mean pause after many.
 	firstPause   = 500 * time.Millisecond
 	longestPause = 15 * time.Second
-	// optionalAttempts is how many attempts an optional source makes at the pace of the others. Then it pauses for at
-	// least optionalPause.
+	// optionalAttempts is how many attempts an optional source makes at the pace of the others. After these it pauses
+	// for at least optionalPause.
 	optionalAttempts = 5
 	optionalPause    = time.Minute
 )

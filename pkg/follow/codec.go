@@ -65,8 +65,8 @@ func (*objectList) GetObjectKind() schema.ObjectKind { return schema.EmptyObject
 // DeepCopyObject returns the list itself, because it is immutable once it was decoded.
 func (l *objectList) DeepCopyObject() runtime.Object { return l }
 
-// isOf reports whether objects of a kind can be of a resource. A proxy that mixes up its answers would otherwise have
-// all objects removed. Some say no kind.
+// isOf reports whether objects of a kind can belong to a resource. Otherwise a proxy that mixes up its answers could
+// cause the removal of all objects. The kind may be "", because some objects have none.
 func isOf(resource, kind string) bool {
 	if kind == "" || kind == "PartialObjectMetadata" {
 		return true
@@ -84,8 +84,8 @@ func (l *objectList) add(message []byte) error {
 	return nil
 }
 
-// largestVersion returns the largest resourceVersion of the items; "" if there is none. It is for the lists of some
-// caching proxies that have no resourceVersion of their own. At worst a watch from there repeats objects of the list.
+// largestVersion returns the largest resourceVersion of the items, or "". It is for lists of some caching proxies,
+// which have no resourceVersion of their own. At worst a watch from there repeats objects of the list.
 func (l *objectList) largestVersion() string {
 	var largest uint64
 	for _, o := range l.items {
@@ -126,7 +126,7 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
-// decoder splits protobuf objects without making Go values of them. It brings JSON into the same form: a list item by
+// decoder splits protobuf objects without making Go values of them. It converts JSON into the same form: a list item by
 // item, a single object with typed. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
 
@@ -192,7 +192,7 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 	return list, nil
 }
 
-// decodeJSONList brings a list that came as JSON into wire form.
+// decodeJSONList converts a JSON list into wire form.
 func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
 	list := &objectList{kind: gvk.Kind}
 	read := struct {
@@ -206,8 +206,8 @@ func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, 
 	return list, nil
 }
 
-// jsonItems brings the items of a list into wire form, one by one, because all of them as Go values need several times
-// the memory.
+// jsonItems converts the items of a list into wire form, one by one, because all of them as Go values need several
+// times the memory.
 type jsonItems struct {
 	kind schema.GroupVersionKind
 	list *objectList

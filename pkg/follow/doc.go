@@ -1,8 +1,8 @@
 // Package follow follows resources of an API server, or of a proxy before it: it lists and watches them, and passes
 // what it receives to a Sink. All programs of the project that keep the state of a cluster use it.
 //
-// A Source is one resource, narrowed by namespace and selectors. A Group has the sources of one upstream, which share
-// one HTTP client, one backoff and one outage. The package keeps no objects.
+// A Source follows one resource, narrowed by namespace and selectors. A Group has the sources of one upstream, which
+// share one HTTP client, one backoff and one outage. The package does not store objects.
 //
 // # Why not client-go's reflector
 //
@@ -16,12 +16,12 @@
 // A source that failed waits for the next round of attempts of its Group, in which all waiting sources try together.
 // The pause between two rounds is random around 0.5 s at first, and doubles up to 15 s. When one source succeeds after
 // a failure, the others try at once, except for optional ones that the upstream refused or answered with 404. An
-// optional source has pauses of its own, which grow to more than a minute, so that an upstream that lacks a resource
-// does not get a request for it every few seconds.
+// optional source has its own pauses, which grow to more than a minute, so that an upstream that lacks a resource does
+// not get a request for it every few seconds.
 //
 // # Outages
 //
-// After an outage of two or more needed sources (those that are not optional), what the first one delivers must not be
+// After an outage of two or more needed sources (those that are not optional), the data of the first one must not be
 // applied before the others deliver: the new labels of a node together with old endpoints are a state that the cluster
 // never had. So the Group calls Barrier.Hold before the first source delivers anything, and Barrier.Release once all
 // have caught up, or after 30 s.
@@ -39,12 +39,12 @@
 //
 // # API servers that were restored
 //
-// An API server that was restored from a backup has lower versions, and is silent on a watch from one that it has not
-// reached. So a source asks for the version, by one small request, when it watches again after a watch broke or an
-// attempt failed. If the version is refused as too large, the source lists what the API server has now.
+// An API server that was restored from a backup has lower versions, and is silent on a watch from a version that it has
+// not reached. So when a source watches again after a watch broke or an attempt failed, it asks for the version with
+// one small request. If the version is refused as too large, the source lists the resource again.
 //
-// The API server may have passed the version before the source is back. No version shows that, so a source lists in any
-// case after 5 minutes without contact, and every 12 hours on average.
+// The API server may have passed the version before the source is back. The versions do not show that, so a source
+// always lists after 5 minutes without contact, and every 12 hours on average.
 //
 // # Time
 //

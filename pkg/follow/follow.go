@@ -9,7 +9,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// Sink takes what a Source receives. Its methods are called by one goroutine at a time.
+// Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time.
 //
 // A Sink may also be a Knower or a Forbidder.
 type Sink interface {
@@ -30,7 +30,7 @@ type Knower interface {
 	Known() int
 }
 
-// Forbidder is a Sink that can do without a resource that the program may not read.
+// Forbidder is a Sink that works without a resource that the program may not read.
 type Forbidder interface {
 	// SetForbidden notes that the upstream has been refusing the source for a while. It is called for optional sources,
 	// once per lasting refusal.
@@ -40,18 +40,18 @@ type Forbidder interface {
 // Versioned is a Sink that also takes the resourceVersions of the upstream.
 type Versioned interface {
 	// At is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
-	// Sink. After a bookmark change is nil: there was nothing else up to that version.
+	// Sink. For a bookmark, change is nil: nothing else has changed up to that version.
 	At(version string, change func())
 }
 
-// Barrier holds back what all sources of a Group deliver, so that it is applied as one change. Calls of Hold and
-// Release alternate, and every Hold is followed by a Release. They must not call the Group.
+// Barrier holds back the changes of all sources of a Group, so that they are applied as one. Calls of Hold and Release
+// alternate, and every Hold is followed by a Release. They must not call the Group.
 type Barrier interface {
 	Hold()
 	Release()
 }
 
-// Options say what a Source follows.
+// Options configure a Source.
 type Options struct {
 	// Name is the source's name in states, metrics and logs.
 	Name string
@@ -60,16 +60,16 @@ type Options struct {
 	// request says.
 	Agent    string
 	Resource schema.GroupVersionResource
-	// Namespace, LabelSelector and FieldSelector narrow what is requested.
+	// Namespace, LabelSelector and FieldSelector narrow the requests.
 	Namespace, LabelSelector, FieldSelector string
 	// MetadataOnly asks for PartialObjectMetadata. An upstream may send whole objects nevertheless.
 	MetadataOnly bool
 	// Optional is set for a source that an upstream may lack or refuse without harm. Other sources are needed: an
 	// outage lasts until all of them have caught up.
 	Optional bool
-	// Stream, if set, follows the resource in place of lists and watches: it follows one stream to its end, and calls
-	// stepped with the version of every step that was applied. After nil the next stream begins at once. The Sink is
-	// not used. Silence is how long a response may be silent.
+	// Stream, if set, replaces lists and watches: it follows one stream to its end, and calls stepped with the version
+	// of every applied step. If it returns nil, the next stream begins at once. The Sink is not used. Silence is how
+	// long a response may be silent.
 	Stream  func(ctx context.Context, stepped func(version string)) error
 	Silence time.Duration
 	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
@@ -91,12 +91,12 @@ type State struct {
 	// Forbidden is set when the upstream has refused the source (401 or 403) for 30 s, or an optional source three
 	// times in a row.
 	Forbidden bool
-	// FromCache is set while the upstream answers from a cache. Err is set then, too.
+	// FromCache is set while the upstream answers from a cache. Err is also set then.
 	FromCache bool
-	// Answered is set once any response has begun, whatever it is.
+	// Answered is set once any response has begun.
 	Answered bool
-	// Err is why the last list or watch failed; nil if it did not. FailingSince is when the first of the failures came
-	// since the source followed the upstream, or listed; it means nothing without Err.
+	// Err is why the last list or watch failed; nil if it did not. FailingSince is when the first failure occurred
+	// since the source last followed the upstream, or listed; it has no meaning without Err.
 	Err          error
 	FailingSince time.Time
 	// LastContact is when the source last received anything from the API server: a list, an event, a bookmark, or a

@@ -22,9 +22,9 @@ import (
 
 // GroupOptions configure a Group.
 type GroupOptions struct {
-	// Config leads to the upstream.
+	// Config is the client configuration of the upstream.
 	Config *rest.Config
-	// Barrier, if set, holds back what the sources deliver at the end of an outage.
+	// Barrier, if set, holds back changes at the end of an outage.
 	Barrier Barrier
 }
 
@@ -42,7 +42,7 @@ type Group struct {
 	// The fields below are guarded by mu.
 
 	backoff backoff
-	// round is closed when the sources that wait for it may try again; nil if none waits. timer closes it, at due.
+	// round is closed when the sources that wait for it may try again; nil if none waits. timer closes it at due.
 	round chan struct{}
 	timer *time.Timer
 	due   time.Time
@@ -55,7 +55,7 @@ type Group struct {
 	hurried bool
 }
 
-// NewGroup makes a Group without sources. The error says what about the configuration is wrong.
+// NewGroup makes a Group without sources. It returns an error for an invalid configuration.
 func NewGroup(options GroupOptions) (*Group, error) {
 	// All sources use one HTTP client, so that they share one connection if the upstream speaks HTTP/2.
 	httpClient, err := rest.HTTPClientFor(options.Config)
@@ -70,7 +70,7 @@ func NewGroup(options GroupOptions) (*Group, error) {
 	}, nil
 }
 
-// Add makes a source, which is followed after Source.Start. The error says what about the configuration is wrong.
+// Add makes a source, which is followed after Source.Start. It returns an error for an invalid configuration.
 func (g *Group) Add(options Options) (*Source, error) {
 	s := &Source{
 		options: options, group: g, state: State{Name: options.Name, Optional: options.Optional},
@@ -141,8 +141,8 @@ func StatesOf(sources []*Source) []State {
 	return states
 }
 
-// Run follows the started sources until ctx is done. It returns when all its goroutines have ended and nothing is held
-// back any more. It must be called only once.
+// Run follows the started sources until ctx is done. It returns when all its goroutines have ended and no changes are
+// held back. It must be called only once.
 func (g *Group) Run(ctx context.Context) {
 	g.mu.Lock()
 	g.running = ctx
@@ -151,7 +151,7 @@ func (g *Group) Run(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	<-ctx.Done()
-	// Another goroutine may still be launching a source; after this no one does.
+	// Another goroutine may still be launching a source; after this none does.
 	g.mu.Lock()
 	g.running = nil
 	g.mu.Unlock()
@@ -217,7 +217,7 @@ func (g *Group) stop(s *Source) {
 	s.confirmed = time.Time{}
 }
 
-// Remove stops a source, and forgets it. It must not be used any more.
+// Remove stops a source, and forgets it. The source must not be used afterwards.
 func (g *Group) Remove(s *Source) {
 	g.stop(s)
 	g.mu.Lock()
@@ -225,7 +225,7 @@ func (g *Group) Remove(s *Source) {
 	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
 }
 
-// Retry makes all waiting sources try again at once, for example after new credentials came.
+// Retry makes all waiting sources try again at once, for example with new credentials.
 func (g *Group) Retry() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,7 +258,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 		defer timer.Stop()
 		due, again = timer.C, g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
-			// The upstream did answer this source, so it changes nothing that other sources reach it again.
+			// The upstream did answer this source, so the recovery of other sources does not matter to it.
 			again = nil
 		}
 	} else {
@@ -272,7 +272,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	case <-again:
 	case <-due:
 	case <-retried:
-		return // a Retry-After from before does not count any more
+		return // an earlier Retry-After no longer applies
 	}
 	if wait := time.Until(notBefore); wait > 0 {
 		timer := time.NewTimer(wait)
@@ -375,14 +375,14 @@ func (g *Group) wake() {
 
 func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
 
-// RetryAfter returns how long the upstream asks clients to wait, within a bound.
+// RetryAfter returns how long the upstream asks clients to wait, at most longestRetryAfter.
 func RetryAfter(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return min(time.Duration(seconds)*time.Second, longestRetryAfter)
 }
 
 // KnowsNode makes a Witness (see Options) that fails if the API server does not know the node either. An empty list may
-// then come from a cache that lost its data, and is no reason to drop what was known.
+// then come from a cache that lost its data, and must not remove known objects.
 func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 	witness := &Source{group: g, options: Options{
 		Agent:         "witness",

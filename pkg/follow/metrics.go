@@ -12,8 +12,8 @@ type collector struct {
 	up, synced, contact, lists, fromCache, forbidden *prometheus.Desc
 }
 
-// Metrics collects the metrics of what a program follows. Their names begin with namespace. It calls states at every
-// scrape; no two states may have the same name.
+// Metrics collects the metrics of followed sources. Their names begin with namespace. It calls states at every scrape;
+// no two states may have the same name.
 func Metrics(namespace string, states func() []State) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "upstream", name), help, []string{"source"}, nil)
@@ -24,8 +24,8 @@ func Metrics(namespace string, states func() []State) prometheus.Collector {
 			"1 while the source is followed: its last list or watch succeeded, and came from no cache."),
 		synced: desc("synced", "1 once the source was listed completely."),
 		contact: desc("last_contact_seconds",
-			"Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which "+
-				"comes about every minute). What came from a cache does not count."),
+			"Seconds since the last contact of the source with the upstream (a list, an event, or a bookmark, which "+
+				"arrives about every minute). Answers from a cache do not count."),
 		lists:     desc("lists_total", "Complete lists taken from the upstream."),
 		fromCache: desc("from_cache", "1 while the upstream answers from a cache, because what is behind it is away."),
 		forbidden: desc("forbidden",

@@ -67,7 +67,7 @@ func (o *outage) answered(s *Source) {
 	o.timer = timer
 }
 
-// caughtUp notes that a source has caught up, or is not followed any more.
+// caughtUp notes that a source has caught up, or is no longer followed.
 func (o *outage) caughtUp(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +81,7 @@ func (o *outage) caughtUp(s *Source) {
 	o.phase = phaseWell
 }
 
-// end releases what is held back. It is called at the end of Group.Run.
+// end releases the changes that are held back. It is called at the end of Group.Run.
 func (o *outage) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -27,23 +27,23 @@ const (
 	// quiet is how long a watch must be open without an event before the source has caught up. A watch that ends
 	// earlier, without an event, may come from a cache.
 	quiet = time.Second
-	// settled is how long after the start of a watch the source has caught up even if events keep coming.
+	// settled is how long after the start of a watch the source counts as caught up even if events keep arriving.
 	settled = 5 * time.Second
 	// emptyWatches is how many watches in a row must end at once without an event to count as answers of a cache.
 	emptyWatches = 3
 
 	// A watch's timeout is between shortWatch and twice that until the upstream has sent a bookmark, and between
 	// longWatch and twice that from then on. A watch that hangs is noticed apiclient.WatchMargin after its timeout, so
-	// 150 s after its start at most; with bookmarks, after 150 s of silence. kube-apiserver sends a bookmark within a
-	// minute, so only the first watch is short there. At an upstream that sends none, a watch is renewed every minute
-	// or two, which costs one request. To break every watch that is silent for 150 s would be worse: a watch on which
-	// nothing happens would fail.
+	// at most 150 s after its start; with bookmarks, after 150 s of silence. kube-apiserver sends a bookmark within a
+	// minute, so only the first watch is short there. With an upstream that sends none, a watch is renewed every minute
+	// or two, which costs one request. Breaking every watch that is silent for 150 s would be worse: a watch without
+	// changes would fail.
 	shortWatch = time.Minute
 	longWatch  = 5 * time.Minute
 
-	// After longBreak without contact a source lists, and so it does every listInterval on average: an API server that
-	// was restored from a backup may have passed the version that the source has followed up to, and then no version
-	// shows that. The list has what was lost, and lacks what never was.
+	// A source lists after longBreak without contact, and every listInterval on average. An API server that was
+	// restored from a backup may have passed the version that the source has followed up to, and then the versions do
+	// not show that. The list replaces all objects by those that exist now.
 	longBreak    = 5 * time.Minute
 	listInterval = 12 * time.Hour
 
@@ -69,8 +69,7 @@ var (
 	// errEmptyWatch means that a watch ended at once without an event. It may come from a cache, or from a server that
 	// stops.
 	errEmptyWatch = errors.New("the watch ended at once, without an event")
-	// errExpired means that the upstream refused a watch as expired, although the list from which it starts was just
-	// taken.
+	// errExpired means that the upstream refused a watch as expired, although its list was just made.
 	errExpired = errors.New("the watch is refused as expired right after the list")
 )
 
@@ -86,7 +85,7 @@ type Source struct {
 	confirmed time.Time
 	// bookmarks is set once the upstream has sent a bookmark. Guarded by mu.
 	bookmarks bool
-	// from is the version from which the source begins when it is started; "" for any. Guarded by mu.
+	// from is the version from which the source starts; "" for any. Guarded by mu.
 	from string
 	// relists are the calls of Relist that wait for a list. Guarded by mu.
 	relists []chan error
@@ -116,7 +115,7 @@ const (
 	mustListNewest
 )
 
-// loop has the state that only the goroutine that follows a source uses.
+// loop has the state that is used only by the goroutine that follows a source.
 type loop struct {
 	// version is the resourceVersion up to which the source has followed; "" for none.
 	version string
@@ -126,13 +125,13 @@ type loop struct {
 	// broken is set if a watch has broken, or an attempt failed, since the upstream was last known to have reached the
 	// version.
 	broken bool
-	// listTried is when the source last tried to list. listDue is when it does so again although nothing asks for it.
+	// listTried is when the source last tried to list. listDue is when it lists again without another reason.
 	listTried, listDue time.Time
 	// empty counts the watches in a row that ended at once without an event.
 	empty int
 	// some is set if the upstream has sent objects of the resource.
 	some bool
-	// refused counts the refusals in a row. refusedSince is when the first came.
+	// refused counts the refusals in a row. refusedSince is the time of the first.
 	refused      int
 	refusedSince time.Time
 	// attempts counts the failures since the source last followed. backoff has its pauses, if it is optional.
@@ -159,23 +158,22 @@ func (s *Source) update(change func(*State)) {
 // called any number of times.
 func (s *Source) Start() { s.group.start(s) }
 
-// StartAt has the source begin with a list that is at least of a version, "" for any. It is called before the source
-// runs.
+// StartAt makes the source begin with a list of at least a version, "" for any. It is called before the source runs.
 func (s *Source) StartAt(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.from = version
 }
 
-// Stop stops following the source. After it has returned, the Sink is not called any more. It may be called any number
-// of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
+// Stop stops following the source. After it has returned, the Sink is no longer called. It may be called any number of
+// times, but not from the Sink. A Source that is started again begins with a list of at least its version.
 func (s *Source) Stop() { s.group.stop(s) }
 
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }
 
-// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped; 0 if
-// there is none, or if it is no number.
+// Version returns the upstream's resourceVersion up to which the source has followed, even after it was stopped; 0 if
+// it is unknown or not a number.
 func (s *Source) Version() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +184,8 @@ func (s *Source) Version() uint64 {
 	return version
 }
 
-// Relist lists the resource at its newest version, and waits until that list, or a later one, is applied. The error
-// says why it failed. Calls that come while a list is under way wait for the same next one.
+// Relist lists the resource at its newest version, and waits until that list, or a later one, is applied. It returns
+// the error of the list. Calls during a list share the next one.
 func (s *Source) Relist(ctx context.Context) error {
 	done := make(chan error, 1)
 	s.relist(done)
@@ -210,7 +208,7 @@ func (s *Source) relist(done chan error) {
 	}
 }
 
-// takeRelists returns the calls of Relist that wait.
+// takeRelists returns the waiting calls of Relist.
 func (s *Source) takeRelists() []chan error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +262,7 @@ func (s *Source) attempt(ctx context.Context) error {
 		}
 		var answer apierrors.APIStatus
 		if err != nil && !errors.As(err, &answer) {
-			s.listTried = time.Time{} // nobody was there
+			s.listTried = time.Time{} // no API server has answered, so this does not count
 		}
 		if err != nil {
 			return err
@@ -288,19 +286,19 @@ func (s *Source) stepped(version string) {
 	s.group.caughtUp(s)
 }
 
-// withoutContact returns for how long nothing came that was certainly not a cache's.
+// withoutContact returns the time since the last contact that was certainly not with a cache.
 func (s *Source) withoutContact() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.confirmed)
 }
 
-// verify asks whether the upstream has reached the version from which a watch has begun, if that is not certain. An API
-// server that was restored from a backup has not: it is silent on such a watch, and the source must list. verify is
-// called when the watch is open, because an API server that is restored later breaks it.
+// verify asks whether the upstream has reached the version at which a watch begins, if that is not certain. An API
+// server that was restored from a backup may not have: it is silent on such a watch, and the source must list. verify
+// is called when the watch is open, because a later restore breaks the watch.
 //
-// Only the refusal of the version counts, and no older version in an answer, because that may come from a cache. The
-// request has a User-Agent of its own, so that a caching proxy does not keep its answer as the list.
+// Only the refusal of the version is proof. An older version in an answer is not, because it may come from a cache. The
+// request has its own User-Agent, so that a caching proxy does not keep its answer as the list.
 func (s *Source) verify(ctx context.Context) error {
 	if !s.broken || s.version == "" {
 		return nil
@@ -314,7 +312,8 @@ func (s *Source) verify(ctx context.Context) error {
 		s.next = mustListNewest
 		return nil
 	case err == nil, isVersionRefused(err), apierrors.IsNotFound(err):
-		// It has reached the version, or passed it long ago; or it is a caching proxy, which has no such answer.
+		// It has reached the version, or passed it long ago; or it is a caching proxy, which never gives such an
+		// answer.
 		s.broken = false
 		return nil
 	default:
@@ -325,7 +324,7 @@ func (s *Source) verify(ctx context.Context) error {
 // agent distinguishes the source's requests in the User-Agent.
 func (s *Source) agent() string { return cmp.Or(s.options.Agent, s.options.Name) }
 
-// at passes a change to the Sink, with the version that it brings. change is nil after a bookmark.
+// at passes a change to the Sink, with the version after it. change is nil for a bookmark.
 func (s *Source) at(version string, change func()) {
 	if sink, ok := s.options.Sink.(Versioned); ok {
 		sink.At(version, change)
@@ -378,7 +377,7 @@ func (s *Source) list(ctx context.Context) error {
 	}
 	list, err := s.pages(ctx, asked)
 	if asked != "" && isVersionRefused(err) {
-		// The upstream does not have a state as old, or as new, as asked.
+		// The upstream does not have a state as old, or as new, as requested.
 		if asked = ""; s.next == mustList {
 			s.next = mustListNewest
 		}
@@ -420,7 +419,7 @@ func (s *Source) list(ctx context.Context) error {
 }
 
 // pages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would keep
-// the last page as the whole list; an upstream may send pages nevertheless.
+// the last page as the whole list. An upstream may send pages nevertheless.
 func (s *Source) pages(ctx context.Context, version string) (*objectList, error) {
 	all := &objectList{}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
@@ -457,7 +456,7 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 // distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
 func (s *Source) distrust(ctx context.Context, list *objectList, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
-		// An API server never answers so. This is a cache.
+		// An API server never gives such an answer. This is a cache.
 		s.fromCache()
 		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
 			ErrFromCache, list.ResourceVersion, asked)
@@ -570,7 +569,7 @@ func (s *Source) watch(ctx context.Context) error {
 	}
 }
 
-// unwatchable decides how to go on after an error of a watch. It returns nil if the next attempt may follow at once.
+// unwatchable decides how to continue after an error of a watch. It returns nil if the next attempt may follow at once.
 func (s *Source) unwatchable(err error) error {
 	if !isVersionRefused(err) {
 		if apierrors.IsNotFound(err) {
@@ -586,7 +585,7 @@ func (s *Source) unwatchable(err error) error {
 	return fmt.Errorf("%w: %w", errExpired, err)
 }
 
-// watchEnded decides how to go on after a watch that ended without an error. It returns nil if the next attempt may
+// watchEnded decides how to continue after a watch that ended without an error. It returns nil if the next attempt may
 // follow at once.
 func (s *Source) watchEnded(opened time.Time, progress bool) error {
 	if progress || time.Since(opened) >= quiet {
@@ -700,7 +699,8 @@ func (s *Source) fail(ctx context.Context, err error) {
 	if forbidder, ok := s.options.Sink.(Forbidder); ok && first && s.options.Optional {
 		forbidder.SetForbidden()
 	}
-	// An upstream that refuses is not away: that is no outage, and the end of an outage does not wait for this source.
+	// An upstream that refuses is not away. So a refusal is not an outage, and the end of an outage does not wait for
+	// this source.
 	if !s.options.Optional && !IsRefusal(err) && !apierrors.IsNotFound(err) {
 		s.group.outage.failed(s)
 	}
@@ -726,7 +726,7 @@ func (s *Source) silence(r *http.Request) time.Duration {
 	return apiclient.SilenceIn(r)
 }
 
-// isSame reports whether an error says the same as the one before it.
+// isSame reports whether an error has the same text as the one before it, or both mean a cache.
 func isSame(before, now error) bool {
 	return before != nil &&
 		(before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
@@ -735,13 +735,13 @@ func isSame(before, now error) bool {
 // IsRefusal reports whether the upstream refuses the credentials.
 func IsRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// isVersionRefused reports whether the upstream does not have the requested resourceVersion, or not any more.
+// isVersionRefused reports whether the upstream does not have the requested resourceVersion, or no longer has it.
 func isVersionRefused(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || isTooLarge(err)
 }
 
 // isTooLarge reports whether the upstream has not reached the requested resourceVersion. Some versions of
-// kube-apiserver pass on what etcd says of an exact one.
+// kube-apiserver pass on etcd's error for an exact one.
 func isTooLarge(err error) bool {
 	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) ||
 		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "required revision is a future revision")

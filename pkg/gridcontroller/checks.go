@@ -24,11 +24,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
-// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
+// keepFailedSeconds is how long the Job of a failed check is kept, for its logs.
 const keepFailedSeconds = 24 * 60 * 60
 
-// checkName is the name of the Job of a site's check in one attempt. Another workload of the site, and a check that
-// somebody has edited, have another one.
+// checkName is the name of the Job of a site's check in one attempt. Another workload of the site has another name, and
+// so has an edited check.
 func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
 	uid := ""
 	if live := p.child(site); live != nil {
@@ -36,12 +36,12 @@ func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) str
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
 		attempt.UTC().Format(time.RFC3339), uid, rollout.CheckHash(check)))
-	// What is left of a name may end with a character with which a part of a name must not end.
+	// A shortened name may end with a character that is not allowed there.
 	of := strings.TrimRight(p.owner.Name[:min(len(p.owner.Name), 40)], "-.")
 	return of + "-check-" + hex.EncodeToString(sum[:5])
 }
 
-// jobs are the Jobs of the grid's checks, by name. They are listed once in askPause.
+// jobs returns the Jobs of the grid's checks, by name. They are listed at most once per askPause.
 func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
 	m := &p.memory.rollout
 	if m.jobs != nil && p.clock.Since(m.jobsAt) < askPause {
@@ -60,7 +60,7 @@ func (p *pass) jobs(ctx context.Context) (map[string]*batchv1.Job, error) {
 	return m.jobs, nil
 }
 
-// check runs the check of a site, if it does not run yet, and returns what has come of it.
+// check runs the check of a site, if it does not run yet, and returns its result.
 func (p *pass) check(ctx context.Context, site string, attempt *metav1.Time) *rollout.CheckResult {
 	result, err := p.runCheck(ctx, site, attempt)
 	switch {
@@ -86,7 +86,7 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	case !metav1.IsControlledBy(job, p.grid):
 		return nil, fmt.Errorf("the name of Job %s belongs to somebody else; delete it", name)
 	case job.DeletionTimestamp != nil:
-		return nil, nil //nolint:nilnil // it is made again
+		return nil, nil //nolint:nilnil // it will be recreated
 	}
 	job := jobs[name]
 	for _, condition := range job.Status.Conditions {
@@ -101,7 +101,7 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
 			if void, err := p.disrupted(ctx, site, job); err != nil {
 				return nil, err
-			} else if void { // it says nothing of the site
+			} else if void { // the failure is not the site's
 				delete(jobs, name)
 				return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.remove(ctx, job)
 			}
@@ -113,7 +113,8 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	return runs, nil
 }
 
-// removePassed removes the Jobs of checks that have succeeded, once the status says so. Forgotten ones go in a day.
+// removePassed removes the Jobs of checks that have succeeded, once the status shows that. Their TTL removes forgotten
+// ones after a day.
 func (p *pass) removePassed(ctx context.Context) {
 	for site, memory := range p.memory.sites {
 		unchecked := func(u v1.RolloutSite) bool { return u.Name == site && !u.Checked }
@@ -173,15 +174,15 @@ func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Chec
 		return gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
 			gridchild.Shorten(err.Error()))
 	case apierrors.IsAlreadyExists(err):
-		p.memory.rollout.jobsAt = time.Time{} // somebody else's, or one that is about to go
+		p.memory.rollout.jobsAt = time.Time{} // somebody else's, or about to be deleted
 		return fmt.Errorf("the Job %s exists already: %w", name, err)
 	case err == nil:
 		p.memory.rollout.jobs[name] = job
 	}
-	return err // a quota, or a right that is missing: it waits
+	return err // a quota, or a missing permission: it waits
 }
 
-// checkLabels refuses labels of a check's pods by which its site's workload, or a Service, would take them for its own.
+// checkLabels refuses labels of a check's pods that the site's workload or a Service selects.
 func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
 	if selector.Matches(of) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate,
@@ -201,7 +202,7 @@ func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of lab
 	return nil
 }
 
-// disrupted reports whether a Job has failed for a reason that says nothing of its site: something evicted its pod, or
+// disrupted reports whether a Job has failed for a reason that is not its site's fault: something evicted its pod, or
 // the pod's node fell silent meanwhile.
 func (p *pass) disrupted(ctx context.Context, site string, job *batchv1.Job) (bool, error) {
 	pods := &corev1.PodList{}

@@ -17,7 +17,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
-// child has what is needed of a live child. A child in a cache is shared, and must not be changed.
+// child has the facts about a live child that the controller needs. A child in a cache is shared, and must not be
+// changed.
 type child struct {
 	name, uid, resourceVersion string
 	deleting                   bool
@@ -25,7 +26,7 @@ type child struct {
 	// owner that controls the child, if any.
 	grid, site string
 	controller *metav1.OwnerReference
-	// applied is the digest of what was applied last: the value of an annotation that our field manager owns.
+	// applied is the digest of the last applied child: the value of an annotation that our field manager owns.
 	applied string
 	// fields is a hash of the fields that our manager owns: whoever changes one of them becomes its owner. owned is a
 	// hash of them and of the spec, in which somebody may have changed the order of a list.
@@ -34,17 +35,17 @@ type child struct {
 	legacy bool
 	// selectsSite is set if the selector names the site.
 	selectsSite bool
-	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
+	// revision is the revision that our manager has written to the child; empty without one, or if somebody has changed
 	// it.
 	revision string
-	// annotated is set if it has the annotation of a revision, whoever wrote that. templateGeneration is that of a
-	// DaemonSet, whose pods tell theirs.
+	// annotated is set if it has the annotation of a revision, whoever wrote that. templateGeneration is a DaemonSet's;
+	// its pods have a label with theirs.
 	annotated          bool
 	templateGeneration string
 	// variant is the value of AnnotationVariant, if our manager has written it. key is the gridUniqKey for which the
-	// child was made, as its label has it.
+	// child was made, from its annotation or label.
 	variant, key string
-	// held is set if an annotation of somebody else keeps the child as it is. hold is the annotation's value.
+	// held is set if somebody else's annotation forbids changes of the child. hold is the annotation's value.
 	held bool
 	hold string
 	// ownsReplicas is set if our manager owns spec.replicas.
@@ -54,11 +55,11 @@ type child struct {
 	observed bool
 }
 
-// condensed is the key under which an object in a cache has the *child that transform made of it.
+// condensed is the key under which an object in a cache has the *child that transform made from it.
 const condensed = "condensed"
 
-// transform replaces an object in a cache by what is needed of it, so that a cache of thousands of objects is small. It
-// may be called again with its result.
+// transform replaces an object in a cache by a small one with its *child, so that a cache of thousands of objects is
+// small. It may be called again with its result.
 func (k kind) transform(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -149,7 +150,7 @@ func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]
 	}
 	c.fields = string(hash.Sum(nil)[:16])
 	c.ownsReplicas = owned.Has(fieldpath.MakePathOrDie("spec", "replicas"))
-	if !c.ownsReplicas { // an autoscaler's changes are none of ours
+	if !c.ownsReplicas { // an autoscaler may change the replicas
 		spec = maps.Clone(spec)
 		delete(spec, "replicas")
 	}

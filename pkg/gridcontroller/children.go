@@ -28,8 +28,8 @@ const (
 	// firstRetry is the pause after a first failure. It doubles with each further failure, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// cacheLag is how long a child that was just applied may be missing in the cache before the API server is asked for
-	// it.
+	// cacheLag is how long a child that was just applied may be missing in the cache before it is read from the API
+	// server.
 	cacheLag = 2 * time.Second
 )
 
@@ -42,7 +42,7 @@ type cluster struct {
 }
 
 // desired is the desired state of a child. The object is rendered only when it is needed: rendering ten thousand
-// children takes seconds, and for most of them the digest shows that nothing is to be done.
+// children takes seconds, and the digests of most show that they need no change.
 type desired struct {
 	identity
 
@@ -60,7 +60,7 @@ type identity struct {
 	name string
 	// selectsSite is set if the workload's selector names the site.
 	selectsSite bool
-	// variant names what the child is made of; see target.variant.
+	// variant identifies what the child is made from; see target.variant.
 	variant string
 	// digest is the child's Digest.
 	digest string
@@ -86,8 +86,8 @@ func (s *shape) learn(live *child) { s.fields.Store(live.fields) }
 
 func (s *shape) fits(live *child) bool { return s.fields.Load() == live.fields }
 
-// childMemory is what is remembered of one child between reconciliations. Without it each child needs a comparison, or
-// an apply that changes nothing. It must not be used concurrently.
+// childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
+// that changes nothing. It must not be used concurrently.
 type childMemory struct {
 	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
 	// found to belong together. As long as desired is the same, another owned is drift.
@@ -97,41 +97,42 @@ type childMemory struct {
 		digest, resourceVersion, revision, uid string
 		at                                     time.Time
 	}
-	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of what was desired
-	// then.
+	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of the child that was
+	// desired then.
 	failure error
 	failed  string
 	retries int
 	retryAt time.Time
 	// taken is set if another grid has the child's natural name.
 	taken bool
-	// selectsSite says whether the selector of a workload that is about to be adopted names the site; nil if there is
-	// none.
+	// selectsSite is whether the selector of a workload that is about to be adopted names the site; nil without such a
+	// workload.
 	selectsSite *bool
-	// mark identifies what the child is to become. It last came closer to that at progressAt: best are the most pods
-	// that were updated, ready and available, and reached is set if it was ready. It is ready since readyAt.
+	// mark identifies the desired child. The live child last made progress towards it at progressAt: best are the
+	// largest numbers of pods that were updated, ready and available, and reached is set if it was ready. It has been
+	// ready since readyAt.
 	mark                string
 	best                [3]int64
 	reached             bool
 	progressAt, readyAt time.Time
-	// pod says what was found wrong, at podAt, with the pods of a child that makes no progress.
+	// pod is the problem that was found, at podAt, with the pods of a child that makes no progress.
 	pod   string
 	podAt time.Time
 }
 
 type result struct {
-	// child is the live child as far as it is known; nil if there is none, or if it is not the grid's.
+	// child is the live child as far as it is known; nil if it does not exist, or is not the grid's.
 	child *child
-	// err is why the child is not as desired. untried is set if that is another site's fault, and this one was not
-	// tried.
+	// err is why the child is not as desired. untried is set if the template failed for another site, and this one was
+	// not tried.
 	err     error
 	untried bool
 	// applied is set if something was written.
 	applied bool
-	// handedOver is the number of replicas that were handed over, because the template does not set them any more; ""
-	// if none were.
+	// handedOver is the number of replicas that were handed over, because the template no longer sets them; "" if none
+	// were.
 	handedOver string
-	// again is when to sync again, if no event will cause it; else zero.
+	// again is when to sync again; zero if an event will cause it.
 	again time.Time
 }
 
@@ -156,8 +157,8 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	return r
 }
 
-// settled returns the result as cache and memory have it. live is the child in the cache; nil if there is none. It
-// returns false if sync must be called.
+// settled returns the result from the cache and the memory. live is the child in the cache, or nil. It returns false if
+// sync must be called.
 func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
 	switch {
 	case live != nil && !live.deleting && m.sameAs(live, d):
@@ -173,14 +174,13 @@ func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bo
 	return result{}, false
 }
 
-// isAhead reports whether a child was applied that the cache does not show yet. live is the child in the cache; nil if
-// there is none.
+// isAhead reports whether a child was applied that the cache does not show yet. live is the child in the cache, or nil.
 func (m *childMemory) isAhead(live *child, now time.Time) bool {
 	return m.applied.resourceVersion != "" && now.Before(m.applied.at.Add(cacheLag)) &&
 		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
 }
 
-// attempt is one to make a live child as desired.
+// attempt is an attempt to sync one child.
 type attempt struct {
 	*cluster
 	k kind
@@ -193,7 +193,7 @@ type attempt struct {
 func (a attempt) run(ctx context.Context) result {
 	live, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
-		// The cache has only children of grids, and may be behind. So the API server is asked whose name it is.
+		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
 		live, err = a.get(ctx, a.live, a.k, a.d.namespace, a.d.name)
 	}
 	switch {
@@ -222,7 +222,7 @@ func (a attempt) run(ctx context.Context) result {
 		}
 		return result{child: live, err: err}
 	}
-	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
+	// The API server and its webhooks may have changed the object. The result counts as desired.
 	a.d.shape.learn(applied)
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
 	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
@@ -235,8 +235,8 @@ func (a attempt) run(ctx context.Context) result {
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
-// take makes the grid the owner of a live child's fields, and returns the child as it is then; or the result of the
-// attempt, if the child is not to be applied now.
+// take makes the grid the owner of a live child's fields, and returns the changed child. If the child must not be
+// applied now, it returns the result of the attempt instead.
 func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	switch err := a.mayTake(ctx, live); {
 	case errors.Is(err, gridchild.ErrLeftOver):
@@ -263,7 +263,7 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	return cmp.Or(taken, live), nil
 }
 
-// get returns nil if there is no such child.
+// get returns nil if the child does not exist.
 func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
 	u := childObject(k)
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
@@ -295,8 +295,8 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	return nil
 }
 
-// apply applies the child. If there was none, it does not force: it then fails if someone else has created the object
-// meanwhile and owns its fields.
+// apply applies the child. It does not force a new child: it fails if someone else has created the object meanwhile and
+// owns its fields.
 func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
 	object, err := a.d.object()
 	if err != nil {
@@ -305,7 +305,7 @@ func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
 	u := object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
-		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and created again
+		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
 	}
 	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
@@ -314,7 +314,7 @@ func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
 	return a.k.childOf(u)
 }
 
-// remove deletes an object that was read, and no other one of its name.
+// remove deletes an object that was read, but not another one of the same name.
 func (c *cluster) remove(ctx context.Context, object client.Object) error {
 	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
@@ -329,8 +329,8 @@ func (k kind) object(namespace string, live *child) *unstructured.Unstructured {
 	return u
 }
 
-// nodeIn asks the API server for a node of a site; it returns "" if there is none. It returns an error if the cluster
-// has no nodes at all: then the API server has probably lost its data, and if it has not, no pods are running that
+// nodeIn asks the API server for a node of a site; it returns "" if the site has none. It returns an error if the
+// cluster has no nodes at all. Then the API server has probably lost its data. If it has not, no pods are running that
 // would have to be removed.
 func (c *cluster) nodeIn(ctx context.Context, key, site string) (string, error) {
 	first := func(options ...client.ListOption) (string, error) {
@@ -380,7 +380,7 @@ func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (ma
 	})
 }
 
-// list returns those of the workloads in the cache that option selects and that are wanted, by name.
+// list returns the workloads in the cache that option selects and that are wanted, by name.
 func (c *cluster) list(
 	ctx context.Context, k kind, o *gridchild.Owner, option client.ListOption, wanted func(*child) bool,
 ) (map[string]*child, error) {
@@ -428,7 +428,7 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// explain tells the user of requests that were refused, and of conflicts. Other errors are told as they are.
+// explain makes errors for the user from refused requests and conflicts. It returns other errors unchanged.
 func explain(k kind, name string, err error) error {
 	switch {
 	case gridchild.Refused(err):

@@ -40,22 +40,22 @@ import (
 
 // Config configures the controller.
 type Config struct {
-	// API leads to the API server.
+	// API is the client configuration of the API server.
 	API *rest.Config
 	// Workers is how many grids of each kind are reconciled at once.
 	Workers int
-	// Namespaces are those whose grids are reconciled; empty for all.
+	// Namespaces are the namespaces whose grids are reconciled; empty for all.
 	Namespaces []string
-	// SiteRemovalGrace is how long a workload outlives the last node of its site, if its grid does not say.
+	// SiteRemovalGrace is how long a workload outlives the last node of its site, unless its grid sets that.
 	SiteRemovalGrace time.Duration
 	// Limits restrict what grids may ask for.
 	Limits Limits
-	// ManageCRDs is set to install missing CRDs of grids at the start, and to replace older ones, unless another tool
-	// manages them. Otherwise it waits until somebody else has installed them.
+	// ManageCRDs makes the controller install missing CRDs of grids at the start, and replace older ones, unless
+	// another tool manages them. Otherwise it waits until somebody else has installed them.
 	ManageCRDs bool
 	// HealthAddress is the host:port of /healthz and /readyz, MetricsAddress that of /metrics; "0" serves none.
 	HealthAddress, MetricsAddress string
-	// Also adds further controllers.
+	// Also adds other controllers to the manager.
 	Also func(manager.Manager) error
 	// LeaderElection, if set, lets only one of several replicas work.
 	LeaderElection *LeaderElection
@@ -70,7 +70,7 @@ type LeaderElection struct {
 // nodeKeyIndex is the name of the index of grids by their gridUniqKey.
 const nodeKeyIndex = "spec.gridUniqKey"
 
-// stopLimit is how long reconciliations under way may take to end. The Lease is released after that.
+// stopLimit is how long running reconciliations may take to end. The Lease is released after that.
 const stopLimit = 10 * time.Second
 
 // Run runs the controller until ctx ends. It returns an error if it cannot start, or must end early, for example

@@ -50,8 +50,8 @@ func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 			if err == nil {
 				err = api.List(ctx, grids, client.InNamespace(namespace), client.Limit(1))
 			}
-			// Forbidden is not for good: an API server that has just started refuses all users for a moment, until it
-			// has read their permissions.
+			// Forbidden may be temporary: an API server that has just started refuses all users until it has read their
+			// permissions.
 			switch {
 			case err == nil:
 				return true, nil
@@ -71,9 +71,9 @@ func ensureCRDs(ctx context.Context, api client.Client, c Config) error {
 	return nil
 }
 
-// installCRD installs a CRD that is missing, and replaces an older one, or ours that someone has altered: SuperEdge's
-// controller, to which a user may have gone back, writes its own spec into our CRDs and leaves the version. It leaves
-// alone a CRD that is newer, or that a tool manages which would undo the change.
+// installCRD installs a missing CRD. It replaces an older one, and one of ours that someone has altered: SuperEdge's
+// controller, to which a user may have returned, writes its own spec into our CRDs and keeps the version. It leaves
+// alone a CRD that is newer, or that is managed by a tool that would undo the change.
 func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "crd", crd.GetName())
 	live := &apiextensionsv1.CustomResourceDefinition{}
@@ -83,7 +83,7 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live)
 	ours, theirs := crdVersion(crd), crdVersion(live)
 	switch tool := keeperOf(live); {
-	case apierrors.IsNotFound(err): // it does not force, so that it takes nothing from who creates the CRD meanwhile
+	case apierrors.IsNotFound(err): // it does not force: someone else may create the CRD meanwhile
 	case err != nil:
 		return err
 	case theirs > ours, theirs < ours && tool != "":
@@ -96,8 +96,8 @@ func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 		options = append(options, client.ForceOwnership)
 	}
 	u := crd.DeepCopy()
-	// A CRD that was once created with apiextensions.k8s.io/v1beta1 keeps unknown fields, and goes on doing so until
-	// the field is set to false. The generator of our CRDs leaves out false.
+	// A CRD that was created with apiextensions.k8s.io/v1beta1 keeps unknown fields until preserveUnknownFields is set
+	// to false. The generator of our CRDs leaves out false.
 	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
 		return fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
 	}
@@ -119,8 +119,8 @@ func crdVersion(crd metav1.Object) int {
 	return version
 }
 
-// keeperOf names the tool that manages a CRD and would undo changes to it; "" if there is none. A tool is recognised by
-// its labels and annotations, or by a server-side apply. A person's kubectl does not count.
+// keeperOf names the tool that manages a CRD and would undo changes to it, or "". A tool is recognised by its labels
+// and annotations, or by a server-side apply. A person's kubectl does not count.
 func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	for _, marks := range []map[string]string{crd.Labels, crd.Annotations} {
 		for _, key := range slices.Sorted(maps.Keys(marks)) {

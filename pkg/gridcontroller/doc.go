@@ -1,17 +1,18 @@
-// Package gridcontroller turns grids into one workload per site, or one site-local Service, and keeps them so.
+// Package gridcontroller makes one workload per site, or one site-local Service, from each grid, and keeps them as
+// desired.
 //
-// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends on the grid and the site alone (package
-// gridchild). It is applied with server-side apply under one field manager, with a digest of what was applied. It is
-// applied again if the desired child has another digest, if somebody has taken a field from the manager, as
-// managedFields show, or if the spec is another one than after the apply (child.go). So drift in what the grid says is
-// reverted, and what others own stays.
+// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends only on the grid and the site (package
+// gridchild). It is applied with server-side apply under one field manager, with a digest of its content. It is applied
+// again if the desired child has another digest, if the managedFields show that somebody has taken a field from the
+// manager, or if the spec has changed since the apply (child.go). So drift in fields that the grid sets is reverted,
+// and fields of others are kept.
 //
 // The kinds of workloads differ only in a descriptor (kinds.go). One reconciler handles all of them (workload.go), in
 // passes over all sites of a grid (pass.go); another handles the Services (service.go). Both use the same code for a
 // single child (children.go): adoption, conflicts, the apply, and retries with a backoff for each child, so that the
 // failure of one site does not stop the others.
 //
-// The caches have only names, labels and readiness of nodes, from which the sites follow (sites.go), and only those
+// The caches have only the names, labels and readiness of nodes, which determine the sites (sites.go), and only those
 // parts of children that the comparison and the status need (child.go).
 //
 // # When the API server is away, or wrong
@@ -19,6 +20,6 @@
 // A list or watch that fails does not change a cache, so no site vanishes because of it. If a site does vanish, because
 // a list came without its nodes, its workload is kept for the grace time. The grace time ends when a node returns.
 // After the grace time the controller asks the API server itself, and not a cache, whether the site has a node, and
-// whether there are any nodes (children.go). After a start one child of each template is applied, which changes
-// nothing, and shows which fields the manager owns; the others are compared with that.
+// whether there are any nodes (children.go). After a start one child of each template is applied. That changes nothing,
+// but shows which fields the manager owns; the others are compared with that child.
 package gridcontroller

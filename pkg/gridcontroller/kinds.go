@@ -28,27 +28,28 @@ var (
 	services = kind{GridKind: v1.ServiceGridKind}
 )
 
-// progress is how far the child's own controller has come.
+// progress is the progress of the child's own controller.
 type progress struct {
 	replicas, updated, ready, available int64
-	// complete is set if all pods exist as the spec says, and are available. A rollout that waits for the user (a
-	// partition, OnDelete) is complete.
+	// complete is set if all pods of the spec exist and are available. A rollout that waits for the user (a partition,
+	// OnDelete) is complete.
 	complete bool
-	// waits says which pods wait until a person replaces them; empty if none do.
+	// waits describes pods that wait until a person replaces them; empty if none do.
 	waits string
-	// stranded is how many pods have the template of an attempt that was given up: neither the newest nor the one that
-	// ran before. With podManagementPolicy OrderedReady they are not replaced while one is not ready.
+	// stranded is how many pods have the template of an abandoned attempt: neither the newest template nor the former
+	// one. With podManagementPolicy OrderedReady they are not replaced while one is not ready.
 	stranded int64
 	// serves is set if enough pods are available, new or old ones.
 	serves bool
-	// stuck is why the child's controller cannot go on. Its Reason is empty if the controller does not report that.
+	// stuck is why the child's controller makes no progress. Its Reason is empty if the controller does not report
+	// that.
 	stuck gridchild.Error
 }
 
 // onDelete is the update strategy with which a person replaces pods.
 const onDelete = "OnDelete"
 
-// waitForDeletion says how many pods wait until a person deletes them, and which.
+// waitForDeletion describes the pods that wait until a person deletes them; "" if none do.
 func (p *progress) waitForDeletion(which string) string {
 	if p.updated >= p.replicas {
 		return ""
@@ -68,7 +69,7 @@ func podsOfSet(name string, spec map[string]any, pods int64) string {
 }
 
 func integer(object map[string]any, fields ...string) int64 {
-	value, _, _ := unstructured.NestedInt64(object, fields...) // 0 of what is no number
+	value, _, _ := unstructured.NestedInt64(object, fields...) // 0 if the field is not a number
 	return value
 }
 

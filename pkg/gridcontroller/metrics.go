@@ -12,7 +12,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// The sums are over all grids of a kind.
+// The sums over all grids of a kind.
 const (
 	sumGrids = iota
 	sumSites
@@ -34,10 +34,10 @@ var (
 		sumSites:       describe("sites", "Sites of all grids of the kind."),
 		sumReady:       describe("sites_ready", "Sites whose workload is as the grid says, with all pods available."),
 		sumFailed:      describe("sites_failed", "Sites whose workload cannot be made as the grid says."),
-		sumStalled:     describe("sites_stalled", "Sites whose workload makes no progress any more."),
+		sumStalled:     describe("sites_stalled", "Sites whose workload has stopped making progress."),
 		sumUnreachable: describe("sites_unreachable", "Sites whose nodes are all unreachable."),
 		sumHeld: describe("removals_held",
-			"Grids of which so many sites have vanished that their removal waits for an approval."),
+			"Grids that have lost so many sites that the removal waits for an approval."),
 		sumConflicts: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 		sumRolling:   describe("rollouts_in_progress", "Grids whose sites are being given a change."),
 		sumHalted: describe("rollouts_halted",
@@ -55,14 +55,15 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("application_grid_controller_"+name, help, append([]string{"kind"}, labels...), nil)
 }
 
-// collector is a prometheus.Collector of what the statuses of all grids say.
+// collector is a prometheus.Collector of figures from the statuses of all grids.
 type collector struct {
 	grids client.Reader
-	// leads is closed when this replica leads: the others tell nothing.
+	// leads is closed when this replica leads. The others collect nothing.
 	leads <-chan struct{}
 }
 
-// Describe is part of prometheus.Collector. It describes nothing before there is something to collect.
+// Describe is part of prometheus.Collector. It describes the metrics that Collect returns, so none before this replica
+// leads.
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
 // Collect is part of prometheus.Collector.

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// atOnce is the most children of one grid that are written concurrently.
+	// atOnce is the largest number of children of one grid that are written concurrently.
 	atOnce = 16
-	// perPass is the most children that are written before the status is written.
+	// perPass is the largest number of children that are written before the status is written.
 	perPass = 256
-	// passBudget is how long a pass over a grid may start requests. Other grids wait for the worker.
+	// passBudget is how long a pass over a grid may start requests, because other grids wait for the worker.
 	passBudget = 2 * time.Second
 	// statusPause is the least time between two writes of one grid's status.
 	statusPause = 500 * time.Millisecond
@@ -33,12 +33,12 @@ type pass struct {
 
 	grid v1.Object
 	spec *v1.WorkloadGridSpec
-	// status is as the cache has it.
+	// status is the grid's status in the cache.
 	status *v1.WorkloadGridStatus
 	owner  *gridchild.Owner
 	memory *gridMemory
 	sites  sites
-	// names are those of the sites, sorted.
+	// names are the names of the sites, sorted.
 	names []string
 
 	// assigned says which site has which child. children has the grid's children by name. orphans has workloads that it
@@ -55,13 +55,13 @@ type pass struct {
 	update  string
 	// waves are nil without a rollout.
 	waves *gridchild.Waves
-	// templates has those that were read, by revision; nil for one that cannot be read.
+	// templates has the templates that were read, by revision; nil for one that cannot be read.
 	templates map[string]*gridchild.Templates
-	// planned is the plan of the rollout; its status is nil if there is no rollout. before is the rollout's status
-	// before it.
+	// planned is the plan of the rollout; its status is nil without a rollout. before is the rollout's status before
+	// that plan.
 	planned rollout.Plan
 	before  *v1.RolloutStatus
-	// targets say what every site's child should be made of, results what came of that.
+	// targets say what every site's child should be made from. results are the results of syncing them.
 	targets map[string]target
 	results map[string]result
 
@@ -71,16 +71,16 @@ type pass struct {
 	// applied and removed have the sites whose child was written or deleted. vanished and returned have the sites that
 	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
 	applied, removed, vanished, returned, handedOver []string
-	// noEffect says what of the overrides and waves has no effect.
+	// noEffect has messages about overrides and waves without effect.
 	noEffect []string
-	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
-	// gridUniqKey: then nothing else was looked at.
+	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval. heldKey is set if that is
+	// because of gridUniqKey: then the sites were not processed.
 	held    error
 	heldKey bool
-	// budget is how many children may still be written, and until deadline.
+	// budget is how many more children may be written, and deadline until when.
 	budget   int
 	deadline time.Time
-	// again is when to reconcile again if nothing happens before; zero for never.
+	// again is when to reconcile again if nothing changes before; zero for never.
 	again time.Time
 }
 
@@ -105,13 +105,13 @@ func (p *pass) lookAgain(at time.Time) {
 	}
 }
 
-// spent reports whether the time for requests of this pass is over.
+// spent reports whether the time for requests of this pass has passed.
 func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
 
-// child returns the child of a site; nil if there is none.
+// child returns the child of a site, or nil.
 func (p *pass) child(site string) *child { return p.children[p.assigned.BySite[site]] }
 
-// orphan returns the workload that a site without a child may adopt; nil if there is none.
+// orphan returns the workload that a site without a child may adopt, or nil.
 func (p *pass) orphan(site string) *child {
 	if p.child(site) != nil {
 		return nil
@@ -119,7 +119,7 @@ func (p *pass) orphan(site string) *child {
 	return p.orphans[p.assigned.BySite[site]]
 }
 
-// of returns what is remembered of a site.
+// of returns the memory of a site.
 func (p *pass) of(site string) *siteMemory { return p.memory.of(site) }
 
 func (p *pass) run(ctx context.Context) (err error) {
@@ -165,11 +165,11 @@ func (p *pass) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// look notes the state of a site that was synced.
+// look records the state of a site that was synced.
 func (p *pass) look(site string) {
 	result := p.results[site]
 	if result.child == nil {
-		// A child that was made before goes on, whatever is wrong now.
+		// An existing child is kept, whatever is wrong now.
 		result.child = cmp.Or(p.child(site), p.orphan(site))
 		p.results[site] = result
 	}
@@ -200,8 +200,8 @@ func (p *pass) look(site string) {
 type templateMemory struct {
 	// shapes has the children's shapes, by whether the selector names the site.
 	shapes map[bool]*shape
-	// proven is set once the API server has accepted the template. refused is why it has refused it since then, for the
-	// site by.
+	// proven is set once the API server has accepted the template. refused is why it has refused the template since
+	// then, for the site by.
 	proven  bool
 	refused error
 	by      string
@@ -216,8 +216,8 @@ type due struct {
 	desired *desired
 }
 
-// sync syncs the children of all sites. Cache and memory show for most of them that nothing is to be done. The others
-// are written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
+// sync syncs the children of all sites. The cache and the memory show that most of them need no change. The others are
+// written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
 // tried on one site.
 func (p *pass) sync(ctx context.Context) {
 	pending := map[string][]due{}
@@ -241,8 +241,7 @@ func (p *pass) sync(ctx context.Context) {
 		}
 		pending[to.variant] = append(pending[to.variant], due{site, d})
 	}
-	// The time for requests begins here. Rendering does not count, because its results are remembered for the next
-	// pass.
+	// The time for requests begins here. Rendering is not included, because its results are kept for the next pass.
 	p.deadline = p.clock.Now().Add(passBudget)
 	for _, name := range slices.Sorted(maps.Keys(pending)) {
 		p.syncTemplate(ctx, p.memory.templates[name], pending[name])
@@ -274,8 +273,8 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 			p.refuse(t, all)
 			return
 		}
-		// The probe has taught the template's shape, by which children in the cache are recognised as settled. After a
-		// restart that is all of them.
+		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
+		// restart these are all children.
 		all = slices.DeleteFunc(all, func(d due) bool {
 			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.of(d.site).childMemory)
 			if done {
@@ -308,7 +307,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 	}
 }
 
-// refuse notes that a template was refused, and not tried for these sites but one.
+// refuse records that a template was refused for one site, and not tried for the others.
 func (p *pass) refuse(t *templateMemory, some []due) {
 	untried := gridchild.Errorf(v1.ReasonRejected,
 		"not tried, because the API server has refused this template for site %s: %s",

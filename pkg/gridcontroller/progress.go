@@ -19,18 +19,19 @@ import (
 )
 
 const (
-	// podPause is the least time between two reads of the pods of one site for a message, askPause of those for a
-	// proof. podTimeout is how long all reads of one pass may take.
+	// podPause is the shortest time between two reads of one site's pods for a message, and askPause that for a proof.
+	// podTimeout is how long all reads of one pass may take.
 	podPause   = 30 * time.Second
 	askPause   = 10 * time.Second
 	podTimeout = 2 * time.Second
-	// podsAtOnce is the most pods that one request reads, nodesAtOnce the most nodes whose pods are read.
+	// podsAtOnce is the largest number of pods that one request reads, and nodesAtOnce that of nodes whose pods are
+	// read.
 	podsAtOnce  = 500
 	nodesAtOnce = 3
 )
 
-// progressTold returns a site's state in the live status. It has no time of progress if the site's workload has been
-// changed since, by a controller that could not write that any more.
+// progressTold returns a site's state in the live status. It has no time of progress if the site's workload was changed
+// later by a controller that stopped before it wrote the status.
 func (p *pass) progressTold(site string, live *child) v1.SiteState {
 	told := p.status.States[site]
 	changed := p.status.ObservedGeneration != p.grid.GetGeneration()
@@ -43,8 +44,8 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 	return told
 }
 
-// followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. An earlier
-// controller may have noted the last progress in the live status.
+// followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
+// have the time of the last progress from an earlier controller.
 func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 	m, told := p.of(site), p.progressTold(site, live)
 	_, lost, _ := p.sites.silent(site)
@@ -61,13 +62,13 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 			m.mark, m.readyAt = "", time.Time{}
 		} else if m.readyAt.IsZero() {
 			m.readyAt = now
-			if !m.reached { // being ready for the first time is progress, being so again is none
+			if !m.reached { // only the first time is progress
 				m.reached, m.progressAt = true, now.Truncate(time.Second)
 			}
 		}
 		return
 	}
-	if !m.readyAt.IsZero() && now.Sub(m.readyAt) >= deadline { // what happens now has a time of its own
+	if !m.readyAt.IsZero() && now.Sub(m.readyAt) >= deadline { // this is a new problem with its own deadline
 		m.mark = ""
 	}
 	m.readyAt = time.Time{}
@@ -81,7 +82,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		}
 		m.mark = mark
 	}
-	for i, count := range counts { // pods that come and go make no progress
+	for i, count := range counts { // pods that become ready and fail again make no progress
 		if count > m.best[i] {
 			m.best[i], m.progressAt = count, now.Truncate(time.Second)
 		}
@@ -108,7 +109,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 	}
 }
 
-// explainStalled adds to the messages of the first few stalled sites what is wrong with their pods.
+// explainStalled adds the problems of pods to the messages of the first few stalled sites.
 func (p *pass) explainStalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -136,11 +137,11 @@ func (p *pass) explainStalled(ctx context.Context) {
 	}
 }
 
-// podIn says what is wrong with a pod of a site; "" if it finds nothing wrong. It first reads pending pods, which are
-// few, and then the pods on some of the site's nodes, which the API server finds quickly.
+// podIn describes a problem of a pod of a site; "" if it finds none. It first reads pending pods, which are few, and
+// then the pods on some of the site's nodes, which the API server finds quickly.
 func (p *pass) podIn(ctx context.Context, site string) (string, error) {
 	t := p.targets[site].templates
-	if t == nil { // the workload is left as it is
+	if t == nil { // the workload is left alone
 		return "", nil
 	}
 	template, err := t.Of(site)

@@ -23,7 +23,7 @@ import (
 
 const (
 	defaultMaxSites = "10%"
-	// lossWindow is the time within which sites that lose something are counted together.
+	// lossWindow is the time over which sites that lose something are counted.
 	lossWindow = 24 * time.Hour
 )
 
@@ -43,7 +43,7 @@ func (p *pass) removal() removal {
 	return r
 }
 
-// limit returns how many of so many sites may be removed without an approval.
+// limit returns how many of a number of sites may be removed without an approval.
 func (r removal) limit(sites int) int {
 	return max(rollout.Share(r.max, defaultMaxSites, sites), 1)
 }
@@ -55,10 +55,10 @@ func token(sites []string, more ...string) string {
 	return fmt.Sprintf("%d-%s", len(sites), hex.EncodeToString(sum[:3]))
 }
 
-// vanished is a child of a site that has no node any more.
+// vanished is a child of a site that has lost its last node.
 type vanished struct {
 	live *child
-	// at is when the child is deleted. known is set if that was told before.
+	// at is when the child is deleted. known is set if that was announced before.
 	at    time.Time
 	known bool
 }
@@ -80,7 +80,7 @@ func (p *pass) findVanished(ctx context.Context) {
 	}
 }
 
-// loss is what a site is about to lose. at tells it from another loss of the same.
+// loss is a loss that a site is about to suffer. at distinguishes losses of the same site and kind.
 type loss struct {
 	site, at string
 	kind     lossKind
@@ -95,7 +95,7 @@ const (
 	moved    lossKind = "lose or gain an override, because labels of nodes have changed"
 )
 
-// losses returns what sites are about to lose, although nobody has asked for it site by site.
+// losses returns the losses that sites are about to suffer without a person having asked for each of them.
 func (p *pass) losses() []loss {
 	rules, m := p.removal(), p.memory
 	var all []loss
@@ -134,8 +134,8 @@ func (p *pass) losses() []loss {
 	return all
 }
 
-// holdLosses holds what sites are about to lose if those and the ones that have lost something lately are more than may
-// without an approval. It returns the sites that are held: they are left as they are.
+// holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an
+// approval. It returns the sites that are held: they are left alone.
 func (p *pass) holdLosses() (held map[string]bool) {
 	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
@@ -244,9 +244,8 @@ func (p *pass) lossesLeft() []v1.SiteLoss {
 	return all
 }
 
-// removeSite deletes the child of a site that has had no node for the grace time. The cache of nodes may be wrong: its
-// watch may have fallen silent, or come from a server that had lost its data. So the API server is asked before a site
-// is taken down.
+// removeSite deletes the child of a site that has had no node for the grace time. It asks the API server first, because
+// the cache of nodes may be wrong: its watch may have stalled, or its server may have lost its data.
 func (p *pass) removeSite(ctx context.Context, v vanished) error {
 	sites := []string{v.live.site}
 	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.live.site {
@@ -266,8 +265,8 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 	return p.remove(ctx, p.object(p.owner.Namespace, v.live))
 }
 
-// holdKey holds a change of gridUniqKey, the key that the workloads follow, that would move or remove so many workloads
-// that it needs an approval.
+// holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
+// workloads that it needs an approval.
 func (p *pass) holdKey() {
 	m, follows := p.memory, p.status.GridUniqKey
 	if m.losses == nil {

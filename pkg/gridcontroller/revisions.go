@@ -17,9 +17,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 )
 
-// revise makes the ControllerRevision of the spec, if there is none, and returns its name. One that an older controller
-// has named keeps its name. The grid's ControllerRevisions are read once for each generation of the grid: nobody else
-// writes them.
+// revise makes the ControllerRevision of the spec, if it does not exist, and returns its name. One that an older
+// controller has named differently keeps its name. The grid's ControllerRevisions are read once for each generation of
+// the grid, because only this controller writes them.
 func (p *pass) revise(ctx context.Context) (string, error) {
 	m := &p.memory.rollout
 	update, err := gridrevision.Of(p.Kind, p.grid.GetName(), p.spec)
@@ -76,7 +76,8 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 	return own.Name, nil
 }
 
-// markCompleted notes on the ControllerRevision of the spec that it ran in all sites: undo goes back to such a one.
+// markCompleted marks the ControllerRevision of the spec as having run in all sites. An undo goes back to such a
+// revision.
 func (p *pass) markCompleted(ctx context.Context) {
 	for _, object := range p.memory.rollout.objects {
 		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
@@ -93,8 +94,8 @@ func (p *pass) markCompleted(ctx context.Context) {
 	}
 }
 
-// readRevisions reads the grid's ControllerRevisions from the API server. It adopts those that a deleted grid of the
-// same name has left orphaned. Grids of other kinds may have the same name, but not the same names of revisions.
+// readRevisions reads the grid's ControllerRevisions from the API server. It adopts orphans of a deleted grid of the
+// same name. Grids of other kinds may have the same name, but their revisions have other names.
 func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
 	err := p.live.List(ctx, list, client.InNamespace(p.grid.GetNamespace()),
@@ -137,7 +138,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 	return own, nil
 }
 
-// collect deletes revisions beyond the limit that no site has.
+// collect deletes revisions beyond the limit that are not in use.
 func (p *pass) collect(ctx context.Context) {
 	m := &p.memory.rollout
 	inUse := map[string]bool{

@@ -21,17 +21,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
-// target is what a site's child should be made of.
+// target is what a site's child should be made from.
 type target struct {
-	// templates are those of the spec, or of a revision; nil if the child is to be left as it is. scale are those of
-	// the spec, which has the replicas.
+	// templates are those of the spec, or of a revision; nil if the child is to be left alone. scale are those of the
+	// spec, which has the replicas.
 	templates, scale *gridchild.Templates
 	// revision is their revision, update that of the spec; both are empty without a rollout.
 	revision, update string
-	// variant names what the child is made of: children with the same variant differ in the site alone. mark is the
-	// value of AnnotationVariant.
+	// variant identifies what the child is made from: children with the same variant differ only in the site. mark is
+	// the value of AnnotationVariant.
 	variant, mark string
-	// err is why there are no templates, if that is an error.
+	// err is why templates is nil, if that is an error.
 	err error
 }
 
@@ -48,40 +48,40 @@ func (t target) template(site string) (map[string]any, error) {
 	return template, nil
 }
 
-// rolloutMemory is what is remembered of a rollout between reconciliations.
+// rolloutMemory is the memory of a rollout between reconciliations.
 type rolloutMemory struct {
 	// generation is the grid's when its revisions were last read.
 	generation int64
-	// objects are the grid's ControllerRevisions. revisions has their contents, by name.
+	// objects are the grid's ControllerRevisions. revisions has their contents by name.
 	objects   []*appsv1.ControllerRevision
 	revisions map[string]gridrevision.Revision
-	// update is the name of that of the spec.
+	// update is the name of the revision of the spec.
 	update string
 	// jobs are the Jobs of checks, by name, as they were at jobsAt.
 	jobs   map[string]*batchv1.Job
 	jobsAt time.Time
-	// written is the grid with the newest status that is known to be written; nil if that is not known.
+	// written is the grid with the newest status that is known to be written; nil if none is known.
 	written v1.Object
 	// mark identifies the last state of the rollout for which there was an event.
 	mark string
 }
 
-// brokenSite is why a site does not work, with which revision, and since when. It has failed when that has lasted for
-// the deadline, or when it is said after as long a time.
+// brokenSite is why a site does not work, with which revision, and since when. lasting is set once that has lasted for
+// the deadline, or if the reason itself is that the deadline has passed.
 type brokenSite struct {
 	revision, why string
 	since         time.Time
 	lasting       bool
 }
 
-// answer is what the pods of a site said about a time.
+// answer is the state of a site's pods, for a change at since.
 type answer struct {
 	rollout.Pods
 
 	since time.Time
 }
 
-// aim says what every site's child should be made of.
+// aim sets the target of every site.
 func (p *pass) aim(ctx context.Context) (err error) {
 	if p.selectsNodes() {
 		p.around.Nodes = func(site string) []map[string]string {
@@ -135,7 +135,7 @@ func (p *pass) selectsNodes() bool {
 	})
 }
 
-// target is what a site's child is made of if it gets the templates of a revision.
+// target returns the target of a site that gets the templates of a revision.
 func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
 	to := target{
 		templates: templates, scale: p.current, revision: revision,
@@ -148,7 +148,7 @@ func (p *pass) target(site, revision string, templates *gridchild.Templates) tar
 	return to
 }
 
-// templatesOf returns the templates of a revision; nil if there are none.
+// templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
 func (p *pass) templatesOf(revision string) *gridchild.Templates {
 	if revision == p.update {
 		return p.current
@@ -166,8 +166,8 @@ func (p *pass) templatesOf(revision string) *gridchild.Templates {
 	return made
 }
 
-// lastWritten returns the grid with the newest status that is known to be written. A controller that restarts reads
-// it from the API server: what the cache has may be older than what the controller before has done.
+// lastWritten returns the grid with the newest status that is known to be written. A controller that restarts reads it
+// from the API server: the cache may be older than the last actions of the former controller.
 func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) {
 	m := &p.memory.rollout
 	switch {
@@ -202,7 +202,7 @@ func (p *pass) plan(ctx context.Context) error {
 	}
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
-		if p.assigned.Clashes[site] == nil { // no revision helps where no workload can be: the rollout goes on without
+		if p.assigned.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
 			in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
 		}
 	}
@@ -241,10 +241,10 @@ func (p *pass) site(site, current string) rollout.Site {
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	switch {
 	case own && u.Revision == "" && !live.annotated && current != p.update:
-		u.Revision = memory.applied.revision // the rollout was added in the midst of a change: nobody knows
-	case own && u.Revision == "": // somebody has changed it, or it was made when all had what is current now
+		u.Revision = memory.applied.revision // the rollout was added during a change: not known
+	case own && u.Revision == "": // somebody has changed it, or it is from before the rollout
 		u.Revision = cmp.Or(memory.applied.revision, current)
-	case !own && p.templatesOf(u.Revision) == nil: // an orphan of something that is forgotten
+	case !own && p.templatesOf(u.Revision) == nil: // an orphan with a forgotten revision
 		u.Revision = ""
 	}
 	u.Idle = live.observed && live.progress.replicas == 0
@@ -259,15 +259,15 @@ func (p *pass) site(site, current string) rollout.Site {
 	return u
 }
 
-// partlySilent reports whether the control plane has lost contact with a node of a site, which keeps a DaemonSet's
-// pods.
+// partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,
+// where pods remain.
 func (p *pass) partlySilent(site string) bool {
 	silent, _, _ := p.sites.silent(site)
 	return p.Kind == v1.DaemonSetGridKind.Kind && silent > 0
 }
 
-// ask has the pods of sites tell what the plan wants to know, and runs checks. The next pass asks what there is no time
-// for.
+// ask answers the plan's questions for pods, and runs checks. Questions for which the time is too short are left to the
+// next pass.
 func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -294,7 +294,7 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	}
 }
 
-// podsOf asks the pods of a site's workload: those on its nodes, and if nodes are silent those that have none yet.
+// podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
 func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
 	template, err := p.current.Of(site.Name)
 	if err != nil {
@@ -329,7 +329,8 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 	return rollout.Ask(all, silent, newest, since, now), nil
 }
 
-// conclude looks at the sites after they were synced. It notes what the rollout has come to, and when to look again.
+// conclude evaluates the sites after they were synced: which of them are broken, which parts of the spec have no
+// effect, and when to reconcile again.
 func (p *pass) conclude(ctx context.Context) {
 	for _, name := range p.current.Idle(p.names) {
 		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no site", name))
@@ -363,13 +364,13 @@ func (p *pass) conclude(ctx context.Context) {
 	}
 }
 
-// lacksUpdate reports whether a site's workload is not made of the spec.
+// lacksUpdate reports whether a site's workload is not made from the spec.
 func (p *pass) lacksUpdate(site string) bool {
 	result := p.results[site]
 	return result.err != nil || result.child == nil || (!result.again.IsZero() && !result.applied)
 }
 
-// noteBroken notes since when a site does not work. What is refused, or missing, for a moment is told and tried again.
+// noteBroken notes since when a site does not work. A short failure is only reported and retried.
 func (p *pass) noteBroken(site string, memory *brokenSite) {
 	var now brokenSite
 	_, lost, _ := p.sites.silent(site)
@@ -410,7 +411,7 @@ func (p *pass) describe() string {
 	return gridchild.Shorten(strings.Join(parts, ": "))
 }
 
-// halted reports whether the rollout has halted or goes back, progresses whether it goes on by itself.
+// halted reports whether the rollout has halted or goes back, progresses whether it continues by itself.
 func halted(status *v1.RolloutStatus) bool {
 	return slices.Contains([]v1.RolloutPhase{
 		v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage,

@@ -14,7 +14,7 @@ import (
 type nodes struct {
 	mu     sync.Mutex // guards everything below
 	byName map[string]*nodeState
-	// keys are those that were asked for. The value is set if sites are selected by further labels of their nodes.
+	// keys are the keys that grids use. The value is set if sites are selected by other labels of their nodes as well.
 	keys map[string]bool
 }
 
@@ -22,12 +22,13 @@ type nodes struct {
 type nodeState struct {
 	name   string
 	labels map[string]string
-	// lost is set if the control plane has lost contact with the node. since is since when that is so, or not so.
+	// lost is set if the control plane has lost contact with the node. since is when lost last changed.
 	lost  bool
 	since time.Time
 }
 
-// sites are those of one key: the distinct values of a label, with the nodes that have them. An empty value is one too.
+// sites are the sites of one key: the distinct values of a label, with the nodes that have them. An empty value is also
+// a site.
 type sites map[string][]*nodeState
 
 func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}, keys: map[string]bool{}} }
@@ -49,7 +50,7 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// followLabels has note return a key also when any label of the nodes of its sites changes.
+// followLabels makes note return a key also when other labels of its sites' nodes change.
 func (n *nodes) followLabels(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,7 +73,7 @@ func (n *nodes) sitesOf(key string) sites {
 	return all
 }
 
-// note notes the state of a node, nil if it was deleted. It returns the keys whose sites are others now.
+// note records the state of a node, nil if it was deleted. It returns the keys whose sites have changed.
 func (n *nodes) note(name string, now *nodeState) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// namedSites is the most sites that a condition or an event names; it counts the others.
+	// namedSites is the largest number of sites that a condition or an event names; it counts the others.
 	namedSites = 5
-	// toldFailures is the most sites whose states have a message. It limits the object's size.
+	// toldFailures is the largest number of sites whose states have a message. It limits the object's size.
 	toldFailures = 500
-	// listedSites is the most sites of which a status lists all; of more sites it leaves out the ready ones.
+	// listedSites is the largest number of sites that a status lists completely. If a grid has more, the ready ones are
+	// left out.
 	listedSites = 500
-	// largestStates is the most bytes of the states in a status. Every change of a state is sent to everyone who
-	// watches grids, and etcd refuses objects of more than 1.5 MB.
+	// largestStates is the largest size of the states in a status, in bytes. Every change of a state is sent to all
+	// watchers of grids, and etcd refuses objects of more than 1.5 MB.
 	largestStates = 512 << 10
 )
 
@@ -53,7 +54,7 @@ func siteState(template string, r result) v1.SiteState {
 	return state
 }
 
-// heldState returns the state of a site whose workload an annotation keeps as it is.
+// heldState returns the state of a site whose workload is held by an annotation.
 func heldState(live *child) v1.SiteState {
 	state := liveState(live, v1.SiteHeld)
 	state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
@@ -69,13 +70,13 @@ func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	}
 }
 
-// summary is what a status says of all sites together.
+// summary is the state of all sites together.
 type summary struct {
 	conditions
 
 	p       *pass
 	byPhase map[v1.SitePhase][]string
-	// sites is how many there are, without those that are removed or retained; reachable is how many of them can be
+	// sites is the number of sites, without those that are removed or retained; reachable is how many of them can be
 	// reached and are not held.
 	sites, reachable int
 }
@@ -104,7 +105,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	if len(p.states) == 0 {
 		status.States = nil
 	}
-	if !p.heldKey { // then nothing was looked at
+	if !p.heldKey { // then the sites were not processed
 		status.GridUniqKey = p.spec.GridUniqKey
 		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
 		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
@@ -119,7 +120,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	s.tellRollout()
 }
 
-// tellReadiness sets the conditions that say what the sites have.
+// tellReadiness sets the conditions Ready and Available.
 func (s *summary) tellReadiness() {
 	notReady := slices.Sorted(slices.Values(slices.Concat(s.byPhase[v1.SiteFailed], s.byPhase[v1.SiteStalled],
 		s.byPhase[v1.SiteProgressing])))
@@ -130,7 +131,7 @@ func (s *summary) tellReadiness() {
 	if held := s.byPhase[v1.SiteHeld]; len(held) > 0 {
 		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
-	// lacks says of a condition that some of the sites lack what it is about, or that all have it.
+	// lacks sets a condition: to false if some of the sites have the problem, to true if all are fine.
 	lacks := func(kind string, some []string, problem, fine string) {
 		switch {
 		case s.sites == 0:
@@ -155,7 +156,7 @@ func (s *summary) tellReadiness() {
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve")
 }
 
-// tellProgress says what goes on.
+// tellProgress sets the condition Progressing.
 func (s *summary) tellProgress() {
 	var doing []string
 	if sites := s.byPhase[v1.SiteProgressing]; len(sites) > 0 {
@@ -174,7 +175,7 @@ func (s *summary) tellProgress() {
 	s.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, doing...)
 }
 
-// tellProblems says what does not go on, and what in the spec has no effect.
+// tellProblems sets the conditions Stalled, Degraded and SpecWarning.
 func (s *summary) tellProblems() {
 	failing := s.p.describeProblems("failed", s.byPhase[v1.SiteFailed], s.sites)
 	stalling := s.p.describeProblems("make no progress", s.byPhase[v1.SiteStalled], s.sites)
@@ -195,7 +196,7 @@ func (s *summary) tellProblems() {
 	}
 }
 
-// tellRollout says how far a rollout has come, in place of what was said of the sites.
+// tellRollout replaces the conditions of the sites by those of an unfinished rollout.
 func (s *summary) tellRollout() {
 	rollout := s.p.planned.Status
 	if rollout == nil || rollout.Phase == v1.RolloutComplete {
@@ -210,7 +211,7 @@ func (s *summary) tellRollout() {
 	}
 }
 
-// describeNoEffect says what in the spec has no effect, which is probably a typing error.
+// describeNoEffect describes the parts of the spec without effect, which are probably typing errors.
 func (p *pass) describeNoEffect() string {
 	var all, absent []string
 	for site := range p.spec.Templates {
@@ -275,7 +276,7 @@ func importance(phase v1.SitePhase) int {
 	}, phase))
 }
 
-// statusMemory is what is remembered of the status of a grid.
+// statusMemory is the memory of a grid's status.
 type statusMemory struct {
 	// at is when the status was last written.
 	at time.Time
@@ -321,7 +322,7 @@ func isTooLarge(err error) bool {
 		strings.Contains(err.Error(), "larger than max")
 }
 
-// stop says that a grid cannot be reconciled.
+// stop sets the conditions of a grid that cannot be reconciled.
 func (c conditions) stop(err error) {
 	p := gridchild.Tellable(err)
 	c.set(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
@@ -329,7 +330,7 @@ func (c conditions) stop(err error) {
 	c.set(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
-// conditions are those of a status that is about a generation of a grid.
+// conditions are those of a status, for a generation of the grid.
 type conditions struct {
 	of         *[]metav1.Condition
 	generation int64
@@ -341,7 +342,7 @@ func (c conditions) set(kind string, status metav1.ConditionStatus, reason, mess
 	})
 }
 
-// problem sets a condition that is true if there is something to say.
+// problem sets a condition that is true if any part is not empty.
 func (c conditions) problem(kind, reason string, parts ...string) {
 	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	if len(parts) == 0 {
@@ -354,8 +355,8 @@ func (c conditions) problem(kind, reason string, parts ...string) {
 // nameSome names the first few sites, and counts the rest.
 func nameSome(sites []string) string { return enumerate.First(sites, namedSites) }
 
-// describeProblems names the first few different problems of sites, each with the sites that have it. they says what
-// the sites have in common. Without sites there are none.
+// describeProblems names the first few different problems of sites, each with the sites that have it. they is the
+// common predicate of the sites. It returns "" if no site has failed.
 func (p *pass) describeProblems(they string, failed []string, sites int) string {
 	if len(failed) == 0 {
 		return ""

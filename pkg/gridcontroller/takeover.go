@@ -17,10 +17,10 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// takenOver reports whether the fields of a manager become ours. The fields of a controller with our name that updated
-// instead of applying always do: otherwise it would go on owning them as well, and a field that is removed from the
-// template would stay in the child. The fields of a person with kubectl do when a child is adopted. What kubectl
-// rollout restart wrote does not, because removing it would replace the pods.
+// takenOver reports whether the fields of a manager become ours. Those of a controller with our name that updated
+// instead of applying always do: otherwise it would continue to own them as well, and a field that is removed from the
+// template would stay in the child. Fields that a person set with kubectl do when a child is adopted. Those of kubectl
+// rollout restart do not, because removing them would replace the pods.
 func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	if entry.Subresource != "" {
 		return false
@@ -73,7 +73,7 @@ func (d *desired) hasReplicas() bool {
 	return err == nil && found && value != nil
 }
 
-// handOver gives the current spec.replicas to a field manager of its own, and returns the replicas. Without that, when
+// handOver gives the current spec.replicas to a separate field manager, and returns the replicas. Without that, when
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
 // once.
 func (a attempt) handOver(ctx context.Context, live *child) (string, error) {

@@ -19,7 +19,7 @@ func (p *pass) tell() {
 	}
 	if status := p.planned.Status; status != nil {
 		mark := fmt.Sprint(p.update, "/", status.Wave, "/", status.Phase)
-		// A controller before this one may have recorded it.
+		// The former controller may have recorded it.
 		if m.rollout.mark == "" && p.before != nil && p.before.Phase != "" {
 			m.rollout.mark = fmt.Sprint(p.update, "/", p.before.Wave, "/", p.before.Phase)
 		}
@@ -46,7 +46,7 @@ func (p *pass) tell() {
 		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
 			"s of vanished sites: %s"},
 		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
-			"The template does not set replicas any more; sites keep theirs until someone changes them: %s"},
+			"The template no longer sets replicas; sites keep theirs until someone changes them: %s"},
 	} {
 		if len(t.sites) > 0 {
 			event(t.kind, t.reason, t.action, t.format, nameSome(t.sites))

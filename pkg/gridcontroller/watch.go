@@ -30,7 +30,7 @@ func gridChanged() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{})
 }
 
-// gridsOf returns the grids that an object concerns.
+// gridsOf returns the grids that depend on an object.
 type gridsOf func(ctx context.Context, object client.Object) []types.NamespacedName
 
 func (of gridsOf) enqueue(ctx context.Context, object client.Object, q queue) {
@@ -39,8 +39,8 @@ func (of gridsOf) enqueue(ctx context.Context, object client.Object, q queue) {
 	}
 }
 
-// enqueue returns a handler that enqueues the grids of an object. live returns those of the object as it was before an
-// event and as it is now, deleted those of an object that was deleted.
+// enqueue returns a handler that enqueues the grids of an object. live returns the grids of an existing object, and is
+// called with its states before and after an event. deleted returns those of a deleted object.
 func enqueue(live, deleted gridsOf) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { live.enqueue(ctx, e.Object, q) },
@@ -70,7 +70,7 @@ func ofChild(gridKind string) handler.EventHandler {
 	return enqueue(owner, owner)
 }
 
-// ofNode keeps nodes up to date, and enqueues the grids whose sites are others.
+// ofNode keeps nodes up to date, and enqueues the grids whose sites have changed.
 func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 	changed := func(ctx context.Context, name string, state *nodeState) (names []types.NamespacedName) {
 		for _, key := range nodes.note(name, state) {

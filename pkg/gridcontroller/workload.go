@@ -28,19 +28,19 @@ import (
 type shared struct {
 	cluster
 	recorder events.EventRecorder
-	// grace is how long a workload outlives its site, if its grid does not say.
+	// grace is how long a workload outlives its site, unless its grid sets that.
 	grace time.Duration
 	// limits restrict what grids may ask for.
 	limits Limits
-	// schemas are for the patches of overrides; nil if there can be none.
+	// schemas are for the patches of overrides, which fail if it is nil.
 	schemas *workloadpatch.Schemas
 }
 
 // Limits restrict what grids may ask for, in clusters that several tenants share.
 type Limits struct {
-	// SiteKeys are the keys of node labels that a grid may use; if there are none, it may use any.
+	// SiteKeys are the keys of node labels that a grid may use; empty for any.
 	SiteKeys []string
-	// SitesPerGrid is the most sites of one grid; 0 for no limit.
+	// SitesPerGrid is the largest number of sites of one grid; 0 for no limit.
 	SitesPerGrid int
 }
 
@@ -68,7 +68,7 @@ type workloadReconciler struct {
 	grids memories
 }
 
-// gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
+// gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
 type gridMemory struct {
 	// uid is the grid's.
 	uid types.UID
@@ -77,23 +77,23 @@ type gridMemory struct {
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory
-	// sites has what is remembered of each site. A ServiceGrid has one, with the name "", for its Service.
+	// sites has the memory of each site. A ServiceGrid has one, with the name "", for its Service.
 	sites map[string]*siteMemory
-	// removals has when the workloads of vanished sites are deleted.
+	// removals has the times at which the workloads of vanished sites are deleted.
 	removals map[string]time.Time
 	// losses are status.losses. approved has the sites whose losses someone has approved. key is the gridUniqKey to
 	// which a change was approved.
 	losses   map[string]time.Time
 	approved map[string]bool
 	key      string
-	// rollout is what is remembered of the rollout.
+	// rollout is the memory of the rollout.
 	rollout rolloutMemory
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory
 }
 
-// siteMemory is what is remembered of a site between reconciliations.
+// siteMemory is the memory of a site between reconciliations.
 type siteMemory struct {
 	childMemory
 
@@ -101,14 +101,14 @@ type siteMemory struct {
 	desired identity
 	// told is the last failure for which there was an event.
 	told gridchild.Error
-	// broken is set if the site has failed in a rollout, asked is what its pods said. passed is the Job of its check
-	// that has succeeded, until the status says so.
+	// broken is why the site does not work, and asked is the last state of its pods for the rollout. passed is the Job
+	// of its check that has succeeded, until the status shows that.
 	broken brokenSite
 	asked  answer
 	passed *batchv1.Job
 }
 
-// of returns what is remembered of a site.
+// of returns the memory of a site.
 func (m *gridMemory) of(site string) *siteMemory {
 	if m.sites[site] == nil {
 		m.sites[site] = &siteMemory{}
@@ -116,15 +116,15 @@ func (m *gridMemory) of(site string) *siteMemory {
 	return m.sites[site]
 }
 
-// memories has what is remembered of the grids of a kind.
+// memories has the memories of the grids of a kind.
 type memories struct {
 	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
 	// all has the memories by the names of the grids.
 	all map[types.NamespacedName]*gridMemory
 }
 
-// recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or
-// about to go: the garbage collector deletes its children, unless they are to be orphaned.
+// recall reads a grid, and returns its memory. If the grid is deleted, or being deleted, it forgets the grid and
+// returns nil: the garbage collector deletes its children, unless they are to be orphaned.
 func (m *memories) recall(
 	ctx context.Context, s *shared, name types.NamespacedName, grid client.Object,
 ) (*gridMemory, error) {
@@ -142,7 +142,7 @@ func (m *memories) recall(
 	if m.all == nil {
 		m.all = map[types.NamespacedName]*gridMemory{}
 	}
-	if of := m.all[name]; of == nil || of.uid != grid.GetUID() { // what is remembered is of a former one of the name
+	if of := m.all[name]; of == nil || of.uid != grid.GetUID() { // the memory is that of a former grid of the name
 		m.all[name] = &gridMemory{uid: grid.GetUID(), sites: map[string]*siteMemory{}}
 	}
 	return m.all[name], nil
@@ -171,7 +171,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
-	if err := p.run(ctx); err != nil { // what runs goes on
+	if err := p.run(ctx); err != nil { // existing workloads are left alone
 		p.tellGrid(err)
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
@@ -209,7 +209,7 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	for _, name := range unused {
 		delete(pruned.TemplatePool, name)
 	}
-	// This makes the next generation, and what somebody has asked for in this one goes on.
+	// This makes the next generation. A person's request in this one stays valid.
 	generation := grid.GetGeneration()
 	if to, now := strings.CutSuffix(grid.GetAnnotations()[v1.AnnotationAtOnce], fmt.Sprintf("/%d", generation)); now {
 		annotations := changed.GetAnnotations()

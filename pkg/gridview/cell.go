@@ -1,7 +1,7 @@
 package gridview
 
-// Cell is the verdict of the nodes of a site on a Service, or the state of a grid there. Those on Services are in the
-// order of what needs attention, the worst last.
+// Cell is the verdict of the nodes of a site on a Service, or the state of a grid there. The verdicts on Services are
+// in the order of the attention that they need, the worst last.
 type Cell byte
 
 // The cells.
@@ -10,11 +10,12 @@ const (
 	CellNothing Cell = iota
 	CellOwn
 	CellFallback
-	// CellEmpty: nobody reaches an endpoint, anywhere.
+	// CellEmpty: no node anywhere reaches an endpoint.
 	CellEmpty
 	// CellOpen: the Service is not meant to stay in the site.
 	CellOpen
-	// CellUnknown: what the nodes reach would be well, but whether they keep the Service to the site cannot be seen.
+	// CellUnknown: the nodes reach the right endpoints, but it cannot be seen whether they keep the Service to the
+	// site.
 	CellUnknown
 	CellTerminating
 	// CellNoneOfNode is CellNone of a Service whose sites are single nodes.
@@ -29,7 +30,7 @@ const (
 	CellFailed
 )
 
-// Word is how a cell is told.
+// Word is the word for a cell.
 type Word struct {
 	Word     string   `json:"word"`
 	Severity Severity `json:"severity"`
@@ -37,7 +38,7 @@ type Word struct {
 	Means string `json:"means"`
 }
 
-// words are those of all cells.
+// words are the words for all cells.
 var words = [...]Word{
 	CellNothing:  {"-", OK, "none of the Service's sites, or no node"},
 	CellOwn:      {string(ReachOwn), OK, "the Service stays in the site, which has a ready endpoint"},
@@ -57,13 +58,13 @@ var words = [...]Word{
 	CellFailed:      {"Failed", Failure, "the workload is missing, has failed or makes no progress"},
 }
 
-// Word is that of the cell.
+// Word returns the word for the cell.
 func (c Cell) Word() Word { return words[c] }
 
-// letter is the cell in a row of a Matrix.
+// letter returns the cell's letter in a row of a Matrix.
 func (c Cell) letter() byte { return 'a' + byte(c) }
 
-// cellOf is the state of a grid in a site.
+// cellOf returns the state of a grid in a site.
 func cellOf(s *Site) Cell {
 	switch state := s.MapState(); {
 	case state == MapReady && s.Revision != "":

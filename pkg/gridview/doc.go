@@ -1,4 +1,4 @@
 // Package gridview computes the state of grids, and whether Services stay in their sites, in terms that a user acts on.
-// Its functions are pure: objects that were read from the API server go in, and what command kubectl-grid prints comes
-// out. What a node sees of a Service is computed with package topology, the rule that the wrapper applies on the nodes.
+// Its functions are pure: from objects of the API server they compute the output of kubectl-grid. They compute the
+// endpoints that a node sees with package topology, as the wrapper does on the nodes.
 package gridview

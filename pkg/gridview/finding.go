@@ -8,10 +8,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Severity says how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
-// The severities. Unknown is what the API server did not tell, or cannot tell.
+// The severities. Unknown means that the API server did not, or cannot, answer the question.
 const (
 	OK         Severity = "ok"
 	Warning    Severity = "warning"
@@ -26,7 +26,7 @@ type Object struct {
 	Name      string `json:"name,omitempty"`
 }
 
-// String is the object as a table names it.
+// String returns the object's name for a table.
 func (o Object) String() string {
 	name := o.Name
 	if o.Namespace != "" && name != "" {
@@ -47,7 +47,7 @@ type Finding struct {
 	// Check is the name of the question, the same in every version.
 	Check  string `json:"check"`
 	Object Object `json:"object"`
-	// Message is what was found, Action what to do about it. A finding that is not ok has an action.
+	// Message is the finding in words, and Action what to do about it. A finding that is not ok has an action.
 	Message string `json:"message"`
 	Action  string `json:"action,omitempty"`
 	// Node is the node that the finding is about, if it is about a single one; Key is the label key of the sites that
@@ -56,42 +56,42 @@ type Finding struct {
 	Key  string `json:"key,omitempty"`
 }
 
-// The checks that commands, or the verdict on a node, go by. CheckController concerns grids, not Services.
+// The checks that commands, or the verdict on a node, use. CheckController concerns grids, not Services.
 const (
 	CheckSite       = "Site"
 	CheckNames      = "Names"
 	CheckController = "Controller"
 	CheckReach      = "Reach"
-	// CheckWrapper and those below say whether a node keeps Services to its site.
+	// CheckWrapper and the checks below find out whether a node keeps Services to its site.
 	CheckWrapper     = "Wrapper"
 	CheckKubeProxy   = "KubeProxy"
 	CheckReplacement = "KubeProxyReplacement"
 	CheckPort        = "Port"
 )
 
-// Diagnosis is what was found of a cluster. Every command prints the part of it that concerns what it shows, and
-// judges nothing of this by itself.
+// Diagnosis has the findings about a cluster. Every command prints those that concern its answer, and makes no such
+// findings itself.
 type Diagnosis struct {
 	Findings []Finding
 	// Nodes are the labels of all nodes, by name; Wrapped are those with a pod of a wrapper, which may be SuperEdge's.
 	Nodes   map[string]topology.Labels
 	Wrapped map[string]bool
-	// Unread says what could not be read.
+	// Unread are the findings about objects that could not be read.
 	Unread []Finding
 }
 
 // Complete reports whether everything could be read that an answer depends on.
 func (d *Diagnosis) Complete() bool { return d != nil && len(d.Unread) == 0 }
 
-// Of are the failures and warnings that concern all Services with some topology keys. Those of the controller, and of a
-// single Service, are left out; OfGrid has them.
+// Of returns the failures and warnings that concern all Services with some topology keys. It leaves out those of the
+// controller, and of a single Service; OfGrid has them.
 func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool {
 		return f.Check == CheckController || f.Check == CheckReach
 	})
 }
 
-// OfGrid are the failures and warnings that concern the grids of a label key, or of several, and their Services.
+// OfGrid returns the failures and warnings that concern the grids of one or more label keys, and their Services.
 func (d *Diagnosis) OfGrid(keys []string) []Finding {
 	found := []Finding{}
 	if d == nil {
@@ -107,8 +107,8 @@ func (d *Diagnosis) OfGrid(keys []string) []Finding {
 	return found
 }
 
-// concerns reports whether the node of a finding is in a site of the keys. An edge node that is in no site at all is
-// missed by the Services that it is in no site of.
+// concerns reports whether the node of a finding is in a site of the keys. A finding that an edge node is not in any
+// site concerns the Services whose sites it is not in.
 func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	labels, known := d.Nodes[f.Node]
 	return !known || inGroup(labels, keys) != (f.Check == CheckSite)
@@ -119,7 +119,7 @@ func BySeverity(a, b Finding) int {
 	return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 }
 
-// ByObject orders findings by what they are about.
+// ByObject orders findings by their objects.
 func ByObject(a, b Finding) int { return cmp.Compare(a.Object.String(), b.Object.String()) }
 
 var severities = []Severity{Failure, Unverified, Warning, OK}
@@ -133,5 +133,5 @@ func hasAny(labels topology.Labels, keys []string) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { _, ok := labels[key]; return ok })
 }
 
-// isEdge reports whether a node asked for the wrapper.
+// isEdge reports whether a node is labelled as an edge node.
 func isEdge(labels topology.Labels) bool { return v1.IsEdgeNode(labels[v1.LabelEdgeNode]) }

@@ -12,15 +12,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Grouping is the nodes of a cluster, grouped by their values of some topology keys: the nodes of a group see the same
-// of every Service with these keys. Views of Services with the same keys can share one.
+// Grouping has the nodes of a cluster, grouped by their values of some topology keys. The nodes of a group see the same
+// endpoints of every Service with these keys. Views of Services with the same keys can share one.
 type Grouping struct {
 	keys   topology.Keys
 	nodes  map[string]topology.Labels
 	groups []nodeGroup
 }
 
-// nodeGroup are nodes that see the same.
+// nodeGroup is a group of nodes that see the same endpoints.
 type nodeGroup struct {
 	name   string
 	nodes  []string
@@ -52,7 +52,7 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 		case !ok:
 		case len(keys) > 1:
 			names = append(names, key+"="+value)
-		case value == "": // a value like any other for the rule, though no site of a grid
+		case value == "": // a normal value for topology, though not a site of a grid
 			return strconv.Quote(value)
 		default:
 			return value
@@ -61,7 +61,7 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 	return strings.Join(names, ",")
 }
 
-// viewer applies the rule to the endpoints of one Service.
+// viewer applies the rules of topology to the endpoints of one Service.
 type viewer struct {
 	*Grouping
 
@@ -96,8 +96,8 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 	return v
 }
 
-// candidates are the positions of all endpoints that the rule may keep for a group: those on nodes that have one of the
-// keys with the same value. It is the rule that decides among them.
+// candidates returns the positions of all endpoints that may be kept for a group: those on nodes that have one of the
+// keys with the same value. The rules of topology decide among them.
 func (v *viewer) candidates(group *nodeGroup) []int {
 	if !v.keys.Governed() || slices.Contains(v.keys, topology.Any) {
 		return v.all
@@ -112,7 +112,7 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 	return slices.Compact(positions)
 }
 
-// see applies the rule for one group of nodes, and notes in seen what they see, unless seen is nil.
+// see applies the rules for one group of nodes, and notes the endpoints that they see in seen, unless that is nil.
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
@@ -120,7 +120,7 @@ func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
 		keys[decisions[list].Key()] = true
 	}
-	if len(keys) == 0 { // there is no slice
+	if len(keys) == 0 { // without a slice
 		keys[v.keys.Decide(group.labels, topology.NoRank).Key()] = true
 	}
 	if len(keys) == 1 {
@@ -144,7 +144,7 @@ func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	return site
 }
 
-// of is what is left of an endpoint if slices with only some lists of ports have it. kept is false if that is nothing.
+// of returns the part of an endpoint that is in slices with some lists of ports. kept is false if none is.
 func (e *Endpoint) of(has func(*portList) bool) (left Endpoint, kept bool) {
 	left = *e
 	left.parts = nil

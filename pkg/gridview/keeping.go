@@ -12,17 +12,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Keeping says whether a node keeps Services to its site, by what the API server last knew. It is the node's,
-// whatever the Service.
+// Keeping is whether a node keeps Services to its site, by the last state in the API server. It is the same for all
+// Services.
 type Keeping struct {
-	// Fails is why it does not, Unknown why that cannot be said; with neither it does.
+	// Fails is why it does not, and Unknown why that is not known; if both are empty, it does.
 	Fails, Unknown string
 }
 
-// keepingChecks are the checks whose findings about a node say whether it keeps.
+// keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
 var keepingChecks = []string{CheckSite, CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
-// Keeping is what was found of each edge node. Without a diagnosis those that ask for the wrapper are unknown.
+// Keeping returns the Keeping of each edge node. Without a diagnosis it is unknown for all of them.
 func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping {
 	keeping, unread := map[string]Keeping{}, ""
 	switch {
@@ -58,12 +58,12 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 	return keeping
 }
 
-// joiner joins what nodes keep with what they reach of the Services with some topology keys.
+// joiner joins the Keeping of nodes with what they reach of the Services with some topology keys.
 type joiner struct {
 	keys    topology.Keys
 	keeping map[string]Keeping
-	// half are the nodes in a site of edge nodes that are none. anyEdge is that there are edge nodes; without them all
-	// may become some.
+	// half are the nodes in a site of edge nodes that are not edge nodes. anyEdge is set if the cluster has edge nodes;
+	// otherwise all nodes may become edge nodes.
 	half    map[string]bool
 	anyEdge bool
 }
@@ -85,7 +85,7 @@ func (j *joiner) edge(node string) bool {
 	return edge || !j.anyEdge
 }
 
-// join is the verdict of a Service and a node that reaches this of it.
+// join returns the verdict on a Service of a node with this Reach.
 func (j *joiner) join(node string, reach Reach) Cell {
 	k, edge := j.keeping[node]
 	switch {
@@ -111,19 +111,19 @@ func (j *joiner) join(node string, reach Reach) Cell {
 
 // Verdict rolls up the verdicts of the nodes on the Services with some topology keys.
 type Verdict struct {
-	// Edge is how many edge nodes are in a site, Keeps on how many of them Services stay in it.
+	// Edge is how many edge nodes are in a site, and Keeps on how many of them Services stay in it.
 	Edge  int `json:"edgeNodes"`
 	Keeps int `json:"keeping"`
-	// Fails are the nodes on which they do not, or which reach nothing; Unknown counts those that cannot be seen, by
-	// the reason.
+	// Fails are the nodes on which they do not, or which reach nothing. Unknown counts the nodes for which this is not
+	// known, by the reason.
 	Fails   []string       `json:"failing,omitempty"`
 	Unknown map[string]int `json:"unknown,omitempty"`
-	// NoSite are the edge nodes in no site, Open is how many nodes are not edge nodes and reach every endpoint.
+	// NoSite are the edge nodes outside of sites. Open is how many nodes are not edge nodes and reach every endpoint.
 	NoSite []string `json:"inNoSite,omitempty"`
 	Open   int      `json:"open,omitempty"`
 }
 
-// Verdict is that on the nodes of a cluster, whatever they reach.
+// Verdict returns the verdict on the nodes of a cluster, whatever they reach.
 func (d *Diagnosis) Verdict(keys topology.Keys, nodes map[string]topology.Labels) Verdict {
 	return d.joiner(keys, nodes).verdict(nodes, func(string) Reach { return ReachOwn })
 }
@@ -155,10 +155,10 @@ func (j *joiner) verdict(nodes map[string]topology.Labels, reach func(node strin
 	return v
 }
 
-// Holds reports whether nothing is known to be wrong on any node of a site, and there is one.
+// Holds reports whether a site has a node, and no problem of any of its nodes is known.
 func (v *Verdict) Holds() bool { return len(v.Fails) == 0 && v.Edge > 0 }
 
-// String says where Services stay in their sites, and what is not known of that, without its subject.
+// String describes where Services stay in their sites, and what is not known, as a sentence without its subject.
 func (v *Verdict) String() string {
 	parts := []string{"stays in its sites on " + enumerate.Count(v.Keeps, "edge node")}
 	switch {
@@ -190,13 +190,13 @@ func are(n int, noun string) string {
 	return enumerate.Count(n, noun) + " are"
 }
 
-// actionLabel puts a node into a site.
+// actionLabel returns the command that puts a node into a site.
 func actionLabel(node, key string) string {
 	return fmt.Sprintf("kubectl label node %s %s=SITE", node, key)
 }
 
-// judge says what is wrong with whom the edge nodes reach of a Service: sites without an endpoint, and nodes that run a
-// pod of it in no site. Sites are those of edge nodes; if there are no edge nodes, of all.
+// judge returns the problems with what the edge nodes reach of a Service: sites without an endpoint, and nodes outside
+// of sites that run a pod of it. It looks at the sites of edge nodes; without edge nodes, at all sites.
 func (v *View) judge(t *Tally) []Finding {
 	about := Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service}
 	keys := strings.Join(v.TopologyKeys, " or ")
@@ -212,7 +212,7 @@ func (v *View) judge(t *Tally) []Finding {
 	}
 	if !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.inSite }) {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(v.nodes)), isEdge) {
-			return nil // nothing keeps any Service to sites, and every node reaches all
+			return nil // no Service is kept to sites, and every node reaches all
 		}
 		add(Failure, fmt.Sprintf("no node has the label %s, so there are no sites, and no edge node reaches it", keys),
 			annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+" for the "+
@@ -258,7 +258,7 @@ func (v *View) judge(t *Tally) []Finding {
 	}
 	severity := Failure
 	if SiteKey(v.TopologyKeys) == "" {
-		severity = Warning // no site lacks an endpoint, but a node its own
+		severity = Warning // every site has an endpoint, but a node lacks its own
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachNone])) {
 		add(severity, of(port, sites, troubled[ReachNone][port]), fallback)

@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// MapState is in one word how a site is, over all grids and Services of one label key.
+// MapState is the state of a site, over all grids and Services of one label key, in one word.
 type MapState string
 
 // The states of a site, the worst first.
@@ -19,10 +19,10 @@ const (
 	// MapFailed says that a workload of a grid is missing, has failed or makes no progress, or that a site-local
 	// Service has no ready endpoint in the site.
 	MapFailed MapState = "Failed"
-	// MapUnreachable says that the control plane has lost contact with all nodes of the site. What else is wrong there
-	// follows from that.
+	// MapUnreachable says that the control plane has lost contact with all nodes of the site. Other problems there
+	// follow from that.
 	MapUnreachable MapState = "Unreachable"
-	// MapChanging says that a workload of a grid is on its way, or waits for someone.
+	// MapChanging says that a workload of a grid is changing, or waits for someone.
 	MapChanging MapState = "Changing"
 	// MapReady says that everything that is meant for the site is ready.
 	MapReady MapState = "Ready"
@@ -32,12 +32,12 @@ const (
 
 var mapStates = []MapState{MapFailed, MapUnreachable, MapChanging, MapReady, MapUnused}
 
-// Matrix is the sites of a cluster over one label key, with what each of some grids and Services is there.
+// Matrix has the sites of a cluster over one label key, with the state of some grids and Services in each.
 type Matrix struct {
 	Key string `json:"key"`
-	// Words are those of the cells: the letter "a" is the first.
+	// Words are the words for the cells: the letter "a" is the first.
 	Words []Word `json:"words"`
-	// Sites are those that need attention first, then by name.
+	// Sites are the sites, those that need attention first, then by name.
 	Sites []MatrixSite `json:"sites"`
 	// NodesWithoutSite is how many nodes do not have the label, and InNoSite are those among them that are edge nodes.
 	NodesWithoutSite int      `json:"nodesWithoutSite"`
@@ -51,22 +51,21 @@ type MatrixSite struct {
 	State MapState `json:"state"`
 	// Severity is the worst of the state, and of the cells.
 	Severity Severity `json:"severity"`
-	// Problems is how many workloads, Services and nodes are not well in the site, Problem what is wrong with the
-	// first.
+	// Problems is how many workloads, Services and nodes of the site have problems, and Problem is the first one.
 	Problems int    `json:"problems,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 	// Grids and Services have a letter for the cell of each grid and Service, in their order.
 	Grids    string `json:"grids"`
 	Services string `json:"services"`
 
-	// edge is that a node of the site shows Services as its wrapper does; without any edge node all may.
+	// edge is set if the site has an edge node; without any edge node in the cluster, for all sites.
 	edge            bool
 	worst           Cell
 	grids, services []byte
 }
 
-// MatrixOf makes the matrix of a label key, of what is known of the nodes, grids and Services, and of what was found of
-// the nodes. Nodes are nil if they could not be read; then the sites are those of the grids.
+// MatrixOf makes the matrix of a label key from the nodes, grids and Services, and the diagnosis of the nodes. If nodes
+// is nil, because they could not be read, the sites are those of the grids.
 func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
 	diagnosis *Diagnosis) Matrix {
 	m := matrixMaker{key: key, sites: map[string]*MatrixSite{}, columns: [2]int{len(grids), len(services)}}
@@ -111,15 +110,15 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 	return result
 }
 
-// attention are the severities in the order of who needs it.
+// attention are the severities in the order of the attention that they need.
 var attention = []Severity{Failure, Warning, Unverified, OK}
 
-// CompareAttention orders severities by who needs attention first.
+// CompareAttention orders severities by the attention that they need, most first.
 func CompareAttention(a, b Severity) int {
 	return cmp.Compare(slices.Index(attention, a), slices.Index(attention, b))
 }
 
-// OfService is the word of the cell of a Service, by its position among them.
+// OfService returns the word for the cell of a Service, by its position among the Services.
 func (s *MatrixSite) OfService(i int) Word { return words[s.Services[i]-CellNothing.letter()] }
 
 func (s *MatrixSite) done() MatrixSite {
@@ -137,7 +136,7 @@ func CompareStates(a, b MapState) int {
 	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
 }
 
-// Worse is the worse of two states.
+// Worse returns the worse of two states.
 func Worse(a, b MapState) MapState {
 	if CompareStates(b, a) < 0 {
 		return b
@@ -145,11 +144,11 @@ func Worse(a, b MapState) MapState {
 	return a
 }
 
-// matrixMaker gathers what is the matter in the sites of a key.
+// matrixMaker collects the states of the sites of a key.
 type matrixMaker struct {
 	key   string
 	sites map[string]*MatrixSite
-	// columns are how many grids and Services there are.
+	// columns are the numbers of grids and of Services.
 	columns [2]int
 	// everywhere is set if something is meant for all sites that have nodes.
 	everywhere bool
@@ -164,8 +163,8 @@ func (m *matrixMaker) site(name string) *MatrixSite {
 	return m.sites[name]
 }
 
-// note notes a state of something in a site. The worst state counts, but in a site that cannot be reached nothing else
-// is known for sure.
+// note notes a state of an object in a site. The worst state is kept, except that Unreachable takes precedence, because
+// then nothing else is known for sure.
 func (s *MatrixSite) note(state MapState, problem string) {
 	if s.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, s.State) < 0) {
 		s.State, s.Problem = state, problem
@@ -235,7 +234,8 @@ func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 	}
 }
 
-// put notes the cell of a Service in a site. That a node leaves its site is a finding about the node.
+// put notes the cell of a Service in a site. If a node does not keep Services to its site, that is a finding about the
+// node.
 func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell Cell) {
 	if before := Cell(site.services[column] - CellNothing.letter()); cell <= before {
 		return
@@ -249,13 +249,13 @@ func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell 
 // KeyUse is a label key that can be the key of a map.
 type KeyUse struct {
 	Key string `json:"key"`
-	// Grids and Services are how many have the key as theirs.
+	// Grids and Services are how many of them use the key.
 	Grids    int `json:"grids"`
 	Services int `json:"services"`
 }
 
-// Keys are the label keys that grids and site-local Services are spread over, those with the most first. If there are
-// none, they are the keys that divide the nodes, as DivideNodes says; of these at most a few.
+// Keys returns the label keys of grids and site-local Services, those with the most first. If none has a key, it
+// returns the first few keys that divide the nodes (see DivideNodes).
 func Keys(nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) []KeyUse {
 	const most = 5
 	uses := map[string]*KeyUse{}

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// why says what is the matter with the first of a site's pods that is not ready, to follow upon a sentence; nothing
-// if that is not known. A site's pods are recognised by the node selector that its workload gave them: the labels are
-// the same in all sites.
+// why returns the problem of the first of a site's pods that is not ready, in the form of the end of a sentence; "" if
+// it is not known. A site's pods are recognised by the node selector from their workload, because their labels are the
+// same in all sites.
 func (s Surroundings) why(key, site string) string {
 	if problem := FirstPodProblem(s.Pods, key, site); problem != "" {
 		return "; " + problem
@@ -18,8 +18,8 @@ func (s Surroundings) why(key, site string) string {
 	return ""
 }
 
-// FirstPodProblem says what is the matter with the first of the pods of a site, by name, that is not ready; nothing if
-// all are. Without a key the pods are of no site.
+// FirstPodProblem returns the problem of the first of a site's pods, by name, that is not ready; "" if all are. Without
+// a key it looks at all pods.
 func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	var first *corev1.Pod
 	for i := range pods {
@@ -37,7 +37,7 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	return fmt.Sprintf("pod %s: %s", first.Name, PodProblem(first))
 }
 
-// NotReadyPods are those of the pods that may have a problem.
+// NotReadyPods returns the pods that may have a problem.
 func NotReadyPods(pods []corev1.Pod) []corev1.Pod {
 	var notReady []corev1.Pod
 	for i := range pods {
@@ -62,17 +62,17 @@ func podCondition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondit
 	return &pod.Status.Conditions[i]
 }
 
-// PodProblem says why a pod is not ready: it finds no node, a container does not start or has ended, or what its
-// Ready condition says.
+// PodProblem returns why a pod is not ready: it was not scheduled, a container does not start or has ended, or the
+// message of its condition Ready.
 func PodProblem(pod *corev1.Pod) string {
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil &&
 		scheduled.Status == corev1.ConditionFalse {
-		// What follows says at length that evicting others would not help either.
+		// The rest of the message says at length that evicting others would not help either.
 		message, _, _ := strings.Cut(scheduled.Message, " preemption: ")
 		return phrase(scheduled.Reason, message)
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		// Every container waits a moment in these, for others or for its start.
+		// Every container waits a moment with these reasons, for others or for its start.
 		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" &&
 			w.Reason != "PodInitializing" {
 			why := fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))

@@ -23,7 +23,7 @@ type Preview struct {
 	// NodesWithoutSite is how many nodes do not have the label.
 	NodesWithoutSite int              `json:"nodesWithoutSite"`
 	Services         []PreviewService `json:"services"`
-	// Findings are what kubectl grid check finds that concerns site-local Services with the key.
+	// Findings are those of kubectl grid check that concern site-local Services with the key.
 	Findings []Finding `json:"findings,omitempty"`
 }
 
@@ -37,38 +37,37 @@ type PreviewSite struct {
 type PreviewService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is how many ready endpoints there are, ReadyIn how many of them each site has; sites without any are left
-	// out. Those on nodes without the label, or on no node, are in no site.
+	// Ready is the number of ready endpoints, and ReadyIn is how many of them each site has; sites without any are left
+	// out. Endpoints on nodes without the label, or without a node, are outside of sites.
 	Ready   int            `json:"ready"`
 	ReadyIn map[string]int `json:"readyIn"`
-	// Foreign is the share, 0 to 1, of the endpoints that a node of a site is sent to today which is in another site or
-	// in none; the average of all nodes in sites. It is missing where topologyKeys decide already, and where there is
-	// no ready endpoint.
+	// Foreign is the share, 0 to 1, of the endpoints used by a node today that are not in its site, on average over all
+	// nodes in sites. It is missing for Services with topologyKeys, and for those without a ready endpoint.
 	Foreign *float64 `json:"foreign,omitempty"`
 	// Dark are the sites that would have no ready endpoint if the Service were site-local. A Service that has none
 	// anywhere has no such sites.
 	Dark []string `json:"dark"`
 	// TopologyKeys are those that govern the Service today.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
-	// Message says what the figures do not.
+	// Message has facts that the figures do not show.
 	Message string `json:"message,omitempty"`
-	// Command makes the Service site-local. It is empty for one that is already.
+	// Command makes the Service site-local. It is empty if the Service is already.
 	Command string `json:"command,omitempty"`
 }
 
-// Previewer makes a Preview of objects that are read one after the other, and keeps numbers of them only.
+// Previewer makes a Preview from objects that are read one after the other, and keeps only counts.
 type Previewer struct {
 	key      string
 	nodes    map[string]previewNode
 	sites    map[string]int
 	groups   map[previewNode]int
 	services map[types.NamespacedName]*tally
-	// labels are those of all nodes, edge the sites with an edge node.
+	// labels are the labels of all nodes, and edge the sites with an edge node.
 	labels map[string]topology.Labels
 	edge   map[string]bool
 }
 
-// previewNode is what matters of a node. sited is set if it has the label, whose value may be empty.
+// previewNode is a reduced node. sited is set if it has the label, whose value may be empty.
 type previewNode struct {
 	site, zone string
 	sited      bool
@@ -78,17 +77,17 @@ type previewNode struct {
 type tally struct {
 	service PreviewService
 	family  discoveryv1.AddressType
-	// reach is what each site would reach, governed what edge nodes reach today.
+	// reach counts what each site would reach, governed what edge nodes reach today.
 	reach, governed *Tally
 	counts
 }
 
-// counts are what the slices of a Service add up to.
+// counts are the sums over the slices of a Service.
 type counts struct {
-	// ready is how many endpoints are ready, readyIn how many of them each site has.
+	// ready is how many endpoints are ready, and readyIn how many of them each site has.
 	ready   int
 	readyIn map[string]int
-	// unhinted is how many ready endpoints have no hints; as long as there are any, kube-proxy heeds none.
+	// unhinted is how many ready endpoints have no hints. If any has none, kube-proxy ignores all hints.
 	unhinted int
 	// hinted counts the ready endpoints by the zone that they are for, and their site.
 	hinted map[string]map[previewNode]int
@@ -118,7 +117,7 @@ func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 	return p
 }
 
-// Sites is how many sites there are.
+// Sites returns the number of sites.
 func (p *Previewer) Sites() int { return len(p.sites) }
 
 // AddService counts a Service in, before its slices. Services without endpoints of the cluster are left out, and so is
@@ -157,7 +156,7 @@ func noCounts() counts {
 	return counts{readyIn: map[string]int{}, hinted: map[string]map[previewNode]int{}}
 }
 
-// ForgetSlices makes the Previewer forget all slices, because their list begins again.
+// ForgetSlices drops all slices, because their list starts over.
 func (p *Previewer) ForgetSlices() {
 	for _, t := range p.services {
 		t.counts = noCounts()
@@ -204,7 +203,7 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// Preview is what was counted, and what was found that concerns Services with the key.
+// Preview returns the counts, and the findings that concern Services with the key.
 func (p *Previewer) Preview(d *Diagnosis) *Preview {
 	preview := &Preview{
 		Key:              p.key,
@@ -236,7 +235,7 @@ func (p *Previewer) Preview(d *Diagnosis) *Preview {
 func (p *Previewer) conclude(t *tally) PreviewService {
 	s := t.service
 	s.Ready, s.ReadyIn = t.ready, t.readyIn
-	annotation := fmt.Sprintf("[%q]", p.key) // a label key has no letter that JSON writes otherwise
+	annotation := fmt.Sprintf("[%q]", p.key) // a label key has no characters that JSON escapes
 	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
 		s.Command = fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=%s'", s.Namespace, s.Name,
 			v1.AnnotationTopologyKeys, annotation)
@@ -263,10 +262,10 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	return s
 }
 
-// heedsHints reports whether kube-proxy goes by the hints of the endpoints: all of them must have some.
+// heedsHints reports whether kube-proxy uses the hints of the endpoints: all of them must have hints.
 func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 }
 
-// foreign is the share of the endpoints that a node is sent to today which is not in its site, on the average of nodes.
+// foreign returns the share of the endpoints used by a node today that are not in its site, on average over the nodes.
 func (p *Previewer) foreign(t *tally) float64 {
 	if isLocal(t.reach.service) {
 		return 0
@@ -274,7 +273,7 @@ func (p *Previewer) foreign(t *tally) float64 {
 	sum, nodes := 0.0, 0
 	for node, count := range p.groups {
 		all, own := t.ready, t.readyIn[node.site]
-		// Where no endpoint is meant for the node's zone kube-proxy takes all of them.
+		// If no endpoint is meant for the node's zone, kube-proxy uses all of them.
 		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
 			all, own = 0, near[previewNode{site: node.site, sited: true}]
 			for _, n := range near {
@@ -287,15 +286,16 @@ func (p *Previewer) foreign(t *tally) float64 {
 	return sum / float64(nodes)
 }
 
-// Healthy reports whether no site would lose its last ready endpoint by closing any of the Services, and nothing is in
-// the way of that.
+// Healthy reports whether all Services can be closed without a site losing its last ready endpoint, and without a
+// failure that prevents it.
 func (p *Preview) Healthy() bool {
 	return !Failed(p.Findings) && !slices.ContainsFunc(p.Services,
 		func(s PreviewService) bool { return len(s.Dark) > 0 })
 }
 
-// DivideNodes are the label keys that divide nodes into more than one site, those with the fewest sites first, with the
-// number of sites of each. A key that names every node apart is among them, unless its values are the nodes' names.
+// DivideNodes returns the label keys that divide nodes into more than one site, those with the fewest sites first, with
+// the number of sites of each. It includes keys with a different value on each node, unless the values are the nodes'
+// names.
 func DivideNodes(nodes map[string]topology.Labels) (keys []string, sites map[string]int) {
 	values, named := map[string]map[string]bool{}, map[string]bool{}
 	for name, labels := range nodes {

@@ -13,12 +13,12 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Reach says whom a connection to a Service finds.
+// Reach is the kind of endpoint that a connection to a Service reaches.
 type Reach string
 
 // The answers, the best first.
 const (
-	// ReachOwn is a ready endpoint of the node's own site, ReachFallback one that a later topology key allows.
+	// ReachOwn is a ready endpoint of the node's own site, and ReachFallback one that a later topology key allows.
 	ReachOwn      Reach = "own"
 	ReachFallback Reach = "fallback"
 	// ReachEmpty: no endpoint of the Service takes connections anywhere.
@@ -33,15 +33,15 @@ var reaches = []Reach{ReachOwn, ReachFallback, ReachEmpty, ReachTerminating, Rea
 
 func worse(a, b Reach) Reach { return reaches[max(slices.Index(reaches, a), slices.Index(reaches, b))] }
 
-// Port is a way into a Service: one of its ports, by one address family. Headless Services and Services without ports
-// are decided as a whole in each family, and have neither Name nor Protocol.
+// Port is one of a Service's ports in one address family. Headless Services and Services without ports are decided as a
+// whole in each family, and have neither Name nor Protocol.
 type Port struct {
 	Family   discoveryv1.AddressType `json:"family"`
 	Name     string                  `json:"name,omitempty"`
 	Protocol corev1.Protocol         `json:"protocol,omitempty"`
 }
 
-// String is the port as a sentence names it.
+// String returns the port's name for a sentence.
 func (p Port) String() string {
 	switch {
 	case p.Protocol == "":
@@ -57,7 +57,7 @@ func (p Port) compare(other Port) int {
 		cmp.Compare(p.Protocol, other.Protocol))
 }
 
-// rule is the port as the rule knows it.
+// rule returns the port as a topology.Port.
 func (p Port) rule() topology.Port {
 	return topology.Port{AddressType: string(p.Family), Name: p.Name, Protocol: string(p.Protocol)}
 }
@@ -70,21 +70,21 @@ type PortReach struct {
 	Key string `json:"key,omitempty"`
 }
 
-// Tally adds up the endpoints of a Service, slice by slice, and says what each node reaches. It holds label values, not
-// endpoints.
+// Tally counts the endpoints of a Service, slice by slice, and computes what each node reaches. It holds label values,
+// not endpoints.
 type Tally struct {
 	service *corev1.Service
 	keys    topology.Keys
 	nodes   map[string]topology.Labels
-	// own is the rank of the last key that is of the node's own site.
+	// own is the rank of the last key of the node's own site.
 	own int
-	// local is that each node uses its own endpoints only, one that the slices decide as one.
+	// local is set if each node uses only its own endpoints, and one if the slices decide as one.
 	local, one bool
 	ports      map[Port]bool
 	lists      []*portList
-	// fixed is set if the Service says which ports and families it has.
+	// fixedPorts and fixedFamilies are set if the Service itself lists its ports and families.
 	fixedPorts, fixedFamilies bool
-	// strays are the nodes that have an endpoint and none of the keys.
+	// strays are the nodes with an endpoint and without any of the keys.
 	strays map[string]bool
 }
 
@@ -93,9 +93,9 @@ type portList struct {
 	topology.List
 
 	name string
-	// ways are the ports of the Service that the slices are of.
+	// ways are the Service's ports to which the slices belong.
 	ways []Port
-	// nodes are the endpoints' nodes by tier, for Services whose nodes use their own endpoints only.
+	// nodes are the tiers of the endpoints' nodes, for Services whose nodes use only their own endpoints.
 	nodes map[string]topology.Tier
 }
 
@@ -148,7 +148,7 @@ func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
 		if labels, known := t.nodes[node]; known && t.keys.Governed() && !inGroup(labels, t.keys) && list.ways != nil {
 			t.strays[node] = true
 		}
-		// nil is to be read as ready, and as serving
+		// nil means ready, and serving
 		tier := topology.TierOf(ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Serving, true),
 			ptr.Deref(e.Conditions.Terminating, false))
 		list.Add(tier, t.keys, t.nodes[node], 1)
@@ -159,7 +159,7 @@ func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
 	return list
 }
 
-// listOf is the list of a slice's ports.
+// listOf returns the list of a slice's ports.
 func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
 	family := cmp.Or(s.AddressType, discoveryv1.AddressTypeIPv4)
 	if !t.fixedFamilies && !slices.ContainsFunc(slices.Collect(maps.Keys(t.ports)), func(p Port) bool {
@@ -191,7 +191,7 @@ func (t *Tally) listOf(s *discoveryv1.EndpointSlice) *portList {
 	return list
 }
 
-// choices say how the slices of each list are shown to a node with these labels.
+// choices returns how the slices of each list are shown to a node with these labels.
 func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
 	lists := make([]topology.List, len(t.lists))
 	for i, list := range t.lists {
@@ -204,7 +204,8 @@ func (t *Tally) choices(labels topology.Labels) map[*portList]topology.Choice {
 	return choices
 }
 
-// reach is what a node with these labels reaches on each port: the best of the endpoints that it is shown for it.
+// reach returns what a node with these labels reaches on each port: the best of the endpoints that it sees for the
+// port.
 func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	choices := t.choices(labels)
 	reached := make([]PortReach, 0, len(t.ports))
@@ -241,7 +242,7 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			r.Reach = ReachOwn
 		case tier == topology.Ready:
 			r.Reach = ReachFallback
-		case tier == topology.Terminating, ready == 0: // elsewhere; nothing ready is withheld from the node
+		case tier == topology.Terminating, ready == 0: // elsewhere; no ready endpoint is hidden from the node
 			r.Reach = ReachTerminating
 		}
 		reached = append(reached, r)
@@ -254,8 +255,9 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	return reached
 }
 
-// of says what nodes of one group reach on each port, the worst of them for each, and which of them reach nothing on
-// some port. The nodes of a group see the same, so that one stands for all unless each uses its own endpoints.
+// of returns what the nodes of one group reach on each port, the worst of them for each, and which of them reach
+// nothing on some port. The nodes of a group see the same endpoints, so one of them is enough, unless each uses its own
+// endpoints.
 func (t *Tally) of(nodes []string) (reached []PortReach, without []string) {
 	ask := nodes
 	if !t.local && len(nodes) > 1 {

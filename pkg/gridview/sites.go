@@ -12,10 +12,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// namedSites is how many sites or nodes a finding names before it only counts.
+// namedSites is how many sites or nodes a finding names; it counts the others.
 const namedSites = 5
 
-// Sites are the sites of a cluster, as far as they decide whether its Services stay in them.
+// Sites has the facts about the sites of a cluster that decide whether its Services stay in them.
 type Sites struct {
 	// Nodes are the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
@@ -25,14 +25,14 @@ type Sites struct {
 	Governed []topology.Keys
 	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service.
 	GridKeys []string
-	// Resolvers are the nodes with a pod of CoreDNS that is ready; nil if that is not known. ResolverKeys are the
-	// topology keys of the Service kube-dns.
+	// Resolvers are the nodes with a ready pod of CoreDNS; nil if not known. ResolverKeys are the topology keys of the
+	// Service kube-dns.
 	Resolvers    map[string]bool
 	ResolverKeys topology.Keys
 }
 
-// SiteKey is the key of a Service whose values are its sites: the first that is neither the name of a node nor "*". It
-// is empty if it has none; the keys after it are fallbacks.
+// SiteKey returns the key of a Service whose values are its sites: the first that is neither that of a node's name nor
+// "*". It returns "" if none is; the keys after it are fallbacks.
 func SiteKey(keys topology.Keys) string {
 	for _, key := range keys {
 		if key != topology.Any && key != corev1.LabelHostname {
@@ -42,7 +42,7 @@ func SiteKey(keys topology.Keys) string {
 	return ""
 }
 
-// Findings say which nodes are half in a site, and which sites have no names of their own.
+// Findings returns findings about nodes that are only partly in a site, and about sites without DNS of their own.
 func (s Sites) Findings() []Finding {
 	used, named := map[string]bool{}, map[string]bool{} // site keys, and all keys
 	for _, keys := range s.Governed {
@@ -85,8 +85,8 @@ func (s Sites) Findings() []Finding {
 	return found
 }
 
-// halfInSite is the failure of a node that is not an edge node, in a site of edge nodes. No action removes the label:
-// it may be one that others go by, such as topology.kubernetes.io/zone.
+// halfInSite returns the failure of a node that is not an edge node, in a site of edge nodes. No action removes the
+// label: other programs may use it, such as topology.kubernetes.io/zone.
 func halfInSite(name, key, value string) Finding {
 	return Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name, Key: key,
 		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to "+
@@ -95,8 +95,8 @@ func halfInSite(name, key, value string) Finding {
 		Action: fmt.Sprintf("kubectl label node %s --overwrite %s=%s", name, v1.LabelEdgeNode, v1.EdgeNodePods)}
 }
 
-// inNoSite is the failure of an edge node that has none of the keys that Services and grids use, besides its own name:
-// it was meant to have one. One that has another key is of another fleet.
+// inNoSite returns the failure of an edge node that has none of the keys that Services and grids use, besides its own
+// name: it was meant to have one. A node with another key belongs to another fleet.
 func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]bool) []Finding {
 	labels := s.Nodes[name]
 	i := slices.IndexFunc(s.Governed, func(keys topology.Keys) bool {
@@ -113,7 +113,7 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 			"with that key", key), Action: actionLabel(name, key)}}
 }
 
-// names says which sites of a key have no CoreDNS, or have one that no query reaches.
+// names returns findings about sites of a key without CoreDNS, or with one that no query reaches.
 func (s Sites) names(key string) []Finding {
 	if s.Resolvers == nil || key == corev1.LabelHostname {
 		return nil

@@ -33,16 +33,16 @@ type Grid struct {
 	Key string `json:"gridUniqKey"`
 	// Healthy: the grid has no problem, and every site is Ready.
 	Healthy bool `json:"healthy"`
-	// Problem is what concerns the grid as a whole, in words; empty if nothing does.
+	// Problem is a problem of the grid as a whole, in words; empty if it has none.
 	Problem string `json:"problem,omitempty"`
-	// RollsOut: the grid has nothing but its rollout to report, and every site is Ready.
+	// RollsOut: the rollout is all that the grid has to report, and every site is Ready.
 	RollsOut bool `json:"-"`
-	// Service is that of a ServiceGrid, SiteCount the number of sites that it stays in.
+	// Service is that of a ServiceGrid, and SiteCount the number of sites to which it is kept.
 	Service   string `json:"service,omitempty"`
 	SiteCount int32  `json:"siteCount"`
-	// Sites are those of a grid of workloads, by name.
+	// Sites are the sites of a grid of workloads, by name.
 	Sites []Site `json:"sites,omitempty"`
-	// UnlistedReady and Unlisted are how many sites, ready and others, the status of a large grid only counts.
+	// UnlistedReady and Unlisted are how many ready and other sites the status of a large grid only counts.
 	UnlistedReady int32 `json:"unlistedReady,omitempty"`
 	Unlisted      int32 `json:"unlisted,omitempty"`
 }
@@ -61,15 +61,15 @@ type Site struct {
 	Nodes *int `json:"nodes,omitempty"`
 	// Template is the template in use, if it is not spec.template.
 	Template string `json:"template,omitempty"`
-	// Revision is the revision that the workload has, if a rollout has not come to it.
+	// Revision is the revision of the workload, if a rollout has not reached it yet.
 	Revision string `json:"revision,omitempty"`
-	// Others says which fields of the workload's spec others own, and the grid does not.
+	// Others names the fields of the workload's spec that others own, and the grid does not.
 	Others string `json:"othersOwn,omitempty"`
 	// Problem is why the site is not Ready, in words.
 	Problem string `json:"problem,omitempty"`
 }
 
-// State is the site's phase, and in words why it is not Ready.
+// State returns the site's phase, and in words why it is not Ready.
 func (u *Site) State() string {
 	if u.Problem == "" {
 		return string(u.Phase)
@@ -77,22 +77,22 @@ func (u *Site) State() string {
 	return string(u.Phase) + ": " + u.Problem
 }
 
-// Surroundings are what is known besides the grids. What could not be read is nil, and nothing is said that would
-// follow from it.
+// Surroundings are the other objects on which the state of grids depends. Those that could not be read are nil, and
+// nothing is concluded from them.
 type Surroundings struct {
 	// Nodes are the labels of every node, by name.
 	Nodes map[string]topology.Labels
 	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
 	// namespace, by name.
 	Children map[string]*metav1.PartialObjectMetadata
-	// Pods are those of the grid's sites, or more.
+	// Pods includes the pods of the grid's sites.
 	Pods []corev1.Pod
-	// Now is the time that others are relative to. If it is zero, they are absolute, and a state changes only with what
-	// it is about.
+	// Now is the time to which others are relative. If it is zero, they are absolute, and a state changes only with its
+	// objects.
 	Now time.Time
 }
 
-// Of is the status of a grid of any kind.
+// Of returns the state of a grid of any kind.
 func Of(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	if of, ok := grid.(*v1.ServiceGrid); ok {
 		return Service(of, s)
@@ -100,7 +100,7 @@ func Of(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	return Workloads(kind, grid, s)
 }
 
-// Workloads is the status of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid.
+// Workloads returns the state of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid.
 func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)
 	child := kind.Child.Kind
@@ -120,9 +120,9 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		state := status.States[name]
 		if g.UnlistedReady+g.Unlisted > 0 && !listed(name) && (s.Children == nil || children[name] != nil) {
-			continue // one of those that are only counted
+			continue // one of the sites that are only counted
 		}
-		told := state.Phase != "" // SuperEdge's controller told of no phase
+		told := state.Phase != "" // SuperEdge's controller did not report a phase
 		if !told && nodes != nil && nodes[name] == 0 {
 			continue
 		}
@@ -151,7 +151,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 	g.Problem = unanswered(grid, status.ObservedGeneration, ready)
 	if g.Problem == "" && (len(g.Sites) == 0 || ready.Reason == v1.ReasonInvalidKey) {
-		g.Problem = notReady(ready) // otherwise the sites say what concerns them
+		g.Problem = notReady(ready) // otherwise the sites have the problems
 	}
 	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
 		g.Problem, g.RollsOut = ready.Message, true
@@ -165,8 +165,8 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	return g
 }
 
-// childrenOf are the workloads of a grid by site. If there are two of one, that with the name that follows from the
-// site counts.
+// childrenOf returns the workloads of a grid by site. If a site has two, it returns the one whose name is derived from
+// the site.
 func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialObjectMetadata {
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
@@ -182,7 +182,7 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialO
 	return children
 }
 
-// Service is the status of a ServiceGrid.
+// Service returns the state of a ServiceGrid.
 func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	g := Grid{
 		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
@@ -216,7 +216,7 @@ func (s Surroundings) nodesIn(key string) map[string]int {
 	return sites
 }
 
-// describe says in words why a site is not Ready.
+// describe returns in words why a site is not Ready.
 func describe(site *Site, state v1.SiteState, child, key string, s Surroundings) string {
 	switch state.Phase {
 	case v1.SiteReady:
@@ -268,7 +268,8 @@ func describe(site *Site, state v1.SiteState, child, key string, s Surroundings)
 	return child + " " + site.Child + " is being created or changed" + s.why(key, site.Name)
 }
 
-// lookFor compares what the controller has told of a site's workload with what there is: the controller may be away.
+// lookFor compares the controller's report on a site's workload with the existing objects, because the controller may
+// be away.
 func (s Surroundings) lookFor(site *Site, child string, live *metav1.PartialObjectMetadata) {
 	if s.Children == nil || live != nil || site.Phase == v1.SiteFailed || site.Phase == v1.SiteRemoving {
 		return
@@ -280,7 +281,7 @@ func (s Surroundings) lookFor(site *Site, child string, live *metav1.PartialObje
 	site.Phase, site.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, site.Child)
 }
 
-// foreign says whose an object is that has the name of a child.
+// foreign describes the owner of an object with the name of a child.
 func foreign(kind string, live metav1.Object) string {
 	text := fmt.Sprintf("%s: %s %s exists already and ", v1.ReasonNameConflict, kind, live.GetName())
 	if by := metav1.GetControllerOf(live); by != nil {
@@ -289,7 +290,7 @@ func foreign(kind string, live metav1.Object) string {
 	return text + "belongs to no grid"
 }
 
-// unanswered says why the status is not that of the grid as it is; "" if it is, and then ready is not nil.
+// unanswered returns why the status is not that of the present grid; "" if it is, and then ready is not nil.
 func unanswered(grid metav1.Object, observed int64, ready *metav1.Condition) string {
 	switch {
 	case grid.GetDeletionTimestamp() != nil:
@@ -303,7 +304,7 @@ func unanswered(grid metav1.Object, observed int64, ready *metav1.Condition) str
 	return ""
 }
 
-// notReady says why the grid is not ready; "" if it is, or if that is not known.
+// notReady returns why the grid is not ready; "" if it is, or if that is not known.
 func notReady(ready *metav1.Condition) string {
 	if ready == nil || ready.Status == metav1.ConditionTrue {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// ServiceState is in one word what the nodes see of a Service.
+// ServiceState is the state of a Service for the nodes, in one word.
 type ServiceState string
 
 // The states of a Service, the worst first.
@@ -16,9 +16,9 @@ const (
 	ServiceInvalid ServiceState = "Invalid"
 	// ServiceLacking says that some sites reach nothing of the Service, though others have an endpoint.
 	ServiceLacking ServiceState = "Lacking"
-	// ServiceFailing says that the Service is governed, and that something does not keep it to its sites on some nodes.
+	// ServiceFailing says that the Service is governed, and that some nodes do not keep it to their sites.
 	ServiceFailing ServiceState = "Failing"
-	// ServiceHidden says that no edge node sees some of the ready endpoints, and all is well otherwise.
+	// ServiceHidden says that some ready endpoints are not seen by any edge node, and that nothing else is wrong.
 	ServiceHidden ServiceState = "Hidden"
 	// ServiceEmpty says that the Service has no ready endpoint anywhere.
 	ServiceEmpty ServiceState = "Empty"
@@ -40,22 +40,24 @@ type ServiceSummary struct {
 	State        ServiceState  `json:"state"`
 	// Healthy is what View.Healthy reports.
 	Healthy bool `json:"healthy"`
-	// Severity is the worst of what was found of it alone; what a node does not keep is the site's.
+	// Severity is the worst of the findings about the Service itself; a node that does not keep Services counts for its
+	// site.
 	Severity Severity `json:"severity"`
-	// Message says how it is, as kubectl grid view does.
+	// Message describes the state, as kubectl grid view does.
 	Message string `json:"message"`
 
 	sites []summarySite
 	reach []Finding
 }
 
-// summarySite are nodes that see the same: the labels that make the site, those of one of them, and their verdict.
+// summarySite is a group of nodes that see the same endpoints: the labels that make the site, from one of them, and
+// their verdict.
 type summarySite struct {
 	labels topology.Labels
 	cell   Cell
 }
 
-// WithReach adds to what was found of a cluster what was found of the Services whose sites are those of key.
+// WithReach adds the findings about the Services whose sites are those of key to the findings about a cluster.
 func WithReach(findings []Finding, key string, services []ServiceSummary) []Finding {
 	var reach []Finding
 	for i := range services {
@@ -71,7 +73,7 @@ func WithReach(findings []Finding, key string, services []ServiceSummary) []Find
 	return findings
 }
 
-// Summary is the view in short.
+// Summary returns the view in short.
 func (v *View) Summary() ServiceSummary {
 	s := ServiceSummary{
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(), Severity: OK,
@@ -109,7 +111,7 @@ func (v *View) Summary() ServiceSummary {
 	return s
 }
 
-// CompareServices orders Services: what is not well first, then by namespace and name.
+// CompareServices orders Services: those with problems first, then by namespace and name.
 func CompareServices(a, b ServiceSummary) int {
 	return cmp.Or(CompareAttention(a.Severity, b.Severity),
 		cmp.Compare(slices.Index(serviceStates, a.State), slices.Index(serviceStates, b.State)),

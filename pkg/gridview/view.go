@@ -15,62 +15,63 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// View is what the nodes see of one Service.
+// View has the endpoints of one Service that the nodes see.
 type View struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
-	// ServiceGrid is the grid that the Service is made of, if there is one.
+	// ServiceGrid is the grid of the Service, if it has one.
 	ServiceGrid string `json:"serviceGrid,omitempty"`
-	// Annotation is the name of the Service's annotation that says the keys; "" if it has none.
+	// Annotation is the name of the Service's annotation with the keys; "" if it has none.
 	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are the parsed annotation; empty for a Service that is not governed.
 	TopologyKeys topology.Keys `json:"topologyKeys"`
-	// Error says what is wrong with the annotation. It hides all endpoints, on every node.
+	// Error is the error of the annotation. Such an error hides all endpoints, on every node.
 	Error string `json:"error,omitempty"`
-	// Closed: the Service is governed, nothing is found that takes it out of its sites, and every site reaches an
-	// endpoint. Without are the sites with nodes that reach nothing on some port, though others have an endpoint.
+	// Closed: the Service is governed, no finding shows that it leaves its sites, and every site reaches an endpoint.
+	// Without are the sites with nodes that reach nothing on some port, though others have an endpoint.
 	Closed  bool     `json:"closed"`
 	Without []string `json:"without,omitempty"`
-	// Verdict is that on the nodes.
+	// Verdict is the verdict on the nodes.
 	Verdict Verdict `json:"verdict"`
-	// Sites are the nodes that see the same, by name. Of a Service that is not governed there is one, of all nodes.
+	// Sites are the groups of nodes that see the same endpoints, by name. For a Service that is not governed it has one
+	// group of all nodes.
 	Sites []SiteView `json:"sites"`
 	// Hidden are the endpoints that no node sees.
 	Hidden []HiddenEndpoint `json:"hidden,omitempty"`
-	// Findings are what kubectl grid check finds that concerns the Service.
+	// Findings are those of kubectl grid check that concern the Service.
 	Findings []Finding `json:"findings,omitempty"`
 
 	tally  *Tally
 	nodes  map[string]topology.Labels
 	joined *joiner
-	// reach are those of the findings that are about this Service alone.
+	// reach are the findings about this Service alone.
 	reach []Finding
 }
 
-// SiteView is what the nodes with the same values of the topology keys see.
+// SiteView has the endpoints that the nodes with the same values of the topology keys see.
 type SiteView struct {
-	// Name is the value of the topology key, or key=value of every key if there are several; empty for nodes that
-	// are in no site: they have none of the labels.
+	// Name is the value of the topology key, or key=value of every key if the Service has several; empty for nodes
+	// outside of sites, which have none of the labels.
 	Name  string   `json:"name"`
 	Nodes []string `json:"nodes"`
 	// Key is the topology key that decided; empty if none did, if different ones did for different ports (see Reach),
 	// or if the Service is not governed.
 	Key string `json:"key,omitempty"`
-	// Reach is what they reach on each port, Without are those that reach nothing on some port.
+	// Reach is what they reach on each port, and Without are those that reach nothing on some port.
 	Reach   []PortReach `json:"reach,omitempty"`
 	Without []string    `json:"without,omitempty"`
-	// Verdict is the worst of what the nodes keep and reach, joined.
+	// Verdict is the worst verdict of the nodes.
 	Verdict Word `json:"verdict"`
-	// Ready is how many of the endpoints are.
+	// Ready is how many of the endpoints are ready.
 	Ready     int        `json:"ready"`
 	Endpoints []Endpoint `json:"endpoints"`
 
-	// inSite is that the nodes have one of the keys, or need none.
+	// inSite is set if the nodes have one of the keys, or need none.
 	inSite bool
 	cell   Cell
 }
 
-// Endpoint is one endpoint of a Service. One that is in several EndpointSlices, for it has addresses of both
+// Endpoint is one endpoint of a Service. One that is in several EndpointSlices, because it has addresses of both
 // families, is here once.
 type Endpoint struct {
 	Addresses []string `json:"addresses"`
@@ -78,7 +79,7 @@ type Endpoint struct {
 	Node      string   `json:"node,omitempty"`
 	Ready     bool     `json:"ready"`
 
-	// parts are what each slice has of it.
+	// parts are its parts in each slice.
 	parts []endpointPart
 }
 
@@ -97,8 +98,8 @@ type HiddenEndpoint struct {
 	Reason string `json:"reason"`
 }
 
-// OfService is what every node sees of a Service. slices are the Service's EndpointSlices, nodes the labels of every
-// node by name.
+// OfService returns the view of a Service. endpointSlices are the Service's EndpointSlices, and nodes the labels of
+// every node by name.
 func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
 	nodes map[string]topology.Labels) *View {
 	view := Group(KeysOf(service), nodes).View(service, endpointSlices)
@@ -106,8 +107,8 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 	return view
 }
 
-// KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
-// annotation does not parse, because no node sees anything then.
+// KeysOf returns the topology keys that govern a Service, by which its viewers must be grouped. It returns none if its
+// annotation does not parse, because no node sees any endpoint then.
 func KeysOf(service *corev1.Service) topology.Keys {
 	keys, _, err := topology.KeysOf(service.Annotations)
 	if err != nil {
@@ -116,7 +117,7 @@ func KeysOf(service *corev1.Service) topology.Keys {
 	return keys
 }
 
-// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping, to be judged. slices
+// View returns the view of a Service whose keys are those of the Grouping; the caller must call Judge. endpointSlices
 // are the Service's EndpointSlices.
 func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
 	view := &View{
@@ -153,7 +154,7 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	return view
 }
 
-// OfTally is a View without endpoints, to be judged: who reaches what.
+// OfTally returns a View without endpoints, which only has what the nodes reach; the caller must call Judge.
 func (g *Grouping) OfTally(t *Tally) *View {
 	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: g.keys}
 	for i := range g.groups {
@@ -174,8 +175,8 @@ func (v *View) reached(t *Tally) {
 	}
 }
 
-// Judge joins what the nodes reach with what was found of the cluster. A Service that is not governed, and one that no
-// node sees, are as they are whatever the nodes have.
+// Judge joins what the nodes reach with the diagnosis of the cluster. The diagnosis does not affect Services that are
+// not governed, or that no node sees.
 func (v *View) Judge(d *Diagnosis) {
 	if !v.TopologyKeys.Governed() {
 		for i := range v.Sites {
@@ -206,8 +207,8 @@ func (v *View) Judge(d *Diagnosis) {
 	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
 }
 
-// reachOf is the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless Service
-// without a selector has both families, and mostly endpoints of one.
+// reachOf returns the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless
+// Service without a selector has both families, but mostly endpoints of one.
 func (v *View) reachOf(s *SiteView, node string) Reach {
 	ports := s.Reach
 	if v.tally.local && len(s.Nodes) > 1 {
@@ -225,16 +226,16 @@ func (v *View) reachOf(s *SiteView, node string) Reach {
 	return reach
 }
 
-// NodeVerdict is the verdict of one node and a Service, and what it follows from.
+// NodeVerdict is the verdict of one node on a Service, and its reasons.
 type NodeVerdict struct {
 	Node    string `json:"node"`
 	Verdict Word   `json:"verdict"`
-	// Keeps is whether the node keeps Services to its site, and why not; Reaches what it reaches on each port.
+	// Keeps is whether the node keeps Services to its site, and why not. Reaches is what it reaches on each port.
 	Keeps   string `json:"keeps"`
 	Reaches string `json:"reaches"`
 }
 
-// At are the verdicts of the nodes with a value of a label key, by name.
+// At returns the verdicts of the nodes with a value of a label key, by name.
 func (v *View) At(key, value string) []NodeVerdict {
 	verdicts := []NodeVerdict{}
 	for i := range v.Sites {
@@ -270,7 +271,7 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 	return n
 }
 
-// Conclusion says in a last line where the Service stays in its sites. It is empty where nothing is to be said.
+// Conclusion returns a last line about where the Service stays in its sites, or "".
 func (v *View) Conclusion() string {
 	switch {
 	case v.Error != "":
@@ -288,7 +289,7 @@ func (v *View) Conclusion() string {
 	return text
 }
 
-// Reached are the findings about the Service itself; the others are about the cluster.
+// Reached returns the findings about the Service itself; the others are about the cluster.
 func (v *View) Reached() []Finding { return v.reach }
 
 // Empty reports whether no endpoint takes connections on some port of the Service.
@@ -301,14 +302,14 @@ func (v *View) Empty() bool {
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })
 }
 
-// Healthy reports whether no failure was found: each site reaches an endpoint if there is one, and no node fails to
-// keep the Service to its site.
+// Healthy reports whether no failure was found: each site reaches an endpoint if any exists, and no node fails to keep
+// the Service to its site.
 func (v *View) Healthy() bool { return v.Error == "" && !Failed(v.Findings) }
 
 // notPreferred is why an endpoint on a node that has one of several keys is hidden.
 const notPreferred = "it is not ready, and of several topologyKeys the first counts that a ready endpoint matches"
 
-// whyHidden says why no node sees an endpoint.
+// whyHidden returns why no node sees an endpoint.
 func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.Labels) string {
 	labels, known := nodes[endpoint.Node]
 	switch {
@@ -323,8 +324,8 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
 
-// endpointsOf are the endpoints of all slices, in an order that depends on what they are only. lists has the list of
-// ports of each slice.
+// endpointsOf returns the endpoints of all slices, in an order that depends only on their content. lists has the list
+// of ports of each slice.
 func endpointsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []Endpoint {
 	count := 0
 	for i := range endpointSlices {
@@ -337,7 +338,7 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) 
 			endpoint := Endpoint{
 				Addresses: e.Addresses,
 				Node:      ptr.Deref(e.NodeName, ""),
-				// discovery/v1: a nil ready condition is to be read as ready.
+				// discovery/v1: a nil ready condition means ready.
 				Ready: ptr.Deref(e.Conditions.Ready, true),
 			}
 			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
@@ -369,7 +370,7 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) 
 	return endpoints
 }
 
-// isSame reports whether two endpoints are one: of one pod, or, if they are of none, with the same addresses.
+// isSame reports whether two endpoints are one: of one pod, or, if they have no pod, with the same addresses.
 func isSame(a, b *Endpoint) bool {
 	return a.Node == b.Node && a.Pod == b.Pod && (a.Pod != "" || slices.Equal(a.Addresses, b.Addresses))
 }

@@ -19,11 +19,11 @@ import (
 
 // kind is a kind of object of a share.
 type kind struct {
-	// resource is the name by which objects lie in buckets.
+	// resource is the name with which objects are assigned to buckets.
 	resource string
 	wire.TypeMeta
 
-	// listed is the resource that people are shown.
+	// listed is the resource in lists for people.
 	listed *served.Resource
 }
 
@@ -39,7 +39,7 @@ var (
 	typeShare = wire.TypeMeta{APIVersion: hubv1alpha1.GroupVersion.String(), Kind: hubv1alpha1.ShareKind}
 )
 
-// objectName names an object of a share.
+// objectName identifies an object of a share.
 type objectName struct {
 	kind *kind
 	name types.NamespacedName
@@ -51,7 +51,7 @@ func labelsName(node string) objectName {
 	return objectName{&kindLabels, types.NamespacedName{Name: node}}
 }
 
-// object is an object as a share has it. It is immutable.
+// object is an object of a share. It is immutable.
 type object struct {
 	objectName
 
@@ -60,7 +60,7 @@ type object struct {
 	digest   uint64
 	// names has the nodes whose labels are needed with the object.
 	names []string
-	// encoded is the event that the object is as it is, if body is not kept.
+	// encoded is the event with the whole object, if body is not kept.
 	encoded *chunk
 }
 
@@ -71,7 +71,7 @@ func newObject(k *kind, upstream *wire.Object, body []byte) *object {
 	}
 }
 
-// labelsObject is a node with nothing but its labels. Its upstream has the addresses as well.
+// labelsObject returns a node with only its labels. Its upstream has the addresses as well.
 func labelsObject(node *wire.Object) *object {
 	labels := &wire.Object{Name: node.Name, Labels: node.Labels}                          // which the facts hold anyway
 	labels.Meta, _ = (&metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}).Marshal() // it never fails
@@ -79,7 +79,7 @@ func labelsObject(node *wire.Object) *object {
 	return newObject(&kindLabels, labels, nil)
 }
 
-// ownObject is a node's own object. Nothing is kept of it but its event, with the object as the upstream has it.
+// ownObject returns a node's own object. Only its event is kept, with the upstream's object.
 func ownObject(upstream *wire.Object) *object {
 	o := newObject(&kindNode, upstream, upstream.Body)
 	o.names = []string{o.name.Name}
@@ -88,7 +88,7 @@ func ownObject(upstream *wire.Object) *object {
 	return o
 }
 
-// digestOf is the object's digest, 0 for no object.
+// digestOf returns the object's digest, 0 for nil.
 func (o *object) digestOf() uint64 {
 	if o == nil {
 		return 0
@@ -96,7 +96,7 @@ func (o *object) digestOf() uint64 {
 	return o.digest
 }
 
-// appendFrame appends the event that an object is as it is.
+// appendFrame appends the event with a whole object.
 func appendFrame(dst []byte, o *object) []byte {
 	message := o.message(o.body)
 	return append(wire.AppendWatchFrame(dst, string(watch.Modified), o.kind.TypeMeta, len(message)), message...)
@@ -107,13 +107,13 @@ func (o *object) message(body []byte) []byte {
 	return wire.AppendObject(nil, o.upstream.Meta, body, version)
 }
 
-// appendRemoval appends the event that an object is gone.
+// appendRemoval appends the event for a removed object.
 func appendRemoval(dst []byte, name objectName) []byte {
 	return appendMeta(dst, watch.Deleted, name.kind.TypeMeta,
 		metav1.ObjectMeta{Namespace: name.name.Namespace, Name: name.name.Name})
 }
 
-// appendMark appends what a part of a step means for digests, or its end.
+// appendMark appends the mark about the digests of a part of a step, or its end.
 func appendMark(dst []byte, mark *hubv1alpha1.Mark) []byte {
 	return appendMeta(dst, watch.Bookmark, typeShare, mark.ObjectMeta())
 }
@@ -127,10 +127,10 @@ func appendMeta(dst []byte, event watch.EventType, t wire.TypeMeta, meta metav1.
 type chunk struct {
 	// member is a member of a gzip stream.
 	member []byte
-	// events is how many changes of the facts it has, which were received at one time; 0 for what was known before.
+	// events is how many changes of the facts it has, which were received at the same time; 0 for older state.
 	events   int
 	received time.Time
-	// queued counts the streams that have not been sent it.
+	// queued counts the streams to which it has not been sent yet.
 	queued atomic.Int32
 }
 

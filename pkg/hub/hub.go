@@ -40,19 +40,21 @@ import (
 
 const program = "application-grid-hub"
 
-// goawayChance is how often an answer is the last one of its connection: one in fifty. Streams last 10 to 20 minutes,
-// and the API server hands many of them on over one connection. The next connection comes to any replica, so one that
-// came later gets its part of the streams.
+// goawayChance is the share of answers after which the hub closes the connection. Streams last 10 to 20 minutes, and
+// the API server passes many of them on over one connection. The next connection reaches any replica, so new replicas
+// get their part of the streams.
 const goawayChance = 0.02
 
-// DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
+// DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a whole fleet at the same time.
 const DefaultMaxQueuedBytes = 192 << 20
 
-// stalePatience is how long a source may fail before others should be asked: longer than an API server takes to start.
-// It counts from the failure. Long before that the source may have heard nothing, because nothing changed.
+// stalePatience is how long a source may fail before wrappers should use another replica: longer than an API server
+// takes to start. It is counted from the failure, because before that a source may have received nothing for a long
+// time, if nothing changed.
 const stalePatience = 30 * time.Second
 
-// followed is what the hub follows, by the part of the version that each has. The inputs of the facts have these names.
+// followed are the resources that the hub follows, by their part of the version. The inputs of the facts have the same
+// names.
 var followed = [len(hubv1alpha1.Version{})]*served.Resource{
 	hubv1alpha1.VersionNodes: served.Nodes, hubv1alpha1.VersionServices: served.Services,
 	hubv1alpha1.VersionSlices: served.EndpointSlices,
@@ -60,19 +62,19 @@ var followed = [len(hubv1alpha1.Version{})]*served.Resource{
 
 // Config is what a Server is made from.
 type Config struct {
-	// Connection is that to the API server that is followed.
+	// Connection is the connection to the API server that is followed.
 	Connection *apiclient.Connection
-	// MaxQueuedBytes bounds the memory of what streams have not been sent; 0 means DefaultMaxQueuedBytes.
+	// MaxQueuedBytes limits the memory of unsent data of streams; 0 means DefaultMaxQueuedBytes.
 	MaxQueuedBytes int
-	// Service is the one that the API server reaches the hub by. The certificate in Secret is for its name.
+	// Service is the Service by which the API server reaches the hub. The certificate in Secret is for its name.
 	Service types.NamespacedName
-	// Secret, if it has a name, is where the replicas keep a serving certificate of their own.
+	// Secret, if it has a name, is the Secret in which the replicas keep their own serving certificate.
 	Secret types.NamespacedName
 	// MetricsBindAddress, if set, is where metrics are served over plain HTTP.
 	MetricsBindAddress string
-	// AllowUnboundTokens lets ServiceAccount tokens that are bound to no node ask for every node's share.
+	// AllowUnboundTokens lets ServiceAccount tokens that are not bound to a node ask for every node's share.
 	AllowUnboundTokens bool
-	// ReviewAll has the API server asked again about what it has handed on.
+	// ReviewAll makes the hub ask the API server again about requests that it has passed on.
 	ReviewAll bool
 	// Apply sets serving, authentication, authorization and audit.
 	Apply func(*genericapiserver.Config) error
@@ -95,13 +97,13 @@ type Server struct {
 	stopping chan struct{}
 
 	mu sync.Mutex
-	// underWay counts the streams and lists under way, those that have not begun included, by caller and node. Guarded
+	// underWay counts the running streams and lists, including those that have not begun, by caller and node. Guarded
 	// by mu.
 	underWay map[string]int
 }
 
-// New makes a Server. It listens, and asks the API server how to authenticate callers. The error says what about the
-// configuration is wrong.
+// New makes a Server. It listens, and asks the API server how to authenticate callers. It returns an error for an
+// invalid configuration.
 func New(config Config, logger klog.Logger) (*Server, error) {
 	upstream, err := config.Connection.Config()
 	if err != nil {
@@ -118,7 +120,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// newServer makes a Server without an API server before it. upstream is the connection to what is followed.
+// newServer makes a Server without an API server before it. upstream is the configuration of the API server that is
+// followed.
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
 	s := &Server{config: config, stopping: make(chan struct{}), underWay: make(map[string]int)}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
@@ -185,9 +188,9 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 	return api, nil
 }
 
-// closeWhileFailing has every answer be the last one of its connection while the API server cannot be followed. The API
-// server hands the requests of many wrappers on over one connection; the next one is a new connection then, which comes
-// to any replica. Over HTTP/2 requests that are under way on the connection continue.
+// closeWhileFailing closes the connection after every answer while the API server cannot be followed. The API server
+// passes the requests of many wrappers on over one connection; it then opens a new one, which reaches any replica. Over
+// HTTP/2, running requests on the connection continue.
 func (s *Server) closeWhileFailing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.ContainsFunc(s.group.States(), func(s follow.State) bool { return s.Err != nil || !s.Synced }) {
@@ -197,8 +200,8 @@ func (s *Server) closeWhileFailing(next http.Handler) http.Handler {
 	})
 }
 
-// Run serves until ctx is done, then lets requests under way end. It is called once in a process, for its metrics are
-// those of the process.
+// Run serves until ctx is done, and then lets running requests end. It is called once in a process, because its metrics
+// are those of the process.
 func (s *Server) Run(ctx context.Context) error {
 	legacyregistry.RawMustRegister(s.metrics.all...)
 	background, cancel := context.WithCancel(ctx)
@@ -214,7 +217,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.api.PrepareRun().RunWithContext(ctx)
 }
 
-// work follows the cluster, and looks after the streams, until ctx is done. Streams end then.
+// work follows the cluster, and ends stale streams, until ctx is done. All streams end then.
 func (s *Server) work(ctx context.Context) {
 	context.AfterFunc(ctx, func() { close(s.stopping) })
 	var wg sync.WaitGroup
@@ -223,7 +226,7 @@ func (s *Server) work(ctx context.Context) {
 	wait.UntilWithContext(ctx, s.endStale, time.Second)
 }
 
-// current says why what is shared may not be what the cluster has; nil if it is.
+// current returns why the shares may be out of date; nil if they are not.
 func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
 
 func notCurrent(states []follow.State, now time.Time) error {
@@ -240,8 +243,8 @@ func notCurrent(states []follow.State, now time.Time) error {
 	return nil
 }
 
-// endStale ends all streams when what is shared may be stale. Wrappers then ask another replica, or know that there is
-// none; a stream that is silent because nothing comes in looks like one on which nothing changes.
+// endStale ends all streams when the shares may be stale. Wrappers then ask another replica, or learn that none is
+// available. A stream that is silent because the hub receives nothing looks like one without changes.
 func (s *Server) endStale(ctx context.Context) {
 	if err := s.current(); err != nil {
 		if n := s.shares.endStreams(err); n > 0 {

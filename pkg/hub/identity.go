@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// extraNodeName is where kube-apiserver says which node a token is bound to: that of the pod which has the token.
-	// The aggregator hands it on.
+	// extraNodeName is the extra field in which kube-apiserver gives the node to which a token is bound: that of the
+	// token's pod. The aggregator passes it on.
 	extraNodeName = "authentication.kubernetes.io/node-name"
-	// nodesGroup and nodeUserPrefix are of the credentials of kubelets.
+	// nodesGroup and nodeUserPrefix are those of kubelets' credentials.
 	nodesGroup     = "system:nodes"
 	nodeUserPrefix = "system:node:"
 )
 
-// identify lets the hub know whom the front proxy vouches for, and puts an authorizer before the one that asks
+// identify marks users whom the front proxy has authenticated, and puts an authorizer before the one that asks
 // kube-apiserver.
 func identify(config *genericapiserver.Config, options Config) {
 	callers := &callers{next: config.Authorization.Authorizer, options: options}
@@ -39,7 +39,7 @@ func identify(config *genericapiserver.Config, options Config) {
 		others := config.Authentication.Authenticator
 		config.Authentication.Authenticator = authenticator.RequestFunc(
 			func(r *http.Request) (*authenticator.Response, bool, error) {
-				// An error means that the certificate is not the front proxy's. The others say what it is.
+				// An error means that the certificate is not the front proxy's. The other authenticators handle it.
 				if response, ok, err := front.AuthenticateRequest(r); err == nil && ok {
 					response.User = fronted{response.User}
 					return response, true, nil
@@ -54,11 +54,11 @@ func identify(config *genericapiserver.Config, options Config) {
 // authorized the request.
 type fronted struct{ user.Info }
 
-// callers authorizes. Credentials that belong to a node are refused the share of another one, and ServiceAccount tokens
-// that are bound to no node every share. Of the rest, what the front proxy has handed on was authorized by
-// kube-apiserver, which is asked about other callers.
+// callers is the hub's authorizer. It refuses credentials of a node the share of another one, and ServiceAccount tokens
+// that are not bound to a node every share. Other requests from the front proxy were authorized by kube-apiserver; for
+// the rest it asks kube-apiserver.
 type callers struct {
-	// next asks kube-apiserver. Equal reviews that come at one time are one.
+	// next asks kube-apiserver. Equal reviews at the same time are made once.
 	next    authorizer.Authorizer
 	reviews singleflight.Group
 	options Config
@@ -76,7 +76,7 @@ func (c *callers) authorize(ctx context.Context, a authorizer.Attributes) (autho
 	return c.review(ctx, a)
 }
 
-// refusal is why credentials may not ask for a share, whatever RBAC says; "" if they may.
+// refusal returns why credentials may not ask for a share, whatever RBAC allows; "" if they may.
 func (c *callers) refusal(a authorizer.Attributes) string {
 	u := a.GetUser()
 	nodes := nodesOf(u)
@@ -112,7 +112,7 @@ func (c *callers) review(ctx context.Context, a authorizer.Attributes) (authoriz
 	return of.made, of.reason, err
 }
 
-// nodesOf are the nodes that credentials are bound to, one at most.
+// nodesOf returns the nodes to which credentials are bound.
 func nodesOf(u user.Info) []string {
 	if u == nil {
 		return nil

@@ -36,7 +36,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 		s.joinAll(visitor)
 		for _, c := range visitor.classes {
 			s.visit(c, func(o *object) {
-				// Of the node's own object there is nothing but its event.
+				// The node's own object is left out, because only its event is kept.
 				if o.encoded == nil && (kind == "" || kind == o.kind.listed.Kind) &&
 					selector.Matches(labels.Set(o.upstream.Labels)) {
 					objects[o.objectName] = o
@@ -61,7 +61,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 	return nil
 }
 
-// listedBytes is what an object of a list that is under way takes of the budget of streams.
+// listedBytes is the part of the budget of streams that an object of a running list takes.
 const listedBytes = 64
 
 // writeList writes a list of objects of a kind, or of several kinds if that is empty.

@@ -9,8 +9,8 @@ import (
 
 const namespace = "application_grid_hub"
 
-// metrics are the hub's own, besides those of k8s.io/apiserver. They implement serve.Observer, and collect what the
-// shares and the sources know when they are asked.
+// metrics are the hub's own metrics, besides those of k8s.io/apiserver. They implement serve.Observer, and read the
+// shares and the sources when they are scraped.
 type metrics struct {
 	*serve.Watches
 

@@ -19,8 +19,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// install adds the group to an API server: to its discovery, and with answers to requests for shares, which package
-// k8s.io/apiserver would encode for each of them.
+// install adds the group to an API server: to its discovery, and with a handler for shares, because k8s.io/apiserver
+// would encode each answer separately.
 func install(server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers http.Handler) error {
 	resources := []metav1.APIResource{{
 		Group: hubv1alpha1.GroupName, Version: hubv1alpha1.GroupVersion.Version, Kind: hubv1alpha1.ShareKind,
@@ -66,8 +66,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// later has a watch continue when the filters of the API server have returned, if these expect that (newAPI). It counts
-// as long-running as it does in the filters.
+// later lets a watch continue when the filters of the API server have returned, if these expect that (newAPI). It
+// counts as long-running as it does in the filters.
 func later(r *http.Request) *http.Request {
 	ctx := r.Context()
 	task := routine.TaskFrom(ctx)

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// reachPatience is how long a request waits until the watches have brought the version that it asks for. Then the
-	// API server is asked what it has: a resource that is quiet gets a bookmark once a minute only.
+	// reachPatience is how long a request waits for the watches to reach its version. After that the hub asks the API
+	// server for its version, because a quiet resource gets a bookmark only once a minute.
 	reachPatience = 2 * time.Second
-	// reachInterval is the pause between two looks whether it is reached.
+	// reachInterval is the pause between two checks of that version.
 	reachInterval = 50 * time.Millisecond
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
-	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that
+	// maxStreams is how many streams, and how many lists, one caller may have of one node's share: one, and those that
 	// are about to end.
 	maxStreams = 4
-	// maxUnknown is how many streams there may be of nodes that are not there.
+	// maxUnknown is the largest number of streams for unknown nodes.
 	maxUnknown = 256
 )
 
@@ -83,8 +83,8 @@ func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// enter counts a stream or list against the limit for its key. leave is to be called when it is over. The error says
-// that the limit is reached.
+// enter counts a stream or list against the limit for its key. The caller must call leave when it is over. enter
+// returns an error if the limit is reached.
 func (s *Server) enter(key string, most int) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *Server) enter(key string, most int) (leave func(), err error) {
 	}, nil
 }
 
-// reach waits until the shares have reached a version, or what the API server has if that was restored from a backup.
+// reach waits until the shares have reached a version, or the API server's version if that was restored from a backup.
 func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
 	if err := s.current(); err != nil {
 		return err
@@ -131,14 +131,15 @@ func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
 	return nil
 }
 
-// await waits for a version, and reports whether it came.
+// await waits for a version, and reports whether it was reached.
 func (s *Server) await(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
 	return wait.PollUntilContextTimeout(ctx, reachInterval, patience, true, func(context.Context) (bool, error) {
 		return s.shares.reached.Load().Reaches(version), nil
 	}) == nil
 }
 
-// caller is who asks, as limits tell callers apart: everybody comes from the aggregator's few addresses.
+// caller returns the caller of a request for limits: the user, because all requests come from the aggregator's few
+// addresses.
 func caller(r *http.Request) string {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {

@@ -14,34 +14,35 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// shares has the share of every node, and the streams of those that follow theirs.
+// shares has the share of every node, and the streams of the nodes that follow theirs.
 //
 // A share is a function of the facts and of the node. It is the sum of classes: the common one, which every node has,
-// and one for each set of keys that Services have together, which nodes with the same values of these keys have in
-// common, whatever other keys there are. A node's own object is that of its class in a set of its own. A class has
-// digests and no objects: what it has follows from the facts, and what a change makes of it from the facts before and
-// after the change (step.go). The digests of a share are the sums of those of its classes.
+// and one class for each set of keys of a Service, which all nodes with the same values of these keys share, whatever
+// their other labels. A node's own object is in a class of its own, in the set own. A class stores digests and no
+// objects: its objects are computed from the facts, and its changes from the facts before and after a change (step.go).
+// The digests of a share are the sums of those of its classes.
 //
-// A step of the facts is one step of every stream that it touches. What a class has to say is encoded once for all its
+// A step of the facts is one step of every stream that it touches. The changes of a class are encoded once for all its
 // streams. A stream that begins gets the buckets whose digests differ, whole; one whose node was relabelled gets what
 // it has not in the classes that it comes into.
 type shares struct {
 	source *facts.Facts
-	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
+	// maxQueued limits queued, the bytes that have not been sent to open streams yet. Each chunk counts once.
 	maxQueued int64
 	queued    atomic.Int64
-	// reached is the version up to which nothing else has changed: that of the last changes, or a later one.
+	// reached is the version up to which no further change has happened: that of the last changes, or a later one.
 	reached atomic.Pointer[hubv1alpha1.Version]
 
-	// mu guards what follows, and what is reachable from it. It is taken after the lock of the facts, never before.
+	// mu guards the fields below, and everything reachable from them. It is taken after the lock of the facts, never
+	// before.
 	mu sync.Mutex
 	// version has the resourceVersions of the last changes.
 	version hubv1alpha1.Version
 
-	// common is the class of all nodes, buckets have its objects. Its streams are all that there are.
+	// common is the class of all nodes, and has all streams. buckets have its objects.
 	common  *class
 	buckets [hubv1alpha1.Buckets]bucket
-	// sets are by name. own is the one in which every node is a class, with its own object.
+	// sets are by name. own is the one in which every node has a class with its own object.
 	sets   map[string]*keySet
 	own    *keySet
 	slices map[*facts.Object]placed
@@ -61,20 +62,20 @@ type class struct {
 	// names counts the objects of the class for which the labels of a node are needed.
 	names   map[string]int
 	streams map[*stream]struct{}
-	// content is what the class has, encoded; nil if it was not asked for since it last changed.
+	// content is the encoded objects of the class; nil if it was not needed since it last changed.
 	content []*chunk
 }
 
 const (
-	// maxSets is the most sets of keys that have classes of their own. Services with others are in one set, restSet, in
-	// which every node is a class.
+	// maxSets is the largest number of sets of keys with their own classes. Services with other keys are in one set,
+	// restSet, in which every node has a class.
 	maxSets = 16
 	restSet = "*"
 	// ownKey is the key whose value is the name of each node. It is not a label key.
 	ownKey = ""
 )
 
-// keySet is a set of topology keys that Services have together.
+// keySet is a set of topology keys that Services have.
 type keySet struct {
 	name string
 	// keys are nil in the rest set.
@@ -91,11 +92,11 @@ type keyValue struct{ key, value string }
 // bucket has objects of the common class.
 type bucket struct {
 	objects map[objectName]*object
-	// content is all of them, encoded; nil if they were not asked for since they last changed.
+	// content is all of them, encoded; nil if it was not needed since they last changed.
 	content []*chunk
 }
 
-// placed is a slice as of the last step. The zero value is of a slice that is in no share.
+// placed is a slice as of the last step. The zero value is that of a slice outside of all shares.
 type placed struct {
 	upstream *wire.Object
 	keys     topology.Keys
@@ -107,7 +108,7 @@ type placed struct {
 	labelsOf func(node []byte) topology.Labels
 }
 
-// node is a node as of the last step; the zero value is of one that is not known.
+// node is a node as of the last step; the zero value is that of an unknown one.
 type node struct{ labels, own *object }
 
 func newShares(f *facts.Facts, maxQueued int) *shares {
@@ -131,7 +132,7 @@ func newClass(set *keySet, name string, here topology.Labels) *class {
 	}
 }
 
-// reading are the shares while the facts do not change, with the Reader of that time.
+// reading is the shares with a Reader, while the facts do not change.
 type reading struct {
 	*shares
 
@@ -153,7 +154,7 @@ func (s *shares) FactsChanged(in facts.Reader, c *facts.Change) {
 	s.reached.Store(reached)
 }
 
-// setOf returns the set of keys, a new one if it does not exist. All streams come into its classes then.
+// setOf returns the set of keys. If it does not exist, it makes it, and all streams join its classes.
 func (s reading) setOf(keys topology.Keys) *keySet {
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	name := strings.Join(keys, ",")
@@ -174,7 +175,7 @@ func (s reading) setOf(keys topology.Keys) *keySet {
 	return set
 }
 
-// count counts slices in a set, which may be nil. A set that no slice is in any more is dropped; its classes are empty.
+// count counts slices in a set, which may be nil. A set without slices is dropped; its classes are empty.
 func (s *shares) count(set *keySet, more int) {
 	if set == nil {
 		return
@@ -188,7 +189,7 @@ func (s *shares) count(set *keySet, more int) {
 	}
 }
 
-// joinAll brings a stream into the classes of its node, and no others.
+// joinAll sets a stream's classes to those of its node.
 func (s reading) joinAll(st *stream) {
 	s.common.streams[st] = struct{}{}
 	st.classes = []*class{s.common}
@@ -197,14 +198,14 @@ func (s reading) joinAll(st *stream) {
 	}
 }
 
-// withOwn are the labels of a node with its name.
+// withOwn returns the labels of a node with its name.
 func withOwn(name string, labels topology.Labels) topology.Labels {
 	all := topology.Labels{ownKey: name}
 	maps.Copy(all, labels)
 	return all
 }
 
-// join brings a stream into the class of its node in a set, a new one if it does not exist.
+// join adds a stream to the class of its node in a set, and makes the class if it does not exist.
 func (s reading) join(st *stream, set *keySet) {
 	here := withOwn(st.node, s.facts.LabelsOf([]byte(st.node)))
 	if set.keys != nil {
@@ -231,7 +232,7 @@ func (s reading) join(st *stream, set *keySet) {
 	st.classes = append(st.classes, c)
 }
 
-// leave takes a stream out of classes. One of a set that has no streams is dropped.
+// leave removes a stream from classes. A class of a set without streams is dropped.
 func (s *shares) leave(st *stream, left []*class) {
 	for _, c := range left {
 		delete(c.streams, st)
@@ -248,7 +249,7 @@ func (s *shares) leave(st *stream, left []*class) {
 	}
 }
 
-// fill computes what a new class has.
+// fill computes the content of a new class.
 func (s reading) fill(c *class) {
 	c.content = encode(nil, func(yield func(*object) bool) {
 		s.visit(c, func(o *object) {
@@ -261,7 +262,7 @@ func (s reading) fill(c *class) {
 	})
 }
 
-// visit calls visit for every object that a class has. It is called with both locks held.
+// visit calls visit for every object of a class. It is called with both locks held.
 func (s reading) visit(c *class, visit func(*object)) {
 	if c == s.common {
 		for i := range s.buckets {
@@ -287,7 +288,7 @@ func (s reading) visit(c *class, visit func(*object)) {
 	}
 }
 
-// slicesOf are the slices that a class of a set has a part of.
+// slicesOf returns the slices with parts in a class of a set.
 func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	found := make(map[*facts.Object]struct{})
 	if c.set.slices == 0 {
@@ -305,7 +306,7 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	return found
 }
 
-// at returns the slice, taken apart into parts, at a time when nodes had these labels.
+// at returns the slice, split into parts, for a time when nodes had these labels.
 func (p placed) at(parts *wire.Parts, labelsOf func(node []byte) topology.Labels) placed {
 	var body []byte // without keys nothing is taken apart
 	if p.keys.Governed() {
@@ -318,8 +319,8 @@ func (p placed) at(parts *wire.Parts, labelsOf func(node []byte) topology.Labels
 	return p
 }
 
-// part is what a class has of the slice: the endpoints that any of the Service's keys matches, or all, if it is in
-// every share; nil for none. The labels of their nodes are needed if there are keys.
+// part returns the part of the slice in a class: the endpoints that any of the Service's keys matches, or all, if it is
+// in every share; nil if the class has none. If the Service has keys, the labels of the endpoints' nodes are needed.
 func (p placed) part(c *class) *object {
 	if p.upstream == nil || p.set != c.set {
 		return nil

@@ -13,26 +13,26 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// step is one step of the facts, on its way to the streams.
+// step is one step of the facts that is being sent to the streams.
 type step struct {
 	reading
 
 	change *facts.Change
-	// before has the labels that nodes had before the step, as far as they changed.
+	// before has the former labels of nodes whose labels changed.
 	before  map[string]topology.Labels
 	classes map[*class]*classStep
 }
 
-// classStep is what a step means for a class.
+// classStep is the change of a class in a step.
 type classStep struct {
-	// objects has what the class has of objects after the step; nil for what is gone.
+	// objects has the changed objects of the class after the step; nil for removed ones.
 	objects map[objectName]*object
 	// added are the differences of digests.
 	added map[uint8]uint64
 }
 
-// publish makes a change of the facts one step of the streams. Those of nodes that were relabelled are in the classes
-// of the old labels until its end, when they get what differs in those of the new ones.
+// publish makes a change of the facts one step of the streams. Streams of relabelled nodes stay in the classes of the
+// old labels until the end of the step. Then they get the differences to the classes of the new labels.
 func (s reading) publish(c *facts.Change) {
 	t := &step{
 		reading: s, change: c, before: make(map[string]topology.Labels), classes: make(map[*class]*classStep),
@@ -43,8 +43,8 @@ func (s reading) publish(c *facts.Change) {
 	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
 	}
-	// A slice may be in other shares, or be shown otherwise, because of itself, of its Service's keys, or of the labels
-	// of the nodes that it names.
+	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
+	// of the labels of the nodes that it names.
 	changed := make(map[*facts.Object]struct{}, len(c.Objects))
 	maps.Copy(changed, c.Objects)
 	for key := range c.Whole {
@@ -66,7 +66,7 @@ func (s reading) publish(c *facts.Change) {
 	t.send()
 }
 
-// placeNode publishes a node to its own class, or that it is gone, and its labels to the classes that name it.
+// placeNode publishes a node, or its removal, to its own class, and its labels to the classes that name it.
 func (t *step) placeNode(name string, o *wire.Object) {
 	before, after := t.nodes[name], node{}
 	delete(t.nodes, name)
@@ -90,7 +90,7 @@ func (t *step) placeNode(name string, o *wire.Object) {
 	}
 }
 
-// placeService publishes a Service, or that it is gone, and returns its slices.
+// placeService publishes a Service, or its removal, and returns its slices.
 func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) {
 	var after *object
 	if s := t.facts.Service(name); s != nil {
@@ -103,8 +103,8 @@ func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) 
 	return slices
 }
 
-// place says where a slice is now. It is in every share, whole, if no key governs it, if the key "*" matches every
-// endpoint, or if it is of default/kubernetes, whose endpoint nodes replace by their own.
+// place returns the present place of a slice. It is in every share, whole, if no key governs it, if the key "*" matches
+// every endpoint, or if it belongs to default/kubernetes, whose endpoint nodes replace by their own.
 func (t *step) place(o *facts.Object) placed {
 	if o.Gone {
 		return placed{}
@@ -123,7 +123,7 @@ func (t *step) place(o *facts.Object) placed {
 	return now
 }
 
-// placeSlice publishes what a slice was and is to the classes whose share differs.
+// placeSlice publishes the change of a slice to the classes whose parts of it differ.
 func (t *step) placeSlice(o *facts.Object) {
 	after := t.place(o)
 	was, is := t.slices[o].at(&wire.Parts{}, t.labelsBefore), after.at(&wire.Parts{}, t.facts.LabelsOf)
@@ -140,7 +140,7 @@ func (t *step) placeSlice(o *facts.Object) {
 	t.count(was.set, -1)
 }
 
-// labelsBefore are the labels that a node had before the step.
+// labelsBefore returns the labels of a node before the step.
 func (t *step) labelsBefore(name []byte) topology.Labels {
 	if labels, changed := t.before[string(name)]; changed {
 		return labels
@@ -148,8 +148,8 @@ func (t *step) labelsBefore(name []byte) topology.Labels {
 	return t.facts.LabelsOf(name)
 }
 
-// affected are the classes of sets whose share of a slice may differ: those that have one of the endpoints, before or
-// after. Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
+// affected returns the classes of sets whose parts of a slice may differ: those that have one of the changed endpoints,
+// before or after. Most changes are of one endpoint, which is in one class, so that the others need not be checked.
 func (t *step) affected(was, is placed) map[*class]struct{} {
 	beginning, end := 0, 0
 	if was.set != nil && was.set == is.set && slices.Equal(was.keys, is.keys) &&
@@ -177,8 +177,8 @@ func (t *step) affected(was, is placed) map[*class]struct{} {
 	return classes
 }
 
-// name notes that a class needs the labels of the nodes of another object, or of one less. It publishes those that the
-// class did not need before, or needs no more.
+// name counts the nodes whose labels a class needs for an object (more 1), or no longer needs for it (more -1). It
+// publishes labels that the class did not need before, or no longer needs.
 func (t *step) name(c *class, o *object, more int) {
 	if o == nil {
 		return
@@ -195,8 +195,8 @@ func (t *step) name(c *class, o *object, more int) {
 	}
 }
 
-// put makes known what a class had of an object and has now. Nothing is said if that is the same to a wrapper. What the
-// common class had is known.
+// put records the change of an object in a class, unless it is the same to a wrapper. For the common class, before is
+// not used.
 func (t *step) put(c *class, name objectName, before, after *object) {
 	bucket := name.bucket()
 	if c == t.common {
@@ -229,7 +229,7 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	t.classes[c].added[bucket] += delta
 }
 
-// send passes what the classes have to say to their streams.
+// send sends the changes of the classes to their streams.
 func (t *step) send() {
 	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}))
 	touched := make(map[*stream][]*chunk)
@@ -238,7 +238,7 @@ func (t *step) send() {
 			touched[st] = append(touched[st], content...)
 		}
 	}
-	// Removals come before all else, because another class may have the same object now.
+	// Removals come first, because another class may have the same object now.
 	for c, said := range t.classes {
 		var removals []byte
 		for name, o := range said.objects {
@@ -279,7 +279,7 @@ func (t *step) send() {
 	}
 }
 
-// move brings a stream from the classes of a node's old labels into those of its new ones, and returns what differs.
+// move moves a stream from the classes of a node's old labels to those of its new ones, and returns the differences.
 func (t *step) move(st *stream) []*chunk {
 	were, before := st.classes, st.digests()
 	t.joinAll(st)
@@ -317,12 +317,12 @@ func (t *step) move(st *stream) []*chunk {
 	return append([]*chunk{newChunk(appendMark(frames, mark))}, content...)
 }
 
-// lacking are those of some classes that others lack.
+// lacking returns those of some classes that others lack.
 func lacking(some, others []*class) []*class {
 	return slices.DeleteFunc(slices.Clone(some), func(c *class) bool { return slices.Contains(others, c) })
 }
 
-// names reports whether an object is the labels of a node that are in the share of a stream.
+// names reports whether an object is the labels of a node, and these are in the share of a stream.
 func (st *stream) names(o objectName) bool {
 	return o.kind == &kindLabels && st.shares.nodes[o.name.Name].labels != nil &&
 		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[o.name.Name] > 0 })

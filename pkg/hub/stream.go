@@ -18,21 +18,21 @@ type stream struct {
 	node   string
 	// closed is called when the stream is over.
 	closed func()
-	// wake has a value when there may be something in the queue.
+	// wake has a value when the queue may not be empty.
 	wake chan struct{}
 
-	// classes are those of the node, queue has what is to be sent, and err is why the stream is over. They are guarded
-	// by the lock of the shares.
+	// classes are those of the node, queue has the chunks to send, and err is why the stream has ended. They are
+	// guarded by the lock of the shares.
 	classes []*class
 	queue   []*chunk
 	err     error
 }
 
-// errBehind ends a stream whose client does not take what it is sent.
+// errBehind ends a stream whose client does not accept its data.
 var errBehind = errors.New("the client does not take what it is sent, and others need the memory")
 
-// follow begins a stream. known are the digests of what the client has; nil for nothing. closed is called when the
-// stream is over. The error is that of read.
+// follow begins a stream. known are the digests of the client's state; nil if it has none. closed is called when the
+// stream has ended. The error is that of read.
 func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) (st *stream, err error) {
 	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
 	err = s.read(func(s reading) {
@@ -42,8 +42,8 @@ func (s *shares) follow(node string, known *hubv1alpha1.Digests, closed func()) 
 	return st, err
 }
 
-// read calls what reads facts and shares of one moment. The error says that there is nothing to share yet, or no memory
-// for a first step.
+// read calls a function that reads facts and shares of one moment. It returns an error if the shares are not complete
+// yet, or if the memory does not suffice for a first step.
 func (s *shares) read(read func(reading)) (err error) {
 	s.source.Read(func(in facts.Reader) {
 		s.mu.Lock()
@@ -68,7 +68,7 @@ func (st *stream) Close() {
 	st.closed()
 }
 
-// end ends the stream, and drops what it has not been sent. It is called with the lock of the shares held.
+// end ends the stream, and drops its unsent chunks. It is called with the lock of the shares held.
 func (st *stream) end(reason error) {
 	if st.err == nil {
 		st.err = reason
@@ -126,7 +126,7 @@ func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err
 	}, nil
 }
 
-// Beat implements serve.Steps: the end of a step is a sign of life, and tells the client the newest version.
+// Beat implements serve.Steps: the end of a step is a sign of life, and has the newest version.
 func (st *stream) Beat() {
 	st.shares.mu.Lock()
 	defer st.shares.mu.Unlock()
@@ -134,8 +134,7 @@ func (st *stream) Beat() {
 	st.send([]*chunk{newChunk(appendMark(nil, mark))})
 }
 
-// send queues a step. While what is queued is beyond its bound, a stream that has more than its part of that unsent is
-// ended.
+// send queues a step. While the queued bytes exceed maxQueued, streams with more than their part of it are ended.
 func (st *stream) send(step []*chunk) {
 	if st.err != nil {
 		return
@@ -160,14 +159,14 @@ func (st *stream) send(step []*chunk) {
 	st.signal()
 }
 
-// release counts a chunk that was sent to a stream, or is no longer to be sent.
+// release counts a chunk that was sent to a stream, or that will not be sent.
 func (s *shares) release(c *chunk) {
 	if c.queued.Add(-1) == 0 {
 		s.queued.Add(-int64(len(c.member)))
 	}
 }
 
-// digests are those of the share as of the last step.
+// digests returns the digests of the share as of the last step.
 func (st *stream) digests() *hubv1alpha1.Digests {
 	digests := &hubv1alpha1.Digests{}
 	for _, c := range st.classes {
@@ -178,8 +177,8 @@ func (st *stream) digests() *hubv1alpha1.Digests {
 	return digests
 }
 
-// resync is a step with the buckets whose digests differ from what the client has, whole; with all of them if known is
-// nil.
+// resync returns a step with all objects of the buckets whose digests differ from the client's; of all buckets if known
+// is nil.
 func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 	mark := hubv1alpha1.Mark{Ends: true, Version: s.version, Added: make(map[uint8]uint64, hubv1alpha1.Buckets)}
 	for bucket, digest := range st.digests() {
@@ -196,8 +195,8 @@ func (s reading) resync(st *stream, known *hubv1alpha1.Digests) {
 	st.send(append(chunks, newChunk(appendMark(nil, &mark))))
 }
 
-// content is what a class has in the buckets that are wanted, nil for all of them. Of a class of a set all is kept; a
-// class of one node has one stream.
+// content returns the objects of a class in the wanted buckets, nil for all of them. The result for all buckets is
+// kept, except for a class of the set own, which has one stream.
 func (s reading) content(c *class, wanted []bool) (content []*chunk) {
 	all := !slices.Contains(wanted, false)
 	switch {

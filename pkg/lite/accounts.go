@@ -30,14 +30,14 @@ import (
 const (
 	// accountScopes is how many scopes of one account are kept. flannel and CoreDNS have two to four.
 	accountScopes = 64
-	// accountBytes is about how many bytes of objects of one account are kept, accountsBytes how many of all. The
-	// disk has about as many, a few times: program/store says how often.
+	// accountBytes is about how many bytes of objects of one account are kept, and accountsBytes those of all accounts.
+	// On the disk they take a few times as much (see program/store).
 	accountBytes, accountsBytes = 16 << 20, 48 << 20
 	// scopeLength is how long the name of a scope of an account may be.
 	scopeLength = 1024
 )
 
-// further are the kinds that an account may be given, but the kubelet does not ask for.
+// further are the kinds that accounts may read here, but that the kubelet does not ask for.
 var further = []*kind{
 	newKind[corev1.Namespace](corev1.SchemeGroupVersion, "namespaces"),
 	newKind[corev1.Endpoints](corev1.SchemeGroupVersion, "endpoints"),
@@ -48,11 +48,11 @@ var further = []*kind{
 	newKind[networkingv1.ServiceCIDR](networkingv1.SchemeGroupVersion, "servicecidrs"),
 }
 
-// allow lets ServiceAccounts be answered. It is called before load.
+// allow makes the Store keep objects for ServiceAccounts. It is called before load.
 //
-// Each account has kinds of its own, and so sets of its own: no scope of one reader is found for another. Objects that
-// an account may get, but not list, are of another kind than those that it lists. There are no Secrets: what reads them
-// can ask the kubelet for them, as volumes.
+// Each account has its own kinds, and so its own sets: no scope of one reader is found for another. Objects that an
+// account may get, but not list, are of another kind than those that it lists. Secrets are left out: pods can get them
+// from the kubelet, as volumes.
 func (s *Store) allow(accounts []types.NamespacedName) {
 	for _, account := range accounts {
 		s.accounts[account.String()] = true
@@ -66,20 +66,21 @@ func (s *Store) allow(accounts []types.NamespacedName) {
 	}
 }
 
-// kindOf returns the kind that a request is for, with k's account and getOnly; nil if none of that is kept.
+// kindOf returns the kind that a request is for, with k's account and getOnly; nil if that is not kept.
 func (s *Store) kindOf(info serve.RequestInfo, k kind) *kind {
 	k.resource = &resource{GroupVersionResource: schema.GroupVersionResource{
 		Group: info.Group, Version: info.Version, Resource: info.Resource}}
 	return s.kinds[k.key()]
 }
 
-// get returns the one object that a request is for; nil if kube-apiserver has not said to the account that it is there.
+// get returns the one object that a request is for; nil if kube-apiserver has not shown it to the account.
 func (s *Store) get(info serve.RequestInfo, account string) *wire.Object {
 	k, name := s.kindOf(info, kind{account: account}), types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
 	if account == "" {
 		return s.find(k, name)
 	}
-	// A list that would have it is never behind, so it counts before what is fetched now and then.
+	// A list that covers the object is never behind, so it takes precedence over objects that are fetched from time to
+	// time.
 	if _, objects, ok := s.read(named(k, name.Namespace, name.Name)); ok {
 		if len(objects) == 0 {
 			return nil
@@ -112,15 +113,15 @@ func (s *Store) scopeOf(r *http.Request, account string) (in scope, ok bool) {
 	return in, len(in.namespace)+len(in.fields) <= scopeLength
 }
 
-// isEquality reports whether a selector says of each field what it is. There are any number of others that select
-// everything.
+// isEquality reports whether a selector gives the value of each of its fields. Other selectors are not kept, because
+// any number of different ones select everything.
 func isEquality(selector fields.Selector) bool {
 	return !slices.ContainsFunc(selector.Requirements(), func(r fields.Requirement) bool {
 		return r.Operator == selection.NotEquals
 	})
 }
 
-// note begins to keep a scope of an account. The error, which comes once, says that there are too many.
+// note begins to keep a scope of an account. It returns an error, once, if the account has too many.
 func (s *Store) note(in scope) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +145,7 @@ func (s *Store) note(in scope) error {
 	return nil
 }
 
-// sizes is about how many bytes the objects of sets have.
+// sizes returns the approximate sizes of sets in bytes.
 func (s *Store) sizes(of []scope) map[scope]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,16 +160,16 @@ func (s *Store) sizes(of []scope) map[scope]int {
 	return sizes
 }
 
-// refuse keeps nothing of a scope until the next start.
+// refuse drops a scope, and does not keep it until the next start.
 func (s *Store) refuse(in scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused[in] = true
 }
 
-// noting notes what a caller reads, once kube-apiserver has answered with success: it has authenticated the caller and
-// authorised the request. So the token is not verified here. What is noted is then read with a token that this node has
-// of the same account, so a mistake could not give more than that account may read.
+// noting notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
+// and authorised the request. So the token is not verified here. The noted scope is then read with this node's own
+// token of the same account, so a mistake could not reveal more than that account may read.
 type noting struct {
 	http.ResponseWriter
 
@@ -206,7 +207,7 @@ func (n noting) note() {
 	}
 }
 
-// passOn passes on what came with a token.
+// passOn passes on a request with a token.
 func (s *Server) passOn(w http.ResponseWriter, r *http.Request) {
 	if len(s.store.accounts) > 0 && r.Method == http.MethodGet {
 		w = noting{w, s, r}
@@ -214,8 +215,8 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request) {
 	s.asCaller.ServeHTTP(w, r)
 }
 
-// answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else is answered 503:
-// that a token is not known here does not mean that it is wrong, and some clients end when they are answered 401.
+// answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else gets 503: a token
+// that is not known here may be valid, and some clients exit after a 401.
 func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
 	account, err := s.store.authenticate(bearerOf(r))
 	if err != nil {
@@ -234,7 +235,7 @@ func bearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// accountToken returns the newest token for kube-apiserver that is kept of an account; "" stands for any account.
+// accountToken returns the newest kept token of an account for kube-apiserver; "" means any account.
 func (s *Store) accountToken(account string) (newest token, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +273,7 @@ func (t asAccount) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
 func (t asAccount) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// connectAccounts lets the follower read with the tokens of accounts. config is the node's own.
+// connectAccounts lets the follower read with the tokens of accounts. config is the node's own configuration.
 func (s *Server) connectAccounts(config *rest.Config) error {
 	if len(s.store.accounts) == 0 {
 		return nil
@@ -295,7 +296,8 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	return err
 }
 
-// addAccounts adds what accounts read, as long as a pod of theirs is on the node, and kube-apiserver lets them read it.
+// addAccounts adds the scopes that accounts read, as long as the node has one of their pods, and kube-apiserver lets
+// them read.
 func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope) {
 	here := map[string]bool{}
 	for request := range wanted.tokens {
@@ -326,7 +328,7 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	}
 }
 
-// reportAccounts says what is kept for accounts.
+// reportAccounts adds the accounts to the report.
 func (s *Server) reportAccounts(report *health.Report) {
 	if len(s.store.accounts) == 0 {
 		return

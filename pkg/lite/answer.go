@@ -19,8 +19,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// unknown is the answer to what kube-apiserver has not said. It has no Retry-After: client-go would hold the kubelet
-// up by repeating the request ten times.
+// unknown is the answer to a request that kube-apiserver has not answered before. It has no Retry-After, because
+// client-go would delay the kubelet by repeating the request ten times.
 func unknown(r *http.Request) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and it has not said what the answer "+
 		"to %s %s is", r.Method, r.URL.Path))
@@ -72,15 +72,15 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 	if !ok || err != nil || query.Get("resourceVersionMatch") == "Exact" {
 		return unknown(r)
 	}
-	// A client may have a newer version than the set: of a bookmark, or of another list. It is answered the set as what
-	// it is, because a reflector without an answer gives its pods nothing at all.
+	// A client may have a newer version than the set, from a bookmark or from another list. It gets the set
+	// nevertheless, because a reflector without an answer gives its pods nothing at all.
 	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
 		return serve.WriteList(w, r, k.resource, version, objects)
 	}
 	return s.answerWatch(w, r, k, answered{version, objects, newest, back})
 }
 
-// answered is what a watch is answered from.
+// answered is the state from which a watch is answered.
 type answered struct {
 	version uint64
 	objects []*wire.Object
@@ -90,7 +90,7 @@ type answered struct {
 }
 
 // answerWatch begins a watch as kube-apiserver does, and holds it until kube-apiserver is back. The client then
-// continues there from the version that it has.
+// continues there from its version.
 func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, from answered) error {
 	query := r.URL.Query()
 	end := time.NewTimer(24 * time.Hour)

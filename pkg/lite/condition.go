@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// tellInterval is how often it is looked whether the Node's condition is still right.
+	// tellInterval is the time between two checks of the Node's condition.
 	tellInterval = 30 * time.Second
 	// heartbeat is how old the condition in the cloud may be.
 	heartbeat = 10 * time.Minute
-	// askedWithin is how long ago the kubelet may have asked. It renews its Lease every 10 s.
+	// askedWithin is how old the kubelet's last request may be. The kubelet renews its Lease every 10 s.
 	askedWithin = 2 * time.Minute
 	// messageLimit is how many bytes the condition's message may have.
 	messageLimit = 1024
 )
 
-// condition is what the Node says of a start without kube-apiserver.
+// condition returns the Node's condition about a start without kube-apiserver.
 func (s *Server) condition() corev1.NodeCondition {
 	e := s.explained.Load()
 	c := corev1.NodeCondition{Type: v1.NodeStartsAlone, Status: corev1.ConditionTrue, Reason: "AllPodsWouldStart",
@@ -45,7 +45,7 @@ func (s *Server) condition() corev1.NodeCondition {
 	return c
 }
 
-// told is the condition that the cloud has; an empty one if it has none.
+// told returns the condition in the cloud; an empty one if it has none.
 func (s *Server) told() corev1.NodeCondition {
 	node := &corev1.Node{}
 	if s.store.decode(nodes, types.NamespacedName{Name: s.store.node}, node) {
@@ -56,7 +56,7 @@ func (s *Server) told() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// tell keeps the Node's condition right until ctx is done, and then removes it, because it would become wrong.
+// tell keeps the Node's condition up to date until ctx is done, and then removes it, because it would become wrong.
 func (s *Server) tell(ctx context.Context) {
 	ticker := time.NewTicker(tellInterval)
 	defer ticker.Stop()
@@ -79,12 +79,12 @@ func (s *Server) tell(ctx context.Context) {
 			now.LastTransitionTime = now.LastHeartbeatTime
 		}
 		if err := s.follower.patchStatus(ctx, tokenTimeout, now); err != nil {
-			klog.FromContext(ctx).V(2).Info("Cannot tell the Node's condition, trying again", "err", err)
+			klog.FromContext(ctx).V(2).Info("Cannot update the Node's condition, trying again", "err", err)
 		}
 	}
 }
 
-// tellNothing takes the condition away.
+// tellNothing removes the condition.
 func (s *Server) tellNothing(ctx context.Context) {
 	nothing := map[string]string{"type": v1.NodeStartsAlone, "$patch": "delete"}
 	if err := s.follower.patchStatus(ctx, gracePeriod, nothing); err != nil {
@@ -93,7 +93,7 @@ func (s *Server) tellNothing(ctx context.Context) {
 	}
 }
 
-// patchStatus writes a condition of the Node, or what a strategic merge patch does to one.
+// patchStatus applies a strategic merge patch to a condition of the Node.
 func (f *follower) patchStatus(ctx context.Context, within time.Duration, condition any) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
 	if err != nil {

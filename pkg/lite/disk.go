@@ -16,20 +16,20 @@ import (
 const (
 	// commitInterval is how long a change may be in memory only.
 	commitInterval = time.Second
-	// hourlyBytes is the most bytes that are written an hour, as by the wrapper (storage/snapshot says why). What a
-	// pod's end takes counts, but never waits.
+	// hourlyBytes limits the bytes written per hour, as in the wrapper (storage/snapshot explains why). The end of a
+	// pod counts, but never waits.
 	hourlyBytes = 32 << 20
-	// commitBytes is about how much of what accounts read goes into one commit.
+	// commitBytes is about how many bytes of accounts' objects go into one commit.
 	commitBytes = 2 << 20
-	// lookInterval is how often it is looked again what only time changes: certificates, tokens, a disk that was full.
+	// lookInterval is the time between two checks of things that change only with time: certificates, tokens, a full
+	// disk.
 	lookInterval = 30 * time.Second
-	// storeDir is the directory of what is kept, in the state directory.
+	// storeDir is the directory of the store, in the state directory.
 	storeDir = "store"
 )
 
-// open reads what was kept, and writes what the kubelet needs to find the server. Nothing on the disk keeps the server
-// from passing requests on.
-// The error is about another process that uses the directory.
+// open reads the store, and writes the files that the kubelet needs to find the server. Problems on the disk do not
+// keep the server from passing requests on. The only error is that another process uses the directory.
 func (s *Server) open(logger klog.Logger) error {
 	opened, state, problems := store.Open(store.Options{Dir: filepath.Join(s.config.Dir, storeDir),
 		Key: s.config.SealKey, Lasting: isLasting, State: s.store.all, HourlyBytes: hourlyBytes})
@@ -45,7 +45,7 @@ func (s *Server) open(logger klog.Logger) error {
 	return nil
 }
 
-// writeFiles writes what the kubelet needs to find the server. A disk that is full may keep it from that.
+// writeFiles writes the files that the kubelet needs to find the server. It may fail on a full disk.
 func (s *Server) writeFiles(logger klog.Logger) {
 	pair, err := servingPair(s.config.Dir)
 	if pair.Leaf != nil {
@@ -63,7 +63,7 @@ func (s *Server) writeFiles(logger klog.Logger) {
 	}
 }
 
-// look says again which pods would start.
+// look updates explained: the pods that would start.
 func (s *Server) look() {
 	e := s.explain()
 	s.explained.Store(&e)
@@ -78,7 +78,7 @@ func (s *Server) commit(logger klog.Logger) {
 	s.note(logger, s.disk.Commit(changes))
 }
 
-// commitGone writes which pods are gone. It does not wait for the budget, and may use the space that is kept free.
+// commitGone writes which pods are gone. It does not wait for the budget, and may use the reserved space.
 func (s *Server) commitGone(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Server) commitGone(logger klog.Logger) {
 	}
 }
 
-// note notes the outcome of a commit. The caller holds the lock.
+// note records the outcome of a commit. The caller holds the lock.
 func (s *Server) note(logger klog.Logger, err error) {
 	before := s.unkept
 	s.unkept = err
@@ -99,8 +99,8 @@ func (s *Server) note(logger klog.Logger, err error) {
 	}
 }
 
-// keep commits every second what has changed, and less often on a node that changes so much that flash would wear out:
-// then one commit has all changes of a while.
+// keep commits the changes every second. On a node with so many changes that flash would wear out, it commits less
+// often, so that one commit has the changes of a longer time.
 func (s *Server) keep(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(commitInterval)
@@ -149,7 +149,7 @@ func (s *Server) written() int64 {
 	return s.disk.Written()
 }
 
-// notOnDisk says how much is in memory only; "" if nothing is.
+// notOnDisk describes how much is only in memory; "" if nothing is.
 func (s *Server) notOnDisk() string {
 	count, since := s.store.unsavedChanges()
 	s.mu.Lock()

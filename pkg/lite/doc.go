@@ -5,20 +5,20 @@
 // Services, CSINode, CSIDrivers, RuntimeClasses, and the Secrets, ConfigMaps, claims, volumes and tokens that the pods
 // name.
 //
-// The rule: while kube-apiserver is away, the kubelet is answered what kube-apiserver said last to this node, complete,
-// with kube-apiserver's own resourceVersions, and nothing else. What was not said is 503: never 404, never an empty
-// list. ServiceAccounts that are allowed are answered in the same way: each what this very account was let read, which
-// is then followed with a token of its own. A pod that the kubelet has confirmed to be gone is in no answer
-// again.
+// The rule: while kube-apiserver is away, the kubelet gets kube-apiserver's last answers to this node, complete, with
+// kube-apiserver's own resourceVersions. Everything else is answered with 503: never with 404, never with an empty
+// list. Allowed ServiceAccounts are answered in the same way. Each gets only objects that kube-apiserver has let this
+// account read, and that are then followed with a token of the account. A pod that the kubelet has confirmed to be gone
+// is never in an answer again.
 //
 // # Parts
 //
 //   - Store has the objects, tokens and confirmations, in memory and on the disk (pkg/program/store). Its sets are
 //     Sinks of pkg/follow.
-//   - follower follows the sets that are wanted: some always, the others as the node's pods name them.
-//   - accounts.go notes what accounts read; keys.go knows them by their tokens and the cluster's keys.
-//   - disk.go commits what changes, and says what is not on the disk; gone.go notes which pods are gone.
+//   - follower follows the wanted sets: some always, the others as the node's pods name them.
+//   - accounts.go notes the accounts' reads; keys.go identifies accounts by their tokens and the cluster's keys.
+//   - disk.go commits changes, and reports those that are not on the disk; gone.go notes which pods are gone.
 //   - The Link of pkg/follow/apiclient knows whether kube-apiserver answers.
-//   - refusals.go has which pods a kubelet does not start, whatever it is answered.
+//   - refusals.go recognises pods that a kubelet does not start, whatever answers it gets.
 //   - Server passes requests on, or answers them from the Store.
 package lite

@@ -16,17 +16,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// ExplainPath is where the node's own kubelet, or root with its certificate, gets an Explanation as JSON.
+// ExplainPath is the path at which the node's own kubelet, or root with its certificate, gets an Explanation as JSON.
 const ExplainPath = "/lite-apiserver/explain"
 
 // Explanation says which of the node's pods would start now without kube-apiserver.
 type Explanation struct {
 	Node string `json:"node"`
-	// Missing is why no pod of the API would start; none if it is a matter of the pods.
+	// Missing is why no pod of the API would start; empty if that depends on the pod.
 	Missing []string `json:"missing,omitempty"`
-	// Unsaved is why no pod of the API would start after a restart now: what has not been on the disk yet.
+	// Unsaved is why no pod of the API would start after a restart now: the sets that have never been on the disk.
 	Unsaved []string `json:"unsaved,omitempty"`
-	// NotOnDisk says how many changes are in memory only, since when, and why; "" if none are.
+	// NotOnDisk describes how many changes are only in memory, since when, and why; "" if none are.
 	NotOnDisk string           `json:"notOnDisk,omitempty"`
 	Pods      []PodExplanation `json:"pods"`
 }
@@ -35,12 +35,12 @@ type Explanation struct {
 type PodExplanation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Missing is why the pod would not start; none if it would.
+	// Missing is why the pod would not start; empty if it would.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// explain says which pods would start now. Static pods are left out, because the kubelet has them from files, and so
-// are those that have ended, but for those that a shutdown of the node has ended.
+// explain returns which pods would start now. It leaves out static pods, because the kubelet has them from files, and
+// pods that have ended, except those that a shutdown of the node has ended.
 func (s *Server) explain() Explanation {
 	e := Explanation{Node: s.store.node, Missing: s.missing(), Unsaved: s.store.unsaved(), NotOnDisk: s.notOnDisk(),
 		Pods: []PodExplanation{}}
@@ -59,7 +59,7 @@ func (s *Server) explain() Explanation {
 	return e
 }
 
-// notOnDisk is what of a pod's needs is in memory only. The next start would not find it.
+// notOnDisk returns which of a pod's needs are only in memory. The next start would not find them.
 func (s *Store) notOnDisk(pod *corev1.Pod, needed needs) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Store) notOnDisk(pod *corev1.Pod, needed needs) []string {
 	return missing
 }
 
-// unsaved are the sets that a node always needs and that have never been on the disk.
+// unsaved returns the sets that a node always needs and that have never been on the disk.
 func (s *Store) unsaved() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *Store) unsaved() []string {
 	return missing
 }
 
-// missing is why the kubelet could start no pod now.
+// missing returns why the kubelet could not start any pod now.
 func (s *Server) missing() []string {
 	var missing []string
 	for _, in := range always(s.store.node) {
@@ -122,7 +122,7 @@ func (s *Server) missing() []string {
 	return missing
 }
 
-// missing is why a pod would not start now.
+// missing returns why a pod would not start now.
 func (s *Store) missing(pod *corev1.Pod) []string {
 	var missing []string
 	needed := s.needsOf(pod)
@@ -160,7 +160,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	return append(missing, s.notOnDisk(pod, needed)...)
 }
 
-// cloudy is why a volume cannot be there without the cloud.
+// cloudy returns why a volume is not available without the cloud.
 func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
 	var missing []string
 	attached := v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
@@ -175,7 +175,8 @@ func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
 }
 
 // claimIsAttached reports whether the control plane has to attach a claim's volume to the node before a pod starts
-// (pkg/volume/util/operationexecutor of Kubernetes). What is not known, others say.
+// (pkg/volume/util/operationexecutor of Kubernetes). It returns false if the claim or volume is not known; missing
+// reports these.
 func (s *Store) claimIsAttached(name types.NamespacedName) bool {
 	_, volume := s.volumeOf(name)
 	source := &volume.Spec.PersistentVolumeSource
@@ -188,7 +189,7 @@ func (s *Store) claimIsAttached(name types.NamespacedName) bool {
 		source.AWSElasticBlockStore != nil || source.Cinder != nil || source.VsphereVolume != nil
 }
 
-// volumeOf is the volume of a claim, and its name. What is not known is empty.
+// volumeOf returns the volume of a claim, and its name. Both are empty if not known.
 func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume corev1.PersistentVolume) {
 	var claim corev1.PersistentVolumeClaim
 	if s.decode(claims, claimName, &claim) {
@@ -198,14 +199,14 @@ func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume co
 	return name, volume
 }
 
-// decode reads an object. It reports whether there is one.
+// decode reads an object, and reports whether it is known.
 func (s *Store) decode(k *kind, name types.NamespacedName, into served.Typed) bool {
 	o := s.find(k, name)
 	return o != nil && into.Unmarshal(encoded(o)) == nil
 }
 
-// pods are the node's pods without those that are gone. The error is about one that cannot be decoded; the others are
-// in the result.
+// pods returns the node's pods without those that are gone. The error is about a pod that cannot be decoded; the others
+// are in the result.
 func (s *Store) pods() ([]*corev1.Pod, error) {
 	_, objects, _ := s.read(podsOf(s.node))
 	var all []*corev1.Pod
@@ -224,22 +225,22 @@ func (s *Store) pods() ([]*corev1.Pod, error) {
 func (s *Server) serveExplanation(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	answer, err := json.Marshal(s.explained.Load())
-	if err != nil { // it has texts only
+	if err != nil { // it has only texts
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	_, _ = w.Write(answer) // if the client is gone, its request ends
 }
 
-// Stuck are the pods that would not start, as NAMESPACE/NAME.
+// Stuck returns the pods that would not start.
 func (e *Explanation) Stuck() []PodExplanation {
 	return slices.DeleteFunc(slices.Clone(e.Pods), func(p PodExplanation) bool { return len(p.Missing) == 0 })
 }
 
-// Nothing is why no pod would start; none if it is a matter of the pods.
+// Nothing returns why no pod would start; empty if that depends on the pod.
 func (e *Explanation) Nothing() []string { return slices.Concat(e.Missing, e.Unsaved) }
 
-// Summary is the explanation as one line.
+// Summary returns the explanation as one line.
 func (e *Explanation) Summary() string {
 	if why := e.Nothing(); len(why) > 0 {
 		return "without kube-apiserver no pod would start: " + strings.Join(why, "; ")

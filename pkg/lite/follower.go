@@ -24,47 +24,49 @@ import (
 )
 
 const (
-	// againInterval is how often what cannot be followed is fetched again, and tokens are looked through.
+	// againInterval is the time between two fetches of objects that cannot be followed, and between two checks of the
+	// tokens.
 	againInterval = 30 * time.Second
 	// refetchInterval is how old a fetched object may be.
 	refetchInterval = 10 * time.Minute
-	// refusalPatience is how long an account must be refused a list or an object before that is forgotten:
-	// kube-apiserver refuses what it will grant while it starts.
+	// refusalPatience is how long kube-apiserver must refuse a list or an object to an account before it is forgotten.
+	// While kube-apiserver starts, it refuses requests that it will allow later.
 	refusalPatience = time.Minute
-	// retrySpread is how long after kube-apiserver is back what accounts read is followed again.
+	// retrySpread is the time after kube-apiserver is back within which the scopes of accounts are followed again.
 	retrySpread = 10 * time.Second
 )
 
-// follower follows into a Store what the node needs, and what accounts read.
+// follower follows everything that the node needs and that accounts read into a Store.
 type follower struct {
 	store *Store
-	// groups have the node's credentials, by the name "", and those of accounts.
+	// groups have the node's credentials, under the name "", and those of accounts.
 	groups map[string]*follow.Group
 	// asAny has the credentials of any account; nil if none is answered.
 	asAny rest.Interface
 	// api has the node's credentials.
 	api rest.Interface
-	// fixed are the sources of what a node needs whatever runs on it.
+	// fixed are the sources of objects that a node always needs.
 	fixed []*follow.Source
 
-	// patience is refusalPatience, but in tests.
+	// patience is refusalPatience, except in tests.
 	patience time.Duration
 
 	// sources are used by update only, clients by fetch only.
 	sources map[scope]*follow.Source
 	clients map[clientKey]rest.Interface
-	// wanted is what update has found last. tokensDue and fetchDue have a value when it may have changed.
+	// wanted is the last result of update. tokensDue and fetchDue have a value when it may have changed.
 	wanted              atomic.Pointer[needs]
 	tokensDue, fetchDue chan struct{}
 
 	mu sync.Mutex
-	// fetched is when an object was asked for that was fetched last, refused since when an account has been refused a
-	// list or an object. relisted is since when all is fetched again. They are guarded by mu.
+	// fetched is when each object was last fetched, counted from the request. refused is since when an account has been
+	// refused a list or an object. relisted is when relist was last called: older objects are fetched again. They are
+	// guarded by mu.
 	fetched, refused map[scope]time.Time
 	relisted         time.Time
 }
 
-// clientKey names a client: of a group version, with whose credentials.
+// clientKey identifies a client by its group version and the account of its credentials.
 type clientKey struct {
 	version schema.GroupVersion
 	account string
@@ -96,7 +98,7 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	return f, nil
 }
 
-// apiFor makes a client that decodes nothing but errors, and reads no more than answerLimit of an answer.
+// apiFor makes a client that decodes only errors, and reads at most answerLimit of an answer.
 func apiFor(config *rest.Config) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -124,7 +126,7 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
 func (t bounded) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// answerTo sends a request once, and returns the body of the answer. The error is what kube-apiserver says.
+// answerTo sends a request once, and returns the body of the answer, or kube-apiserver's error.
 func answerTo(ctx context.Context, request *rest.Request) ([]byte, error) {
 	result := request.MaxRetries(0).Do(ctx)
 	if err := result.Error(); err != nil {
@@ -151,20 +153,20 @@ func (f *follower) follow(in scope) error {
 // Run follows until ctx is done.
 func (f *follower) Run(ctx context.Context) {
 	for in, source := range f.sources {
-		source.StartAt(f.store.versionOf(in)) // what is kept was read since
+		source.StartAt(f.store.versionOf(in)) // kept objects are at least as new
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, group := range f.groups {
 		wg.Go(func() { group.Run(ctx) })
 	}
-	// Each waits for an API server that is slow, but not for the others.
+	// Each waits for a slow API server, but not for the others.
 	wg.Go(func() { f.again(ctx, f.tokensDue, f.renewTokens, f.refreshKeys) })
 	wg.Go(func() { f.again(ctx, f.fetchDue, f.fetch) })
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
 	for {
-		// Before that, what older pods name would be thrown away.
+		// Before that, objects that older pods name would be dropped.
 		if f.store.isCurrent(podsOf(f.store.node)) {
 			f.update(ctx)
 		}
@@ -179,7 +181,7 @@ func (f *follower) Run(ctx context.Context) {
 	}
 }
 
-// again does things with what is wanted, whenever that may have changed, and now and then.
+// again calls things with the wanted objects whenever these may have changed, and from time to time.
 func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...func(context.Context, needs)) {
 	ticker := time.NewTicker(againInterval)
 	defer ticker.Stop()
@@ -198,8 +200,8 @@ func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...fun
 	}
 }
 
-// retry has everything tried again after kube-apiserver was away: what a node always needs at once, and what accounts
-// read within retrySpread, so that a thousand nodes that were away together do not ask together.
+// retry makes everything try again after kube-apiserver was away: the node's needs at once, and the scopes of accounts
+// within retrySpread, so that a thousand nodes that were away together do not ask at the same time.
 func (f *follower) retry() {
 	for account, group := range f.groups {
 		if account == "" {
@@ -211,7 +213,8 @@ func (f *follower) retry() {
 	f.store.poke()
 }
 
-// relist has everything listed and fetched again. A watch from a version that the API server does not have is silent.
+// relist makes everything be listed and fetched again. A watch from a version that the API server does not have would
+// be silent.
 func (f *follower) relist(ctx context.Context) {
 	klog.FromContext(ctx).Info("kube-apiserver was restored from a backup; listing everything again")
 	for _, group := range f.groups {
@@ -222,18 +225,18 @@ func (f *follower) relist(ctx context.Context) {
 	f.relisted = time.Now()
 }
 
-// update follows what the node's pods name and accounts read, and nothing else.
+// update follows exactly the objects that the node's pods name and that accounts read.
 func (f *follower) update(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wanted, err := f.store.needs()
 	if err != nil {
 		logger.Error(err, "Cannot read what a pod needs")
-		return // nothing is forgotten because of it
+		return // do not drop anything because of an error
 	}
 	for _, in := range always(f.store.node) {
 		wanted.scopes[in] = true
 	}
-	known := f.store.scopes() // what an account reads from now on is for the next time
+	known := f.store.scopes() // later reads of accounts are left to the next update
 	f.addAccounts(ctx, wanted, known)
 	for in := range wanted.scopes {
 		if _, ok := f.sources[in]; ok || in.kind.getOnly {
@@ -256,7 +259,7 @@ func (f *follower) update(ctx context.Context) {
 	wake(f.fetchDue)
 }
 
-// dropUnwanted forgets what no pod names any more, and no account may read.
+// dropUnwanted drops the scopes that no pod names and no account may read any longer.
 func (f *follower) dropUnwanted(wanted needs, known []scope) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -303,8 +306,9 @@ func (f *follower) noteFetched(in scope, began time.Time) {
 	delete(f.refused, in)
 }
 
-// isRefused reports whether a scope is no longer to be kept for an account, because kube-apiserver has forbidden it
-// for long. err is its last answer. One of 401 is about the token that was shown, and takes no rights away.
+// isRefused reports whether a scope must no longer be kept for an account, because kube-apiserver has forbidden it for
+// refusalPatience. err is kube-apiserver's last answer. A 401 is about the token, and does not mean that the account
+// lacks rights.
 func (f *follower) isRefused(in scope, err error) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

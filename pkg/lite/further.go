@@ -23,7 +23,7 @@ type Further struct {
 	CertFile, KeyFile string
 }
 
-// listenInterval is the time between two attempts to listen on the further address, which may come after a boot.
+// listenInterval is the time between two attempts to listen on the further address, which may appear late after a boot.
 const listenInterval = 2 * time.Second
 
 // certificate reads the serving certificate for each connection; there are few. While it cannot be read, the last one

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// deleteLimit is how large the body of a DELETE may be, statusLimit how much of the answer is read.
+	// deleteLimit is how large the body of a DELETE may be, and statusLimit how much of the answer is read.
 	deleteLimit, statusLimit = 1 << 20, 16 << 10
-	// goneFor is how long it is remembered that a pod is gone, once kube-apiserver no longer names it.
+	// goneFor is how long a gone pod is remembered after kube-apiserver no longer lists it.
 	goneFor = time.Hour
 	// intendedPrefix begins the value of keyGone while the outcome of the DELETE is not known.
 	intendedPrefix = "intended "
 )
 
-// end is what the kubelet has said of the end of a pod.
+// end is the kubelet's report about the end of a pod.
 type end struct {
 	at time.Time
-	// intended is set while kube-apiserver has not answered that the pod is gone. The pod is no longer answered
+	// intended is set while kube-apiserver has not confirmed that the pod is gone. The pod is left out of answers
 	// either way, because nothing is left of it on this node.
 	intended bool
 }
@@ -44,11 +44,11 @@ func (e end) text() []byte {
 func endOf(value []byte) (e end) {
 	text, intended := strings.CutPrefix(string(value), intendedPrefix)
 	e.intended = intended
-	_ = e.at.UnmarshalText([]byte(text)) // what counts is the key
+	_ = e.at.UnmarshalText([]byte(text)) // only the key matters
 	return e
 }
 
-// setGone notes the end of a pod; nil takes it back. It reports whether anything has changed.
+// setGone records the end of a pod; nil revokes it. It reports whether anything has changed.
 func (s *Store) setGone(uid types.UID, e *end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget forgets the pods that kube-apiserver no longer names.
+// forget drops gone pods that kube-apiserver has not listed for goneFor.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +116,8 @@ func (c *confirmation) Write(data []byte) (int, error) {
 	return c.ResponseWriter.Write(data)
 }
 
-// confirmation notes durably, before a request is passed on, that the kubelet is about to remove a pod: the DELETE
-// without grace that it sends when nothing of the pod is left on the node. It is nil for other requests.
+// confirmation records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
+// DELETE without grace that it sends when nothing of the pod is left on the node. It returns nil for other requests.
 func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (*confirmation, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
@@ -147,14 +147,14 @@ func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (*confirma
 	return &confirmation{ResponseWriter: w, server: s, name: info.Name, uid: uid, logger: logger}, nil
 }
 
-// say notes the end of a pod on the disk. If that fails, it is tried again with the next commit.
+// say records the end of a pod on the disk. If that fails, the next commit tries again.
 func (s *Server) say(logger klog.Logger, uid types.UID, e *end) {
 	if s.store.setGone(uid, e) {
 		s.commitGone(logger)
 	}
 }
 
-// settle notes the outcome. It is not known if there was no answer, or one that kube-apiserver need not have given; the
+// settle records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's; the
 // kubelet then repeats the DELETE.
 func (c *confirmation) settle() {
 	switch {
@@ -176,8 +176,8 @@ func (c *confirmation) saysNotFound() bool {
 	return isNotFound(&apierrors.StatusError{ErrStatus: *status}, c.name)
 }
 
-// isNotFound reports whether kube-apiserver says that no object of this name exists. A 404 of a gateway has no Status
-// that names it: client-go then makes one, and marks it.
+// isNotFound reports whether kube-apiserver says that no object of this name exists. A gateway's 404 has no Status with
+// the name: client-go then makes one, and marks it.
 func isNotFound(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {

@@ -48,7 +48,7 @@ const (
 	withToken
 )
 
-// identify says who sends a request. A certificate counts if the cluster's CA signed it for this node.
+// identify returns who sends a request. A certificate is accepted if the cluster's CA signed it for this node.
 func (s *Server) identify(r *http.Request) caller {
 	switch {
 	case r.TLS == nil:
@@ -65,7 +65,7 @@ func (s *Server) identify(r *http.Request) caller {
 	}
 }
 
-// nodeOf is the name of the node that a certificate is of; "" if it is not a kubelet's.
+// nodeOf returns the name of a certificate's node; "" if it is not a kubelet's.
 func nodeOf(subject pkix.Name) string {
 	name, ok := strings.CutPrefix(subject.CommonName, nodePrefix)
 	if !ok || !slices.Contains(subject.Organization, nodesGroup) {
@@ -74,7 +74,7 @@ func nodeOf(subject pkix.Name) string {
 	return name
 }
 
-// kubeletCertificate returns the client certificate of a kubelet's kubeconfig. The error says what is wrong with it.
+// kubeletCertificate returns the client certificate of a kubelet's kubeconfig.
 func kubeletCertificate(path string) (*x509.Certificate, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
@@ -97,8 +97,8 @@ func kubeletCertificate(path string) (*x509.Certificate, error) {
 	return nil, errors.New("it has no client certificate")
 }
 
-// CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate, or why a server that
-// knows these CAs does not answer the kubelet; with nil it does not look at that. Otherwise it returns nil.
+// CheckCertificate returns why the kubelet of a kubeconfig cannot start with its certificate, or why a server with
+// these clientCAs does not answer the kubelet; with nil it does not check the latter. Otherwise it returns nil.
 func CheckCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool) error {
 	certificate, err := kubeletCertificate(kubeconfig)
 	switch {
@@ -119,7 +119,7 @@ func CheckCertificate(kubeconfig string, now time.Time, clientCAs *x509.CertPool
 	return nil
 }
 
-// useCA has clients verified by the CA of the kubeconfig, which may have changed. The error says what is wrong with it.
+// useCA makes the CA of the kubeconfig, which may have changed, verify clients.
 func (s *Server) useCA() error {
 	clusterCA, err := s.connection.CA()
 	if err != nil {
@@ -133,8 +133,8 @@ func (s *Server) useCA() error {
 	return nil
 }
 
-// tlsConfig is the configuration of a listener, with the certificate that get returns. It asks for certificates of the
-// cluster's CA. A clock that is behind does not make them invalid.
+// tlsConfig returns the configuration of a listener, with the certificate that get returns. It asks for certificates of
+// the cluster's CA. They stay valid if the clock is behind.
 func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	config := tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: get,
@@ -149,8 +149,8 @@ func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return current
 }
 
-// servingPair returns the serving certificate, which it makes at the first start, or if it cannot be read. With an
-// error the certificate is in memory only; there is one nevertheless.
+// servingPair returns the serving certificate. It makes one at the first start, or if it cannot be read. If it cannot
+// write the new one, it returns both the certificate and the error.
 func servingPair(dir string) (tls.Certificate, error) {
 	path := filepath.Join(dir, servingFile)
 	pair, err := tls.LoadX509KeyPair(path, path)
@@ -163,7 +163,7 @@ func servingPair(dir string) (tls.Certificate, error) {
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "lite-apiserver"},
-		// It is valid also to a kubelet whose clock has lost the time.
+		// It must be valid for a kubelet whose clock has lost the time as well.
 		NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(30, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

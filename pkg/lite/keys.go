@@ -16,14 +16,14 @@ import (
 
 const (
 	bearerPrefix = "Bearer "
-	// tokenLength is how long a token may be that is read. Those of kube-apiserver have about 1 kB.
+	// tokenLength is the largest length of a token. Those of kube-apiserver have about 1 kB.
 	tokenLength = 16 << 10
 )
 
-// algorithms are those with which kube-apiserver signs tokens (pkg/serviceaccount/jwt.go of Kubernetes).
+// algorithms are the algorithms with which kube-apiserver signs tokens (pkg/serviceaccount/jwt.go of Kubernetes).
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
-// tokenClaims are what a ServiceAccount's token says (pkg/serviceaccount/claims.go of Kubernetes).
+// tokenClaims are the claims of a ServiceAccount's token (pkg/serviceaccount/claims.go of Kubernetes).
 type tokenClaims struct {
 	jwt.Claims
 
@@ -35,18 +35,18 @@ type tokenClaims struct {
 	} `json:"kubernetes.io"`
 }
 
-// tokenObject is what a token says of an object.
+// tokenObject is a token's reference to an object.
 type tokenObject struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
 }
 
-// account is the ServiceAccount as NAMESPACE/NAME.
+// account returns the ServiceAccount as NAMESPACE/NAME.
 func (c tokenClaims) account() string {
 	return c.Kubernetes.Namespace + "/" + c.Kubernetes.ServiceAccount.Name
 }
 
-// parseToken reads a token. Nothing is verified.
+// parseToken reads a token without verifying it.
 func parseToken(bearer string) (*jwt.JSONWebToken, tokenClaims, error) {
 	var said tokenClaims
 	if len(bearer) > tokenLength {
@@ -59,7 +59,7 @@ func parseToken(bearer string) (*jwt.JSONWebToken, tokenClaims, error) {
 	return parsed, said, parsed.UnsafeClaimsWithoutVerification(&said)
 }
 
-// keysOf returns the cluster's keys that a token says it is signed with.
+// keysOf returns the cluster's keys with the key ID of a token.
 func (s *Store) keysOf(parsed *jwt.JSONWebToken) []jose.JSONWebKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,12 +69,12 @@ func (s *Store) keysOf(parsed *jwt.JSONWebToken) []jose.JSONWebKey {
 	return s.keys.Key(parsed.Headers[0].KeyID)
 }
 
-// authenticate returns the account whose token this is. The error says why it is none that is answered here.
+// authenticate returns the account of a token. The error is why the token is not accepted here.
 //
-// A token counts if a key of the cluster signed it for the API server and an allowed account, it has not expired, and
-// it is bound to a pod of this node that is not gone. Issuer, audience and the account's UID are those of the token
-// that kube-apiserver has given this node for the same account. What an account was given does not depend on which of
-// its pods asked, because rights in the cluster do not.
+// A token is accepted if a key of the cluster signed it for the API server and an allowed account, it has not expired,
+// and it is bound to a pod of this node that is not gone. Issuer, audience and the account's UID must be those of the
+// token that kube-apiserver has given this node for the same account. Answers do not depend on which of the account's
+// pods asks, because rights in the cluster do not either.
 func (s *Store) authenticate(bearer string) (account string, err error) {
 	parsed, _, err := parseToken(bearer)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 		return "", errors.New("the token of this node for the same account cannot be read")
 	}
 	now := s.now()
-	// kube-apiserver has signed it, so it was valid once: a clock that is behind does not make it invalid.
+	// kube-apiserver has signed it, so it has been valid. A clock that is behind must not make it invalid.
 	if err := said.ValidateWithLeeway(jwt.Expected{Issuer: own.Issuer, AnyAudience: own.Audience, Time: now},
 		keepVersion); err != nil {
 		return "", err
@@ -111,14 +111,14 @@ func (s *Store) authenticate(bearer string) (account string, err error) {
 	case said.Expiry == nil || !now.Before(said.Expiry.Time()):
 		return "", jwt.ErrExpired
 	case of.ServiceAccount.UID != own.Kubernetes.ServiceAccount.UID:
-		return "", errors.New("the ServiceAccount was deleted and made again since")
+		return "", errors.New("the ServiceAccount has been deleted and recreated since")
 	case of.Node != nil && of.Node.Name != s.node, !s.runs(of.Namespace, of.Pod):
 		return "", errors.New("it is not bound to a pod of this node")
 	}
 	return account, nil
 }
 
-// runs reports whether a pod is of this node, and not gone.
+// runs reports whether a pod belongs to this node, and is not gone.
 func (s *Store) runs(namespace string, pod tokenObject) bool {
 	uid := s.podUID(types.NamespacedName{Namespace: namespace, Name: pod.Name})
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func (s *Store) wantKeys() {
 	s.keysAt = time.Time{}
 }
 
-// useKeys takes over the cluster's keys, a JSON Web Key Set. The caller holds the lock.
+// useKeys starts to use the cluster's keys, a JSON Web Key Set. The caller holds the lock.
 func (s *Store) useKeys(encoded []byte) error {
 	var keys jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &keys); err != nil {
@@ -148,8 +148,8 @@ func (s *Store) useKeys(encoded []byte) error {
 	return nil
 }
 
-// refreshKeys reads the cluster's keys now and then. Every ServiceAccount may (the ClusterRole
-// system:service-account-issuer-discovery), the node may not.
+// refreshKeys reads the cluster's keys from time to time. Every ServiceAccount may read them (the ClusterRole
+// system:service-account-issuer-discovery), but the node may not.
 func (f *follower) refreshKeys(ctx context.Context, _ needs) {
 	f.store.mu.Lock()
 	fresh := time.Since(f.store.keysAt) < refetchInterval

@@ -14,17 +14,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// resource is the descriptor of a kind, by a name that hides no field of its own.
+// resource is the descriptor of a kind, under a name that does not hide one of its own fields.
 type resource = served.Resource
 
 // kind is a kind of object that is kept.
 type kind struct {
 	*resource
 
-	// account is the ServiceAccount that is answered with it, as NAMESPACE/NAME; "" for the kubelet.
+	// account is the ServiceAccount for which it is kept, as NAMESPACE/NAME; "" for the kubelet.
 	account string
-	// getOnly is set for what the Node authorizer lets a node get, but not list or watch
-	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes), and for what an account gets by name.
+	// getOnly is set for kinds that the Node authorizer lets a node get, but not list or watch
+	// (plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes), and for objects that an account gets by name.
 	getOnly bool
 }
 
@@ -49,7 +49,7 @@ func (k *kind) gets() *kind {
 	return k
 }
 
-// What the kubelet needs to start pods.
+// The kinds that the kubelet needs to start pods.
 var (
 	nodes          = newKind[corev1.Node](corev1.SchemeGroupVersion, "nodes")
 	pods           = newKind[corev1.Pod](corev1.SchemeGroupVersion, "pods")
@@ -67,7 +67,7 @@ var (
 		csiNodes, csiDrivers, runtimeClasses}
 )
 
-// scope names a set of objects: all that a list of a kind with this namespace and field selector has.
+// scope identifies a set of objects: those in a list of a kind with this namespace and field selector.
 type scope struct {
 	kind              *kind
 	namespace, fields string
@@ -88,7 +88,7 @@ func (s scope) object() string {
 	return name
 }
 
-// selects reports whether an object of the kind is in the scope. The error says what cannot be read.
+// selects reports whether an object of the kind is in the scope.
 func (s scope) selects(o *wire.Object) (bool, error) {
 	selector, err := fields.ParseSelector(s.fields)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s scope) selects(o *wire.Object) (bool, error) {
 	return selector.Matches(values) && (s.namespace == "" || s.namespace == o.Namespace), nil
 }
 
-// always are the scopes that a node needs whatever runs on it.
+// always returns the scopes that a node always needs.
 func always(node string) []scope {
 	return []scope{
 		named(nodes, "", node),

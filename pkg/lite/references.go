@@ -20,17 +20,17 @@ type tokenRequest struct {
 	ExpirationSeconds int64
 }
 
-// defaultExpiration is the ExpirationSeconds of a token for which none are given.
+// defaultExpiration is the default of ExpirationSeconds.
 const defaultExpiration = 3600
 
 type needs struct {
-	// scopes are true for those without which a pod does not start.
+	// scopes are true if a pod does not start without them.
 	scopes map[scope]bool
 	tokens map[tokenRequest]struct{}
 }
 
-// needsOf are what pods name, and what their claims' volumes and the drivers of these name. A pod that has ended does
-// not start again.
+// needsOf returns the needs of pods: the objects that they, their claims' volumes and the drivers of these name. A pod
+// that has ended has none, because it does not start again.
 func (s *Store) needsOf(pods ...*corev1.Pod) needs {
 	all := needs{map[scope]bool{}, map[tokenRequest]struct{}{}}
 	for _, pod := range pods {
@@ -46,7 +46,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// claimOf is the name of the claim that a volume stands for; "" if it is none.
+// claimOf returns the name of a volume's claim; "" if it has none.
 func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -58,7 +58,7 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	}
 }
 
-// referrer adds what one pod needs to start again.
+// referrer adds the needs of one pod.
 type referrer struct {
 	needs
 
@@ -82,7 +82,7 @@ func (r referrer) add() {
 	for _, claim := range r.pod.Spec.ResourceClaims {
 		r.named(resourceClaims, ptr.Deref(claim.ResourceClaimName, ""))
 	}
-	for _, made := range r.pod.Status.ResourceClaimStatuses { // those that are made from templates
+	for _, made := range r.pod.Status.ResourceClaimStatuses { // these are made from templates
 		r.named(resourceClaims, ptr.Deref(made.ResourceClaimName, ""))
 	}
 	if made := r.pod.Status.ExtendedResourceClaimStatus; made != nil {
@@ -93,7 +93,7 @@ func (r referrer) add() {
 
 func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
 
-// optional adds an object without which the pod starts if optional is true.
+// optional adds an object. If optional is true, the pod starts without it.
 func (r referrer) optional(k *kind, name string, optional *bool) {
 	if name != "" {
 		in := named(k, r.pod.Namespace, name)
@@ -128,7 +128,7 @@ func (r referrer) environment(c *corev1.Container) {
 	}
 }
 
-// volume adds what a volume needs, which has one source.
+// volume adds the needs of a volume, which has one source.
 func (r referrer) volume(v *corev1.Volume) {
 	if claim := claimOf(r.pod, v); claim != "" {
 		r.claim(claim)
@@ -184,7 +184,8 @@ func (r referrer) token(audience string, seconds *int64) {
 	}] = struct{}{}
 }
 
-// claim adds a claim, and what its volume needs. The Node authorizer of Kubernetes lets a node read its Secrets.
+// claim adds a claim, and the needs of its volume. The Node authorizer of Kubernetes lets a node read the volume's
+// Secrets.
 func (r referrer) claim(name string) {
 	r.named(claims, name)
 	volumeName, volume := r.store.volumeOf(types.NamespacedName{Namespace: r.pod.Namespace, Name: name})
@@ -211,7 +212,7 @@ func (r referrer) claim(name string) {
 	}
 }
 
-// driver adds the tokens that a CSI driver wants of a pod (pkg/volume/csi/csi_mounter.go of Kubernetes).
+// driver adds the tokens that a CSI driver requests for a pod (pkg/volume/csi/csi_mounter.go of Kubernetes).
 func (r referrer) driver(name string) {
 	driver := &storagev1.CSIDriver{}
 	if !r.store.decode(csiDrivers, types.NamespacedName{Name: name}, driver) {

@@ -9,8 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// refusals are why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever it is answered. Beside each is
-// its source in Kubernetes, below pkg/kubelet. (What a pod needs from the API server is in references.go.)
+// refusals are the reasons why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever answers it gets.
+// The comments name their sources in Kubernetes, below pkg/kubelet. (references.go has a pod's needs from the API
+// server.)
 var refusals = []func(*corev1.Pod) []string{
 	shutDown,    // nodeshutdown/nodeshutdown_manager.go: a graceful shutdown sets the phase Failed
 	deleted,     // pod_workers.go: a pod with a deletionTimestamp is terminating, also after a restart
@@ -21,8 +22,8 @@ var refusals = []func(*corev1.Pod) []string{
 	projections, // volume/projected of pkg/volume: pod certificates and trust bundles come from the API server
 }
 
-// shutDown is about pods that a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended, while
-// kube-apiserver was there to be told.
+// shutDown is about pods that a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended while
+// kube-apiserver was reachable, so that the kubelet could report it.
 func shutDown(pod *corev1.Pod) []string {
 	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Terminated" {
 		return nil
@@ -55,7 +56,7 @@ func tooLong(pod *corev1.Pod) []string {
 	return []string{fmt.Sprintf("its activeDeadlineSeconds of %d are over", *seconds)}
 }
 
-// images is why the images of a pod may not be on the node.
+// images returns why the images of a pod may not be on the node.
 func images(pod *corev1.Pod) []string {
 	var missing []string
 	pulled := map[string]bool{}
@@ -92,8 +93,8 @@ func images(pod *corev1.Pod) []string {
 	return missing
 }
 
-// early is why the kubelet will call no container ready while the machine's clock is behind the time at which the last
-// one started: of several it takes the one that was made last, by the clock of then, which is a dead one.
+// early is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
+// last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one.
 func early(pod *corev1.Pod) []string {
 	var missing []string
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {

@@ -30,35 +30,34 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Kubeconfig is the kubelet's own, for kube-apiserver, with the node's certificate.
+	// Kubeconfig is the kubelet's own kubeconfig for kube-apiserver, with the node's certificate.
 	Kubeconfig string
-	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is where /readyz and the
-	// others are, over plain HTTP; "" for nowhere.
+	// Address is where the kubelet is served, a host:port of the loopback. HealthAddress is that of /readyz and the
+	// others, over plain HTTP; "" for none.
 	Address, HealthAddress string
 	// Dir has the store, the certificate and the kubelet's new kubeconfig.
 	Dir string
 	// SealKey is the key of 32 bytes with which the store is sealed; nil for none.
 	SealKey []byte
-	// MaxOfflineAge is the time since the last contact with kube-apiserver for which the kubelet is answered; 0: no
-	// limit.
+	// MaxOfflineAge is how long after the last contact with kube-apiserver the kubelet is answered; 0 for no limit.
 	MaxOfflineAge time.Duration
 	// Accounts are ServiceAccounts that are also answered without kube-apiserver.
 	Accounts []types.NamespacedName
-	// Further is where else clients are served.
+	// Further is another address at which clients are served.
 	Further Further
 }
 
 const (
-	// gracePeriod is how long requests under way may take when the process stops.
+	// gracePeriod is how long running requests may take when the process stops.
 	gracePeriod = 2 * time.Second
-	// maxRequests is how many requests of others than the kubelet may be under way at once, most of them watches, and
-	// how many connections they may have at the further address.
+	// maxRequests is how many requests of clients other than the kubelet may run at once, most of them watches, and how
+	// many connections they may have at the further address.
 	maxRequests = 1000
-	// healthConnections is how many connections there may be at the health address.
+	// healthConnections is how many connections the health address accepts.
 	healthConnections = 50
 )
 
-// Server serves a kubelet. Its requests go to kube-apiserver, or are answered from a Store while that is away.
+// Server serves a kubelet. It passes requests to kube-apiserver, or answers them from a Store while that is away.
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
@@ -70,22 +69,22 @@ type Server struct {
 	follower  *follower
 	link      *apiclient.Link
 	metrics   *metrics
-	// asked is when the kubelet last asked anything, in seconds since 1970.
+	// asked is when the kubelet last sent a request, in seconds since 1970.
 	asked atomic.Int64
 	// saving is set while changes are written less often.
 	saving atomic.Bool
-	// places are for the requests of others than the kubelet, each token a caller of its own.
+	// places limits the requests of clients other than the kubelet. Each token counts as one caller.
 	places *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
-	// stop ends stopping when the process is about to end.
+	// stop ends the context stopping when the process is about to end.
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
 
-	// explained is what explain has said last.
+	// explained is the last result of explain.
 	explained atomic.Pointer[Explanation]
 
-	// mu guards the disk and what follows.
+	// mu guards the fields below.
 	mu   sync.Mutex
 	disk *store.Store
 	// unkept is why the disk does not have the newest state; nil if it has. unwritten is why the kubelet's files could
@@ -93,7 +92,7 @@ type Server struct {
 	unkept, unwritten error
 }
 
-// New makes a Server, and reads what was kept. The error says what to change.
+// New makes a Server, and reads its store. Its errors say what to change.
 func New(config Config, logger klog.Logger) (*Server, error) {
 	connection, err := apiclient.Options{Program: "lite-apiserver", Kubeconfig: config.Kubeconfig, QPS: 50, Burst: 100,
 		PassesOn: true}.Connect()
@@ -123,7 +122,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	}
 	connection.OnChange(func() {
 		if err := s.useCA(); err != nil {
-			logger.Error(err, "Cannot use the new CA of the kubeconfig, going on with the last one")
+			logger.Error(err, "Cannot use the new CA of the kubeconfig, continuing with the last one")
 		}
 		s.writeFiles(logger) // a certificate in the kubeconfig may be new
 	})
@@ -138,7 +137,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// connect makes the ways to kube-apiserver.
+// connect makes the handlers that pass requests to kube-apiserver.
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
 	var err error
@@ -165,7 +164,7 @@ func (s *Server) connect() error {
 	return err
 }
 
-// forward makes a handler that passes requests on. variant says with which of the node's own credentials.
+// forward makes a handler that passes requests on. variant selects which of the node's own credentials it uses.
 func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler, error) {
 	ordinary, upgrade, err := s.connection.Transports(variant)
 	if err != nil {
@@ -222,7 +221,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Run serves until ctx is done. The error says why it cannot.
+// Run serves until ctx is done, or fails.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.disk.Close() // every commit was synced
 	background, cancel := context.WithCancel(ctx)
@@ -257,7 +256,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// notify tells systemd how the server is.
+// notify reports the state of the server to systemd.
 func (s *Server) notify(ctx context.Context) {
 	systemd.Notify(ctx, systemd.Program{
 		Alive:  func(context.Context) error { return nil },
@@ -265,7 +264,7 @@ func (s *Server) notify(ctx context.Context) {
 	})
 }
 
-// report says whether the kubelet could start now without kube-apiserver.
+// report returns whether the kubelet could start now without kube-apiserver.
 func (s *Server) report() health.Report {
 	var report health.Report
 	if s.link.Away() == nil {
@@ -289,7 +288,7 @@ func (s *Server) report() health.Report {
 	return report
 }
 
-// tooOld is why the kubelet is not answered while kube-apiserver is away; nil if it is.
+// tooOld returns why the kubelet is not answered while kube-apiserver is away; nil if it is.
 func (s *Server) tooOld() error {
 	if s.config.MaxOfflineAge == 0 || s.link.Away() == nil {
 		return nil
@@ -319,8 +318,8 @@ func (s *Server) serveHealth(ctx context.Context) {
 	}
 }
 
-// healthHandler serves /readyz and the others. On the loopback the host has to be one of the loopback: a web page whose
-// name resolves to the loopback could read the answers.
+// healthHandler serves /readyz and the others. On the loopback the Host header must name the loopback: otherwise a web
+// page whose name resolves to the loopback could read the answers.
 func (s *Server) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", health.Alive)

@@ -38,7 +38,7 @@ func (k sink) Replace(objects []*wire.Object) {
 	}
 }
 
-// SetAbsent implements follow.Sink. What the API server does not serve, the kubelet is not answered.
+// SetAbsent implements follow.Sink. Resources that the API server does not serve are not answered.
 func (sink) SetAbsent() {}
 
 // Known implements follow.Knower: an empty list without a resourceVersion is not believed.

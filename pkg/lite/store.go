@@ -19,10 +19,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// Store has what kube-apiserver said to this node. Its methods may be called by several goroutines at once.
+// Store has kube-apiserver's last answers to this node. Its methods may be called by several goroutines at once.
 type Store struct {
 	node string
-	// accounts are the ServiceAccounts that are answered, as NAMESPACE/NAME. kinds has the kinds that are kept, by key.
+	// accounts are the allowed ServiceAccounts, as NAMESPACE/NAME. kinds has the kinds that are kept, by key.
 	accounts map[string]bool
 	kinds    map[string]*kind
 
@@ -33,29 +33,30 @@ type Store struct {
 	tokens map[tokenRequest]token
 	// gone has the UIDs of the pods that the kubelet has reported gone.
 	gone map[types.UID]end
-	// pending are changes that are not on the disk: a key, and its value, nil if it is removed. writing are those that
+	// pending are the changes that are not on the disk: keys with their values, nil if removed. writing are those that
 	// are being written. since is when the oldest of them was made.
 	pending, writing map[string][]byte
 	since            time.Time
-	// changes counts changes, and seen is what hasChanged has seen of them.
+	// changes counts changes, and seen is its value at the last call of hasChanged.
 	changes, seen uint64
-	// heard is when kube-apiserver last said anything of the node's pods, by the clock of then. It does so about every
-	// minute at least, with bookmarks. heardKept is what the disk has of it, and heardHere is when that was received or
-	// read by the clock of this process, which continues whatever happens to the other one.
+	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
+	// a bookmark at least about every minute. heardKept is the value on the disk. heardHere is when heard was received
+	// or read, by the monotonic clock of this process, which changes of the wall clock do not affect.
 	heard, heardKept, heardHere time.Time
-	// heardPrecision is how much older heardKept may be.
+	// heardPrecision is how much older than heard heardKept may be.
 	heardPrecision time.Duration
-	// versionsKept is when the versions of all sets were last put on the disk.
+	// versionsKept is when the versions of all sets were last written to the disk.
 	versionsKept time.Time
-	// full has the accounts that read more than is kept of one.
+	// full has the accounts that read more than the limit for one account.
 	full map[string]bool
 	// refused has the scopes of accounts that are too large.
 	refused map[scope]bool
-	// keys are the cluster's keys for tokens, encodedKeys as they came, and keysAt is when.
+	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
+	// received.
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
 	keysAt      time.Time
-	// restored has a value when kube-apiserver has gone back to an older version.
+	// restored has a value when kube-apiserver has returned to an older version.
 	restored chan struct{}
 	// changed has a value when the node's pods, or their claims and volumes, have changed, or an account reads
 	// something new.
@@ -66,18 +67,18 @@ type set struct {
 	objects map[types.NamespacedName]*wire.Object
 	// version is the resourceVersion of the set; 0 before its first complete list.
 	version uint64
-	// kept is the version that was last given to the disk. saved is set once the set is on the disk.
+	// kept is the version that was last queued for the disk. saved is set once the set is on the disk.
 	kept  uint64
 	saved bool
-	// current is set once kube-apiserver has said all of it since the start of the process.
+	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
 }
 
 // token is an answer to a tokenRequest.
 type token struct {
-	// Token is what the pod shows.
+	// Token is the token itself.
 	Token string `json:"token"`
-	// Expiration is what kube-apiserver said of the token, Until what the token says of itself, which may be much later
+	// Expiration is from kube-apiserver's answer, Until from the token itself, which may be much later
 	// (--service-account-extend-token-expiration of kube-apiserver).
 	Expiration time.Time `json:"expiration"`
 	Until      time.Time `json:"until"`
@@ -122,11 +123,11 @@ func objectKey(in scope, name types.NamespacedName) string {
 	return in.key(keyObject, name.Namespace, name.Name)
 }
 
-// isLasting reports whether a key of the store is never forgotten.
+// isLasting reports whether a key of the store is lasting.
 func isLasting(key string) bool { return strings.HasPrefix(key, keyGone+"\x00") }
 
-// load takes over what the disk has. The problems name what cannot be read. A set with such an object is not used:
-// no client gets a part of it.
+// load loads the state from the disk. The problems are entries that cannot be read. A set with such an object is not
+// used, so that no client gets a part of it.
 func (s *Store) load(state map[string][]byte) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +157,7 @@ func (s *Store) loadEntry(parts []string, value []byte) error {
 	letter := parts[0]
 	if (letter == keySet && len(parts) == 4) || (letter == keyObject && len(parts) == 6) {
 		k, ok := s.kinds[parts[1]]
-		if !ok { // of a later version of this program, or of an account that is no longer answered
+		if !ok { // of a later version of this program, or of an account that is no longer allowed
 			s.change(keyOf(parts...), nil)
 			return nil
 		}
@@ -210,7 +211,7 @@ func (s *Store) set(of scope) *set {
 	return s.sets[of]
 }
 
-// encoded is an object as a message.
+// encoded returns an object as a message.
 func encoded(o *wire.Object) []byte {
 	version, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
 	if err != nil {
@@ -219,7 +220,7 @@ func encoded(o *wire.Object) []byte {
 	return wire.AppendObject(nil, o.Meta, o.Body, version)
 }
 
-// change notes a change that is to be on the disk. The caller holds the lock.
+// change records a change that must be written to the disk. The caller holds the lock.
 func (s *Store) change(key string, value []byte) {
 	if len(s.pending)+len(s.writing) == 0 {
 		s.since = time.Now()
@@ -228,7 +229,7 @@ func (s *Store) change(key string, value []byte) {
 	s.changes++
 }
 
-// hasChanged reports whether anything has changed since it was called last.
+// hasChanged reports whether anything has changed since its last call.
 func (s *Store) hasChanged() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,17 +238,17 @@ func (s *Store) hasChanged() bool {
 	return s.seen != before
 }
 
-// unsavedChanges is how many changes are not on the disk, and since when.
+// unsavedChanges returns how many changes are not on the disk, and since when.
 func (s *Store) unsavedChanges() (int, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.pending) + len(s.writing), s.since
 }
 
-// poke says that what the node's pods name may have changed.
+// poke reports that the needs of the node's pods may have changed.
 func (s *Store) poke() { wake(s.changed) }
 
-// wake gives a channel a value, if it has none.
+// wake sends a value to a channel, if it has none.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -283,11 +284,11 @@ func (s *Store) touched(in scope) {
 	}
 }
 
-// reach notes the version of a set. The caller holds the lock.
+// reach records the version of a set. The caller holds the lock.
 func (s *Store) reach(in scope, version uint64, changed bool) {
 	set := s.set(in)
 	if !set.current {
-		s.touched(in) // what they name is followed from now on
+		s.touched(in) // the objects that they name are followed from now on
 	}
 	if in == podsOf(s.node) {
 		if set.current && version < set.version {
@@ -301,14 +302,14 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 	}
 }
 
-// noteVersion puts the version of a set on the disk. The caller holds the lock.
+// noteVersion queues the version of a set for the disk. The caller holds the lock.
 func (s *Store) noteVersion(in scope, set *set) {
 	set.kept = set.version
 	s.change(in.key(keySet), strconv.AppendUint(nil, set.version, 10))
 }
 
-// versionOf is the version of a set, from which a source goes on: a list of a replica that lags would be older. It is
-// "" if there is none.
+// versionOf returns the version of a set, or "". A source continues from it, because a list from a replica that lags
+// would be older.
 func (s *Store) versionOf(in scope) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,14 +319,14 @@ func (s *Store) versionOf(in scope) string {
 	return ""
 }
 
-// isCurrent reports whether kube-apiserver has said since the start of the process what a set is.
+// isCurrent reports whether kube-apiserver has sent the complete set since the start of the process.
 func (s *Store) isCurrent(of scope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.set(of).current
 }
 
-// hear notes that kube-apiserver has said something of the node's pods. The caller holds the lock.
+// hear records that kube-apiserver has sent something about the node's pods. The caller holds the lock.
 func (s *Store) hear(now time.Time) {
 	s.heard, s.heardHere = now, time.Now()
 	if age := now.Sub(s.heardKept); age < 0 || age > s.heardPrecision {
@@ -336,7 +337,7 @@ func (s *Store) hear(now time.Time) {
 	}
 }
 
-// textOf is a time on the disk, empty if its year is beyond 9999.
+// textOf returns the form of a time on the disk, empty if its year is beyond 9999.
 func textOf(at time.Time) []byte {
 	text, err := at.MarshalText()
 	if err != nil {
@@ -345,7 +346,8 @@ func textOf(at time.Time) []byte {
 	return text
 }
 
-// silence is how long kube-apiserver has said nothing of the node's pods. The error says why that is not known.
+// silence returns the time since kube-apiserver last sent anything about the node's pods. The error is why that is not
+// known.
 func (s *Store) silence() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +359,7 @@ func (s *Store) silence() (time.Duration, error) {
 	return age, nil
 }
 
-// drop removes a set that no pod names any more.
+// drop removes a set that no pod names any longer.
 func (s *Store) drop(of scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,9 +374,9 @@ func (s *Store) drop(of scope) {
 	delete(s.sets, of)
 }
 
-// takePending returns the changes that are to be written, until taken is called. What accounts read is among them only
-// if there is time to spare for it, some sets at once, each of them whole. Versions alone are among them now and then,
-// all at once: each commit wears the disk.
+// takePending returns the changes to write, until taken is called. It includes the sets of accounts only if spare is
+// set: some at a time, each of them whole. It includes mere changes of versions only from time to time, all at once,
+// because each commit wears out the disk.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -409,7 +411,7 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	return maps.Clone(s.writing)
 }
 
-// setOf names the set of an account that a key is of; "" if it is another key.
+// setOf returns the account's set to which a key belongs; "" for other keys.
 func (s *Store) setOf(key string) string {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 || !strings.Contains(parts[1], " by ") {
@@ -418,7 +420,7 @@ func (s *Store) setOf(key string) string {
 	return keyOf(parts[1:4]...)
 }
 
-// takeGone returns which pods are gone and not on the disk, until taken is called.
+// takeGone returns the gone pods that are not on the disk, until taken is called.
 func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -431,7 +433,7 @@ func (s *Store) takeGone() map[string][]byte {
 	return maps.Clone(s.writing)
 }
 
-// taken notes whether the changes that were taken are on the disk.
+// taken records whether the changes that were taken are on the disk.
 func (s *Store) taken(saved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -463,7 +465,7 @@ func (s *Store) holdsBack() bool {
 	return false
 }
 
-// all is everything, as the disk has it. Objects are encoded one by one.
+// all returns the whole state in the form of the disk. Objects are encoded one by one.
 func (s *Store) all() iter.Seq2[string, []byte] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -503,8 +505,9 @@ func (s *Store) all() iter.Seq2[string, []byte] {
 	}
 }
 
-// now is the time: that of the clock, or what it is at least if the clock is behind that, as without a battery after a
-// loss of power: the last contact with kube-apiserver, and what has passed in this process since.
+// now returns the time of the clock, or a lower bound of the time if the clock is behind that, for example after a loss
+// of power without a battery. The bound is the last contact with kube-apiserver plus the time that has passed in this
+// process since.
 func (s *Store) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -518,8 +521,8 @@ func (s *Store) now() time.Time {
 	return least
 }
 
-// covering returns the set that has a scope: its own, or that of all objects of the kind, in the namespace or the
-// cluster; nil if kube-apiserver has never said all of any. The caller holds the lock.
+// covering returns a set that covers a scope: its own, or that of all objects of the kind, in the namespace or the
+// cluster; nil if kube-apiserver has never sent any of these completely. The caller holds the lock.
 func (s *Store) covering(of scope) *set {
 	for _, other := range []scope{of, {kind: of.kind, namespace: of.namespace}, {kind: of.kind}} {
 		if set := s.sets[other]; set != nil && set.version > 0 {
@@ -530,7 +533,7 @@ func (s *Store) covering(of scope) *set {
 }
 
 // read returns the version of a scope and its objects, sorted, without pods that are gone. ok is false if
-// kube-apiserver has never said all of it.
+// kube-apiserver has never sent it completely.
 func (s *Store) read(of scope) (version uint64, objects []*wire.Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -563,7 +566,7 @@ func (s *Store) isGone(k *kind, o *wire.Object) bool {
 	return gone && k.GroupVersionResource == pods.GroupVersionResource
 }
 
-// find returns one object; nil if kube-apiserver has not said that it is there.
+// find returns one object; nil if kube-apiserver has not sent it.
 func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -581,7 +584,7 @@ func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
 	return nil
 }
 
-// podUID is the UID of a pod; "" if it is not known.
+// podUID returns the UID of a pod; "" if it is not known.
 func (s *Store) podUID(name types.NamespacedName) types.UID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -591,7 +594,8 @@ func (s *Store) podUID(name types.NamespacedName) types.UID {
 	return ""
 }
 
-// needs are what the node's pods name. The error is about a pod that cannot be decoded; the others are in the result.
+// needs returns the needs of the node's pods. The error is about a pod that cannot be decoded; the others are in the
+// result.
 func (s *Store) needs() (needs, error) {
 	pods, failed := s.pods()
 	return s.needsOf(pods...), failed
@@ -621,7 +625,7 @@ func (s *Store) token(request tokenRequest) (token, bool) {
 	return kept, ok
 }
 
-// dropTokens removes the tokens that no pod names any more.
+// dropTokens removes the tokens that no pod names any longer.
 func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// tokenTimeout is how long a request for a token may take, tokenLimit how large one of the kubelet may be.
+// tokenTimeout is how long a request for a token may take, and tokenLimit how large a request of the kubelet may be.
 const (
 	tokenTimeout = 10 * time.Second
 	tokenLimit   = 1 << 20
 )
 
-// renewTokens fetches missing tokens, and those half of whose life is over. If kube-apiserver does not answer, the
-// others wait for the next time: what is done after them should not wait for each.
+// renewTokens fetches missing tokens, and renews tokens after half of their lifetime. If kube-apiserver does not answer
+// once, the remaining tokens wait for the next call, so that later steps do not wait for each of them.
 func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 	for request := range wanted.tokens {
 		kept, ok := f.store.token(request)
@@ -39,14 +39,14 @@ func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 		}
 		f.store.putToken(request, fetched)
 		if group := f.groups[request.account()]; !ok && group != nil {
-			// What the account reads may have waited for it.
+			// The scopes of the account may have waited for it.
 			group.Retry()
 			wake(f.fetchDue)
 		}
 	}
 }
 
-// object is the request as the kubelet sends it.
+// object returns the request in the form in which the kubelet sends it.
 func (r tokenRequest) object() *authenticationv1.TokenRequest {
 	o := &authenticationv1.TokenRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenRequest"},
@@ -63,7 +63,7 @@ func (r tokenRequest) object() *authenticationv1.TokenRequest {
 	return o
 }
 
-// requestOf reads a request that came for a ServiceAccount. ok is false for one that no volume makes.
+// requestOf reads a request for a token of a ServiceAccount. ok is false for one that no volume makes.
 func requestOf(account types.NamespacedName, o *authenticationv1.TokenRequest) (r tokenRequest, ok bool) {
 	bound := o.Spec.BoundObjectRef
 	if bound == nil || bound.Kind != "Pod" || bound.APIVersion != "v1" || len(o.Spec.Audiences) > 1 {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// brokenSteps counts the steps of the cache that panicked, and lists the upstream again after them: what such a step
-// was to change may be missing.
+// brokenSteps counts the steps of the cache that panicked, and lists the upstream again after them, because the change
+// of such a step may be missing.
 type brokenSteps struct {
 	logger klog.Logger
 	// relist lists the upstream again.
@@ -17,10 +17,10 @@ type brokenSteps struct {
 
 	mu    sync.Mutex
 	count float64 // guarded by mu
-	// pause is between a step that panicked and the list. It grows: an object with which a step panics comes again with
-	// the list. Guarded by mu.
+	// pause is the pause between a step that panicked and the list. It grows, because the list repeats the object that
+	// caused the panic. Guarded by mu.
 	pause wait.Backoff
-	// due is set while a list is to come. Guarded by mu.
+	// due is set while a list is scheduled. Guarded by mu.
 	due bool
 }
 

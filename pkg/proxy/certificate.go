@@ -45,23 +45,23 @@ const (
 )
 
 const (
-	// ownLifetime is how long a certificate of a CA of the wrapper's own is valid. A new one has a new CA, which
-	// clients read when they start.
+	// ownLifetime is how long a certificate of the wrapper's own CA is valid. A new one has a new CA, which clients
+	// read when they start.
 	ownLifetime = 10 * 365 * 24 * time.Hour
-	// certificateInterval is how often the wrapper looks whether its request was granted, or a certificate is due.
+	// certificateInterval is the time between two checks whether a request was granted, or a certificate is due.
 	certificateInterval = 10 * time.Second
 	// refusedInterval is how long the wrapper requests no certificate after one was refused.
 	refusedInterval = time.Hour
-	// tokenFile is where a pod has the token of its service account.
+	// tokenFile is the file with the token of a pod's service account.
 	tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/" + corev1.ServiceAccountTokenKey
 )
 
 // servingCertificate keeps the wrapper's serving certificate in a directory. It requests one from the cluster, of the
 // signer kubernetes.io/kubelet-serving, which the ca.crt of any pod verifies where the cluster has one CA. Until the
-// request is approved the certificate is one of a CA that is made for it.
+// request is approved, the certificate is signed by a CA that is made for it.
 //
-// k8s.io/client-go/util/certificate also makes requests. It brings the clients of all APIs of Kubernetes, and this
-// program would be half as large again.
+// k8s.io/client-go/util/certificate could make the requests, but it imports the clients of all APIs of Kubernetes,
+// which would make this program half as large again.
 type servingCertificate struct {
 	dir, node, server string
 	addresses         []net.IP
@@ -78,8 +78,8 @@ type servingCertificate struct {
 	refused   string
 }
 
-// newServingCertificate makes the files that are missing. upstream has the wrapper's own credentials, clusterCA the CAs
-// of the API server. The error says what to change.
+// newServingCertificate makes the missing files. upstream has the wrapper's own credentials, clusterCA the CAs of the
+// API server. Its errors say what to change.
 func newServingCertificate(config Config, upstream *rest.Config, clusterCA []byte) (*servingCertificate, error) {
 	host, port, err := net.SplitHostPort(config.BindAddress)
 	if err != nil {
@@ -122,12 +122,12 @@ func newServingCertificate(config Config, upstream *rest.Config, clusterCA []byt
 	return c, nil
 }
 
-// files are those of the certificate and its key, which are one.
+// files returns the files of the certificate and its key, which are the same file.
 func (c *servingCertificate) files() TLSFiles {
 	return TLSFiles{Cert: filepath.Join(c.dir, servingFile), Key: filepath.Join(c.dir, servingFile)}
 }
 
-// leaf returns the certificate that is served; nil if none may be.
+// leaf returns the certificate that is served; nil if none is valid.
 func (c *servingCertificate) leaf() *x509.Certificate {
 	pair, err := tls.LoadX509KeyPair(c.files().Cert, c.files().Key)
 	if err != nil || !time.Now().Before(pair.Leaf.NotAfter) {
@@ -146,19 +146,19 @@ func (c *servingCertificate) leaf() *x509.Certificate {
 	return pair.Leaf
 }
 
-// subject is what the signer wants.
+// subject returns the subject that the signer requires.
 func (c *servingCertificate) subject() pkix.Name {
 	return pkix.Name{CommonName: "system:node:" + c.node, Organization: []string{"system:nodes"}}
 }
 
-// isDue reports whether a certificate has to be requested: none is the cluster's, or less than a third of its time is
-// left.
+// isDue reports whether a certificate has to be requested: the present one is not the cluster's, or less than a third
+// of its lifetime is left.
 func (c *servingCertificate) isDue(leaf *x509.Certificate) bool {
 	return leaf == nil || leaf.Subject.CommonName != c.subject().CommonName ||
 		time.Until(leaf.NotAfter) < leaf.NotAfter.Sub(leaf.NotBefore)/3
 }
 
-// ensure makes a certificate with a CA of its own, if no certificate may be served.
+// ensure makes a certificate with its own CA, if no certificate can be served.
 func (c *servingCertificate) ensure() error {
 	if c.leaf() != nil {
 		return nil
@@ -208,7 +208,7 @@ func (c *servingCertificate) run(ctx context.Context) {
 	wait.NonSlidingUntilWithContext(ctx, c.try, certificateInterval)
 }
 
-// try does what can be done now for a certificate of the cluster.
+// try takes the next step towards a certificate of the cluster.
 func (c *servingCertificate) try(ctx context.Context) {
 	err := c.ensure()
 	if err == nil {
@@ -218,14 +218,14 @@ func (c *servingCertificate) try(ctx context.Context) {
 		return
 	}
 	c.request, c.notBefore = "", time.Now().Add(refusedInterval)
-	if c.refused != err.Error() { // it stays the same for long
+	if c.refused != err.Error() { // log each reason once
 		klog.FromContext(ctx).Info("No serving certificate of the cluster; serving the one that is there",
 			"reason", err, "nextRequest", refusedInterval)
 	}
 	c.refused = err.Error()
 }
 
-// step makes a request, if it is time, or takes what it has brought. The error says why it has no certificate.
+// step makes a request, if one is due, or collects its certificate. The error is why it has no certificate.
 func (c *servingCertificate) step(ctx context.Context) error {
 	switch {
 	case c.request != "":
@@ -262,7 +262,7 @@ func (c *servingCertificate) step(ctx context.Context) error {
 	return nil
 }
 
-// collect takes the certificate that was requested, once it is there.
+// collect takes the requested certificate, once it was issued.
 func (c *servingCertificate) collect(ctx context.Context) error {
 	made := &certificatesv1.CertificateSigningRequest{}
 	err := c.client.Get().Resource(requests).Name(c.request).Do(ctx).Into(made)
@@ -277,7 +277,7 @@ func (c *servingCertificate) collect(ctx context.Context) error {
 			return fmt.Errorf("the certificate of request %s: %w", c.request, err)
 		}
 		c.request, c.refused = "", ""
-		// The CA of what was served before is trusted no more by clients that start from now on.
+		// Clients that start from now on no longer trust the CA of the former certificate.
 		return c.save(made.Status.Certificate, c.key, nil)
 	}
 	for _, condition := range made.Status.Conditions {
@@ -290,8 +290,8 @@ func (c *servingCertificate) collect(ctx context.Context) error {
 
 const requests = "certificatesigningrequests"
 
-// answered returns an error that is the API server's refusal. After others, such as those of a cut link, it is asked
-// again soon.
+// answered returns an error if it is the API server's refusal. After other errors, such as those of a cut link, the
+// next attempt follows soon.
 func answered(ctx context.Context, err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsNotFound(err) {

@@ -7,15 +7,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 )
 
-// SiteExchange says how facts are exchanged with the neighbours.
+// SiteExchange configures the exchange of facts with the neighbours.
 type SiteExchange struct {
-	// Port is the port at which all nodes of the site are reached.
+	// Port is the port of the exchange on all nodes of the site.
 	Port uint16
 	// KeyFile is the path of the file with the keys.
 	KeyFile string
 }
 
-// makeExchange makes the exchange, if there is to be one.
+// makeExchange makes the exchange, if it is configured.
 func (p *Proxy) makeExchange() {
 	options := p.config.SiteExchange
 	if options == nil {
@@ -38,7 +38,7 @@ func (p *Proxy) makeExchange() {
 	})
 }
 
-// exchangeDetail says who of the site takes part, and what may be wrong.
+// exchangeDetail describes which nodes of the site take part, and possible problems.
 func exchangeDetail(s exchange.Status, pods livepods.Status, declared bool) string {
 	if s.Err != nil {
 		return fmt.Sprintf("site-exchange: off: %v", s.Err)

@@ -14,7 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
-// errOwnShare says what a hub does not give.
+// errOwnShare means that a hub does not provide the data.
 var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another site's endpoints " +
 	"are not known here; ask one without --hub")
 

@@ -55,7 +55,7 @@ func (p *Proxy) report() health.Report {
 	return report
 }
 
-// noteFiles says what is wrong with the state directory and the kubeconfig, and since when a snapshot is served.
+// noteFiles reports problems of the state directory and the kubeconfig, and since when a snapshot is served.
 func (p *Proxy) noteFiles(report *health.Report) {
 	if served := p.view.ServesRestored(); served != nil {
 		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, "+
@@ -76,7 +76,7 @@ func (p *Proxy) noteFiles(report *health.Report) {
 // knows reports whether there is something to serve, from a snapshot or from the upstream.
 func (p *Proxy) knows() bool { return p.view.ServesRestored() != nil || p.isLive() }
 
-// noteSource says how the upstream is followed on one source.
+// noteSource reports how one source is followed.
 func (p *Proxy) noteSource(report *health.Report, s follow.State) {
 	switch {
 	case !s.Started && s.Optional:
@@ -100,7 +100,7 @@ func (p *Proxy) noteSource(report *health.Report, s follow.State) {
 	}
 }
 
-// noteAbsent says that the upstream does not serve a source.
+// noteAbsent reports that the upstream does not serve a source.
 func (p *Proxy) noteAbsent(report *health.Report, s follow.State) {
 	switch {
 	case s.Optional:
@@ -113,8 +113,8 @@ func (p *Proxy) noteAbsent(report *health.Report, s follow.State) {
 	}
 }
 
-// noteNotSynced says that a source is not complete, and why. That is a reason as long as there is nothing else to
-// serve.
+// noteNotSynced reports that a source is not complete, and why. The wrapper is not ready then, unless it serves a
+// snapshot.
 func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	line := s.Name + ": not synced with the upstream yet"
 	if s.Err != nil {
@@ -127,7 +127,7 @@ func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	}
 }
 
-// noteSite says which nodes and pods of the site are seen otherwise than the API server sees them.
+// noteSite reports which nodes and pods of the site are shown differently from the API server's state.
 func (p *Proxy) noteSite(report *health.Report) {
 	if p.autonomy != nil {
 		noteAutonomy(report, p.autonomy.Status())
@@ -154,11 +154,10 @@ func (p *Proxy) isLive() bool {
 	}
 }
 
-// registerPatience is how long after the start a node may take to register. After that, names near to its name are
-// suggested.
+// registerPatience is how long after the start a node may take to register. After that, similar names are suggested.
 const registerPatience = time.Minute
 
-// unknownNode says that no node has the name --hostname, and which nodes have similar names.
+// unknownNode reports that no node has the name --hostname, and which nodes have similar names.
 func (p *Proxy) unknownNode() string {
 	name := p.config.NodeName
 	said := fmt.Sprintf(
@@ -178,7 +177,7 @@ func (p *Proxy) unknownNode() string {
 // age returns how long ago a time was; 0 if it is in the future, because the clock was set back.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 
-// noteAutonomy says which endpoints are hidden because their nodes are dead, or why none are.
+// noteAutonomy reports which endpoints are hidden because their nodes are dead, or why none are.
 func noteAutonomy(report *health.Report, s deadnodes.Status) {
 	switch {
 	case s.Err != nil:
@@ -196,7 +195,7 @@ func noteAutonomy(report *health.Report, s deadnodes.Status) {
 	}
 }
 
-// namedNames is how many nodes or addresses a line names before it only counts.
+// namedNames is how many nodes or addresses a line names; it counts the others.
 const namedNames = 10
 
 // some names the first few of the names, and counts the rest.

@@ -10,7 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 )
 
-// upstreamState returns what is known of the upstream at the moment.
+// upstreamState returns the present state of the upstream.
 func (p *Proxy) upstreamState() livepods.UpstreamState {
 	switch {
 	case p.view.ServesRestored() != nil:
@@ -24,7 +24,7 @@ func (p *Proxy) upstreamState() livepods.UpstreamState {
 	}
 }
 
-// makeLivePods makes the Keeper, if any node says itself which pods it runs.
+// makeLivePods makes the Keeper, if a runtime or an exchange is configured.
 func (p *Proxy) makeLivePods() {
 	if p.config.Runtime == nil && p.exchange == nil {
 		return
@@ -45,7 +45,7 @@ func (p *Proxy) makeLivePods() {
 	p.livePods = livepods.New(config)
 }
 
-// noteBoot keeps the machine's boot in the snapshot, once this has the upstream's state, if no Keeper does so.
+// noteBoot notes the machine's boot in the snapshot, once the upstream's state is complete, if no Keeper does.
 func (p *Proxy) noteBoot(ctx context.Context) {
 	select {
 	case <-p.facts.Live():
@@ -63,7 +63,7 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// livePodsDetail says whose word on this node's pods counts.
+// livePodsDetail describes whose state of this node's pods is used.
 func livePodsDetail(s livepods.Status) string {
 	var said string
 	switch {

@@ -71,7 +71,7 @@ func newMetrics(p *Proxy) *metrics {
 	}
 	if p.config.SiteExchange != nil {
 		for _, reason := range exchange.Reasons() {
-			m.messagesIgnored.WithLabelValues(reason) // so that a rate is seen from the first on
+			m.messagesIgnored.WithLabelValues(reason) // so that a rate includes the first one
 		}
 	}
 	m.registry.MustRegister(m.Collectors()...)
@@ -99,8 +99,8 @@ var knownVerbs = map[string]bool{
 	"deletecollection": true, "post": true, "put": true, "head": true, "options": true,
 }
 
-// requestDone counts a request. Resources that are not the wrapper's concern are counted together, so that no client
-// can make the number of series grow.
+// requestDone counts a request. Resources that the wrapper does not serve are counted together, so that clients cannot
+// increase the number of series.
 func (m *metrics) requestDone(resource, verb, code string, took time.Duration) {
 	if !knownResources[resource] {
 		resource = "other"
@@ -152,7 +152,7 @@ func (m *metrics) PodsRefused(count int) {
 // Asked implements exchange.Observer.
 func (m *metrics) Asked(err error) { countAnswer(m.neighbourRequests, err, exchange.IsTimeout(err)) }
 
-// descriptions are all of those that desc made.
+// descriptions are all descriptions that desc made.
 var descriptions []*prometheus.Desc
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -181,10 +181,10 @@ var (
 			"or has not caught up; absent without --cri.")
 	descMembers = desc("neighbours",
 		"Other nodes of the site, by state: alive (it takes part in the exchange), suspected (it is reached but does "+
-			"not answer), silent (it is not heard any more) or unknown (it was not heard since this wrapper started); "+
+			"not answer), silent (it no longer answers) or unknown (it has not answered since this wrapper started); "+
 			"absent without --site-exchange=on.", "state")
 	descHidden = desc("silent_nodes",
-		"Neighbours whose endpoints are hidden, because they are not heard any more while the upstream is away.")
+		"Neighbours whose endpoints are hidden, because they do not answer while the upstream is away.")
 	descNeighbourPods = desc("neighbours_corrected_pods",
 		"Pods of neighbours whose endpoints are shown as these say themselves, because the upstream is away or has "+
 			"not caught up; absent without --site-exchange=on.")
@@ -202,7 +202,7 @@ var (
 	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 without one.")
 )
 
-// collector reads the facts, the node's view and what was written to the state directory when it is scraped.
+// collector reads the facts, the node's view and the statistics of the state directory when it is scraped.
 type collector struct{ p *Proxy }
 
 // Describe implements prometheus.Collector.
@@ -264,7 +264,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// registerQuotas registers how many places are taken, and how often there was none.
+// registerQuotas registers how many places are taken, and how often none was free.
 func (m *metrics) registerQuotas(p *Proxy) {
 	for _, bound := range []struct {
 		*quota.Quota

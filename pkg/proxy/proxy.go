@@ -35,10 +35,10 @@ import (
 
 // Config configures a Proxy.
 type Config struct {
-	// Connection is that to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
+	// Connection is the connection to kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Connection *apiclient.Connection
-	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection is that to the
-	// API server that the hub is behind; nil for Connection.
+	// Hub is set if Services, slices and nodes are taken from a hub, as this node's share. HubConnection is the
+	// connection to the API server that the hub is behind; nil for Connection.
 	Hub           bool
 	HubConnection *apiclient.Connection
 	// NodeName is this node's name. It may be empty; then the node belongs to no site.
@@ -47,8 +47,8 @@ type Config struct {
 	BindAddress string
 	// MetricsAddress is the host:port of a listener for /metrics alone, plain HTTP for anyone; "" for none.
 	MetricsAddress string
-	// AllowedHosts are further names and IP addresses that requests may use as their host, in addition to those of the
-	// loopback. On an address that is not loopback any host is accepted if this is empty.
+	// AllowedHosts are names and IP addresses that requests may use as their host, in addition to those of the
+	// loopback. If it is empty, an address that is not loopback accepts any host.
 	AllowedHosts []string
 	// TLS is nil for plain HTTP.
 	TLS *TLSFiles
@@ -68,11 +68,11 @@ type Config struct {
 	// KeepAnswersFor are the clients whose answers filters.KeptAnswers keeps, in StateDir.
 	KeepAnswersFor []string
 	// Runtime, if set, is this node's container runtime, which is asked for the node's pods while the upstream is away.
-	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
+	// ReturnGrace limits how long after that its answers, and the neighbours' reports, are used.
 	Runtime     livepods.Runtime
 	ReturnGrace time.Duration
-	// SiteKeys are the keys of the labels that say which nodes are of one site: those that have the same value of any
-	// of them. Without any, these are the topology keys of all Services.
+	// SiteKeys are the keys of labels. Nodes with the same value of any of them belong to one site. If empty, the
+	// topology keys of all Services are used.
 	SiteKeys []string
 	// SiteExchange, if set, exchanges facts with the neighbours while the upstream is away.
 	SiteExchange *SiteExchange
@@ -96,7 +96,7 @@ const (
 const GCPercent = 50
 
 const (
-	// gracePeriod is how long requests under way may take when the process is stopped.
+	// gracePeriod is how long running requests may take when the process is stopped.
 	gracePeriod = 10 * time.Second
 	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It is the
 	// time in which a connection can be made; if it were shorter, the first request after the link is back would fail.
@@ -120,7 +120,7 @@ type Proxy struct {
 	livePods *livepods.Keeper
 	// exchange is nil without Config.SiteExchange.
 	exchange *exchange.Exchange
-	// addressUnknown yields something when an address of a neighbour may have changed.
+	// addressUnknown has a value when an address of a neighbour may have changed.
 	addressUnknown chan struct{}
 	tls            *reloadingTLS
 	// certificate is nil unless Config.TLS has a Dir, and no files.
@@ -134,7 +134,7 @@ type Proxy struct {
 	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches have one place for each of those, memory has one for each byte of a list.
+	// connections and watches have one place for each connection and watch, and memory has one for each byte of a list.
 	connections, watches, memory *quota.Quota
 	// delegatesIdentity is set if the wrapper may delegate its identity to all who can reach it, because they are
 	// processes of this node or have a client certificate.
@@ -148,8 +148,8 @@ type Proxy struct {
 	stop     context.CancelFunc
 }
 
-// New makes a Proxy. It does not listen and sends no request before Run. The error says what about the configuration is
-// wrong.
+// New makes a Proxy. It does not listen and sends no request before Run. It returns an error for an invalid
+// configuration.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
@@ -205,9 +205,9 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 	return nil
 }
 
-// makeCache makes the facts, and what follows the upstream for them.
+// makeCache makes the facts, and the Upstream that fills them.
 func (p *Proxy) makeCache(logger klog.Logger) error {
-	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
+	// The annotations are needed only if default/kubernetes is rewritten without a LocalEndpoint.
 	needsAnnotations := p.config.RewriteKubernetes && p.config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.broken = newBrokenSteps(logger)
@@ -240,7 +240,7 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	return nil
 }
 
-// makeTargets makes where requests are passed on to.
+// makeTargets makes the targets to which requests are passed on.
 func (p *Proxy) makeTargets(klog.Logger) (err error) {
 	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
 		return err
@@ -249,7 +249,7 @@ func (p *Proxy) makeTargets(klog.Logger) (err error) {
 	return err
 }
 
-// makeLimits makes the bounds of what clients take, and the metrics.
+// makeLimits makes the limits of clients, and the metrics.
 func (p *Proxy) makeLimits(klog.Logger) error {
 	p.connections = quota.New(cmp.Or(p.config.MaxConnections, DefaultMaxConnections))
 	p.watches = quota.New(cmp.Or(p.config.MaxWatches, DefaultMaxWatches))
@@ -259,7 +259,7 @@ func (p *Proxy) makeLimits(klog.Logger) error {
 	return nil
 }
 
-// makeSite makes what sees nodes and pods of the site for itself.
+// makeSite makes the parts that watch nodes and pods of the site without the upstream.
 func (p *Proxy) makeSite(klog.Logger) (err error) {
 	if p.config.Autonomy != nil {
 		p.autonomy, err = deadnodes.New(deadnodes.Config{
@@ -347,8 +347,7 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 	return systemd.Answers(ctx, scheme+"://"+address.String()+"/livez")
 }
 
-// Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
-// serve.
+// Run serves until ctx is done, and then lets running requests end. It returns an error if it cannot listen or serve.
 func (p *Proxy) Run(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.config.BindAddress)
 	if err != nil {
@@ -408,7 +407,8 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// runners are what runs next to the server, each until its context is done. address is that of the server.
+// runners returns the functions that run next to the server, each until its context is done. address is that of the
+// server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 	runners := []func(context.Context){p.upstream.Run, p.config.Connection.Run, p.returnMemory, p.restore}
 	if hub := p.config.HubConnection; hub != nil {

@@ -40,7 +40,7 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 			Dir: filepath.Join(p.config.StateDir, "answers"), Clients: clients, Reachable: p.upstream.Reachable,
 			Logger: logger.WithName("kept-answers"),
 		})
-		// The version before had a file for each request.
+		// The former version had a file for each request.
 		_ = os.RemoveAll(filepath.Join(p.config.StateDir, "answers-"+p.config.NodeName))
 	}
 	dir, state, minRevision, err := snapshot.Open(snapshot.Options{Path: p.config.StateDir,
@@ -98,8 +98,8 @@ func (p *Proxy) openViews(logger klog.Logger) {
 }
 
 // restore serves the snapshot once there is evidence that the upstream is away, or if the machine has just booted and
-// the upstream takes long. If it did so without evidence, every restart of the wrapper would take a running kube-proxy
-// back to an older state.
+// the upstream takes long. Without waiting for evidence, every restart of the wrapper would reset a running kube-proxy
+// to an older state.
 func (p *Proxy) restore(ctx context.Context) {
 	if p.facts.Restored() == nil {
 		return

@@ -24,14 +24,15 @@ type TLSFiles struct {
 	ClientCA string
 }
 
-// reloadInterval is how long files that were read count. Certificates are renewed hours before they expire.
+// reloadInterval is how long files are used before they are read again. Certificates are renewed hours before they
+// expire.
 const reloadInterval = 10 * time.Second
 
 // reloadingTLS is a TLS configuration that follows its files, which are read for new connections. If a file cannot be
-// used later, that is logged and the last good configuration stays; at the start it is an error.
+// used later, that is logged and the last good configuration is kept; at the start it is an error.
 //
-// controller-runtime's certwatcher does less: it does not know client CAs, takes over a renewed chain only if the leaf
-// or the key changed too, and has its own logs and metrics.
+// controller-runtime's certwatcher does less: it does not know client CAs, uses a renewed chain only if the leaf or the
+// key has changed as well, and has its own logs and metrics.
 type reloadingTLS struct {
 	files    TLSFiles
 	interval time.Duration
@@ -44,7 +45,7 @@ type reloadingTLS struct {
 	read     time.Time
 }
 
-// newReloadingTLS reads the files. The error names the file that cannot be used, and says why.
+// newReloadingTLS reads the files. Its errors name the file that cannot be used, and why.
 func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	if files.Cert == "" || files.Key == "" {
 		return nil, errors.New("serving TLS (--insecure=false) needs --cert-dir, or --cert-file and --key-file")
@@ -56,8 +57,8 @@ func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	return t, nil
 }
 
-// load reads the files, and takes them into use if they have changed and can be used. The caller holds the lock,
-// unless there are no connections yet.
+// load reads the files, and starts to use them if they have changed and are valid. The caller holds the lock, except
+// before the first connection.
 func (t *reloadingTLS) load() (changed bool, err error) {
 	var contents [3][]byte
 	for i, f := range []struct{ flag, name string }{
@@ -122,7 +123,7 @@ func (t *reloadingTLS) latest(logger klog.Logger) *tls.Config {
 	return t.current
 }
 
-// makeTLS makes what is needed to serve TLS, if that is to be served.
+// makeTLS makes the TLS configuration, if TLS is to be served.
 func (p *Proxy) makeTLS(klog.Logger) error {
 	if p.config.TLS == nil {
 		return nil

@@ -46,7 +46,7 @@ func (s *Server) list(
 	return s.writeBody(w, r, as.encoding, body)
 }
 
-// admit asks for the memory that a list takes. done gives it back. The error is a 429.
+// admit reserves the memory that a list takes. done releases it. The error is a 429.
 func (s *Server) admit(r *http.Request, content list, as *representation) (done func(), err error) {
 	if s.Admit == nil {
 		return func() {}, nil
@@ -96,8 +96,8 @@ const (
 	jsonGrowth = 3
 )
 
-// listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact but for the envelope.
-// For JSON the exact number is known only when the memory is already taken.
+// listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact except for the
+// envelope. For JSON the exact number is known only when the memory is already in use.
 func listMemory(l list, as *representation) int {
 	if as.encoding == encodingProtobuf {
 		return itemsSize(l, as) + envelopeSize
@@ -176,7 +176,7 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	return nil
 }
 
-// writeHeader sets what the header of every body has, and how long the client may take to accept it.
+// writeHeader sets the common headers of a response, and how long the client may take to accept it.
 func (s *Server) writeHeader(w http.ResponseWriter, encoding encoding) {
 	h := w.Header()
 	h.Set("Content-Type", encoding.contentType())
@@ -185,15 +185,15 @@ func (s *Server) writeHeader(w http.ResponseWriter, encoding encoding) {
 	s.allowWrite(w)
 }
 
-// markZipped says that the body is compressed.
+// markZipped sets the headers of a compressed body.
 func markZipped(w http.ResponseWriter) {
 	w.Header().Set("Content-Encoding", "gzip")
 	w.Header().Add("Vary", "Accept-Encoding")
 }
 
-// Compress writes a whole gzip member. It is flushed before it ends: a reader of a stream of members that has come to
-// the end of one waits for the next before it returns what it has. Errors are those of w, and mean that the client is
-// gone.
+// Compress writes a whole gzip member. It flushes the member before its end, because a reader of a stream of members
+// waits at the end of one for the next before it returns its data. It ignores errors of w, which mean that the client
+// is gone.
 func Compress(w io.Writer, body []byte) {
 	zip := gzipWriters.Get().(*gzip.Writer) //nolint:forcetypeassert // nothing else is put there
 	defer gzipWriters.Put(zip)
@@ -209,9 +209,9 @@ func isLocal(r *http.Request) bool {
 	return err == nil && peer.Addr().Unmap().IsLoopback()
 }
 
-// allowWrite sets how long the client may take to accept what is written next.
+// allowWrite sets how long the client may take to accept the next write.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	// A ResponseWriter of a test may not support deadlines; then there is none.
+	// A ResponseWriter of a test may not support deadlines.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 

@@ -19,7 +19,7 @@ func NewWatches(underWay prometheus.GaugeOpts, eventDelay prometheus.HistogramOp
 	return &Watches{prometheus.NewGaugeVec(underWay, labels), prometheus.NewHistogramVec(eventDelay, labels)}
 }
 
-// Collectors returns what is to be registered.
+// Collectors returns the metrics to register.
 func (w *Watches) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{w.underWay, w.eventDelay}
 }

@@ -49,7 +49,7 @@ const (
 	readObject reading = iota
 	readList
 	readWatch
-	// readTyped is for an object that is of no resource, such as a Status. It is written whole.
+	// readTyped is for an object that does not belong to a resource, such as a Status. It is written whole.
 	readTyped
 )
 
@@ -79,7 +79,7 @@ func negotiate(accept string, reads reading) (format, error) {
 	return format{}, NotAcceptable("only the following media types are accepted: " + strings.Join(accepted, ", "))
 }
 
-// NotAcceptable is the answer to a client that does not accept what can be sent.
+// NotAcceptable is the answer to a client that does not accept any available format.
 func NotAcceptable(message string) error {
 	return Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, message)
 }

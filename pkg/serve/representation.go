@@ -103,11 +103,11 @@ func (r *representation) appendEvent(dst []byte, eventType watch.EventType, o *h
 	return append(dst, "}\n"...), err
 }
 
-// initialEventsEnd are the annotations of the bookmark after the state that a watch begins with.
+// initialEventsEnd are the annotations of the bookmark after the initial events of a watch.
 var initialEventsEnd = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 
-// appendBookmark appends a bookmark. Its object has nothing but this metadata; reflectors expect it to have the kind
-// that they watch.
+// appendBookmark appends a bookmark. Its object has only this metadata; reflectors expect it to have the kind that they
+// watch.
 func (r *representation) appendBookmark(dst []byte, revision uint64, annotations map[string]string) ([]byte, error) {
 	var typed served.Typed
 	if r.metadata != "" {

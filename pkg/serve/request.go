@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// RequestInfo has what a request's method and path mean by the conventions of the Kubernetes API.
+// RequestInfo is the meaning of a request's method and path by the conventions of the Kubernetes API.
 type RequestInfo struct {
 	// IsResource is false for paths outside /api and /apis and for discovery; then only Verb is set.
 	IsResource bool

@@ -32,11 +32,11 @@ type Server struct {
 	// followed yet. ended is called when the request ends.
 	Demand   func(*served.Resource) (ended func())
 	Observer Observer
-	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
-	// bytes. done is called when the body was written.
+	// Admit, if set, is called before a list is encoded, and reports whether the memory suffices for a body of that
+	// size. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
-	// Corrected, if set, reports whether what is served may be corrected, because the upstream is away or has not
-	// caught up. Clients that ask for marks are told.
+	// Corrected, if set, reports whether answers may be corrected, because the upstream is away or has not caught up.
+	// Such answers are marked for clients that ask for marks.
 	Corrected func() bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
@@ -158,22 +158,23 @@ func (s *Server) read(
 	return answer(of)
 }
 
-// corrected reports whether what is served is not the upstream's state as it is now.
+// corrected reports whether answers differ from the upstream's present state.
 func (s *Server) corrected(h *history.History) bool {
 	return h.Restored() || s.Corrected != nil && s.Corrected()
 }
 
-// RestoredHeader is the header of a request that takes what a wrapper has restored from its snapshot or corrects while
-// the upstream is away, and of an answer that is that, both with the value RestoredMarked. A watch with this header
-// ends when that begins or ends, before anything of it is sent, so that the next one, from where it ended, is marked or
-// not. Without the header a request with Cache-Control: no-cache is answered 503 instead of from a snapshot.
+// RestoredHeader is the header of a request that accepts answers that a wrapper has restored from its snapshot, or
+// corrects while the upstream is away, and of such an answer, both with the value RestoredMarked. A watch with this
+// header ends when the answers become restored or corrected, or stop being so, before the first such event is sent, so
+// that the next watch has the right mark. Without the header a request with Cache-Control: no-cache is answered with
+// 503 instead of from a snapshot.
 const (
 	RestoredHeader = "X-Application-Grid-Restored"
 	RestoredMarked = "marked"
 )
 
-// refusesStale reports whether a client wants no answer from a snapshot (RFC 9111, section 5.2.1.4): one that keeps on
-// disk itself what it was answered may have something newer.
+// refusesStale reports whether a client does not accept an answer from a snapshot (RFC 9111, section 5.2.1.4): a client
+// that stores answers on disk itself may have a newer state.
 func refusesStale(r *http.Request) bool { return HeaderHas(r, "Cache-Control", "no-cache") }
 
 // HeaderHas reports whether the values of a request's header, which are lists, contain a token.

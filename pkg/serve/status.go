@@ -72,7 +72,7 @@ func historyError(err error, resource schema.GroupResource) error {
 
 // futureRevision returns kube-apiserver's answer to a resourceVersion that it has not given out yet: 504 with a cause
 // that makes reflectors list again without a resourceVersion. Unlike kube-apiserver's it has no Retry-After: such a
-// revision will not come, and client-go would repeat the request ten times before its reflector sees the cause.
+// revision will not be reached, and client-go would repeat the request ten times before its reflector sees the cause.
 func futureRevision(requested, current uint64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 0)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{
@@ -81,7 +81,7 @@ func futureRevision(requested, current uint64) error {
 	return err
 }
 
-// Failure returns an API error with just this message, to which the constructors of package apierrors add words.
+// Failure returns an API error with exactly this message. The constructors of package apierrors would add words to it.
 func Failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
@@ -95,7 +95,7 @@ func NotReady(message string) error {
 	return err
 }
 
-// tooMuchMemory returns a 429 for a list that the memory does not suffice for now.
+// tooMuchMemory returns a 429 for a list for which the memory does not suffice now.
 func tooMuchMemory() error {
 	return apierrors.NewTooManyRequests(
 		"the lists under way, of this caller or of all, take as much memory as they may; see --max-list-bytes",

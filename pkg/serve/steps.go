@@ -9,15 +9,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Steps are what a stream is written from that is encoded already, and compressed. Its methods are called by one
-// goroutine.
+// Steps is the source of a stream that is already encoded and compressed. Its methods are called by one goroutine.
 type Steps interface {
-	// Next returns what is to be written next; nothing if there is nothing now. sent is called when it was written,
-	// with a function that takes when each of its changes arrived. An error ends the stream.
+	// Next returns the next data to write, or none. sent is called when they were written, with a function that takes
+	// the arrival time of each change in them. An error ends the stream.
 	Next() (data [][]byte, sent func(observe func(received time.Time)), err error)
-	// Changed yields something when Next may have more.
+	// Changed has a value when Next may have more.
 	Changed() <-chan struct{}
-	// Beat lets Next have a sign of life.
+	// Beat makes Next return a sign of life.
 	Beat()
 	// Close is called when the stream is over.
 	Close()

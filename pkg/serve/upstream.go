@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// WriteObject answers a GET with an object that is in no History, and has the upstream's own resourceVersion. It, and
-// the functions below, return an error only if they have not written anything.
+// WriteObject answers a GET with an object outside of any History, which has the upstream's own resourceVersion. This
+// function and those below return an error only if they have not written anything.
 func WriteObject(w http.ResponseWriter, r *http.Request, resource *served.Resource, o *wire.Object) error {
 	as, err := represent(r, resource, readObject)
 	if err != nil {
@@ -25,7 +25,7 @@ func WriteObject(w http.ResponseWriter, r *http.Request, resource *served.Resour
 	return nil
 }
 
-// WriteList answers a LIST with such objects, as they were at a version of the upstream.
+// WriteList answers a LIST with such objects at a version of the upstream.
 func WriteList(
 	w http.ResponseWriter, r *http.Request, resource *served.Resource, version uint64, objects []*wire.Object,
 ) error {
@@ -70,7 +70,7 @@ func BeginWatch(
 	return nil
 }
 
-// WriteTyped answers with an object that is of no resource, such as a TokenRequest.
+// WriteTyped answers with an object that does not belong to a resource, such as a TokenRequest.
 func WriteTyped(w http.ResponseWriter, r *http.Request, code int, t wire.TypeMeta, typed served.Typed) error {
 	as, err := negotiate(r.Header.Get("Accept"), readTyped)
 	if err != nil {

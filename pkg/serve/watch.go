@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// defaultWatchTimeout is the least time that a watch lasts if the client does not name one. It lasts up to twice
-	// that, so that clients do not return at the same moment. It is kube-apiserver's min-request-timeout.
+	// defaultWatchTimeout is the shortest time that a watch lasts if the client does not set a timeout. It lasts up to
+	// twice as long, so that clients do not return at the same moment. It is kube-apiserver's min-request-timeout.
 	defaultWatchTimeout = 30 * time.Minute
 	// batchSize is how many events are taken from the log at once.
 	batchSize = 128
@@ -38,7 +38,7 @@ type watcher struct {
 	cursor *history.Cursor
 	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
-	// sent has, for the events in buffer, when the upstream's changes arrived.
+	// sent has the arrival times of the upstream's changes for the events in buffer.
 	sent []time.Time
 }
 
@@ -63,8 +63,8 @@ func (c *watcher) begin(r *http.Request) error {
 	return nil
 }
 
-// begin begins a stream, whose writes are guarded until it ends. It lasts until ctx is done: until the timeout, or as
-// long as a watch does if that is 0.
+// begin begins a stream, whose writes are guarded until it ends. It lasts until ctx is done: after the timeout, or, if
+// that is 0, after the time of a watch.
 func (s *Server) begin(
 	w http.ResponseWriter, r *http.Request, resource string, timeout time.Duration, end *ending,
 ) (ctx context.Context, writes *guardedWriter) {
@@ -118,17 +118,17 @@ func openWatch(
 var (
 	// errClientGone ends a watch whose connection cannot be written to.
 	errClientGone = errors.New("the client is gone or too slow")
-	// errTimeout ends a watch at the time that the client named.
+	// errTimeout ends a watch at the client's timeout.
 	errTimeout = errors.New("the watch's timeout has passed")
 	// errStopping ends the watches of a process that is about to end. A client that resumed its watch at the next
 	// process would be refused as expired, and pause once more before it lists. One that resumed at another API server
-	// would hear nothing: kube-apiserver waits without a word for a revision that it has not reached. To a list with
-	// such a revision it answers with an error, and to the next process it is as good as any.
+	// would receive nothing: kube-apiserver silently waits for a revision that it has not reached. A list with such a
+	// revision gets an error from kube-apiserver, and is accepted by the next process.
 	errStopping error = apierrors.NewResourceExpired("this server is stopping; list again")
 )
 
-// run writes the watch until ctx is done. It waits for nothing that has a timer of its own: a timer whose channel is
-// waited for is begun and ended with every event.
+// run writes the watch until ctx is done. It does not wait for the channel of a timer, because such a timer would be
+// started and stopped with every event.
 func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	for _, o := range state {
 		if c.options.Selector.Matches(o) {

@@ -15,12 +15,12 @@ var openYurtKeys = map[string]string{
 	v1.OpenYurtTopologyNodePool: v1.LabelOpenYurtNodePool,
 }
 
-// KeysOf reads the keys of a Service from its annotations. annotation is the name of the one that counts: topologyKeys,
-// or OpenYurt's where topologyKeys is absent; "" if the Service has neither. The error says what about its value is
-// wrong; the keys are Unsatisfiable then.
+// KeysOf reads the keys of a Service from its annotations. annotation is the name of the annotation that is used:
+// topologyKeys, or OpenYurt's where topologyKeys is absent; "" if the Service has neither. If its value is invalid,
+// KeysOf returns an error, and the keys are Unsatisfiable.
 //
-// It is the one place that knows which annotations govern a Service. All code that shows endpoints, or reports which
-// are shown, calls it.
+// Only this function decides which annotations govern a Service. All code that shows endpoints, or reports which are
+// shown, calls it.
 func KeysOf(annotations map[string]string) (keys Keys, annotation string, err error) {
 	if value, ok := annotations[v1.AnnotationTopologyKeys]; ok {
 		annotation = v1.AnnotationTopologyKeys

@@ -1,14 +1,14 @@
 package topology
 
-// Counts count endpoints by tier, and by the values that their nodes have of topology keys. What a node finds best
-// among them follows from the counts, at a cost that does not grow with the endpoints. The zero value has none.
+// Counts count endpoints by tier, and by their nodes' values of topology keys. They give the best endpoint for a node
+// at a cost that does not grow with the number of endpoints. The zero value is empty.
 type Counts struct {
 	total  [Unusable]int
 	values [Unusable]map[string]map[string]int
 }
 
-// Add counts an endpoint on a node with the labels there (delta 1), or subtracts it (delta -1). Unusable ones are not
-// counted.
+// Add counts an endpoint on a node with the labels there (delta 1), or subtracts it (delta -1). Unusable endpoints are
+// not counted.
 func (c *Counts) Add(tier Tier, keys Keys, there Labels, delta int) {
 	if tier == Unusable {
 		return
@@ -29,7 +29,7 @@ func (c *Counts) Add(tier Tier, keys Keys, there Labels, delta int) {
 	}
 }
 
-// Total is how many endpoints of a tier there are.
+// Total returns the number of endpoints of a tier.
 func (c *Counts) Total(tier Tier) int { return c.total[tier] }
 
 // Best returns the value of the best endpoint for a node with the labels here. keys are among those that were counted.

@@ -1,5 +1,5 @@
-// Package topology decides which endpoints of a Service a node may see. This is the rule that the whole project is
-// about.
+// Package topology decides which endpoints of a Service a node may see. These are the rules that the whole project
+// implements.
 //
 // A Service carries an ordered list of node label keys: the annotation topologyKeys, or where that is absent the
 // annotation openyurt.io/topologyKeys, which names one. An endpoint matches a key when the endpoint's node and the

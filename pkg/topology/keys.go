@@ -12,19 +12,19 @@ import (
 // Any is the key that matches every endpoint, even one without a node. It may only be the last key.
 const Any = "*"
 
-// MaxKeys is the most keys one Service may list, the limit that Kubernetes' own service topology had.
+// MaxKeys is the largest number of keys of one Service. Kubernetes' own service topology had the same limit.
 const MaxKeys = 16
 
 // Keys are the topology keys of one Service in order of preference. Empty means that the Service is not
 // governed: every endpoint passes untouched.
 type Keys []string
 
-// Quoted are the keys as an annotation has them, without its brackets: they have no letter that JSON writes otherwise.
+// Quoted returns the keys in the form of an annotation without its brackets. Keys have no characters that JSON escapes.
 func (k Keys) Quoted() string { return `"` + strings.Join(k, `","`) + `"` }
 
-// ParseKeys reads the value of a topologyKeys annotation: a JSON array of label keys. An empty array gives
-// empty Keys. The error says what about the value is wrong; the caller must then treat the Service as
-// governed by keys that nothing matches (Unsatisfiable), never as not governed.
+// ParseKeys reads the value of a topologyKeys annotation: a JSON array of label keys. An empty array gives empty Keys.
+// After an error the caller must treat the Service as governed by keys that nothing matches (Unsatisfiable), never as
+// not governed.
 func ParseKeys(annotation string) (Keys, error) {
 	var keys []string
 	decoder := json.NewDecoder(strings.NewReader(annotation))
@@ -59,7 +59,7 @@ func ParseKeys(annotation string) (Keys, error) {
 	return keys, nil
 }
 
-// Governed reports whether there are keys. Without keys every endpoint passes.
+// Governed reports whether the Service has keys. Without keys every endpoint passes.
 func (k Keys) Governed() bool { return len(k) > 0 }
 
 // Unsatisfiable returns Keys that no endpoint matches. They replace keys that do not parse, and the keys of a Service

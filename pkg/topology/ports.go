@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// Tier says how good an endpoint is, wherever it is. A lower one is better: a data plane uses an endpoint of a tier
-// only where a Service has none of a lower one.
+// Tier is the quality of an endpoint, apart from its place. A lower tier is better: a data plane uses an endpoint only
+// where a Service has none of a lower tier.
 type Tier uint8
 
 // The tiers.
 const (
 	// Ready is an endpoint that is ready.
 	Ready Tier = iota
-	// Suspected is one that is ready, and whose own node suspects that it does not answer.
+	// Suspected is an endpoint that is ready, but that may not answer, according to its own node or because its wrapper
+	// does not answer.
 	Suspected
-	// Silent is one that is ready, on a node that its neighbours do not hear any more.
+	// Silent is an endpoint that is ready, on a node that no longer answers its neighbours.
 	Silent
-	// Terminating is one that is not ready, is terminating, and is not said not to serve.
+	// Terminating is an endpoint that is not ready and is terminating, unless its condition serving is false.
 	Terminating
-	// Unusable is any other one. No data plane uses it.
+	// Unusable is any other endpoint. No data plane uses it.
 	Unusable
 )
 
-// TierOf returns the tier of an endpoint with these conditions, which have the defaults of discovery/v1, whom nobody
-// suspects.
+// TierOf returns the tier of an unsuspected endpoint with these conditions, which have the defaults of discovery/v1.
 func TierOf(ready, serving, terminating bool) Tier {
 	switch {
 	case ready:
@@ -36,11 +36,11 @@ func TierOf(ready, serving, terminating bool) Tier {
 	}
 }
 
-// Value says how good an endpoint, or the best one of several, is for one node: first by its tier, then by the rank of
+// Value is the quality of an endpoint, or of the best one of several, for one node: first its tier, then the rank of
 // its key.
 type Value struct {
 	Tier Tier
-	// rank is that of Keys.Rank.
+	// rank is the result of Keys.Rank.
 	rank uint8
 }
 
@@ -55,7 +55,7 @@ func (t Tier) Value(rank int) Value {
 	return Value{t, uint8(rank)} //nolint:gosec // at most NoRank
 }
 
-// Rank is the rank of the key.
+// Rank returns the rank of the key.
 func (v Value) Rank() int { return int(v.rank) }
 
 // Compare returns a negative number if the value is better than the other one.
@@ -63,16 +63,16 @@ func (v Value) Compare(other Value) int {
 	return cmp.Or(cmp.Compare(v.Tier, other.Tier), cmp.Compare(v.rank, other.rank))
 }
 
-// Port is one port of a Service, as its EndpointSlices name it: one that has a number.
+// Port is one port of a Service in its EndpointSlices that has a number.
 type Port struct {
 	// AddressType is that of the EndpointSlice.
 	AddressType, Name, Protocol string
 }
 
-// Choice says how a slice is shown to one node.
+// Choice is how a slice is shown to one node.
 type Choice struct {
-	// Value is that of the slice. The key with its rank decides which endpoints are kept (Keys.Decide). Endpoints of a
-	// worse tier than Value.Tier that are ready nevertheless, because they are Suspected or Silent, are hidden.
+	// Value is the value of the slice. The key with its rank decides which endpoints are kept (Keys.Decide). Endpoints
+	// of a worse tier than Value.Tier that are ready nevertheless, because they are Suspected or Silent, are hidden.
 	Value
 
 	// Without has the ports that the slice is shown without.
@@ -84,7 +84,7 @@ func (c Choice) Equal(other Choice) bool {
 	return c.Value == other.Value && slices.Equal(c.Without, other.Without)
 }
 
-// Hides reports whether an endpoint of this tier is hidden: it is suspected, and there is a better one.
+// Hides reports whether an endpoint of this tier is hidden: it is suspected, and a better one exists.
 func (c Choice) Hides(t Tier) bool { return t > c.Tier && (t == Suspected || t == Silent) }
 
 // List has the endpoints of all slices of a Service with the same list of ports, or those of one slice.
@@ -95,17 +95,17 @@ type List struct {
 }
 
 // DecidesAsOne reports whether the slices of a Service are shown by one value, whatever their ports. A headless Service
-// is asked for by a name, which has no port. A Service whose whole traffic stays on its node (the policy of each kind
-// of traffic that it has is Local) uses endpoints there even where others have better ones.
+// is resolved by name, without a port. A Service whose traffic all stays on its node (all its traffic policies are
+// Local) uses endpoints there even if better ones exist elsewhere.
 func DecidesAsOne(headless, local bool) bool { return headless || local }
 
-// Choices says how the slices of each of the lists of a Service are shown to a node with the labels here. A Service
-// without keys shows all, and one with a single key what that matches, whatever their ports, unless endpoints are
-// suspected.
+// Choices returns how the slices of each of the lists of a Service are shown to a node with the labels here. Unless
+// endpoints are suspected, a Service without keys shows all endpoints, and one with a single key those that it matches,
+// whatever their ports.
 //
 // The value of a port is the best one of all lists that have it. A slice is shown by the worst value among its ports,
-// and without the ports that have a better one: the endpoints that the better port's key matches in this slice have a
-// worse tier than others have, and no data plane uses those beside better ones. So no slice is split. A list without
+// and without the ports that have a better one: in this slice, the endpoints that the better port's key matches have a
+// worse tier than others, and no data plane uses them when better ones exist. So no slice is split. A list without
 // ports has the best value of all: its slices decide as one with the rest of the Service.
 func (k Keys) Choices(here Labels, lists []List) []Choice {
 	choices, suspected := make([]Choice, len(lists)), false

@@ -55,8 +55,8 @@ func (k Keys) Decide(here Labels, best int) Decision {
 	}
 }
 
-// Keep reports whether an endpoint on a node with these labels stays. An endpoint without a node name, or on
-// a node that is not known, has nil labels.
+// Keep reports whether an endpoint on a node with these labels is kept. An endpoint without a node name, or on an
+// unknown node, has nil labels.
 func (d Decision) Keep(there Labels) bool {
 	return !d.none && d.key != "" && matches(d.key, d.here, there)
 }

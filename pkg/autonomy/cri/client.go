@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxSandboxes and maxContainers are the most of each that are listed. The kubelet runs 110 pods at most by
-	// default; those that have ended are listed for a while too.
+	// maxSandboxes and maxContainers limit how many of each are listed. The kubelet runs at most 110 pods by default,
+	// and the runtime also lists pods for a while after they have ended.
 	maxSandboxes, maxContainers = 2000, 8000
-	// maxAddresses is the most addresses of a pod that are used.
+	// maxAddresses is the largest number of a pod's addresses that are used.
 	maxAddresses = 8
 )
 
-// ErrNoPods means that the runtime knows no pod, not even one that has ended. Probably it is not the kubelet's.
+// ErrNoPods means that the runtime knows no pods, not even ended ones. It is probably not the kubelet's runtime.
 var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
 
 // ErrTooMany means that the runtime or the kubelet has more than a node can run.
@@ -27,15 +27,15 @@ var ErrTooMany = errors.New("there are more pods or containers than a node can r
 type Client struct {
 	sockets []string
 	kubelet kubelet
-	// connection is nil while there is none; it leads to the socket connected. socket is the one that answered last.
+	// connection goes to the socket connected; nil while none is open. socket is the one that answered last.
 	connection        *connection
 	connected, socket string
 	// networks has the addresses of the sandboxes that were listed last, by id; none for the node's network.
 	networks map[string][]netip.Addr
 }
 
-// New makes a Client for an address, unix:///PATH or Auto. It does not connect. The error says what about the address
-// is wrong.
+// New makes a Client for an address, unix:///PATH or Auto. It does not connect. It returns an error for an invalid
+// address.
 func New(address string) (*Client, error) {
 	sockets, err := paths(address)
 	if err != nil {
@@ -63,11 +63,12 @@ func (c *Client) disconnect() {
 // Socket returns the path of the socket that has answered the last question.
 func (c *Client) Socket() string { return c.socket }
 
-// Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error
-// if the runtime does not say all that is needed before ctx is done; what it has said is kept for the next call.
+// Pods returns the pods that the runtime runs, with the kubelet's reports on them if it gives any. It returns an error
+// if the runtime does not answer all questions before ctx is done. The addresses that it has given are kept for the
+// next call.
 //
-// Of several sockets the one that answered last is asked first, and the next one if that runs no pods: the first may be
-// Docker's, and the kubelet's runtime another. If none runs pods, the first one that knows any answers.
+// Of several sockets the one that answered last is asked first. If its runtime runs no pods, the next one is asked: the
+// first may be Docker's, and the kubelet may use another. If none runs pods, the first one without an error is used.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
@@ -86,7 +87,7 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 		switch {
 		case err != nil:
 			if failed == nil || errors.Is(failed, ErrNoPods) {
-				failed = err // that a runtime fails says more than that another one has no pods
+				failed = err // a runtime's failure is more important than another's lack of pods
 			}
 			continue
 		case len(pods) == 0 && len(sockets) > 1:
@@ -145,7 +146,7 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 	return podsOf(current, containers, c.networks), nil
 }
 
-// list asks for all of something.
+// list calls a method that lists all objects of a kind.
 func list[T any](
 	ctx context.Context, c *connection, method string, most int, read func([]byte) (T, error),
 ) (all []T, err error) {
@@ -153,7 +154,7 @@ func list[T any](
 	if err != nil {
 		return nil, err
 	}
-	err = fields{1: func(value []byte) error { // both lists are nothing else
+	err = fields{1: func(value []byte) error { // both responses have this field only
 		one, err := read(value)
 		if all = append(all, one); len(all) > most {
 			err = ErrTooMany
@@ -163,8 +164,7 @@ func list[T any](
 	return all, err
 }
 
-// learnNetwork asks how the pod of a sandbox is reached. It learns nothing of a sandbox that has no address yet, or
-// that is gone.
+// learnNetwork asks for the addresses of a sandbox. It leaves out a sandbox that has no address yet, or that is gone.
 func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	response, err := c.connection.call(ctx, "PodSandboxStatus", id)
 	if gone, ok := errors.AsType[*statusError](err); ok && gone.code == notFound {

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// maxMessage is the largest message that is read, in bytes, as in the kubelet:
-	// maxMsgSize of its k8s.io/cri-client. One with 1,000 containers has about 2 MB.
+	// maxMessage is the largest size in bytes of a message that is read. It is the kubelet's limit: maxMsgSize of its
+	// k8s.io/cri-client. A message with 1,000 containers has about 2 MB.
 	maxMessage = 16 << 20
 	// idle is how long a connection is kept without a question.
 	idle = 30 * time.Second
 
-	// frameHead is the length of what precedes a message: whether it is compressed, and its length.
+	// frameHead is the length of a message's header: whether it is compressed, and its length.
 	frameHead = 5
-	// notFound is gRPC's code for what does not exist.
+	// notFound is gRPC's code NOT_FOUND.
 	notFound = 5
 
 	contentType = "application/grpc"
 )
 
 var (
-	// errTooLarge is the error for a message of more than maxMessage bytes, errCut for a part of one.
+	// errTooLarge is the error for a message of more than maxMessage bytes, errCut that for an incomplete one.
 	errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxMessage)
 	errCut      = errors.New("the answer ends within a message")
 )
 
-// statusError is what a runtime answers in place of a message.
+// statusError is a gRPC status other than OK.
 type statusError struct {
 	code    int
 	message string
@@ -63,9 +63,9 @@ func connect(socket string) *connection {
 	}}
 }
 
-// watch asks a method, and passes each message of the answer on until that ends or take returns an error. The request
-// is a message with one string field, number 1, or an empty one. If the server ends with a status other than OK, the
-// error is a *statusError.
+// watch calls a method, and passes each message of the answer to take until the answer ends or take returns an error.
+// The request is a message with one string field, number 1, or an empty one. If the server ends with a status other
+// than OK, the error is a *statusError.
 func (c *connection) watch(ctx context.Context, method, argument string, take func(message []byte) error) error {
 	request := make([]byte, frameHead, frameHead+2+len(argument)+binary.MaxVarintLen64)
 	if argument != "" {
@@ -100,7 +100,7 @@ func (c *connection) watch(ctx context.Context, method, argument string, take fu
 	}
 }
 
-// call asks a method of the RuntimeService, which answers with one message.
+// call calls a method of the RuntimeService, which answers with one message.
 func (c *connection) call(ctx context.Context, method, argument string) (answer []byte, err error) {
 	err = c.watch(ctx, "runtime.v1.RuntimeService/"+method, argument, func(message []byte) error {
 		answer = message
@@ -112,7 +112,7 @@ func (c *connection) call(ctx context.Context, method, argument string) (answer 
 	return answer, err
 }
 
-// readMessage reads a message; io.EOF is the end of the answer. It takes memory only for what has come.
+// readMessage reads a message; io.EOF is the end of the answer. It takes memory only for bytes that have arrived.
 func readMessage(body io.Reader) ([]byte, error) {
 	var head [frameHead]byte
 	if n, err := io.ReadFull(body, head[:]); err != nil {

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// podsSocket is where the kubelet says which pods it runs (PodsAPI, on by default from Kubernetes 1.37).
+	// podsSocket is where the kubelet reports which pods it runs (PodsAPI, on by default from Kubernetes 1.37).
 	podsSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 	watchPods  = "v1alpha1.Pods/WatchPods"
-	// watchPause is the time between two attempts to watch. The kubelet refuses after a reboot until it has the pods of
-	// the API server, and older ones have no socket.
+	// watchPause is the time between two attempts to watch. After a reboot the kubelet refuses until it has the pods of
+	// the API server, and older kubelets have no socket.
 	watchPause = 10 * time.Second
 )
 
@@ -24,7 +24,7 @@ const (
 	podsComplete = 4
 )
 
-// kubelet follows what the kubelet itself says of its pods: it goes on probing while the API server is away.
+// kubelet follows the kubelet's own reports on its pods: it continues probing while the API server is away.
 type kubelet struct {
 	socket string
 	cancel context.CancelFunc
@@ -36,7 +36,7 @@ type kubelet struct {
 	complete bool
 }
 
-// kubeletPod is what the kubelet says of a pod: whether it is ready, with which containers, by name.
+// kubeletPod is the kubelet's report on a pod: whether it is ready, and its containers' ids by name.
 type kubeletPod struct {
 	ready      bool
 	containers map[string]string
@@ -59,7 +59,7 @@ func (k *kubelet) follow() {
 	k.wg.Go(func() {
 		wait.UntilWithContext(ctx, func(ctx context.Context) {
 			c := connect(k.socket)
-			_ = c.watch(ctx, watchPods, "", k.take) // without it the runtime's word counts
+			_ = c.watch(ctx, watchPods, "", k.take) // without it only the runtime's state is used
 			c.CloseIdleConnections()
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -123,8 +123,8 @@ func (k *kubelet) take(event []byte) error {
 	return nil
 }
 
-// says returns the kubelet's word on a pod, and which containers it needs. What it says of other containers than the
-// runtime has is old: it looks at the runtime every second.
+// says returns whether the kubelet calls a pod ready, and which containers it needs. A report about other containers
+// than the runtime has is out of date, because the kubelet asks the runtime only once a second.
 func (k *kubelet) says(pod Pod) (ready *bool, needed map[string]struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

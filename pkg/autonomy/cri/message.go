@@ -12,7 +12,7 @@ import (
 // must never change. Importing the generated types would link gRPC and the descriptors of 200 messages into every
 // wrapper, whether it asks a runtime or not: 7 MB of program and 6 MB of resident memory.
 
-// sandbox is a PodSandbox, and how its Pod would be.
+// sandbox is a PodSandbox, and the Pod that it would be.
 type sandbox struct {
 	Pod
 	age
@@ -20,8 +20,8 @@ type sandbox struct {
 	state uint64
 }
 
-// age says which of two sandboxes of a pod, or of two containers of one name, was made after the other. created is in
-// nanoseconds since 1970, and counts only where the kubelet has not counted: clocks may be set back.
+// age orders the sandboxes of a pod, or the containers of one name. created is in nanoseconds since 1970. It decides
+// only between equal attempts of the kubelet, because clocks may be set back.
 type age struct {
 	attempt uint64
 	created int64
@@ -34,7 +34,8 @@ func (a age) isAfter(other age) bool {
 // nodeNetwork is the mode of the network of a pod that uses the node's.
 const nodeNetwork = 2
 
-// states has the states of a Container by its number; it is neither if it was only created, or if that is not known.
+// states has the states of a Container by its number. Other numbers are those of containers that are only created, or
+// whose state is not known.
 var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
 type container struct {

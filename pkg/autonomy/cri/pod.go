@@ -3,8 +3,8 @@ package cri
 import "net/netip"
 
 const (
-	// configSource is the annotation in which the kubelet says where it has a pod from. apiSource is its value for a
-	// pod of the API; any other is that of a static pod.
+	// configSource is the annotation that gives the source from which the kubelet has a pod. apiSource is its value for
+	// a pod of the API; static pods have other values.
 	configSource = "kubernetes.io/config.source"
 	apiSource    = "api"
 )
@@ -12,7 +12,7 @@ const (
 // Pod is a pod that the runtime runs.
 type Pod struct {
 	Namespace, Name, UID string
-	// Static says that the pod is not one of the API. What stands for it there has another UID.
+	// Static says that the pod is a static pod. Its mirror pod in the API has another UID.
 	Static bool
 	// Addresses are the pod's own. A pod of the node's network has none.
 	Addresses []netip.Addr
@@ -20,10 +20,10 @@ type Pod struct {
 	Sandbox string
 	// Containers has the newest container of each name in the sandbox. It must not be changed.
 	Containers map[string]Container
-	// Kubelet is the kubelet's own word on whether the pod is ready; nil if it gives none.
+	// Kubelet is whether the kubelet itself calls the pod ready; nil if it does not say.
 	Kubelet *bool
-	// Needed has the names of the containers without which the pod is not ready, as the kubelet lists them; nil if it
-	// does not. It must not be changed.
+	// Needed has the names of the containers without which the pod is not ready, as listed by the kubelet; nil without
+	// that list. It must not be changed.
 	Needed map[string]struct{}
 }
 
@@ -37,12 +37,12 @@ type Container struct {
 	Restarted bool
 }
 
-// ContainerState says how a container is.
+// ContainerState is the state of a container.
 type ContainerState uint8
 
 // The states of containers.
 const (
-	// Waiting is a container that was made and not started, or of which the runtime does not know how it is.
+	// Waiting is the state of a container that was created and not started, or whose state the runtime does not know.
 	Waiting ContainerState = iota
 	Running
 	Exited
@@ -74,7 +74,7 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 	return current, nil
 }
 
-// podsOf returns the pods that run. A pod of which it is not known how it is reached is not running.
+// podsOf returns the pods that run. A pod whose network is not known is not one of them.
 func podsOf(current map[string]*sandbox, containers []container, networks map[string][]netip.Addr) []Pod {
 	// The kubelet makes another container of the same name when one has ended.
 	latest := make(map[string]map[string]container)

@@ -9,13 +9,13 @@ import (
 	"net/http"
 )
 
-// maxBody is the most bytes that an answer may have. An answer about 10,000 nodes is smaller.
+// maxBody is the largest size of an answer in bytes. An answer about 10,000 nodes is smaller.
 const maxBody = 1 << 20
 
 // Results of a poll: the values of the metric's label.
 const (
 	resultOK = "ok"
-	// resultUnreachable is a connection that could not be made, or that broke.
+	// resultUnreachable is a connection that could not be opened, or that broke.
 	resultUnreachable = "unreachable"
 	// resultTimeout is an answer that was not complete in time.
 	resultTimeout = "timeout"
@@ -28,13 +28,14 @@ const (
 // answer is the result of a poll.
 type answer struct {
 	result string
-	// err is why there is no good answer; nil with resultOK.
+	// err is why no valid answer arrived; nil with resultOK.
 	err error
 	// nodes has for each node, which is a name or an address, whether it is dead.
 	nodes map[string]bool
 }
 
-// ask polls the health service once. It says {"node": {"normal": true}}, where a node is a name or an IP address.
+// ask polls the health service once. The service answers {"node": {"normal": true}}, where a node is a name or an IP
+// address.
 func (p *Poller) ask(ctx context.Context) answer {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
 	if err != nil {
@@ -53,7 +54,7 @@ func (p *Poller) ask(ctx context.Context) answer {
 	if err != nil {
 		return answer{result: resultUnreachable, err: fmt.Errorf("reading its answer: %w", err)}
 	}
-	// Other fields of {"node": {"normal": true}}, and a missing normal, mean nothing.
+	// Other fields of {"node": {"normal": true}} are ignored, and so is a node without normal.
 	if len(body) > maxBody {
 		return answer{result: resultInvalid, err: fmt.Errorf("its answer has more than %d bytes", maxBody)}
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// MaxInterval is the longest time between two polls. The endpoints of a node that died are shown for up to that time.
+// MaxInterval is the longest time between two polls. The endpoints of a node that dies may be shown for that long.
 const MaxInterval = 24 * time.Hour
 
 // maxWait is the longest time that a poll may take.
@@ -31,7 +31,7 @@ type Options struct {
 	Interval time.Duration
 }
 
-// Validate says what about the options is wrong.
+// Validate returns an error for invalid options.
 func (o Options) Validate() error {
 	if o.Interval <= 0 || o.Interval > MaxInterval {
 		return fmt.Errorf("interval=%s is not greater than 0 and at most %s", o.Interval, MaxInterval)
@@ -51,13 +51,13 @@ func (o Options) Validate() error {
 // wait is how long a poll may take: less than the interval, so that each ends before the next is due.
 func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
 
-// Nodes takes the names of the dead nodes. It also knows which nodes there are.
+// Nodes takes the names of the dead nodes, and knows which nodes exist.
 type Nodes interface {
 	// SetDeadNodes takes the names of all dead nodes. They may include names of nodes that do not exist.
 	SetDeadNodes(names map[string]struct{})
 	// NodeExists reports whether a node of that name is known.
 	NodeExists(name string) bool
-	// NodeAddresses returns the names of nodes by their addresses, as far as they are known.
+	// NodeAddresses returns the names of nodes by their known addresses.
 	NodeAddresses() map[netip.Addr]string
 }
 
@@ -67,15 +67,15 @@ type Config struct {
 	// NodeName is this node's name. It is never dead.
 	NodeName string
 	Nodes    Nodes
-	// ListAddresses lists the addresses of nodes for Nodes, if the last list is long enough ago; listed reports whether
-	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
+	// ListAddresses lists the addresses of nodes for Nodes, if the last list is old enough; listed reports whether it
+	// did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
 	Observer      Observer
 }
 
 // Observer observes polls.
 type Observer interface {
-	// PollDone is called after every poll. result is ok, or one word for why no endpoint is hidden.
+	// PollDone is called after every poll. result is ok, or the reason why no endpoint is hidden.
 	PollDone(result string)
 }
 
@@ -85,7 +85,7 @@ type Status struct {
 	Dead []string
 	// UnknownAddresses has the addresses in the service's answer that belong to no known node, sorted.
 	UnknownAddresses []string
-	// Err is why there is no valid answer, so that no node counts as dead; nil after a valid answer.
+	// Err is why the last poll got no valid answer, so that no node counts as dead; nil after a valid answer.
 	Err error
 }
 
@@ -110,16 +110,16 @@ var (
 	errTimeout  = errors.New("it does not answer in time")
 )
 
-// New makes a Poller, which sends no request before Run. The error says what about the options is wrong.
+// New makes a Poller, which sends no request before Run. It returns an error for invalid options.
 func New(config Config) (*Poller, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	client := &http.Client{
-		// There is no proxy, because the service runs on this node. Connections are not kept: one request per interval
+		// No proxy is used, because the service runs on this node. Connections are not kept: one request per interval
 		// does not need that, and a kept connection that broke unnoticed would make a poll fail.
 		Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
-		// A redirect would lead to another service.
+		// A redirect would point to another service.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return &Poller{

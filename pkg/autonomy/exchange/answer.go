@@ -17,17 +17,17 @@ import (
 const (
 	// idle is how long a connection may be without a message.
 	idle = 2 * maxMembers / questionsPerSecond * time.Second
-	// maxStrangers is the most connections whose other side has not yet shown that it has the key. When there are more,
-	// one of them is dropped at random. maxLinksOf is the most of one node that has shown it: one is needed, and
-	// another while it takes the place of a broken one.
+	// maxStrangers is the largest number of connections whose other side has not yet proved that it has the key. If
+	// another arrives, one of them is dropped at random. maxLinksOf is the largest number of connections with one node
+	// that has proved it: one is needed, and another while it replaces a broken one.
 	maxStrangers, maxLinksOf = 64, 2
-	// questionBurst is how many questions may come at once on a connection, on which twice as many are taken as a
-	// neighbour asks.
+	// questionBurst is how many questions may arrive at once on a connection. The rate limit is twice the rate at which
+	// a neighbour asks.
 	questionBurst = 10
 )
 
-// listen listens at those of this node's addresses at which it does not yet: after a boot they may come one by one. It
-// returns why nothing is exchanged.
+// listen listens at those of this node's addresses at which it does not listen yet: after a boot they may appear one by
+// one. It returns an error if it listens at none.
 func (e *Exchange) listen(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +57,7 @@ func (e *Exchange) accept(listener net.Listener) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		} else if err != nil {
-			time.Sleep(interval) // for example because there are no files left
+			time.Sleep(interval) // for example out of file descriptors
 			continue
 		}
 		e.wg.Go(func() {
@@ -69,7 +69,7 @@ func (e *Exchange) accept(listener net.Listener) {
 	}
 }
 
-// ignored counts what is ignored.
+// ignored counts and logs an error of reading that is an *ignoredError.
 func (e *Exchange) ignored(err error) {
 	if ignored, ok := errors.AsType[*ignoredError](err); ok {
 		e.config.Observer.Ignored(ignored.reason)
@@ -77,8 +77,8 @@ func (e *Exchange) ignored(err error) {
 	}
 }
 
-// admit finds out which node has made a connection, and whether it has the key. Until then the connection has a place
-// among the strangers', and little time.
+// admit finds out which node has made a connection, and whether it has the key. Until then the connection is one of the
+// strangers, and has little time.
 func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
 	defer func() {
 		e.mu.Lock()
@@ -116,7 +116,7 @@ func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
 	return l, asker, err
 }
 
-// keep begins to use a connection with a node in both directions, and returns the one on which that is to be asked.
+// keep begins to use a connection with a node in both directions, and returns the connection on which to ask the node.
 func (e *Exchange) keep(name string, l *link) *link {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,7 +151,7 @@ func (e *Exchange) keep(name string, l *link) *link {
 	return p.link
 }
 
-// newest returns the newest of some connections that has not ended; nil if there is none.
+// newest returns the newest connection that has not ended; nil if all have.
 func newest(links []*link) *link {
 	for _, l := range slices.Backward(links) {
 		select {
@@ -163,7 +163,7 @@ func newest(links []*link) *link {
 	return nil
 }
 
-// readAll answers the questions on a connection until it ends, and hands on the answers.
+// readAll answers the questions on a connection until it ends, and passes answers to the goroutine that asked.
 func (e *Exchange) readAll(name string, l *link) error {
 	limit := rate.NewLimiter(rate.Every(interval/2), questionBurst)
 	for {

@@ -27,26 +27,26 @@ type peer struct {
 	// The fields below are guarded by e.mu.
 
 	addresses []netip.Addr
-	// asked is when it was asked last, and asking is set while it is.
+	// asked is when it was last asked, and asking is set while an answer is awaited.
 	asked  time.Time
 	asking bool
 	// partner is set once it has taken part, in this process or an earlier one.
 	partner bool
-	// err is why it has not answered the last question; nil if it has. failures counts the questions since it was last
-	// heard, and missed those after which nothing has come back from its machine. failing is since when its word is
-	// needed and it is not heard; zero if it is.
+	// err is why it has not answered the last question; nil if it has. failures counts the questions since it last sent
+	// something valid, and missed those of the last ones to which its machine sent nothing. failing is when the first
+	// question failed while its report was needed; zero if it answers.
 	err              error
 	failures, missed int
 	failing          time.Time
-	// word is what the node has said of its pods, in this version; nil if that is not known.
+	// word is the node's report on its pods, in this version; nil if it is not known.
 	word    *facts.LivePods
 	version uint32
 
-	// link is the connection on which it is asked, whoever made it; nil if there is none.
+	// link is the connection on which it is asked, whichever side made it; nil if none is open.
 	link *link
 }
 
-// heard notes that the neighbour has shown that it has the key, and lives. e.mu is held.
+// heard notes that the neighbour has proved that it has the key and is alive. e.mu is held.
 func (p *peer) heard() {
 	p.partner, p.err, p.failures, p.missed, p.failing = true, nil, 0, 0, time.Time{}
 }
@@ -56,9 +56,9 @@ func (p *peer) isDue() bool {
 	wait := checkInterval
 	switch {
 	case p.e.needed:
-		wait = interval * 3 / 4 // it is looked at once an interval
+		wait = interval * 3 / 4 // it is checked once an interval
 	case p.failures > 0:
-		// One that starts at the same time answers a moment later, one that is away is asked more and more seldom.
+		// A neighbour that starts at the same time answers soon; one that is away is asked less and less often.
 		wait = min(interval<<min(p.failures, 10), checkInterval/10)
 	}
 	return !p.asking && time.Since(p.asked) >= wait
@@ -73,7 +73,7 @@ func (e *Exchange) askAll(ctx context.Context) {
 	due := make([]*peer, 0, len(e.peers))
 	for _, p := range e.peers {
 		if !needed {
-			p.word, p.version = nil, 0 // when it is needed again it may be old
+			p.word, p.version = nil, 0 // it may be old when it is needed again
 			p.failing = time.Time{}
 		}
 		if p.isDue() {
@@ -129,19 +129,19 @@ func (p *peer) ask(ctx context.Context) {
 	}
 }
 
-// nothing is an error that means that nothing has come from the other machine.
+// nothing is an error that means that nothing has arrived from the other machine.
 type nothing struct{ error }
 
 func (n nothing) Unwrap() error { return n.error }
 
-// isNothing reports whether an error means that nothing has come from the other machine. All others are about what it
-// has sent, if only that it takes or refuses connections, or about this node.
+// isNothing reports whether an error means that nothing has arrived from the other machine. All other errors are about
+// this node, or about something that the machine has sent, even if it only accepts or refuses connections.
 func isNothing(err error) bool {
 	_, is := errors.AsType[nothing](err)
 	return is
 }
 
-// unreached marks an error of a new connection, or of one that was kept, that means that nothing has come.
+// unreached wraps a connection's error in nothing if it means that nothing has arrived.
 func unreached(err error) error {
 	if IsTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) ||
 		errors.Is(err, syscall.ENETDOWN) {
@@ -168,7 +168,7 @@ func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (use
 	return l, answered, unreached(err)
 }
 
-// read reads the pods of an answer to a question that was asked then.
+// read reads the pods of an answer. asked is when the question was sent.
 func (p *peer) read(answered answer, asked time.Time) (*facts.LivePods, error) {
 	pods, leftOut, err := decodePods(answered.Pods)
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *peer) connect(ctx context.Context) (*link, error) {
 			err = unreached(err)
 			continue
 		}
-		// A machine that takes the connection is there, also if its wrapper says nothing.
+		// From here errors do not mean nothing, because the machine has accepted the connection.
 		l, failed := e.secure(attempt, conn, tls.Client, p.name)
 		if err = failed; err == nil {
 			return l, nil

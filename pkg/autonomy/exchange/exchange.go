@@ -21,39 +21,38 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// DefaultPort is the port of the exchange, TCP. It is none of Kubernetes' own components or of the usual network
-// plugins, and below the ranges of node ports (from 30000) and of the local ports that the kernel gives out (from
-// 32768).
+// DefaultPort is the port of the exchange, TCP. Kubernetes' own components and the usual network plugins do not use it.
+// It is below the ranges of node ports (from 30000) and of the kernel's ephemeral ports (from 32768).
 const DefaultPort = 17946
 
 const (
-	// interval is the time between two looks at what has changed, and between two questions to a neighbour in a small
-	// site. In larger ones it grows, because no node asks more than questionsPerSecond.
+	// interval is the time between two checks for changes, and between two questions to a neighbour in a small site. In
+	// larger sites questions are less frequent, because no node asks more than questionsPerSecond.
 	interval           = time.Second
 	questionsPerSecond = 50
-	// smallSite is the most nodes of a site in which all are asked, maxMembers the most of any site. What is exchanged
-	// is meant for a network that all of them are on.
+	// smallSite is the largest number of nodes of a site in which all are asked, and maxMembers that of any site. The
+	// exchange is meant for a network that all of them are on.
 	smallSite, maxMembers = 50, 1000
-	// loadInterval is the time between two looks at the file with the keys and at the site, and between two attempts to
+	// loadInterval is the time between two reads of the file with the keys and of the site, and between two attempts to
 	// listen.
 	loadInterval = 5 * time.Second
-	// checkInterval is the time between two questions to a neighbour while its word is not needed.
+	// checkInterval is the time between two questions to a neighbour while its report is not needed.
 	checkInterval = 5 * time.Minute
-	// misses is how often a node must not answer until it is silent.
+	// misses is how many questions must pass without a packet from a node's machine until the node is silent.
 	misses = 3
-	// suspects is how long a node whose machine is there must not answer until it is suspected.
+	// suspects is how long a node whose machine is reachable must not answer until it is suspected.
 	suspects = 10 * time.Second
 )
 
 // Errors of Status.
 var (
-	// ErrNoKey means that there is no key, so that nothing is exchanged.
-	ErrNoKey = errors.New("there is no key, and nothing is exchanged without")
+	// ErrNoKey means that nothing is exchanged, because no key was read.
+	ErrNoKey = errors.New("nothing is exchanged without a key")
 	// ErrTooMany means that the site has too many nodes.
-	ErrTooMany = fmt.Errorf("more than %d nodes share Services with this one: that is no site", maxMembers)
+	ErrTooMany = fmt.Errorf("more than %d nodes share Services with this one: too many for a site", maxMembers)
 )
 
-// Facts know the site, and take what an Exchange finds out, as *facts.Facts does. Of large sites only nodes that are
+// Facts know the site, and take the results of an Exchange. *facts.Facts is one. In large sites only nodes that are
 // shown are asked. Only Partners can be silent or suspected.
 type Facts interface {
 	Site() []facts.SiteNode
@@ -74,18 +73,19 @@ type Observer interface {
 
 // Config is what an Exchange is made from. All fields but Listen and Dial are needed.
 type Config struct {
-	// NodeName is this node's name, Port where all nodes of the site are reached, and KeyFile the file with the keys.
+	// NodeName is this node's name, Port the port of the exchange on all nodes, and KeyFile the file with the keys.
 	NodeName string
 	Port     uint16
 	KeyFile  string
 	Facts    Facts
-	// Needed reports whether the neighbours' word is needed: while this node's upstream is away, before that is known,
-	// and until the upstream has caught up with their word.
+	// Needed reports whether the neighbours' reports are needed: while this node's upstream is away or its state is not
+	// known, and until the upstream agrees with the reports.
 	Needed func() bool
-	// AddressUnknown is called, no more than once a minute, if something comes from an address that no node has.
+	// AddressUnknown is called, at most once a minute, after a connection from an address that no node has.
 	AddressUnknown func()
 	Observer       Observer
-	// Listen listens on TCP, and Dial connects from an address of this node; those of the kernel if nil.
+	// Listen listens on TCP, and Dial connects from an address of this node. If Listen is nil, the kernel's TCP is
+	// used.
 	Listen func(local netip.AddrPort) (net.Listener, error)
 	Dial   func(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error)
 }
@@ -101,16 +101,18 @@ func dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn,
 
 // Status is what an Exchange knows.
 type Status struct {
-	// Members is the number of nodes of the site that are asked. Alive are those of them that answer, Silent those that
-	// took part and are not heard any more, and Suspected those whose machines are there; all are sorted.
+	// Members is the number of nodes of the site that are asked. Alive are those of them that answer. Of those that
+	// took part and no longer answer, Suspected are those whose machines are reachable, and Silent are the others. All
+	// are sorted.
 	Members                  int
 	Alive, Suspected, Silent []string
 	partners                 map[string]struct{}
-	// Words has what the other nodes say of their pods, by name, as far as that is known.
+	// Words has the other nodes' reports on their pods, by node name, as far as they are known.
 	Words map[string]*facts.LivePods
-	// Unreached is why the first of the nodes that do not answer, by name, was not reached; nil if all were.
+	// Unreached is the error of the first node, by name, that does not answer; nil if all do.
 	Unreached error
-	// KeyErr is why the file with the keys could not be read the last time; nil if it could. Keys from before count.
+	// KeyErr is why the file with the keys could not be read the last time; nil if it could. Keys read before stay in
+	// use.
 	KeyErr error
 	// Err is why nothing is exchanged; nil if it is.
 	Err error
@@ -119,7 +121,7 @@ type Status struct {
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
-	// unknown keeps the calls of AddressUnknown apart.
+	// unknown limits the rate of calls of AddressUnknown.
 	unknown rate.Sometimes
 	wg      sync.WaitGroup
 
@@ -139,15 +141,15 @@ type Exchange struct {
 	byAddress map[netip.Addr]string
 	peers     map[string]*peer
 	needed    bool
-	// own are the pods of this node as an answer has them, as of asOf; nil if they are not known. version is theirs.
+	// own are the pods of this node, encoded for answers, as of asOf; nil if they are not known. version is their
+	// version.
 	own     []byte
 	asOf    time.Time
 	version uint32
-	// wanted is when a neighbour has last said that it needs this node's word.
+	// wanted is when a neighbour last asked for this node's report because it needs it.
 	wanted time.Time
-	// listeners are open at this node's addresses; there are none while nothing is exchanged. strangers has the
-	// connections whose other side has not yet shown that it has the key, links all others by the names of the nodes,
-	// the oldest first.
+	// listeners are open at this node's addresses; empty while nothing is exchanged. strangers has the connections
+	// whose other side has not yet proved that it has the key. links has all others by node name, the oldest first.
 	listeners map[netip.Addr]net.Listener
 	strangers map[net.Conn]struct{}
 	links     map[string][]*link
@@ -160,7 +162,7 @@ func New(config Config) *Exchange {
 	}
 	return &Exchange{
 		config: config, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
-		version:   rand.Uint32(), //nolint:gosec // it tells processes apart, and only neighbours see it
+		version:   rand.Uint32(), //nolint:gosec // it distinguishes processes, and only neighbours see it
 		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
 		strangers: make(map[net.Conn]struct{}), links: make(map[string][]*link),
 	}
@@ -197,7 +199,7 @@ func (e *Exchange) Status() Status {
 	return s
 }
 
-// Words returns what the other nodes of the site say of their pods, by the names of the nodes.
+// Words returns the reports of the site's other nodes on their pods, by node name.
 func (e *Exchange) Words() map[string]*facts.LivePods { return e.Status().Words }
 
 // Wanted reports whether a node of the site needs to know this node's pods.
@@ -207,7 +209,7 @@ func (e *Exchange) Wanted() bool {
 	return time.Since(e.wanted) < idle
 }
 
-// Share takes the pods of this node, which the others may ask for; nil if they are not known any more. They must not be
+// Share takes the pods of this node, which the others may ask for; nil if they are no longer known. They must not be
 // changed afterwards.
 func (e *Exchange) Share(own *facts.LivePods) {
 	var encoded []byte
@@ -229,9 +231,9 @@ func (e *Exchange) Run(ctx context.Context) {
 	e.close()
 }
 
-// step looks at what has changed, and does what follows.
+// step processes changes of the keys and of the site, and asks the neighbours.
 func (e *Exchange) step(ctx context.Context) {
-	if e.err != nil || time.Since(e.loaded) >= loadInterval { // nobody else changes them
+	if e.err != nil || time.Since(e.loaded) >= loadInterval { // only this goroutine writes err
 		e.loaded = time.Now()
 		rotated := e.loadKeys(ctx)
 		moved, err := e.loadSite(ctx)
@@ -296,8 +298,8 @@ func (e *Exchange) close() {
 	e.wg.Wait()
 }
 
-// loadSite takes the site as it is now. It reports whether this node is in another place of it, and returns why nothing
-// can be exchanged there.
+// loadSite reads the site. It reports whether this node's addresses or its cluster have changed, and returns why
+// nothing can be exchanged.
 func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	site, cluster, partners := e.config.Facts.Site(), e.config.Facts.ClusterUID(), e.config.Facts.Partners()
 	e.mu.Lock()
@@ -307,7 +309,7 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	e.locals, e.byAddress = nil, make(map[netip.Addr]string)
 	for _, node := range site {
 		for _, address := range node.InternalIPs {
-			if e.byAddress[address] != e.config.NodeName { // this node knows its own addresses best
+			if e.byAddress[address] != e.config.NodeName { // an address of this node stays its own
 				e.byAddress[address] = node.Name
 			}
 		}
@@ -324,7 +326,7 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 		}
 	}
 	for name, p := range e.peers {
-		if peers[name] == nil && !p.asking { // else it is dropped when it was asked
+		if peers[name] == nil && !p.asking { // else ask drops it
 			p.drop()
 		}
 	}
@@ -340,13 +342,12 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 	case len(site) > maxMembers:
 		err = ErrTooMany
 	case e.cluster == "":
-		err = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
+		err = errors.New("the Service default/kubernetes, whose UID identifies the cluster, is not known")
 	}
 	return moved || !slices.Equal(before, e.locals), err
 }
 
-// pass passes on which neighbours are silent or suspected, and which take part or did, as long as they belong to the
-// site.
+// pass passes to the facts which neighbours of the site are silent, suspected, or have ever taken part.
 func (e *Exchange) pass() {
 	status, silent, suspected := e.Status(), make(map[string]struct{}), make(map[string]struct{})
 	if status.Err == nil {

@@ -25,7 +25,7 @@ import (
 const keySize = 32
 
 // parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
-// are skipped. A node shows the first key and takes all. Two are needed while one takes the place of the other.
+// are skipped. A node proves the first key and accepts all. Two are needed while one replaces the other.
 func parseKeys(content []byte) (keys [][]byte, err error) {
 	for number, line := range bytes.Split(content, []byte("\n")) {
 		line = bytes.TrimSpace(line)
@@ -46,11 +46,11 @@ func parseKeys(content []byte) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// A connection is TLS 1.3, on which each side shows a key pair that follows (HKDF) from the first of its keys of the
-// site, the cluster and its name, and takes what follows from any of its keys and the other's name. Nothing but the
-// public key of a certificate counts, so nothing expires. Messages are JSON values.
+// A connection uses TLS 1.3. Each side presents a key pair that it derives (HKDF) from the first of its keys of the
+// site, the cluster and its name. It accepts a key pair that is derived from any of its keys, the cluster and the
+// other's name. Of a certificate only the public key is checked, so nothing expires. Messages are JSON values.
 
-// pair returns the key pair of a node of a cluster that follows from a key of the site.
+// pair derives the key pair of a node of a cluster from a key of the site.
 func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
 	info := fmt.Sprintf("application-grid site exchange 4\n%q %q", cluster, node)
 	seed, err := hkdf.Key(sha256.New, key, nil, info, ed25519.SeedSize)
@@ -60,11 +60,10 @@ func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
 	return ed25519.NewKeyFromSeed(seed), nil
 }
 
-// link is a connection on which both sides have shown that they have a key of the site. Each of them asks and answers
-// on it.
+// link is a connection on which both sides have proved that they have a key of the site. Both ask and answer on it.
 type link struct {
 	*tls.Conn
-	// from limits how much is read for a message, which reader reads.
+	// from limits how many bytes reader reads for a message.
 	from   *io.LimitedReader
 	reader *json.Decoder
 	// answers has the answer to the last question. ended is closed when the connection is.
@@ -73,7 +72,7 @@ type link struct {
 	once    sync.Once
 }
 
-// end closes the connection, without a word that could be waited for.
+// end closes the connection without a TLS alert, which could block.
 func (l *link) end() {
 	l.once.Do(func() {
 		close(l.ended)
@@ -98,7 +97,8 @@ func (l *link) ask(asked question, until time.Time) (answer, error) {
 	}
 }
 
-// secure makes a link of a connection with a node. side is tls.Client for the asker and tls.Server for the asked node.
+// secure makes a link from a connection with a node. side is tls.Client for the asker and tls.Server for the asked
+// node.
 func (e *Exchange) secure(
 	ctx context.Context, conn net.Conn, side func(net.Conn, *tls.Config) *tls.Conn, node string,
 ) (*link, error) {
@@ -120,7 +120,7 @@ func (e *Exchange) secure(
 		SessionTicketsDisabled: true,
 		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: own}},
 		ClientAuth:             tls.RequireAnyClientCert,
-		InsecureSkipVerify:     true, //nolint:gosec // nobody has signed the certificate, its key is what counts
+		InsecureSkipVerify:     true, //nolint:gosec // the certificate is not signed by a CA, its key is checked below
 		VerifyConnection: func(state tls.ConnectionState) error {
 			public, _ := state.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
 			for _, key := range keys {
@@ -152,7 +152,7 @@ func (l *link) receive(until time.Time) (m message, err error) {
 	return m, reasoned(err)
 }
 
-// ignoredError is why something is ignored.
+// ignoredError is why a connection, a message or an address is ignored.
 type ignoredError struct {
 	error
 	reason string
@@ -162,7 +162,7 @@ func ignore(reason, format string, args ...any) error {
 	return &ignoredError{fmt.Errorf(format, args...), reason}
 }
 
-// reasoned adds to an error for what reason the other side is ignored, if the error is about what that has sent.
+// reasoned adds the reason for ignoring the other side to an error, if the error is about data that it has sent.
 func reasoned(err error) error {
 	var (
 		header tls.RecordHeaderError

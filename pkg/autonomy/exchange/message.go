@@ -14,17 +14,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// The reasons for which something is ignored: the values of the metric's label.
+// The reasons for ignoring something: the values of the metric's label.
 const (
 	// reasonStranger is a connection from an address that no node of the site has.
 	reasonStranger = "stranger"
-	// reasonFlood is what exceeds the rate at which a node of the site may ask.
+	// reasonFlood is a question that exceeds the rate at which a node of the site may ask.
 	reasonFlood = "flood"
-	// reasonKey is what none of the keys opens. The sender has another key, belongs to another cluster, or replays.
+	// reasonKey is a connection without a valid key. The sender has another key, or belongs to another cluster.
 	reasonKey = "key"
-	// ReasonAddress is a word that a pod has an address that no pod can have, or that is known to be another's.
+	// ReasonAddress is a pod with an address that no pod can have, or that is known to belong to another.
 	ReasonAddress = "address"
-	// reasonFormat is what cannot be read: it is damaged, too large, or in a version that this program does not know.
+	// reasonFormat is data that cannot be read: it is damaged, too large, or in a version that this program does not
+	// know.
 	reasonFormat = "format"
 )
 
@@ -34,12 +35,13 @@ func Reasons() []string {
 }
 
 const (
-	// maxMessage is the most bytes of a message, and maxEnvelope what of it is not the pods. A pod takes about 250.
+	// maxMessage is the largest size of a message in bytes, and maxEnvelope the part of it around the pods. A pod takes
+	// about 250 bytes.
 	maxMessage, maxEnvelope = 1 << 20, 256
-	// maxPods is the most pods of an answer: those that package cri lists at most.
+	// maxPods is the largest number of pods of an answer, as in package cri.
 	maxPods = 2000
-	// maxPodAddresses is the most addresses of a pod, those that it had and those that it has, and the most Services in
-	// which it is idle; maxText is the most bytes of its namespace, name, UID and reason.
+	// maxPodAddresses is the largest number of a pod's addresses, of its former addresses, and of the Services in which
+	// it is idle. maxText is the largest size in bytes of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
 )
 
@@ -51,18 +53,19 @@ type message struct {
 
 // question asks a node for its pods.
 type question struct {
-	// Version is that of the word that the asker has; 0 if it has none.
+	// Version is the version of the report that the asker has; 0 if it has none.
 	Version uint32 `json:"version,omitempty"`
 	// Needs says that the asker needs to know the pods.
 	Needs bool `json:"needs,omitempty"`
 }
 
-// answer is what a node says of its pods.
+// answer is a node's report on its pods.
 type answer struct {
-	// Version tells one word of a node from another; 0 if it does not know its pods. A process begins with a random one
-	// and counts.
+	// Version identifies a report of a node; 0 if it does not know its pods. A process begins with a random version and
+	// counts.
 	Version uint32 `json:"version,omitempty"`
-	// Age is how long ago the node saw its pods. Clocks of a site without a link may differ.
+	// Age is how long ago the runtime listed the pods. It is not a time, because the clocks of a site without a link
+	// may differ.
 	Age time.Duration `json:"age,omitempty"`
 	// Pods has an array of podMessages, if the asker needs it and has another version.
 	Pods json.RawMessage `json:"pods,omitempty"`
@@ -74,7 +77,7 @@ type podMessage struct {
 	facts.LivePod
 }
 
-// encodePods encodes pods in a fixed order; nil if they are too many.
+// encodePods encodes pods in a fixed order; nil if they do not fit into a message.
 func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	all := make([]podMessage, 0, len(pods))
 	for key, pod := range pods {
@@ -88,14 +91,14 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	})
 	encoded, err := json.Marshal(all)
 	if err != nil || len(encoded) > maxMessage-maxEnvelope {
-		klog.Background().Error(err, "Cannot tell the neighbours of this node's pods", "bytes", len(encoded))
+		klog.Background().Error(err, "Cannot encode this node's pods for the neighbours", "bytes", len(encoded))
 		return nil
 	}
 	return encoded
 }
 
-// decodePods returns the pods of an answer. Those with an address that no pod can have are left out, so that they are
-// not shown. Pods are read one by one, so that too many take no memory.
+// decodePods returns the pods of an answer. Pods with an address that no pod can have are left out, so that they are
+// not shown. Pods are read one by one, so that too many do not take up memory.
 func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut int, err error) {
 	pods = make(map[facts.PodKey]facts.LivePod)
 	all := json.NewDecoder(bytes.NewReader(encoded))

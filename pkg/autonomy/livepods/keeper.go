@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	// interval is the time between two looks at the upstream and, while it is away, between two questions to the
-	// runtime. The kubelet asks it as often.
+	// interval is the time between two checks of the upstream and, while it is away, between two questions to the
+	// runtime. The kubelet asks the runtime as often.
 	interval = time.Second
 	// noteInterval is the time between two notes while nothing changes.
 	noteInterval = 10 * time.Second
-	// patience is how long the runtime may take for an answer, and lasts how long its last answer counts.
+	// patience is how long the runtime may take to answer, and lasts is how long an answer is valid.
 	patience = 3 * time.Second
 	lasts    = 30 * time.Second
 
-	// DefaultReturnGrace is how long after an outage a node's own word counts at most. A kubelet reports its node
-	// within 10 s and lists its pods again within a minute.
+	// DefaultReturnGrace limits how long after an outage a node's own state of its pods is used. A kubelet reports its
+	// node within 10 s and lists its pods again within a minute.
 	DefaultReturnGrace = 2 * time.Minute
-	// shortOutage is how long the upstream may be away before the API server begins to suspect the node. It takes 40 s
-	// without a word from the kubelet, which is sent every 10 s.
+	// shortOutage is how long the upstream may be away before the API server begins to suspect the node. The API server
+	// waits 40 s for a report of the kubelet, which reports every 10 s.
 	shortOutage = 10 * time.Second
-	// settling is how long after a longer outage the upstream's agreement does not count yet: the API server may call
-	// the node's pods not ready a moment after the link is back, because it has not heard of the kubelet.
+	// settling is how long after a longer outage the upstream's agreement is ignored. A moment after the link is back
+	// the API server may call the node's pods not ready, because the kubelet's last report is too old.
 	settling = 30 * time.Second
-	// maxReasons is the most pods of which Status says why they are shown as they are.
+	// maxReasons is the largest number of pods for which Status gives reasons.
 	maxReasons = 10
 )
 
@@ -48,17 +48,17 @@ const (
 type UpstreamState int
 
 const (
-	// Unknown means that there is no state of the upstream yet, and nothing is served.
+	// Unknown means that no state of the upstream has arrived yet, and nothing is served.
 	Unknown UpstreamState = iota
-	// Followed means that what is served is the upstream's current state.
+	// Followed means that the upstream's current state is served.
 	Followed
-	// Away means that what is served is an earlier state.
+	// Away means that an earlier state is served.
 	Away
 )
 
-// Facts take the pods, and know what the upstream says of them.
+// Facts take the pods, and know the upstream's status of them.
 type Facts interface {
-	// SetLivePods takes the pods of a node; nil if the upstream's word counts.
+	// SetLivePods takes the pods of a node; nil means that the upstream's status applies.
 	SetLivePods(node string, pods *facts.LivePods)
 	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
 	PodsOn(node string) map[facts.PodKey]facts.KnownPod
@@ -85,12 +85,12 @@ type Runtime interface {
 	Close()
 }
 
-// Neighbours are the other nodes of the site, as far as they say themselves how their pods are.
+// Neighbours are the other nodes of the site that report the state of their pods.
 type Neighbours interface {
-	// Words returns what they say, by the names of the nodes. As long as a node says nothing new, its word is the same
-	// pointer. The Keeper does not change it.
+	// Words returns their reports by node name. As long as a node reports nothing new, its pointer is the same. The
+	// Keeper does not change the reports.
 	Words() map[string]*facts.LivePods
-	// Share takes the pods of this node for them; nil if these are not known any more.
+	// Share takes the pods of this node for them; nil if these are no longer known.
 	Share(pods *facts.LivePods)
 	// Wanted reports whether any of them needs to know the pods of this node.
 	Wanted() bool
@@ -125,10 +125,9 @@ type Config struct {
 	Boot string
 	// Runtime is nil if this node's own pods are not known.
 	Runtime Runtime
-	// Neighbours is nil if there is no exchange with them.
+	// Neighbours is nil without an exchange.
 	Neighbours Neighbours
-	// ReturnGrace is how long after an outage the word of this node, and of neighbours, counts at most; 0 for not at
-	// all.
+	// ReturnGrace limits how long after an outage the reports of this node and of neighbours are used; 0: not at all.
 	ReturnGrace time.Duration
 	Observer    Observer
 	// Now is time.Now if nil. Only differences of its results count.
@@ -137,8 +136,8 @@ type Config struct {
 
 // Status is what a Keeper does.
 type Status struct {
-	// Used is set while this node's own word counts, Returning if it counts only because the upstream has not caught
-	// up.
+	// Used is set while this node's own state of its pods is used, Returning if the only reason is that the upstream
+	// has not caught up.
 	Used, Returning bool
 	// AsOf is when the runtime last answered; zero if it has not.
 	AsOf time.Time
@@ -147,7 +146,7 @@ type Status struct {
 	Corrected, NeighboursCorrected int
 	// Reasons says of the first corrected pods of this node, by name, why they are shown so.
 	Reasons []string
-	// Neighbours are the nodes whose own word counts, sorted.
+	// Neighbours are the nodes whose reports are used, sorted.
 	Neighbours []string
 	// Err is why the runtime could not be asked the last time, or why its answer is suspect; nil if neither.
 	Err error
@@ -157,13 +156,13 @@ type Status struct {
 type phase int
 
 const (
-	// starting is the time before the upstream is known to be there or away.
+	// starting lasts until the upstream is known to be reachable or away.
 	starting phase = iota
-	// following is while the upstream's word counts.
+	// following lasts while the upstream's status applies.
 	following
-	// away is while this node's word counts for all its pods.
+	// away lasts while this node's own state is used for all its pods.
 	away
-	// returning is while this node's word counts for the pods of Keeper.about.
+	// returning lasts while this node's own state is used for the pods of Keeper.about.
 	returning
 )
 
@@ -174,31 +173,32 @@ type Keeper struct {
 	// Only the goroutine of Run uses these.
 
 	phase phase
-	// since is when the phase began, gone when the upstream went away; zero if it was away before this process was
-	// there.
+	// since is when the phase began, gone is when the upstream went away; zero if it was away when this process
+	// started.
 	since, gone time.Time
 	// long is set in the phase returning after an outage that the API server may have noticed.
 	long bool
-	// about has the pods for which this node's word counts in the phase returning, and in the phase following while the
-	// API server calls the node not ready.
+	// about has the pods for which this node's own state is used in the phase returning, and in the phase following
+	// while the API server calls the node not ready.
 	about map[facts.PodKey]struct{}
 	// records has the pods, by the names that the runtime gives them.
 	records map[facts.PodKey]*record
-	// known has the upstream's words on this node's pods at changes of the facts. news is set until they were taken.
+	// known has the upstream's status of this node's pods, as of changes of the facts. news is set until it has been
+	// processed.
 	known   map[facts.PodKey]facts.KnownPod
 	changes uint64
 	news    bool
-	// heartbeat is the kubelet's last report, and beat when it came; zero if none came since this process is there.
+	// heartbeat is the kubelet's last report, and beat when it arrived; zero if none has since this process started.
 	heartbeat string
 	beat      time.Time
-	// rebooted is set if the notes are of another boot, and noted is the socket that they are about.
+	// rebooted is set if the notes are from an earlier boot. noted is the socket of their runtime.
 	rebooted bool
 	noted    string
-	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last, begun when
+	// pods is the runtime's last answer, as of asOf; nil before the first. asked is when it was asked last, begun when
 	// this process began.
 	pods               map[facts.PodKey]cri.Pod
 	asOf, asked, begun time.Time
-	// neighbours has the neighbours whose word the facts have, by name. heard has what they said last, and heardAt is
+	// neighbours has the neighbours whose reports the facts have, by name. heard has their last reports, and heardAt is
 	// the facts' Changes then.
 	neighbours map[string]*neighbour
 	heard      map[string]*facts.LivePods
@@ -209,7 +209,7 @@ type Keeper struct {
 	status Status
 }
 
-// New makes a Keeper, which asks nothing before Run.
+// New makes a Keeper, which sends no question before Run.
 func New(config Config) *Keeper {
 	if config.Neighbours == nil {
 		config.Neighbours = noNeighbours{}
@@ -247,7 +247,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	wait.NonSlidingUntilWithContext(ctx, k.step, interval)
 }
 
-// step looks at the upstream and does what follows.
+// step checks the state of the upstream and acts on it.
 func (k *Keeper) step(ctx context.Context) {
 	state := k.config.Upstream()
 	if state == Unknown {
@@ -295,8 +295,8 @@ type storedPod struct {
 	Heard string `json:"heard,omitempty"`
 }
 
-// NotesOfBoot are the notes of a process that asks no runtime. By them a later process that asks one knows whether the
-// machine was booted since, so that no pod runs until it is seen.
+// NotesOfBoot returns the notes of a process that asks no runtime. From them a later process that asks one knows
+// whether the machine has rebooted since, so that no pod counts as running until it is seen.
 func NotesOfBoot(boot string) []byte { return fmt.Appendf(nil, `{"boot":%q,"pods":[]}`, boot) }
 
 // restore takes the notes of an earlier process.
@@ -316,7 +316,7 @@ func (k *Keeper) leave(ctx context.Context) {
 	now := k.config.Now()
 	if k.phase != starting {
 		if k.phase != returning || !k.long {
-			k.gone = now // else the API server has still to hear of the node after an earlier outage
+			k.gone = now // else the kubelet has not reported since an earlier outage
 		}
 		k.readWords()
 		k.takeWords(false)
@@ -327,20 +327,20 @@ func (k *Keeper) leave(ctx context.Context) {
 		"thisNode", k.config.Runtime != nil, "neighbours", len(k.config.Neighbours.Words()))
 }
 
-// comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet,
-// unless that was short and the pod has not changed. A pod that came meanwhile is not among them: of it the upstream
-// knows all that there is to know.
+// comeBack ends an outage. The upstream's status of the pods that it knew before may still date from before the outage,
+// unless the outage was short and the pod has not changed. A pod that was added meanwhile is not among them, because
+// the upstream's status of it is new.
 func (k *Keeper) comeBack() {
 	now := k.config.Now()
 	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
 	for _, r := range k.records {
-		r.from = now // nothing was said meanwhile
+		r.from = now // the upstream's status could not change meanwhile
 	}
 	before := k.since
 	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
-		for pod := range k.known { // as it was before
+		for pod := range k.known { // as of before the outage
 			if r := k.find(pod); k.long || r == nil || k.seemsChanged(r, before) {
 				k.about[pod] = struct{}{}
 			}
@@ -348,13 +348,13 @@ func (k *Keeper) comeBack() {
 	}
 }
 
-// seemsChanged reports whether a pod has changed since, or a moment before.
+// seemsChanged reports whether a pod has changed after that time, or a moment before it.
 func (k *Keeper) seemsChanged(r *record, before time.Time) bool {
 	pod := r.judge(k.config.Now())
 	return pod.Suspected || pod.Serving != r.Ready || r.since.After(before.Add(-probing))
 }
 
-// catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
+// catchUp drops the pods on which the upstream and their node agree, and ends the return when all are dropped.
 func (k *Keeper) catchUp(ctx context.Context) {
 	now := k.config.Now()
 	if now.Sub(k.since) >= k.config.ReturnGrace {
@@ -374,7 +374,7 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	k.readWords()
 	if answered {
 		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
-			r := k.find(pod) // only a kubelet has a pod called ready that was not
+			r := k.find(pod) // only a kubelet's report makes a pod ready
 			return r != nil && !r.Ready && k.known[pod].Serving
 		})
 	}
@@ -393,12 +393,12 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	}
 }
 
-// disputed leaves of a set of pods only those of which the upstream does not say what their node says.
+// disputed drops from a set of pods those on which the upstream and their node agree.
 func disputed(about map[facts.PodKey]struct{}, known map[facts.PodKey]facts.KnownPod) {
 	maps.DeleteFunc(about, func(pod facts.PodKey, _ struct{}) bool { return !known[pod].Disputed })
 }
 
-// follow lets the upstream's word count.
+// follow makes the upstream's status apply.
 func (k *Keeper) follow(ctx context.Context) {
 	if k.phase == returning {
 		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
@@ -414,7 +414,7 @@ func (k *Keeper) follow(ctx context.Context) {
 	k.asked = time.Time{}
 }
 
-// note notes how the pods are while the API's word on them counts, and says so to neighbours that need to know.
+// note updates the notes while the API server's status applies, and shares the pods with neighbours that need them.
 func (k *Keeper) note(ctx context.Context) {
 	if k.config.Runtime == nil {
 		return
@@ -448,7 +448,7 @@ func (k *Keeper) note(ctx context.Context) {
 	}
 }
 
-// readWords reads the API's words on the pods, if anything has changed.
+// readWords reads the API server's status of the pods, if anything has changed.
 func (k *Keeper) readWords() {
 	changes := k.config.Facts.Changes()
 	if changes == k.changes {
@@ -461,8 +461,8 @@ func (k *Keeper) readWords() {
 	k.known, k.changes = known, changes
 }
 
-// takeWords takes the API's words on the pods, but for those on which this node's word counts. fresh is set if the pods
-// were seen a moment ago.
+// takeWords processes the API server's status of the pods, except those for which this node's own state is used. fresh
+// is set if the runtime listed the pods a moment ago.
 func (k *Keeper) takeWords(fresh bool) {
 	k.news = false
 	ready, _ := k.config.Facts.NodeReady()
@@ -499,7 +499,7 @@ func (k *Keeper) takeWords(fresh bool) {
 	}
 }
 
-// takeLast takes the API's last words on pods of which there is no note.
+// takeLast takes the API server's last status of pods without a note.
 func (k *Keeper) takeLast() {
 	for key, known := range k.known {
 		if _, r, _ := find(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
@@ -508,8 +508,9 @@ func (k *Keeper) takeLast() {
 	}
 }
 
-// standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
-// Service has no other ready endpoint. Otherwise the upstream's word counts.
+// standIn shows pods that run although the API server calls them not ready, if the only reason is that it calls the
+// node not ready. They are suspected, so they are used where a Service has no other ready endpoint. Otherwise the
+// upstream's status applies.
 func (k *Keeper) standIn() {
 	k.about = make(map[facts.PodKey]struct{})
 	live := k.current()
@@ -531,7 +532,7 @@ func (k *Keeper) standIn() {
 	k.pass(live)
 }
 
-// verify notes if the runtime runs none of the node's pods.
+// verify sets the status' error if the runtime runs none of the node's pods.
 func (k *Keeper) verify() {
 	expected := 0
 	for _, known := range k.known {
@@ -572,11 +573,11 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		}
 	})
 	if errors.Is(err, cri.ErrNoPods) && k.rebooted {
-		k.pods, k.asOf = make(map[facts.PodKey]cri.Pod), k.asked // some runtimes keep none over a boot
+		k.pods, k.asOf = make(map[facts.PodKey]cri.Pod), k.asked // some runtimes keep no pod over a reboot
 		return true
 	}
 	if err != nil {
-		if before == nil { // /readyz has what comes after the first failure
+		if before == nil { // /readyz reports later failures
 			klog.FromContext(ctx).Info("Cannot ask the container runtime which pods this node runs", "err", err)
 		}
 		return false
@@ -618,7 +619,7 @@ func (k *Keeper) current() *facts.LivePods {
 	return live
 }
 
-// isKubelets reports whether the runtime that has answered is the kubelet's: it runs a pod of an endpoint.
+// isKubelets reports whether the runtime that has answered is the kubelet's, because it runs a pod of an endpoint.
 func (k *Keeper) isKubelets() bool {
 	for key := range k.known {
 		if k.find(key) != nil {
@@ -628,14 +629,14 @@ func (k *Keeper) isKubelets() bool {
 	return len(k.known) == 0
 }
 
-// knowsAbsent reports whether a pod that the runtime has not listed does not run. That is not known if it has not
-// answered since the process began, or if it is not the one that has run the kubelet's pods; but after a boot no pod
-// runs until it is seen.
+// knowsAbsent reports whether pods that the runtime has not listed are known not to run. They are not if it has not
+// answered since the process began, or if it is not the runtime that ran the kubelet's pods. After a reboot no pod runs
+// until it is seen.
 func (k *Keeper) knowsAbsent() bool {
 	return k.rebooted || k.pods != nil && k.noted == k.config.Runtime.Socket()
 }
 
-// give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
+// give judges the pods of the runtime's last answer, however old, and passes them to the facts and to the neighbours.
 func (k *Keeper) give() {
 	if k.config.Runtime == nil {
 		k.update(func(s *Status) { s.Used, s.Returning = true, k.phase == returning })
@@ -650,7 +651,7 @@ func (k *Keeper) give() {
 
 func (k *Keeper) pass(live *facts.LivePods) {
 	own := *live
-	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on
+	own.About = maps.Clone(k.about) // a copy, because the Keeper drops pods from about
 	k.config.Facts.SetLivePods(k.config.NodeName, &own)
 	var reasons []string
 	k.readWords()
@@ -671,7 +672,7 @@ func (k *Keeper) pass(live *facts.LivePods) {
 	})
 }
 
-// find returns what is known of the pod of an endpoint that the runtime runs; nil if it does not.
+// find returns the record of an endpoint's pod; nil if the runtime does not run it.
 func (k *Keeper) find(pod facts.PodKey) *record {
 	key, _, ok := find(k.pods, pod)
 	if !ok {
@@ -680,7 +681,7 @@ func (k *Keeper) find(pod facts.PodKey) *record {
 	return k.records[key]
 }
 
-// byKey returns pods by what endpoints call them.
+// byKey returns pods by the keys that endpoints have for them.
 func byKey(pods []cri.Pod) map[facts.PodKey]cri.Pod {
 	keyed := make(map[facts.PodKey]cri.Pod, len(pods))
 	for _, pod := range pods {

@@ -8,18 +8,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// neighbour is a neighbour whose word the facts have.
+// neighbour is a neighbour whose report the facts have.
 type neighbour struct {
 	word *facts.LivePods
-	// about has the pods for which the word counts: those of governed Services that the upstream knew before it went
-	// away, and in the phase returning only those of which it does not say the same yet.
+	// about has the pods for which the report is used: those of governed Services that the upstream knew before it went
+	// away. In the phase returning only those on which the upstream does not agree yet are left.
 	about map[facts.PodKey]struct{}
-	// refused is the number of pods of the word that have addresses of others, so that they are not shown.
+	// refused is the number of pods in the report that have addresses of others, so that they are not shown.
 	refused int
 }
 
-// hear passes what the neighbours say to the facts. In the phase returning that is only what they say of the pods for
-// which their word counts still.
+// hear passes the neighbours' reports to the facts. In the phase returning it passes only the pods for which their
+// reports are still used.
 func (k *Keeper) hear() {
 	words, changes := k.config.Neighbours.Words(), k.config.Facts.Changes()
 	if changes == k.heardAt && maps.Equal(words, k.heard) {
@@ -27,7 +27,7 @@ func (k *Keeper) hear() {
 	}
 	known := k.config.Facts.PodsOnNodes(maps.Keys(words))
 	if k.phase == away && k.config.Upstream() != Away {
-		return // it may have come back meanwhile, with pods that it did not know before
+		return // the upstream may be back, with pods that it did not know before
 	}
 	for name, word := range words {
 		n := k.neighbours[name]
@@ -57,17 +57,17 @@ func (k *Keeper) hear() {
 	}
 	refused := k.giveNeighbours()
 	if k.heard, k.heardAt = maps.Clone(words), k.config.Facts.Changes(); refused {
-		k.heardAt = changes // what others have said now may set the addresses free
+		k.heardAt = changes // the other reports may have released the addresses
 	}
 }
 
-// forget lets the upstream's word count for a neighbour's pods.
+// forget makes the upstream's status apply to a neighbour's pods.
 func (k *Keeper) forget(name string) {
 	k.config.Facts.SetLivePods(name, nil)
 	delete(k.neighbours, name)
 }
 
-// agree drops the pods of which the upstream says what the neighbours say, and the neighbours of which none are left.
+// agree drops the pods on which the upstream and the neighbours agree, and then the neighbours without pods.
 func (k *Keeper) agree() {
 	known := k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours))
 	for name, n := range k.neighbours {
@@ -78,9 +78,9 @@ func (k *Keeper) agree() {
 	k.giveNeighbours()
 }
 
-// giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to
-// belong to others: a node could lead connections to places that others may reach and it may not. It reports whether
-// there are such pods.
+// giveNeighbours passes the neighbours' reports to the facts, without pods that claim an address which is known to
+// belong to others. Otherwise a node could redirect connections to places that it may not reach itself. It reports
+// whether there are such pods.
 func (k *Keeper) giveNeighbours() (refused bool) {
 	claimed := make(map[string][]netip.Addr, len(k.neighbours))
 	for name, n := range k.neighbours {

@@ -12,16 +12,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// The rule, which doc.go states: what is shown of a pod follows from its note and from how the runtime has the pod now.
+// The rules that doc.go states: how a pod is shown follows from its note and from what the runtime reports now.
 
 const (
-	// stands is how long the API server must have said something, in time of contact, until that is about the pod as it
-	// is now: a link may be dead for 45 s before anything notices.
+	// stands is how long the API server's status must have been the same, in time of contact, until it applies to the
+	// pod as it is now. A link may be dead for 45 s before anything notices.
 	stands = time.Minute
-	// probing is how long a pod that was started again must run until it is as good as others: a kubelet's readiness
-	// probe would take as long.
+	// probing is how long a restarted pod must run until it is no longer suspected. A kubelet's readiness probe would
+	// take as long.
 	probing = 10 * time.Second
-	// maxFormer is the most addresses that are kept of a pod.
+	// maxFormer is the largest number of addresses that are kept of a pod.
 	maxFormer = 16
 )
 
@@ -29,46 +29,45 @@ const (
 type Note struct {
 	// UID is that of the pod on the node.
 	UID string `json:"uid"`
-	// Ready is the API server's last word that counts, and Stood for how long it has been said in time of contact, up
-	// to stands.
+	// Ready is whether the API server last called the pod ready, and Stood for how long, in time of contact, up to
+	// stands.
 	Ready bool          `json:"ready,omitempty"`
 	Stood time.Duration `json:"stood,omitempty"`
-	// Mixed says that the API server calls the pod not ready since it called the node so, and Stood is for how long it
-	// has done so since it calls the node ready again. Until that is long enough Ready is the word before.
+	// Mixed is set if the API server has called the pod not ready since it called the node not ready. Stood is then the
+	// time since it called the node ready again. Until that is long enough, Ready keeps its value.
 	Mixed bool `json:"mixed,omitempty"`
-	// Sandbox is the sandbox of which the API server last said what Ready says, and IDs are those of its containers by
-	// name. Former are the addresses of this sandbox, and of those since; none if none was seen in contact.
+	// Sandbox is the id of the sandbox to which Ready applies, and IDs are those of its containers by name. Former are
+	// the addresses of this sandbox and of later ones; empty if none was seen in contact.
 	Sandbox string            `json:"sandbox,omitempty"`
 	IDs     map[string]string `json:"ids,omitempty"`
 	Former  []netip.Addr      `json:"former,omitempty"`
-	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod so.
+	// Idle names the Services whose endpoint of the pod was not ready when the API server last called the pod ready.
 	Idle []string `json:"idle,omitempty"`
-	// Needed has the names of the containers that the kubelet calls needed. If it does not say so, they are those that
-	// ran when the API server called the pod ready: true for those that are certainly needed, false for those that may
-	// be of kubectl debug.
+	// Needed has the names of the containers that the kubelet calls needed. Without such a report, these are the
+	// containers that ran when the API server called the pod ready: true for those that are certainly needed, false for
+	// those that may be of kubectl debug.
 	Needed map[string]bool `json:"needed,omitempty"`
 	// Extra has the names of containers that were first seen when the pod was ready without them.
 	Extra map[string]bool `json:"extra,omitempty"`
-	// Replaced is the UID by which the API server called the static pod that this one has replaced, until it speaks of
-	// this one.
+	// Replaced is the API server's UID of the static pod that this one has replaced, until it has a status of this one.
 	Replaced string `json:"replaced,omitempty"`
 }
 
 // record is what is known of a pod.
 type record struct {
 	Note
-	// heard is the UID by which the API server last called the pod; "" if it has not yet.
+	// heard is the UID of the pod in the API server's last status; "" before the first.
 	heard string
-	// from is from when on Stood has still to grow.
+	// from is the time up to which Stood has been counted.
 	from time.Time
-	// now is how the pod was seen last, and since when its sandbox and its containers are so.
+	// now is the pod's last state in the runtime, and since is when its sandbox and its containers last changed.
 	now   cri.Pod
 	since time.Time
 }
 
-// observe takes how the pod is seen now.
+// observe takes the pod's present state.
 func (r *record) observe(pod cri.Pod, now time.Time) {
-	if r.UID != pod.UID { // another static pod of the same name, of which it is not known what has to run
+	if r.UID != pod.UID { // another static pod of the same name, whose needed containers are not known
 		*r = record{Note: Note{UID: pod.UID, Ready: r.Ready, Former: r.Former, Replaced: cmp.Or(r.heard, r.Replaced)}}
 	}
 	if pod.Needed != nil {
@@ -100,7 +99,7 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 	}
 }
 
-// counted returns the containers that count.
+// counted returns the pod's containers without those that are ignored.
 func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 	counted := maps.Clone(pod.Containers)
 	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool {
@@ -120,27 +119,27 @@ func (r *record) runsAllNeeded(pod cri.Pod) bool {
 	return len(r.Needed) > 0
 }
 
-// contact says what has come from the API server, and when.
+// contact says what has arrived from the API server, and when.
 type contact struct {
-	// now is the time, confirmed when the API server last confirmed what it says of pods, beat when the kubelet's last
-	// report came; zero if none came.
+	// now is the time, confirmed is when the API server last confirmed its status of pods, and beat is when the
+	// kubelet's last report arrived; zero if none did.
 	now, confirmed, beat time.Time
 	// nodeReady is set if the API server calls the node ready.
 	nodeReady bool
-	// fresh is set if the pod was seen a moment ago.
+	// fresh is set if the runtime listed the pod a moment ago.
 	fresh bool
 }
 
-// hear takes what the API server says of the pod, which it calls by this UID.
+// hear takes the API server's status of the pod, which has this UID there.
 func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	if r.Replaced != "" && r.Replaced == uid && c.confirmed.Sub(r.since) < stands {
-		return // of the pod before, unless the manifest was changed back
+		return // this is the former pod, unless the manifest was changed back
 	}
 	first := r.heard == ""
 	r.heard, r.Replaced = uid, ""
 	became := known.Serving && (first || !r.Ready)
 	switch {
-	case !known.Serving && !c.nodeReady: // that is the API server's word on the node
+	case !known.Serving && !c.nodeReady: // the status is about the node, not the pod
 		if r.Ready {
 			r.Mixed, r.Stood, r.from = true, 0, c.now
 		}
@@ -165,13 +164,13 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 	}
 }
 
-// learn notes what a pod that was seen a moment ago shows: first is that it was never heard of before, became that it
-// became ready.
+// learn updates the note of a pod that the runtime listed a moment ago. first is set for the API server's first status
+// of it, became if it has become ready.
 func (r *record) learn(first, became bool, c contact) {
 	settled := c.confirmed.Sub(r.since) >= stands && r.Stood >= stands
 	switch {
 	case r.Ready && settled && c.beat.Sub(r.since) >= stands:
-		r.learnNeeded() // the kubelet has seen the pod as it is, and calls it ready
+		r.learnNeeded() // the kubelet has reported since the pod changed, and calls it ready
 		if r.runsAllNeeded(r.now) {
 			r.noteIDs()
 		}
@@ -182,7 +181,7 @@ func (r *record) learn(first, became bool, c contact) {
 	}
 }
 
-// learnNeeded takes the containers that run as those that may be needed, and leaves those that certainly are.
+// learnNeeded notes the running containers as those that may be needed, and keeps those that certainly are.
 func (r *record) learnNeeded() {
 	needed := make(map[string]bool)
 	for name, certain := range r.Needed {
@@ -200,13 +199,13 @@ func (r *record) learnNeeded() {
 	}
 }
 
-// noteIDs notes the pod as it is now.
+// noteIDs notes the pod's present ids and addresses.
 func (r *record) noteIDs() {
 	r.Sandbox, r.Former, r.IDs = r.now.Sandbox, r.now.Addresses, r.ids()
 }
 
-// noteAddresses notes the addresses that the pod has. Of many the oldest and the newest stay: the API server may have
-// the first or the last.
+// noteAddresses notes the addresses that the pod has. If they are too many, the oldest and the newest are kept, because
+// the API server may have the first or the last.
 func (r *record) noteAddresses() {
 	for _, address := range r.now.Addresses {
 		if slices.Contains(r.Former, address) {
@@ -219,12 +218,12 @@ func (r *record) noteAddresses() {
 	}
 }
 
-// unchanged reports whether the pod is as it was noted.
+// unchanged reports whether the pod has the noted ids.
 func (r *record) unchanged() bool {
 	return r.IDs != nil && r.Sandbox == r.now.Sandbox && maps.Equal(r.IDs, r.ids())
 }
 
-// ids returns the ids of the containers that count.
+// ids returns the ids of the counted containers by name.
 func (r *record) ids() map[string]string {
 	ids := make(map[string]string)
 	for name, c := range r.counted(r.now) {
@@ -233,7 +232,7 @@ func (r *record) ids() map[string]string {
 	return ids
 }
 
-// stopped returns a container that does not run although it is needed, or may be; "" if there is none.
+// stopped returns a container that does not run although it is or may be needed; "" if all run.
 func (r *record) stopped() (name string, certain bool) {
 	for _, needed := range slices.Sorted(maps.Keys(r.Needed)) {
 		if r.now.Containers[needed].State != cri.Running && (name == "" || r.Needed[needed] && !certain) {
@@ -253,7 +252,7 @@ func (r *record) runsAny() bool {
 	return false
 }
 
-// judge says how the pod is now, and why. The API server's state of it may be old.
+// judge returns the pod's present state, and why. The API server's status of it may be old.
 func (r *record) judge(now time.Time) facts.LivePod {
 	pod := facts.LivePod{Addresses: r.now.Addresses, Former: r.Former, Idle: r.Idle}
 	stopped, certain := r.stopped()
@@ -281,7 +280,7 @@ func (r *record) judge(now time.Time) facts.LivePod {
 		pod.Serving, pod.Suspected = false, false
 		pod.Why = "the API server called it not ready, and it has not changed since"
 	case r.Replaced != "":
-		pod.Why = "the API server has not yet said anything of the static pod that has replaced the one before"
+		pod.Why = "the API server has not yet reported on the static pod that has replaced the former one"
 	case !r.Ready:
 		pod.Why = "the API server last called it not ready, and it has changed since, or a short time before"
 	case now.Sub(r.since) < probing:

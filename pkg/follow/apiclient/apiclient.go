@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// DialTimeout is how long a connection may take to be made. SYNs are sent after 0, 1 and 3 s.
+	// DialTimeout is how long opening a connection may take. SYNs are sent after 0, 1 and 3 s.
 	DialTimeout = 5 * time.Second
 	// userTimeout is how long sent data may stay unacknowledged by the other end's kernel.
 	userTimeout = 20 * time.Second
@@ -26,7 +26,7 @@ const (
 // keepAlive probes a quiet connection, and breaks it 25 s after the last packet from the other end.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// Options are the flags that lead to the API server.
+// Options are the flags for the connection to the API server.
 type Options struct {
 	// Program is part of the user agent.
 	Program string
@@ -44,7 +44,7 @@ func (o Options) userAgent() string {
 	return o.Program + "/" + strings.Fields(version.String())[0]
 }
 
-// load reads the client configuration. The error says which flag to change.
+// load reads the client configuration. Its errors name the flag to change.
 func (o Options) load() (*rest.Config, error) {
 	config, err := o.read()
 	if err != nil {
@@ -74,8 +74,8 @@ func (o Options) read() (*rest.Config, error) {
 	}
 }
 
-// Dial makes a connection that breaks within half a minute after the other end fell silent. By default the kernel waits
-// 15 minutes for unacknowledged data to be acknowledged, and without limit on a watch, which sends nothing.
+// Dial makes a connection that breaks within half a minute after the other end falls silent. By default the kernel
+// waits 15 minutes for the acknowledgement of sent data, and without limit on a watch, which sends nothing.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: DialTimeout, KeepAliveConfig: keepAlive, ControlContext: setUserTimeout}
 	return dialer.DialContext(ctx, network, address)

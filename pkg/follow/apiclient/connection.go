@@ -25,9 +25,9 @@ import (
 // file can be replaced: a rename, another link, a mount.
 const reloadInterval = 5 * time.Second
 
-// Connection connects to the API server as the kubeconfig says at any time. When the file changes, the transports that
-// the Connection made continue with the new server, certificate authority and credentials. Requests under way go on,
-// unless the server changes: those are ended.
+// Connection connects to the API server of the current kubeconfig. When the file changes, the transports that the
+// Connection made continue with the new server, certificate authority and credentials. Running requests continue,
+// unless the server changes: then they are ended.
 //
 // client-go itself rereads the files that a kubeconfig names as tokenFile, client-certificate and client-key, and the
 // token of a pod's service account.
@@ -45,16 +45,16 @@ type Connection struct {
 	// transports and changed are guarded by mu.
 	transports []*transport
 	changed    []func()
-	// refused is why the current file is not used, nil if it is. Guarded by mu.
+	// refused is why the current file is not used; nil if it is. Guarded by mu.
 	refused error
 
-	// linked makes link.
+	// linked guards the making of link.
 	linked  sync.Once
 	link    *Link
 	linkErr error
 }
 
-// Connect reads the kubeconfig. The error says which flag to change. Run notices later changes of the file.
+// Connect reads the kubeconfig. Its errors name the flag to change. Run notices later changes of the file.
 func (o Options) Connect() (*Connection, error) {
 	if o.QPS <= 0 || o.Burst <= 0 {
 		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
@@ -67,7 +67,7 @@ func (o Options) Connect() (*Connection, error) {
 	return c, c.use(loaded)
 }
 
-// use takes a configuration into use. If no transport can be made from it, nothing changes.
+// use starts to use a configuration. If no transport can be made from it, nothing changes.
 func (c *Connection) use(loaded *rest.Config) error {
 	server, _, err := rest.DefaultServerUrlFor(loaded)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// CA returns the CAs by which the API server is known, in PEM; nil if those of the system are.
+// CA returns the CAs that verify the API server, in PEM; nil for those of the system.
 func (c *Connection) CA() ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +149,7 @@ func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.Ro
 }
 
 // Transports makes a transport as Transport does, and another one for requests that upgrade their connection, which
-// takes HTTP/1.1.
+// requires HTTP/1.1.
 func (c *Connection) Transports(
 	variant func(*rest.Config) *rest.Config,
 ) (ordinary, upgrade http.RoundTripper, err error) {
@@ -171,7 +171,7 @@ func (c *Connection) OnChange(changed func()) {
 	c.changed = append(c.changed, changed)
 }
 
-// Credentials says where the credentials come from, so that people know what to renew.
+// Credentials describes where the credentials come from, so that people know what to renew.
 func (c *Connection) Credentials() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *Connection) Credentials() string {
 	case config.ExecProvider != nil:
 		return "the output of " + config.ExecProvider.Command
 	case c.options.Kubeconfig == "":
-		return "the credentials (there are none: --kubeconfig names no file)"
+		return "the credentials (none, because --kubeconfig is not set)"
 	case config.BearerToken != "":
 		return "the token in " + c.options.Kubeconfig
 	default:
@@ -201,12 +201,12 @@ func (c *Connection) Problem() error {
 // Run rereads the kubeconfig from time to time until ctx is done.
 func (c *Connection) Run(ctx context.Context) {
 	if c.options.Kubeconfig == "" && c.options.Master != "" {
-		return // there is no file to reread
+		return // nothing to reread
 	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) { c.reload(klog.FromContext(ctx)) }, reloadInterval)
 }
 
-// reload rereads the kubeconfig, and takes it into use if it changed.
+// reload rereads the kubeconfig, and starts to use it if it has changed.
 func (c *Connection) reload(logger klog.Logger) {
 	loaded, err := c.options.load()
 	c.mu.Lock()
@@ -257,7 +257,7 @@ func (c *Connection) digest(loaded *rest.Config) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// route is how a transport reaches the API server until the next change.
+// route is the way from a transport to the API server until the next change.
 type route struct {
 	next   http.RoundTripper
 	server *url.URL

@@ -28,25 +28,25 @@ const (
 )
 
 // Link knows whether the API server of a Connection is away: from the first dial or probe that fails until a probe is
-// answered. It is asked for every request, so that one request waits for a server that is away, and not all of them.
-// Other errors of requests may be their senders' fault, and an answer of 502, 503 or 504 may be about something else
-// than the API server; they cause a probe only.
+// answered. It is asked for every request, so that only one request waits for a server that is away. Other errors of
+// requests may be their senders' fault, and an answer of 502, 503 or 504 may have another cause than the API server, so
+// these only cause a probe.
 //
-// A probe is a request that no cache answers. Any answer counts, but for one of 500 and above: that is what a gateway
-// says in place of an API server.
+// A probe is a request that no cache answers. Every answer counts, except those with a status of 500 and above, which a
+// gateway may send in place of the API server.
 type Link struct {
 	probe func(ctx context.Context) error
 
 	mu sync.Mutex
 	// away is closed when the API server is back; nil while it answers. Guarded by mu.
 	away chan struct{}
-	// back are called when it is; guarded by mu.
+	// back are called when the API server is back; guarded by mu.
 	back []func()
-	// hurry has a value when a probe is to be made.
+	// hurry has a value when a probe is due at once.
 	hurry chan struct{}
 }
 
-// NewLink makes a Link with a probe of one's own.
+// NewLink makes a Link with the given probe.
 func NewLink(probe func(ctx context.Context) error) *Link {
 	return &Link{probe: probe, hurry: make(chan struct{}, 1)}
 }
@@ -96,7 +96,7 @@ func (l *Link) OnBack(back func()) {
 	l.back = append(l.back, back)
 }
 
-// Fail notes that there is no API server.
+// Fail notes that the API server is away.
 func (l *Link) Fail() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *Link) Fail() {
 	}
 }
 
-// Suspect has the API server probed. While it is away it is probed anyway.
+// Suspect causes a probe of the API server. While it is away, it is probed anyway.
 func (l *Link) Suspect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,7 +177,7 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// Watch returns a transport that tells the Link of requests that fail.
+// Watch returns a transport that reports failed requests to the Link.
 func (l *Link) Watch(next http.RoundTripper) http.RoundTripper { return watched{next, l} }
 
 type watched struct {

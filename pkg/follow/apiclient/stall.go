@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// stallLimit is how long the other end may be silent before and during the response to a read. There is no limit on
-	// the whole response: a slow link is no reason to give up.
+	// stallLimit is how long the other end may be silent before and during the response to a read. The whole response
+	// may take longer, because the link may be slow.
 	stallLimit = 30 * time.Second
 	// writeLimit is how long the other end may be silent before the response to a write. Webhooks may take long;
 	// kube-apiserver itself gives up after 60 s.
@@ -19,23 +19,24 @@ const (
 	// bookmarkLimit is how long a watch may be silent if the other end is known to send bookmarks. kube-apiserver sends
 	// one a minute.
 	bookmarkLimit = 150 * time.Second
-	// WatchMargin is how long after its own timeout a watch is ended from here.
+	// WatchMargin is how long after a watch's own timeout the client ends it.
 	WatchMargin = 30 * time.Second
 )
 
-// ErrStalled is the error of a response that is given up.
+// ErrStalled is the error of a response that the client has given up.
 var ErrStalled = errors.New("the API server, or what is before it, fell silent in the middle of a response")
 
-// StallGuard is a transport that ends responses that stall, with ErrStalled. TCP notices a dead peer; this is for a
-// peer that is alive and sends nothing, such as a gateway that has lost the server behind it. client-go has no such
-// limit, and an informer whose list stalls would never recover.
+// StallGuard is a transport that ends responses that stall, with ErrStalled. TCP notices a dead peer. A StallGuard
+// notices a peer that is alive and sends nothing, such as a gateway that has lost the server behind it. client-go has
+// no such limit, and an informer whose list stalls would never recover.
 //
-// It is not for requests that a program passes on for its clients: those may be silent for long on purpose, and clients
-// have timeouts of their own.
+// It is not for requests that a program passes on for its clients: those may be silent for a long time on purpose, and
+// clients have their own timeouts.
 type StallGuard struct {
 	Next http.RoundTripper
-	// Headers returns how long the server may be silent before its response, Body how long within it. Body is called
-	// again whenever data comes: the reader of a watch may learn meanwhile that the server sends bookmarks.
+	// Headers returns how long the server may be silent before its response, and Body how long within it. Body is
+	// called again whenever data arrives, because the reader of a watch may have learned that the server sends
+	// bookmarks.
 	Headers, Body func(*http.Request) time.Duration
 }
 

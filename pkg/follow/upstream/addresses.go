@@ -25,21 +25,21 @@ import (
 const (
 	// addressInterval is the shortest time between two lists of the nodes' addresses.
 	addressInterval = 10 * time.Minute
-	// addressPage is the most nodes of one page. A node with its images has about 10 kB.
+	// addressPage is the largest number of nodes of one page. A node with its images has about 10 kB.
 	addressPage = 250
 	// addressWait is how long all pages may take.
 	addressWait = 2 * time.Minute
 	// addressAgent is the user agent of these requests. It differs from that of the source of nodes, because caching
-	// proxies cache by user agent, and would answer a request of the one with a page of the other.
+	// proxies cache by user agent, and would answer a request of the source with one of these pages.
 	addressAgent = "node-addresses"
 	// siteAgent is the same for the nodes of the site.
 	siteAgent = "site-addresses"
-	// siteInterval is the longest time between two lists of the addresses of the site. Addresses change seldom, and
-	// the list is made earlier when nodes come or go, or are not where they are said to be.
+	// siteInterval is the longest time between two lists of the addresses of the site. Addresses change seldom. The
+	// list is made earlier when nodes are added or removed, or when an address turns out to be wrong.
 	siteInterval = 3 * time.Hour
 	// siteAgain is the shortest time between two such lists.
 	siteAgain = 10 * time.Second
-	// maxSite is the most nodes whose addresses are taken.
+	// maxSite is the largest number of nodes whose addresses are used.
 	maxSite = 2000
 )
 
@@ -55,8 +55,8 @@ type addresses struct {
 }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
-// complete, when the site has changed, when unknown yields something, and every few hours. It is one small list,
-// because the nodes are selected by their labels.
+// complete, when the site has changed, when unknown has a value, and every few hours. The list is small, because the
+// nodes are selected by their labels.
 func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 	f, logger := u.addresses.facts, klog.FromContext(ctx)
 	select {
@@ -83,9 +83,9 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 			(!now.Before(due) || !slices.Equal(names, listed)) {
 			last = now
 			if err := u.listSite(ctx); err == nil {
-				// At random, so that not all wrappers do it at once.
+				// Random, so that not all wrappers list at the same time.
 				due, listed = now.Add(siteInterval/2+rand.N(siteInterval/2)), names //nolint:gosec // it spreads lists
-				// A node that has just come may get its address a moment later.
+				// A new node may get its address a moment later.
 				if len(f.InternalIPs()) >= len(names) {
 					incomplete = siteAgain
 				} else {
@@ -129,8 +129,8 @@ func (u *Upstream) listSite(ctx context.Context) error {
 	return nil
 }
 
-// nodeAddresses are the addresses of a node, by their type, and what is needed to choose between two nodes that have
-// the same one: a machine that was replaced may leave its Node object behind.
+// nodeAddresses are the addresses of a node, by their type, and the properties that decide between two nodes with the
+// same address: a replaced machine may leave its Node object behind.
 type nodeAddresses struct {
 	name    string
 	ready   bool
@@ -140,8 +140,8 @@ type nodeAddresses struct {
 
 type address struct{ kind, text string }
 
-// internalIPs returns the InternalIPs of nodes by their names. Of two nodes with one address the one that is not ready
-// is left out, else the older one.
+// internalIPs returns the InternalIPs of nodes by their names. If two nodes have the same address, it keeps it for the
+// one that is ready, or else for the newer one.
 func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
 	owners := make(map[netip.Addr]nodeAddresses)
 	addresses := make(map[string][]netip.Addr)
@@ -170,8 +170,7 @@ func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
 
 // ListAddresses lists the nodes and stores their names by address in the facts. It waits until the facts are complete.
 // It then does nothing if the last list began less than 10 minutes ago, or if the upstream is away; listed reports
-// whether it stored anything. It may take minutes. A list that fails counts as a list: the next one waits 10 minutes
-// too.
+// whether it stored anything. It may take minutes. A failed list counts as well: the next one is made 10 minutes later.
 func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	select {
 	case <-u.addresses.facts.Live():

@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// hub follows this node's share, in place of Services, slices and nodes of the API server.
+// hub follows this node's share, which replaces Services, slices and nodes of the API server.
 type hub struct {
 	facts *facts.Facts
 	node  string
@@ -20,10 +20,10 @@ type hub struct {
 	group *follow.Group
 }
 
-// newHub prepares to follow the share of a node. config leads to the API server that the hub is behind.
+// newHub prepares to follow the share of a node.
 func newHub(options Options) (*hub, error) {
 	if options.NodeName == "" {
-		return nil, errors.New("without the name of this node there is no share of it")
+		return nil, errors.New("the share needs the name of this node")
 	}
 	h := &hub{facts: options.Facts, node: options.NodeName}
 	var err error
@@ -43,7 +43,7 @@ func (h *hub) run(ctx context.Context) {
 	h.group.Run(ctx)
 }
 
-// nodes is the source that nodes come from.
+// nodes returns the source of nodes.
 func (u *Upstream) nodes() *follow.Source { return u.shared[0] }
 
 // nodesRequest makes a request for nodes. agent distinguishes it from others.

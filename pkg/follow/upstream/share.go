@@ -24,10 +24,10 @@ import (
 const SourceShare = "share"
 
 const (
-	// shareTimeout is how long a stream lasts at least; it lasts up to twice that. The next one may come to another
+	// shareTimeout is how long a stream lasts at least; it lasts up to twice as long. The next one may reach another
 	// replica.
 	shareTimeout = 10 * time.Minute
-	// shareSilence is how long a stream may be silent: the hub sends a sign of life every half a minute.
+	// shareSilence is how long a stream may be silent: the hub sends a step, if only an empty one, every half a minute.
 	shareSilence = 75 * time.Second
 	// shortStream is how long a stream must last for the next one to begin at once.
 	shortStream = time.Second
@@ -39,10 +39,10 @@ var shareInputs = map[string]string{
 	"PartialObjectMetadata": facts.InputNodes,
 }
 
-// shareResources are what the hub calls the kinds of inputs, where these have other names.
+// shareResources are the hub's names for inputs that have other names there.
 var shareResources = map[string]string{facts.InputNode: "nodes", facts.InputNodes: "labels"}
 
-// shareState names a share, as a mark of the facts.
+// shareState identifies the state of a share, as a mark of the facts.
 type shareState struct {
 	Version hubv1alpha1.Version
 	Digests hubv1alpha1.Digests
@@ -54,17 +54,17 @@ func (s *shareState) encode() []byte {
 	return encoded
 }
 
-// decodeShareState reads what encode returned; known reports whether it is anything.
+// decodeShareState reads the result of encode; known reports whether it could.
 func decodeShareState(encoded []byte) (s *shareState, known bool) {
 	s = &shareState{}
 	_, err := binary.Decode(encoded, binary.BigEndian, s)
 	return s, err == nil
 }
 
-// errEnded is the end of a stream whose time is over.
+// errEnded means that the hub has ended a stream at its timeout.
 var errEnded = errors.New("the hub has ended the stream")
 
-// nextStep takes a step of a stream. state is what the client knows, and becomes what it knows after the step.
+// nextStep reads a step of a stream. It changes state from the client's state before the step to that after it.
 func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, err error) {
 	var whole [hubv1alpha1.Buckets]bool
 	step.Objects = make(map[string]map[types.NamespacedName]*wire.Object)

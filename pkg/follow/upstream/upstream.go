@@ -19,14 +19,14 @@ import (
 
 // Options configure an Upstream.
 type Options struct {
-	// Config leads to the upstream, with the wrapper's own credentials.
+	// Config is the client configuration of the upstream, with the wrapper's own credentials.
 	Config *rest.Config
-	// Facts take what the sources deliver. They also hold back changes at the end of an outage; see follow.Barrier.
+	// Facts take the sources' changes. They also hold them back at the end of an outage; see follow.Barrier.
 	Facts *facts.Facts
 	// NodeName is the name of this node. If it is empty, this node's Node is not followed.
 	NodeName string
-	// Hub leads to the API server that a hub is behind, with the wrapper's own credentials. Services, slices and nodes
-	// are then this node's share. If it is nil, they are taken from the upstream.
+	// Hub is the client configuration of the API server that a hub is behind, with the wrapper's own credentials.
+	// Services, slices and nodes are then this node's share. If it is nil, they are taken from the upstream.
 	Hub *rest.Config
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
@@ -45,7 +45,7 @@ type Upstream struct {
 	addresses *addresses
 }
 
-// New makes an Upstream. It sends no request before Run. The error says what about the configuration is wrong.
+// New makes an Upstream. It sends no request before Run. It returns an error for an invalid configuration.
 func New(options Options) (*Upstream, error) {
 	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
 	if err != nil {
@@ -145,14 +145,14 @@ func (u *Upstream) Demand(r *served.Resource) {
 	}
 }
 
-// Dismiss stops following a resource that Demand started. After it returns nothing more of it is delivered.
+// Dismiss stops following a resource that Demand started. After it returns, no more changes of it are delivered.
 func (u *Upstream) Dismiss(r *served.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Stop()
 	}
 }
 
-// Retry makes all sources that failed try again at once, for example after new credentials came.
+// Retry makes all sources that failed try again at once, for example with new credentials.
 func (u *Upstream) Retry() {
 	u.group.Retry()
 	if u.hub != nil {
@@ -160,7 +160,7 @@ func (u *Upstream) Retry() {
 	}
 }
 
-// Relist lists again all that is followed but a share.
+// Relist lists all followed resources again, except a share.
 func (u *Upstream) Relist() { u.group.Relist() }
 
 // AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
@@ -171,8 +171,8 @@ func (u *Upstream) AsOf() time.Time {
 	}).LastContact
 }
 
-// Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and came
-// from no cache.
+// Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and did not
+// come from a cache.
 func (u *Upstream) Current() bool {
 	for _, state := range u.States() {
 		if state.Name == facts.InputEndpointSlices || state.Name == SourceShare {
@@ -182,8 +182,8 @@ func (u *Upstream) Current() bool {
 	return false
 }
 
-// Reachable reports whether any source got an answer to its last request; an error from the API is an answer too. It is
-// true before the first request has ended.
+// Reachable reports whether any source got an answer to its last request. An error from the API is also an answer. It
+// is true before the first request has ended.
 func (u *Upstream) Reachable() bool {
 	asked := false
 	for _, state := range u.States() {
@@ -209,7 +209,7 @@ func (u *Upstream) Silent() bool {
 	return true
 }
 
-// States are those of all sources.
+// States returns the states of all sources.
 func (u *Upstream) States() []follow.State {
 	return append(follow.StatesOf(u.shared), follow.StatesOf(u.others)...)
 }

@@ -11,12 +11,12 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// longestMessage is the most bytes of a message in a status.
+// longestMessage is the largest size of a message in a status, in bytes.
 const longestMessage = 400
 
 // Error says why a child cannot be made, or why a grid is not valid.
 type Error struct {
-	// Reason is one of the reasons in package v1. Message tells the user what to change.
+	// Reason is one of the reasons in package v1. Message advises the user what to change.
 	Reason, Message string
 }
 
@@ -35,8 +35,8 @@ func Tellable(err error) Error {
 	return Error{v1.ReasonSyncFailed, Shorten(err.Error())}
 }
 
-// typingError recognises the API server's answer to a template that does not fit its types. That is an internal error
-// like others, so only the text of its message tells.
+// typingError recognises the API server's answer to a template that does not fit its types. The answer is an internal
+// error, and only its message shows the cause.
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
 
 // Refused reports whether the API server refused an object because of its content.
@@ -51,7 +51,7 @@ var listedTwice = regexp.MustCompile(`(\.\S+): duplicate entries for key (\[[^]]
 // Rejected returns the Error for the answer of an API server that Refused an object.
 //
 // Kubernetes creates objects in which entries of a list have the same key, with a warning or without. Server-side apply
-// refuses them, because it could not say whose each of them is.
+// refuses them, because it could not tell which manager owns which entry.
 func Rejected(err error) error {
 	twice := listedTwice.FindAllStringSubmatch(err.Error(), -1)
 	lists := make([]string, 0, len(twice))
@@ -71,5 +71,5 @@ func Shorten(text string) string {
 	if len(text) <= longestMessage {
 		return text
 	}
-	return strings.ToValidUTF8(text[:longestMessage], "") + "…" // a character is not cut
+	return strings.ToValidUTF8(text[:longestMessage], "") + "…" // without a part of a character
 }

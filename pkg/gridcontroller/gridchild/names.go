@@ -14,12 +14,12 @@ import (
 type Names struct {
 	// BySite has the names by site, Sites the sites by name.
 	BySite, Sites map[string]string
-	// Clashes has an error for each site that gets no name, because it has none itself, or because its child's name is
-	// that of another site's child. No revision of the grid changes that.
+	// Clashes has an error for each site that gets no name, because the site's own name is empty, or because another
+	// site's child has the name. No revision of the grid changes that.
 	Clashes map[string]error
 }
 
-// Known says which objects exist. The names of children depend on it, and on grid and site.
+// Known says which objects exist. The names of children depend on that, on the grid, and on the site.
 type Known struct {
 	// Exists reports whether the grid has a child of this name.
 	Exists func(name string) bool
@@ -77,9 +77,9 @@ var (
 	ErrLeftOver = errors.New("left over")
 )
 
-// Claim returns nil if an object with the name of a child is the grid's child, or may be adopted, and else an error
-// that says why not. controller is the object's controlling owner, nil if it has none, and grid the value of its label
-// LabelGridSelector.
+// Claim returns nil if an object with the name of a child is the grid's child, or may be adopted. Otherwise it returns
+// an error with the reason. controller is the object's controlling owner, nil if it has none, and grid the value of its
+// label LabelGridSelector.
 func Claim(o *Owner, k v1.GridKind, name string, controller *metav1.OwnerReference, grid string) error {
 	switch by := controller; {
 	case by != nil && string(by.UID) == o.UID:

@@ -15,15 +15,15 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// NodesOf gives the labels of the nodes of a site.
+// NodesOf returns the labels of the nodes of a site.
 type NodesOf func(site string) []map[string]string
 
 // Merge applies a strategic merge patch to the spec of a workload, both decoded, and returns the result. It may change
 // the spec.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
-// Context is what a site's template follows from besides the grid. Either may be nil: then no nodeSelector matches, and
-// a patch is an error.
+// Context is what a site's template depends on besides the grid. If Nodes is nil, no nodeSelector matches. If Merge is
+// nil, patches are errors.
 type Context struct {
 	Nodes NodesOf
 	Merge Merge
@@ -75,7 +75,7 @@ func (m *matcher) matches(site string, nodes NodesOf) bool {
 
 // Waves knows the wave of every site.
 type Waves struct {
-	matchers []*matcher // nil for the wave that has all other sites
+	matchers []*matcher // nil for the wave of all other sites
 	nodes    NodesOf
 }
 
@@ -96,7 +96,7 @@ func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
 	return w, nil
 }
 
-// Of returns the index of a site's wave; the number of waves for a site that is in none.
+// Of returns the index of a site's wave; the number of waves for a site without one.
 func (w *Waves) Of(site string) int {
 	rest := len(w.matchers)
 	for i, m := range w.matchers {
@@ -110,7 +110,7 @@ func (w *Waves) Of(site string) int {
 	return rest
 }
 
-// NamedTwice returns the names of sites that several waves list, sorted. Patterns do not count.
+// NamedTwice returns the names of sites that several waves list, sorted. It ignores patterns.
 func (w *Waves) NamedTwice() []string {
 	waves := map[string]int{}
 	for _, m := range w.matchers {
@@ -140,7 +140,7 @@ func (t *Templates) match() error {
 	for i := range t.spec.Overrides {
 		m, err := newMatcher(&t.spec.Overrides[i].Sites)
 		if err != nil {
-			t.matchers = nil // the sites tell of it
+			t.matchers = nil // the sites report the error
 			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v", t.spec.Overrides[i].Name, err)
 		}
 		t.matchers = append(t.matchers, m)
@@ -157,8 +157,8 @@ func (t *Templates) overridesOf(site string) (all []*v1.Override) {
 	return all
 }
 
-// Variant names what a site's template is made of: the sites with the same variant have the same template. It is the
-// names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
+// Variant identifies a site's template: sites with the same variant have the same template. It consists of the names of
+// the overrides, which have no slash, a slash, and the name of the template, which may be any text.
 func (t *Templates) Variant(site string) string {
 	overrides := t.overridesOf(site)
 	names := make([]string, len(overrides))
@@ -177,7 +177,7 @@ func Parts(variant string) (template string, overrides []string) {
 	return template, strings.Split(names, ",")
 }
 
-// override changes a template as an override says.
+// override applies an override to a template.
 func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]any, error) {
 	if o.Replicas != nil {
 		spec["replicas"] = int64(*o.Replicas)

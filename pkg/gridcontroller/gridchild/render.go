@@ -23,7 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Child is the desired state of a child: what is applied, and nothing else.
+// Child is the desired state of a child: the object that is applied.
 type Child struct {
 	Object *unstructured.Unstructured
 	// Digest is equal for equal objects. The object also has it in an annotation, from which the live object's digest
@@ -31,8 +31,8 @@ type Child struct {
 	Digest string
 }
 
-// CheckKey says what is wrong with a gridUniqKey. Our CRD refuses such keys, but a CRD that someone else installed may
-// accept them.
+// CheckKey returns an error for an invalid gridUniqKey. Our CRD refuses invalid keys, but a CRD that someone else
+// installed may accept them.
 func CheckKey(key string) error {
 	if key == "" {
 		return Errorf(v1.ReasonInvalidKey,
@@ -70,9 +70,9 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 type Templates struct {
 	spec    *v1.WorkloadGridSpec
 	context Context
-	// decoded has the decoded templates, by what Variant returns.
+	// decoded has the decoded templates, by variant.
 	decoded map[string]map[string]any
-	// matchers are those of the overrides; there are none if one cannot be read, for the reason invalid.
+	// matchers are those of the overrides; nil if one of them cannot be read. invalid is the reason.
 	matchers []*matcher
 	invalid  error
 }
@@ -139,8 +139,8 @@ func (t *Templates) Replicas(site string) (replicas int64, set bool, err error) 
 	return replicas, set, nil
 }
 
-// Mark returns the value of AnnotationVariant of a site's child that has a revision; empty if labels of nodes do not
-// decide which overrides sites get.
+// Mark returns the value of AnnotationVariant for a site's child of a revision; empty if no override selects sites by
+// labels of nodes.
 func (t *Templates) Mark(site, revision string) string {
 	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Sites.NodeSelector != nil }) {
 		return revision + "@" + t.Variant(site)
@@ -159,7 +159,7 @@ func decodeTemplate(template v1.Template, where string) (map[string]any, error) 
 	return spec, nil
 }
 
-// Owner has what rendering a child needs to know of its grid.
+// Owner has the facts about a grid that rendering a child needs.
 type Owner struct {
 	v1.GridKind
 
@@ -171,8 +171,8 @@ type Owner struct {
 	Fallback []string
 	// SelectsSite is set if a workload's selector and its pods' labels have the site.
 	SelectsSite bool
-	// Revision is the revision that the child's template is of; empty without a rollout. Variant names the site's
-	// template and overrides, if labels of nodes decide on them.
+	// Revision is the revision of the child's template; empty without a rollout. Variant is the value of
+	// AnnotationVariant, see Templates.Mark.
 	Revision, Variant   string
 	Labels, Annotations map[string]string
 }
@@ -192,9 +192,9 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// OfChild returns the Owner for one child, of a revision and a variant. selects says whether its selector names the
-// site: a selector cannot be changed, so a workload that exists keeps its own. Its pods' labels stay as well, because a
-// change of them would replace the pods.
+// OfChild returns the Owner for one child, of a revision and a variant. selects is whether its selector names the site.
+// A selector cannot be changed, so an existing workload keeps its own. The labels of its pods are kept as well, because
+// a change would replace the pods.
 func (o *Owner) OfChild(selects bool, revision, variant string) *Owner {
 	of := *o
 	of.SelectsSite, of.Revision, of.Variant = selects, revision, variant
@@ -207,9 +207,9 @@ func SelectsSite(live *unstructured.Unstructured) bool {
 	return found && err == nil
 }
 
-// ReadPods returns what the spec of a workload says of its pods: the selector, and which taints they tolerate.
+// ReadPods returns the pods' selector and tolerations from the spec of a workload.
 func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error) {
-	var workload appsv1.DeploymentSpec // it has what all kinds have
+	var workload appsv1.DeploymentSpec // all kinds have these fields
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
@@ -220,7 +220,7 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	return selector, workload.Template.Spec.Tolerations, nil
 }
 
-// Reference returns the owner reference of what a grid controls.
+// Reference returns the owner reference of an object that a grid controls.
 func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: name, UID: uid,
@@ -296,7 +296,7 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 		return nil, p
 	}
 	keys, err := json.Marshal(append([]string{o.Key}, o.Fallback...))
-	if err == nil { // the CRD refuses keys that the wrapper does, but somebody else's CRD may not
+	if err == nil { // our CRD refuses the keys that the wrapper refuses, but somebody else's CRD may not
 		_, err = topology.ParseKeys(string(keys))
 	}
 	if err != nil {
@@ -308,7 +308,7 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 		case corev1.LastAppliedConfigAnnotation: // it describes the grid, not the Service
 		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval, v1.AnnotationApproved,
 			v1.AnnotationApprovedBy, v1.AnnotationResumed, v1.AnnotationAtOnce, v1.AnnotationHold:
-			// They are about the grid, or keep an object from being changed.
+			// They are about the grid, or hold an object.
 		default:
 			annotations[key] = value
 		}
@@ -335,7 +335,7 @@ func checkName(o *Owner, name, site string) error {
 		name, o.Child.Kind, why, o.Key, site)
 }
 
-// newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
+// newChild makes a child with the labels, annotations and owner reference of every child. It may add to the
 // annotations.
 func newChild(o *Owner, name, site string, annotations map[string]string, spec map[string]any) (*Child, error) {
 	labels := map[string]string{}
@@ -369,12 +369,12 @@ func newChild(o *Owner, name, site string, annotations map[string]string, spec m
 	return &Child{child, digest}, nil
 }
 
-// unreachableTaints are the keys of the taints that a node gets when the API server does not hear of it. Both are there
-// with the effect NoExecute, which evicts pods.
+// unreachableTaints are the keys of the taints that a node gets when its kubelet does not report. Both have the effect
+// NoExecute, which evicts pods.
 var unreachableTaints = []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady}
 
-// tolerateUnreachable adds tolerations of these taints to a template that does not mention them. They have no time: the
-// API server would add one of 5 minutes to pods without a toleration.
+// tolerateUnreachable adds tolerations of these taints to a template that does not mention them. They have no time
+// limit. The API server would add tolerations of 5 minutes to pods without any.
 func tolerateUnreachable(template map[string]any) error {
 	pod, err := object(template, "template", "spec")
 	if err != nil {
@@ -398,7 +398,7 @@ func tolerateUnreachable(template map[string]any) error {
 	return nil
 }
 
-// mentions reports whether one of the tolerations is of a taint with the effect NoExecute.
+// mentions reports whether one of the tolerations is for a taint with the effect NoExecute.
 func mentions(tolerations []any, taint string) bool {
 	for _, value := range tolerations {
 		toleration, _ := value.(map[string]any)

@@ -1,4 +1,4 @@
-// Package gridrevision knows what a revision of a grid is: the templates and overrides of its spec in canonical form,
-// the name that follows from them, and the ControllerRevision that keeps them. It reads and writes nothing. The
-// controller makes revisions and rolls them out; kubectl grid shows them and goes back to them.
+// Package gridrevision defines revisions of grids: the templates and overrides of a spec in canonical form, a name that
+// is derived from them, and the ControllerRevision that stores them. It does no I/O. The controller makes revisions and
+// rolls them out; kubectl grid shows and restores them.
 package gridrevision

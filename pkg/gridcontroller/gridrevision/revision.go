@@ -23,7 +23,7 @@ import (
 // defaultLimit is spec.revisionHistoryLimit.
 const defaultLimit = 10
 
-// content are the fields of a spec that a revision has.
+// content is the fields of a spec that belong to a revision.
 type content struct {
 	Template            v1.Template                `json:"template,omitzero"`
 	TemplatePool        map[string]v1.Template     `json:"templatePool,omitempty"`
@@ -33,17 +33,17 @@ type content struct {
 	TolerateUnreachable bool                       `json:"tolerateUnreachable,omitempty"`
 }
 
-// Revision is what a grid's sites are made of, under a name.
+// Revision is the named content from which a grid's children are made.
 type Revision struct {
 	// Name is that of the ControllerRevision.
 	Name string
-	// Data is the canonical form. Revisions that an older controller has written have replicas in it, which count for
-	// nothing but the name.
+	// Data is the canonical form. In revisions of an older controller it includes replicas, which only affect the name.
 	Data []byte
 }
 
-// Of is the revision of a grid's spec. Replicas are left out, because scaling is no change that has to be proven, and
-// so are templates of the pool that no site can get: it does not change when autoDeleteUnusedTemplate removes them.
+// Of returns the revision of a grid's spec. Replicas are left out, because scaling does not have to be proven. Unused
+// templates of the pool are left out as well, so that the revision does not change when autoDeleteUnusedTemplate
+// removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
 		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
@@ -83,8 +83,8 @@ func (c *content) scaleless() {
 // empty is a patch that changes nothing, and a template without replicas.
 var empty = v1.Template{Raw: []byte("{}")}
 
-// setReplicas returns a template, or a patch of one, that sets the replicas of another one, or none as that does. What
-// is no object is refused elsewhere.
+// setReplicas returns a template, or a patch, with the replicas of another one, or without if that has none. It returns
+// an invalid template unchanged, because other code refuses it.
 func setReplicas(template, of v1.Template) v1.Template {
 	var fields, others map[string]json.RawMessage
 	if json.Unmarshal(template.Raw, &fields) != nil || json.Unmarshal(of.Raw, &others) != nil || fields == nil {
@@ -100,7 +100,7 @@ func setReplicas(template, of v1.Template) v1.Template {
 	return v1.Template{Raw: raw}
 }
 
-// nameOf returns the name of a revision. Grids of two kinds may have one name.
+// nameOf returns the name of a revision. It depends on the kind, because grids of two kinds may have the same name.
 func nameOf(kind, grid string, data []byte) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s\n%s", kind, grid, data))
 	return grid + "-" + hex.EncodeToString(sum[:5])
@@ -122,7 +122,7 @@ func canonical(value any) ([]byte, error) {
 	return json.Marshal(decoded)
 }
 
-// Spec is a copy of a grid's spec with what the revision has, without replicas.
+// Spec returns a copy of a grid's spec with the content of the revision, without replicas.
 func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	var c content
 	if err := json.Unmarshal(r.Data, &c); err != nil {
@@ -136,8 +136,8 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 	return out, nil
 }
 
-// Restore is a copy of a grid's spec that goes back to the revision. Templates of the pool that the revision does not
-// have stay, and so do all replicas.
+// Restore returns a copy of a grid's spec that restores the revision. It keeps templates of the pool that the revision
+// does not have, and all replicas.
 func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	out, err := r.Spec(spec)
 	if err != nil {
@@ -174,7 +174,7 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 	return out, nil
 }
 
-// Object is the ControllerRevision that keeps the revision.
+// Object returns the ControllerRevision that stores the revision.
 func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.ControllerRevision {
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -187,7 +187,7 @@ func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.Cont
 	}
 }
 
-// FromObject reads a ControllerRevision. The API server may have written its JSON in another way.
+// FromObject reads a ControllerRevision. The API server may have formatted its JSON differently.
 func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	data, err := canonical(json.RawMessage(object.Data.Raw))
 	if err != nil {
@@ -196,8 +196,9 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	return Revision{object.Name, data}, nil
 }
 
-// Find returns the ControllerRevision that has the content of a revision, under whatever name an older controller has
-// given to it: the grid's updateRevision, or else the newest; nil if there is none. Those that cannot be read are none.
+// Find returns the ControllerRevision with the content of a revision, which an older controller may have named
+// differently. Of several it returns the grid's updateRevision, or else the newest; nil if none has the content. It
+// ignores those that cannot be read.
 func Find(all []*appsv1.ControllerRevision, of Revision, update string) *appsv1.ControllerRevision {
 	var found *appsv1.ControllerRevision
 	for _, object := range all {
@@ -215,13 +216,13 @@ func Find(all []*appsv1.ControllerRevision, of Revision, update string) *appsv1.
 	return found
 }
 
-// Same reports whether two revisions have the same content, but for replicas.
+// Same reports whether two revisions have the same content, apart from replicas.
 func (r Revision) Same(other Revision) bool { return bytes.Equal(r.scaleless(), other.scaleless()) }
 
 func (r Revision) scaleless() []byte {
 	var c content
 	if json.Unmarshal(r.Data, &c) != nil {
-		return r.Data // what cannot be read is like nothing else
+		return r.Data // unreadable data is only the same as itself
 	}
 	c.scaleless()
 	data, err := canonical(c)
@@ -231,8 +232,8 @@ func (r Revision) scaleless() []byte {
 	return data
 }
 
-// AtOnce returns the value of the annotation that gives a revision to all sites without waves. It is good for one
-// generation of the grid: whoever goes to the same revision again later does so in waves.
+// AtOnce returns the value of the annotation that gives a revision to all sites without waves. It is valid for one
+// generation of the grid: a later rollout of the same revision uses waves again.
 func AtOnce(revision string, generation int64) string {
 	return fmt.Sprintf("%s/%d", revision, generation)
 }
@@ -244,8 +245,7 @@ func Sort(all []*appsv1.ControllerRevision) {
 	})
 }
 
-// Superfluous are those of a grid's ControllerRevisions that are beyond its limit, the oldest first. None of them is in
-// use.
+// Superfluous returns the unused ControllerRevisions of a grid beyond its limit, the oldest first.
 func Superfluous(all []*appsv1.ControllerRevision, inUse map[string]bool, limit *int32) []*appsv1.ControllerRevision {
 	var unused []*appsv1.ControllerRevision
 	for _, object := range all {

@@ -1,4 +1,5 @@
-// Package kubeproxy moves kube-proxy on kubeadm clusters: a node gets the one that asks the wrapper once that is ready.
+// Package kubeproxy moves kube-proxy on kubeadm clusters: once the wrapper of a node is ready, the node gets the
+// kube-proxy that asks the wrapper.
 package kubeproxy
 
 import (
@@ -22,16 +23,16 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// wrapperApp is the label app of the wrapper's pods, wrapperPause how long it takes until they are looked at again.
+// wrapperApp is the label app of the wrapper's pods, and wrapperPause the time between two reads of them.
 const (
 	wrapperApp   = "application-grid-wrapper"
 	wrapperPause = 5 * time.Second
 )
 
-// mover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
-// that label: a node that is labelled before there is an image of the wrapper keeps a kube-proxy that works. A wrapper
-// that is not ready later changes nothing, because kube-proxy keeps its rules then. Where the wrapper is a site of
-// systemd kube-proxy has moved already, and the label keeps it there when the wrapper becomes a pod.
+// mover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by that
+// label. So a node whose wrapper has no image yet keeps a kube-proxy that works. If the wrapper stops being ready
+// later, the label is kept, because kube-proxy keeps its rules then. Where the wrapper is a systemd service, kube-proxy
+// has moved already, and the label keeps it there when the wrapper becomes a pod.
 type mover struct {
 	// cache has the nodes, live is the API server.
 	cache, live client.Reader

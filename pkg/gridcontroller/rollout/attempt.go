@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// allGates stands in status.passed for all gates.
+	// allGates means all gates in status.passed.
 	allGates = "*"
-	// restWave stands in it, and in approvals, for the sites that no wave names.
+	// restWave means the sites that no wave names, in status.passed and in approvals.
 	restWave = "_"
-	// undone is why all sites go back after an undo.
+	// undone is the reason why all sites go back after an undo.
 	undone = "the spec is what ran everywhere before"
-	// nameMark and uidMark are how many characters of a mark are of the hash of a name, and of that of a UID.
+	// nameMark and uidMark are the lengths of the two parts of a mark: the hash of a name, and the hash of a UID.
 	nameMark, uidMark = 6, 4
 )
 
-// marks is a set of sites: for each the mark of its workload, by the mark of its name.
+// marks is a set of sites: the hashes of their workloads' UIDs, by the hashes of their names.
 type marks map[string]string
 
 func hashOf(text string, characters int) string {
@@ -45,7 +45,7 @@ func readMarks(all []string) marks {
 
 func (m marks) add(u *Site) { m[hashOf(u.Name, nameMark)] = hashOf(u.UID, uidMark) }
 
-// has reports whether a site is in the set with this workload, named whether one of its name is.
+// has reports whether a site is in the set with this workload. named reports whether a site of this name is in it.
 func (m marks) has(u *Site) bool { return m[hashOf(u.Name, nameMark)] == hashOf(u.UID, uidMark) }
 
 func (m marks) named(site string) bool {
@@ -62,7 +62,7 @@ func (m marks) list() []string {
 	return all
 }
 
-// begin takes up the attempt where it was, or begins a new one.
+// begin continues the attempt of the written status, or begins a new one.
 func (p *planner) begin() {
 	others := slices.ContainsFunc(p.Sites, func(u Site) bool { return u.Exists && u.Revision != p.Revision })
 	switch {
@@ -110,8 +110,8 @@ func (p *planner) begin() {
 // gate names the end of a wave.
 func (p *planner) gate(wave int) string { return cmp.Or(p.name(wave), restWave) }
 
-// upgrade reads what an older controller has written: proven sites as those that have the revision and are not listed,
-// passed gates as waves that are done, and decisions as phases.
+// upgrade reads the status of an older controller. There the proven sites are those that have the revision and are not
+// listed, passed gates are waves in state Done, and decisions are phases.
 func (p *planner) upgrade() {
 	s := p.status
 	if s.StartTime == nil {
@@ -164,7 +164,7 @@ func (p *planner) upgrade() {
 
 func isDone(wave v1.WaveStatus) bool { return wave.State == v1.WaveDone }
 
-// joinWaves makes one wave of all sites, which have nothing to prove but that they are ready.
+// joinWaves makes one wave of all sites. They only have to become ready to prove the revision.
 func (p *planner) joinWaves() {
 	all := intstr.FromString("100%")
 	p.Rollout = p.Rollout.DeepCopy()
@@ -175,17 +175,17 @@ func (p *planner) joinWaves() {
 	}
 }
 
-// attempt begins a new attempt: what was proven, approved and accepted before does not count in it.
+// attempt begins a new attempt. Proofs, approvals and accepted sites of earlier attempts do not apply to it.
 func (p *planner) attempt() {
 	p.status = &v1.RolloutStatus{AtOnce: p.AtOnce == p.Revision}
 	p.stampStart()
 }
 
-// stampStart notes when the attempt began, and how many sites were heard then.
+// stampStart records when the attempt began, and how many sites were reachable then.
 func (p *planner) stampStart() {
 	start := p.Now.Truncate(time.Second)
 	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
-		start = last.StartTime.Add(time.Second) // another attempt has another name
+		start = last.StartTime.Add(time.Second) // the start time identifies the attempt
 	}
 	p.status.StartTime = &metav1.Time{Time: start}
 	p.status.ReachableAtStart = 0
@@ -196,7 +196,7 @@ func (p *planner) stampStart() {
 	}
 }
 
-// complete moves the currentRevision.
+// complete completes the rollout: its revision becomes the currentRevision.
 func (p *planner) complete() {
 	p.plan.Current, p.done = p.Revision, true
 	p.status.Passed, p.status.GoesBack, p.status.Phase = []string{allGates}, "", v1.RolloutComplete
@@ -205,10 +205,11 @@ func (p *planner) complete() {
 	}
 }
 
-// isComplete reports whether the rollout is complete, and every site that counts is proven.
+// isComplete reports whether the rollout is complete, and no site remains.
 func (p *planner) isComplete() bool { return p.done && len(p.remaining()) == 0 }
 
-// remaining are the sites that everybody waits for. Once the rollout was complete a new site has nothing to prove.
+// remaining returns the sites for which the rollout waits. Once it is complete, a new site does not have to prove
+// anything.
 func (p *planner) remaining() (all []*Site) {
 	for wave := range p.waves {
 		m := p.muster(wave)

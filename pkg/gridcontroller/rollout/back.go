@@ -6,13 +6,13 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// goingBack is between why a rollout has halted, and what it waits for.
+// goingBack separates, in a message, the reason for a rollback from what the rollback waits for.
 const goingBack = "; going back: "
 
-// goBack gives the current revision to every site that has another one, the last one of each wave first. It is one rule
-// for an undo, a reverted commit and onFailure, and done when the sites that can be reached are ready. Sites that are
-// not ready, or silent, get it at once: they lose nothing. That they go back was written first: otherwise a controller
-// that restarts, and does not see a failure any more, would give them the change again.
+// goBack gives the current revision to every site that has another one, in reverse order within each wave. An undo, a
+// reverted commit and onFailure all use it. It is done when the sites that can be reached are ready. Sites that are not
+// ready, or silent, get the revision at once: they lose nothing. The decision is written first. Otherwise a controller
+// that restarts, and no longer sees a failure, would give them the change again.
 func (p *planner) goBack() {
 	undo := p.status.GoesBack == undone
 	phase, text := v1.RolloutRollingBack, p.status.GoesBack+goingBack
@@ -41,12 +41,12 @@ func (p *planner) goBack() {
 	}
 }
 
-// goesBack reports whether a status says that sites go back. An older controller says so by the phase.
+// goesBack reports whether a status says that sites go back. In that of an older controller only the phase says it.
 func goesBack(s *v1.RolloutStatus) bool {
 	return s.GoesBack != "" || s.Phase == v1.RolloutRollingBack || s.Phase == v1.RolloutRolledBack
 }
 
-// goBackIn has the sites of a wave go back. It returns those of them that do not run the current revision yet.
+// goBackIn gives the current revision to sites of a wave. It returns those that do not run it yet.
 func (p *planner) goBackIn(wave int) (waiting []*Site) {
 	goes := func(u *Site) bool { return u.Revision != p.plan.Current }
 	places := p.limit(wave)
@@ -61,7 +61,7 @@ func (p *planner) goBackIn(wave int) (waiting []*Site) {
 			waiting = append(waiting, u)
 		case !p.ready(u):
 			waiting = append(waiting, u)
-			if u.Broken == "" { // it must not keep the others
+			if u.Broken == "" { // it must not hold up the others
 				places--
 			}
 		}
@@ -70,7 +70,7 @@ func (p *planner) goBackIn(wave int) (waiting []*Site) {
 		if !u.Exists || u.Held || !goes(u) {
 			continue
 		}
-		refused := u.Broken != "" && u.Tried == p.plan.Current // it stays as it is
+		refused := u.Broken != "" && u.Tried == p.plan.Current // it keeps the revision
 		if p.ready(u) && !p.silent(u) && !u.Idle && !refused {
 			if places <= 0 {
 				continue

@@ -10,8 +10,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// outageWindow is the time within which outageLeast sites, and more than one of outageShare that could be reached
-// when the attempt began, have to fall silent to make an outage. So do more than half of them at any time.
+// An outage is that at least outageLeast sites, and more than one in outageShare of those that were reachable when the
+// attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
 const (
 	outageWindow = time.Minute
 	outageLeast  = 5
@@ -19,11 +19,11 @@ const (
 )
 
 func outageText(silent, reachable int) string {
-	return fmt.Sprintf("%d of the %d sites that could be reached when it began are silent; nothing begins until "+
-		"fewer are, or somebody resumes it", silent, reachable)
+	return fmt.Sprintf("%d of the %d sites that were reachable when it began are silent; no site starts until fewer "+
+		"are, or somebody resumes it", silent, reachable)
 }
 
-// findOutage sees whether so many sites fell silent that this tells nothing of the change.
+// findOutage finds out whether so many sites fell silent that the change is probably not the cause.
 func (p *planner) findOutage() {
 	var times []time.Time
 	for _, site := range p.Sites {
@@ -59,24 +59,24 @@ func (p *planner) findOutage() {
 	}
 }
 
-// stop notes since when a person has to resume the rollout, goOn that nobody has to.
+// stop records that a person has to resume the rollout, and since when. goOn ends that.
 func (p *planner) stop(why v1.HaltReason) {
 	p.status.HaltTime, p.status.HaltReason = p.stamp(), why
 }
 
 func (p *planner) goOn() { p.status.HaltTime, p.status.HaltReason = nil, "" }
 
-// halted reports whether too many sites have failed.
+// halted reports whether the rollout has halted because too many sites have failed.
 func (p *planner) halted() bool {
 	return p.status.HaltReason == v1.HaltFailures && p.status.GoesBack == "" && !p.done
 }
 
-// resumed reports whether somebody has resumed what began at HaltTime.
+// resumed reports whether somebody has resumed the halt that began at HaltTime.
 func (p *planner) resumed() bool {
 	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
 }
 
-// stamp is a new HaltTime, with another name than the one that somebody has resumed.
+// stamp returns a new HaltTime that differs from the last one and from the one that somebody has resumed.
 func (p *planner) stamp() *metav1.Time {
 	at := p.Now.Truncate(time.Second)
 	last := p.status.HaltTime

@@ -15,29 +15,29 @@ const (
 	// defaultMaxUnavailable is spec.rollout.waves[].maxUnavailable, defaultMaxSilent is maxSilent.
 	defaultMaxUnavailable = "25%"
 	defaultMaxSilent      = "10%"
-	// mostListed is the most sites that a status lists.
+	// mostListed is the largest number of sites that a status lists.
 	mostListed = 500
 	// namedSites is how many sites a message names.
 	namedSites = 3
 )
 
-// Site is what is known of a site.
+// Site is the state of a site.
 type Site struct {
 	Name string
 	// Wave is the index of its wave: len(Rollout.Waves) for a site that no wave names.
 	Wave int
-	// Exists: it has a workload, which nobody is to change if it is Held. UID is the workload's, and Revision too; that
+	// Exists: it has a workload. Held: the workload must not be changed. UID and Revision are the workload's; Revision
 	// is empty if it is not known. Drifted: somebody has changed the workload since it was applied.
 	Exists, Held, Drifted bool
 	UID, Revision         string
-	// Idle: the workload is to have no pods. It proves nothing, and nobody waits for it. Ready: all its pods run its
-	// revision, and are available. Progress is when it last came closer to that.
+	// Idle: the workload is to have no pods. It proves nothing, and the rollout does not wait for it. Ready: all its
+	// pods run its revision, and are available. Progress is when it last made progress towards that.
 	Idle, Ready bool
 	Progress    time.Time
-	// Waits says which pods wait until a person deletes them, or changes a partition; empty if none do.
+	// Waits describes pods that wait until a person deletes them, or changes a partition; empty if none do.
 	Waits string
-	// Trouble says why the workload makes no progress, or could not be made so. Broken says so if that has lasted for
-	// the whole deadline, with the revision Tried.
+	// Trouble is why the workload makes no progress, or could not be applied. Broken is the same once that has lasted
+	// for the whole deadline, with the revision Tried.
 	Trouble, Broken, Tried string
 	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince. Partly: with some.
 	Silent, Partly bool
@@ -45,27 +45,27 @@ type Site struct {
 	// PerNode: the workload has a pod on each node, Wanted in all.
 	PerNode bool
 	Wanted  int
-	// Pods is what the pods tell, see Plan.Ask. Check is what has come of the site's check, see Plan.Checks. They are
-	// nil if that is not known.
+	// Pods is the state of the pods (see Plan.Ask), and Check the result of the site's check (see Plan.Checks). Both
+	// are nil if not known.
 	Pods  *Pods
 	Check *CheckResult
 }
 
-// CheckResult is how the Job of a check has ended, or why it cannot run. Neither Passed nor Failed: it goes on, if it
-// Runs, or waits.
+// CheckResult is the result of a check's Job, or why it cannot run. If it has neither Passed nor Failed, it Runs or
+// waits.
 type CheckResult struct {
 	Passed, Failed, Runs bool
 	Message              string
 }
 
-// Question asks for the pods of a site: those that came with the change at Since count as such. An answer from before
-// After is of no use.
+// Question asks for the pods of a site. Since is when the site got the change; pods created since then belong to the
+// change. An answer from before After is of no use.
 type Question struct {
 	Name         string
 	Since, After time.Time
 }
 
-// Input is what a plan follows from.
+// Input is everything that a plan depends on.
 type Input struct {
 	Rollout *v1.Rollout
 	// Revision is that of the grid's spec, Deadline its progressDeadlineSeconds. Sites are in the order of their names.
@@ -73,7 +73,7 @@ type Input struct {
 	Deadline time.Duration
 	Sites    []Site
 	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were last written.
-	// Gone: nothing is left of Current but its name.
+	// Gone: only the name of Current is left.
 	Current, Update string
 	Gone            bool
 	Status          *v1.RolloutStatus
@@ -81,23 +81,23 @@ type Input struct {
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
 	Now                       time.Time
-	// Most is the most sites that the status lists; zero for 500.
+	// Most is the largest number of sites that the status lists; zero for 500.
 	Most int
 }
 
-// Plan is what is to be done, and told. Sites get a new revision only after the status was written that lists them: a
-// controller that restarts would otherwise take them for proven.
+// Plan is what the controller has to do and to write. Sites get a new revision only after the status that lists them
+// was written. Otherwise a controller that restarts would take them for proven.
 type Plan struct {
-	// Revisions are those that the sites should have. A site that is not in it is to be left as it is. Current is the
-	// grid's new currentRevision.
+	// Revisions are those that the sites should have. Sites that are not in it are left alone. Current is the grid's
+	// new currentRevision.
 	Revisions map[string]string
 	Current   string
 	Status    *v1.RolloutStatus
-	// Ask are the sites whose pods decide what comes next. They are to be asked, and the plan to be made again.
+	// Ask lists the sites whose pods must be known for the next step. The caller reads them, and makes a new plan.
 	Ask []Question
 	// Checks are the sites whose check is to run.
 	Checks []string
-	// Again is when to look again if nothing happens; zero for never.
+	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
 }
 
@@ -107,28 +107,28 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
-	// waves are the sites, by wave; the last one are those that no wave names. passed says whose gate has passed,
-	// states what is told of each. done: all gates have passed, and the revision was proven wherever it counted.
+	// waves are the sites by wave; the last entry has those that no wave names. passed has whether each wave's gate has
+	// passed, and states the state that the status gives it. done: all gates have passed, and no site remained.
 	waves  [][]*Site
 	passed []bool
 	states []v1.WaveState
 	done   bool
 	// proofs and accepted are status.provenSites and acceptedSites.
 	proofs, accepted marks
-	// listed are the sites of status.sites, written their states in the written status of this attempt. absent are
-	// those of them that are no sites at present.
+	// listed are the sites of status.sites, and written are their states in the written status of this attempt. absent
+	// are listed ones that are not among the grid's sites at present.
 	listed  map[string]*v1.RolloutSite
 	written map[string]v1.RolloutSiteState
 	absent  map[string]*v1.RolloutSite
-	// unlisted is how many more sites have the revision, and are not proven.
+	// unlisted is how many more sites have the unproven revision than can be listed.
 	unlisted int
-	// soaks is when the last of the sites that soak has done so; zero if none do.
+	// soaks is when the last of the soaking sites is done; zero if none soaks.
 	soaks time.Time
-	// outage: so many sites are silent that no other one begins. still: none begins, for failures after completion.
-	// resuming: somebody has just resumed it, which is to be written first.
+	// outage: so many sites are silent that no further site starts. still: no further site starts, because of failures
+	// after completion. resuming: somebody has just resumed it, and the status must be written first.
 	outage, still, resuming bool
 	silentSites             int
-	// within: no more sites have failed than may.
+	// within: at most maxFailures sites have failed.
 	within bool
 }
 
@@ -164,17 +164,18 @@ func New(in Input) Plan {
 	return p.plan
 }
 
-// Share is a number of sites, or a part of so many of them, rounded down. Without a value it is missing.
+// Share returns a number of sites: value, or the default missing if it is nil. A percentage is of that many sites,
+// rounded down.
 func Share(value *intstr.IntOrString, missing string, of int) int {
 	value = intstr.ValueOrDefault(value, intstr.FromString(missing))
 	sites, err := intstr.GetScaledValueFromIntOrPercent(value, of, false)
-	if err != nil { // a CRD that checks nothing let it pass
+	if err != nil { // possible if the CRD does not validate it
 		return 0
 	}
 	return sites
 }
 
-// spec is what the grid says of a wave.
+// spec returns the grid's spec of a wave.
 func (p *planner) spec(wave int) v1.Wave {
 	if wave < len(p.Rollout.Waves) {
 		return p.Rollout.Waves[wave]
@@ -184,8 +185,8 @@ func (p *planner) spec(wave int) v1.Wave {
 
 func (p *planner) name(wave int) string { return p.spec(wave).Name }
 
-// limit is how many sites of a wave may have the change and not be proven, maxSilent how many of them may be suspects
-// when the wave is done.
+// limit is how many sites of a wave may have the change unproven. maxSilent is how many of them may be suspects when
+// the wave is done.
 func (p *planner) limit(wave int) int {
 	return max(Share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
@@ -198,11 +199,11 @@ func (p *planner) maxSilent(wave int) int {
 	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
-// has reports whether a site's workload is meant to be the revision.
+// has reports whether the revision was applied to a site's workload.
 func (p *planner) has(u *Site) bool { return u.Exists && u.Revision == p.Revision }
 
-// proven reports whether a site has proven the revision, with this workload. What runs everywhere is proven where it is
-// not in flight.
+// proven reports whether a site has proven the revision, with this workload. A revision that runs everywhere is proven
+// on all sites that are not listed.
 func (p *planner) proven(u *Site) bool {
 	return p.has(u) && !u.Drifted && p.listed[u.Name] == nil && (p.proofs.has(u) || p.runsEverywhere())
 }
@@ -217,17 +218,17 @@ func (p *planner) state(u *Site) v1.RolloutSiteState {
 	return ""
 }
 
-// silent reports whether nothing is heard of a site: all its nodes are silent, or those that its missing pods are on.
+// silent reports whether a site is silent: all its nodes are, or all those with pods that are missing.
 func (p *planner) silent(u *Site) bool {
 	return u.Silent || (u.Partly && !p.ready(u) && (u.Pods == nil || u.Pods.missingOnSilent()))
 }
 
-// ready reports whether all pods of a site that are heard run its revision, and are available.
+// ready reports whether all pods on reachable nodes of a site run its revision, and are available.
 func (p *planner) ready(u *Site) bool {
 	return u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard(u.Wanted))
 }
 
-// excused reports whether nobody waits for a site. Suspects are judged by the wave, see muster.
+// excused reports whether the rollout does not wait for a site. Suspects are judged by the wave, see muster.
 func (p *planner) excused(u *Site) bool {
 	of := p.listed[u.Name]
 	switch {
@@ -241,7 +242,7 @@ func (p *planner) excused(u *Site) bool {
 	return p.silent(u) && of.SilenceApproved
 }
 
-// takesPlace reports whether a site that is listed takes a place of its wave.
+// takesPlace reports whether a site is listed and counts towards the limit of its wave.
 func (p *planner) takesPlace(u *Site) bool {
 	return p.listed[u.Name] != nil && !p.excused(u)
 }
@@ -264,8 +265,8 @@ func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.Ro
 	return of
 }
 
-// keep gives every site the revision that it has, and one that has no workload the current one; or the revision, if it
-// had proven it in this attempt.
+// keep leaves every site its revision. A site without a workload gets the current one, or the new one if it had proven
+// that in this attempt.
 func (p *planner) keep() {
 	for i := range p.Sites {
 		site := &p.Sites[i]
@@ -289,20 +290,20 @@ func (p *planner) keep() {
 	}
 }
 
-// recreates reports whether a site that has lost its workload gets the revision again.
+// recreates reports whether a site that has lost its workload gets the new revision again.
 func (p *planner) recreates(u *Site) bool {
 	return p.proofs.named(u.Name) && p.Revision != p.plan.Current && !p.halted() && p.status.GoesBack == "" &&
 		p.state(u) != v1.RolloutSiteFailed && (p.listed[u.Name] != nil || p.room())
 }
 
-// again has the plan made again at a time.
+// again schedules the next plan at a time, if none is due earlier.
 func (p *planner) again(at time.Time) {
 	if p.plan.Again.IsZero() || at.Before(p.plan.Again) {
 		p.plan.Again = at
 	}
 }
 
-// second is the time as a status has it.
+// second is the present time, with the precision of a status.
 func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
 
 // nextSecond is the same, rounded up.

@@ -12,21 +12,21 @@ import (
 const (
 	// skew is how far apart the clocks of the controller and of the API server may be.
 	skew = time.Minute
-	// mostPods is the most pods of a site by which a break is found.
+	// mostPods is the largest number of pods of a site that are compared to find an interruption.
 	mostPods = 10
-	// podMark and containersMark are how many characters of a mark are of the hash of a pod's UID, and of that of its
-	// containers.
+	// podMark and containersMark are the lengths of the two parts of a mark: the hash of a pod's UID, and the hash of
+	// its containers.
 	podMark, containersMark = 6, 4
 )
 
-// Pods is what the pods of a site told, at a time of the controller's.
+// Pods is the state of a site's pods at a time of the controller's clock.
 type Pods struct {
 	At time.Time
-	// Acknowledged: a kubelet has seen one that came with the change.
+	// Acknowledged: a kubelet has seen a pod of the change.
 	Acknowledged bool
-	// Marks are those of the ready pods on nodes that are heard, with a hash of each pod's UID and of the IDs of its
-	// containers. Unready are the marks of the others there, without those that are being deleted. Current is how many
-	// of the ready ones have the newest template, of a workload whose pods tell that.
+	// Marks identify the ready pods on reachable nodes: each has a hash of the pod's UID and one of its containers'
+	// IDs. Unready are the marks of the other pods there, without those that are being deleted. Current is how many of
+	// the ready ones have the newest template, if the workload's pods show that.
 	Marks, Unready []string
 	Current        int
 	// Silent are the pods on silent nodes, Missing how many of them are not ready.
@@ -36,8 +36,8 @@ type Pods struct {
 // Template reports whether a pod was made of its workload's newest template.
 type Template func(pod *corev1.Pod) bool
 
-// Ask reads what the pods of a site tell, at a time. They are all pods of its workload on its nodes, and those without
-// a node; silent has the nodes that are not heard. since is when the site got the change.
+// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. silent has the
+// silent nodes. since is when the site got the change, and at when the pods were read.
 func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at time.Time) Pods {
 	out := Pods{At: at}
 	for i := range pods {
@@ -83,20 +83,20 @@ func markOf(pod *corev1.Pod) string {
 	return hashOf(string(pod.UID)+"\n"+pod.Name, podMark) + hashOf(ids.String(), containersMark)
 }
 
-// allReady reports whether there are pods that are heard, and all are ready.
+// allReady reports whether pods run on reachable nodes, and all of them are ready.
 func (p *Pods) allReady() bool { return len(p.Marks) > 0 && len(p.Unready) == 0 }
 
-// missingOnSilent reports whether the pods that are missing are on silent nodes, or wait for those.
+// missingOnSilent reports whether all missing pods are on silent nodes.
 func (p *Pods) missingOnSilent() bool { return p.Missing > 0 && len(p.Unready) == 0 }
 
-// readyWhereHeard reports whether all of the wanted pods run the newest template, and are ready, but for those on
-// silent nodes.
+// readyWhereHeard reports whether all of the wanted pods, except those on silent nodes, run the newest template and are
+// ready.
 func (p *Pods) readyWhereHeard(wanted int) bool {
 	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Current >= wanted-p.Silent
 }
 
-// since reports whether pods are the same as before, with the same containers, and ready; and whether one of them is
-// there no more.
+// since compares with the marks of earlier pods. same is set if all of them are still ready, with the same containers.
+// replaced is set if one of them no longer exists.
 func (p *Pods) since(before []string) (same, replaced bool) {
 	same = true
 	for _, mark := range before {

@@ -15,17 +15,16 @@ import (
 const (
 	// CheckSeconds is the default of spec.rollout.waves[].check.deadlineSeconds.
 	CheckSeconds = 600
-	// podsAgain is when pods are asked again that were not ready, although their controller says so, and Jobs of
-	// checks.
+	// podsAgain is the time between two questions for pods, and for the Jobs of checks, which are not watched.
 	podsAgain = 10 * time.Second
-	// mostAway is for how long a site that has no nodes any more stays in the list.
+	// mostAway is how long a site that has lost its nodes stays in the list.
 	mostAway = 5 * time.Minute
 	// checkReport is how long the Job of a check may take to report after its deadline.
 	checkReport = 30 * time.Second
 )
 
-// list lists the sites that have the revision and are not known to have proven it. Those that are listed and are no
-// sites at present keep their place in the list: a label may be away for seconds.
+// list lists the sites that have the revision and are not known to have proven it. Listed names that are not sites at
+// present keep their place in the list for a while, because a label may be missing for seconds.
 func (p *planner) list() {
 	exist := map[string]bool{}
 	for i := range p.Sites {
@@ -56,13 +55,12 @@ func (p *planner) list() {
 	}
 }
 
-// broken reports whether a site does not work with the revision. Of a silent one nothing is known.
+// broken reports whether a site does not work with the revision. For a silent site this is not known.
 func (p *planner) broken(u *Site) bool {
 	return u.Broken != "" && u.Tried == p.Revision && !p.silent(u) && !p.outage
 }
 
-// follow follows a site that is in flight until it has proven the revision, and notices that one fails which had proven
-// it.
+// follow follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.
 func (p *planner) follow(u *Site) {
 	of := p.listed[u.Name]
 	if u.Partly && !u.Ready && u.Pods == nil && (of != nil || u.Broken != "" || !p.proven(u)) {
@@ -76,7 +74,7 @@ func (p *planner) follow(u *Site) {
 		return
 	}
 	p.startAnew(u, of)
-	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // nobody lets it begin
+	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // it must not start
 	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits)
 	switch {
 	case p.status.GoesBack != "":
@@ -95,8 +93,8 @@ func (p *planner) follow(u *Site) {
 	}
 }
 
-// startAnew has an entry be about the workload that there is. One that was made again has nothing of what the former
-// one had: neither its clocks, nor its check, nor what it is put back to.
+// startAnew resets an entry if its workload was recreated. The clocks, the check and the former revision of the old
+// workload do not apply to the new one.
 func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	was, is := of.Workload, hashOf(u.UID, uidMark)
 	if !u.Exists || was == is {
@@ -118,8 +116,8 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	*of = anew
 }
 
-// stopClocks stops the clocks of a site, or lets them go on. What its pods were before counts no more then: they may
-// have restarted with their node.
+// stopClocks stops the clocks of a site, or lets them continue. The marks of its pods are dropped then, because the
+// pods may restart with their node.
 func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
@@ -140,7 +138,7 @@ func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	}
 }
 
-// ask has the pods of a site asked.
+// ask adds a question for the pods of a site to the plan.
 func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
 	q := Question{Name: u.Name, After: after}
 	if of != nil {
@@ -166,7 +164,7 @@ func checkLimit(check *v1.Check) time.Duration {
 	return time.Duration(ptr.Deref(check.DeadlineSeconds, CheckSeconds)) * time.Second
 }
 
-// followOutside follows a site that is listed and does not have the revision: it is about to get it, or cannot.
+// followOutside follows a listed site without the revision: it is about to get it, or cannot.
 func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	switch {
 	case of.State == v1.RolloutSiteReturning: // it is back
@@ -174,9 +172,9 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	case of.State == v1.RolloutSiteFailed:
 	case u.Held, p.silent(u) && of.From == "":
 		delete(p.listed, u.Name)
-	case p.silent(u) && !u.Exists: // there is nothing to put back
+	case p.silent(u) && !u.Exists: // no workload can be put back
 	case p.silent(u):
-		// It may have got the revision a moment ago, so that it is put back.
+		// It may have got the revision a moment ago, so it is put back.
 		of.State = v1.RolloutSiteReturning
 		p.again(p.Now)
 	case p.outage:
@@ -190,7 +188,7 @@ func (p *planner) followOutside(u *Site, of *v1.RolloutSite) {
 	}
 }
 
-// expire fails a site whose deadline is over.
+// expire fails a site whose deadline has passed.
 func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 	limit := p.limitOf(u)
 	if until := of.Since.Add(limit); p.Now.Before(until) {
@@ -201,11 +199,11 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 	of.Message = cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit))
 }
 
-// silentMessage is what is told of a suspect.
+// silentMessage is the message of a suspect.
 const silentMessage = "it fell silent with the change"
 
-// suspect judges a site that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
-// has another reason, and the workload is put back. A question that fails is asked again.
+// suspect judges a silent site with the revision. If none of its kubelets has seen a pod of the change, the silence has
+// another reason, and the workload is put back. A question that fails is repeated.
 func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	switch {
 	case of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteReturning:
@@ -223,7 +221,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	of.State, of.Message = v1.RolloutSiteSuspect, silentMessage
 }
 
-// prove judges a site that is heard and has the revision.
+// prove judges a reachable site with the revision.
 func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	wave := p.spec(u.Wave)
 	state, message := v1.RolloutSiteProgressing, ""
@@ -274,8 +272,9 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 	}
 }
 
-// soaked reports whether the pods of a site have been ready without a break for the soak time: the pods that were there
-// when it began are the same, with the same containers, and ready. Without a soak time the first moment is enough.
+// soaked reports whether the pods of a site have been ready without interruption for the soak time: the pods of its
+// beginning are still there, with the same containers, and ready. Without a soak time the pods only need to be ready
+// once.
 func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 	ready := p.ready(u)
 	if soak == 0 {
@@ -305,7 +304,7 @@ func (p *planner) soaked(u *Site, of *v1.RolloutSite, soak time.Duration) bool {
 		return false
 	}
 	switch same, replaced := u.Pods.since(of.Pods); {
-	case replaced: // by somebody, or by a drain: the site begins again
+	case replaced: // by somebody, or by a drain: the site starts over
 		of.Since, of.ReadyTime, of.Pods = p.second(), nil, nil
 		p.again(p.Now.Add(podsAgain))
 	case !same:
@@ -324,7 +323,7 @@ func (p *planner) soaksUntil(until time.Time) {
 	}
 }
 
-// beginSoak begins a soak, or goes on with one that a silence has interrupted, once the pods say what they are.
+// beginSoak begins a soak, or continues one that a silence has interrupted, as soon as the pods are known and ready.
 func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 	if u.Pods == nil || !u.Pods.allReady() {
 		p.ask(u, of, time.Time{})
@@ -338,13 +337,13 @@ func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 	p.soaksUntil(of.ReadyTime.Add(soak))
 }
 
-// CheckHash identifies a check: one that somebody has edited runs again.
+// CheckHash identifies a check. An edited check has another hash, and runs again.
 func CheckHash(check *v1.Check) string {
 	return hashOf(string(check.Template.Raw)+"\n"+strconv.Itoa(int(ptr.Deref(check.DeadlineSeconds, CheckSeconds))), 10)
 }
 
-// check has a site's check run once its pods are ready, and returns why it has failed; empty if it has not. A run that
-// was disrupted is repeated, within the deadline.
+// check runs a site's check when its pods are ready, and returns why it has failed; empty if it has not. A disrupted
+// run is repeated within the deadline.
 func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 	if check == nil {
 		return ""
@@ -360,7 +359,7 @@ func (p *planner) check(u *Site, of *v1.RolloutSite, check *v1.Check) string {
 		return ""
 	}
 	p.plan.Checks = append(p.plan.Checks, u.Name)
-	p.again(p.Now.Add(podsAgain)) // nobody follows Jobs
+	p.again(p.Now.Add(podsAgain)) // Jobs are not watched
 	if u.Check != nil && !began && (u.Check.Runs || u.Check.Passed || u.Check.Failed) {
 		of.CheckTime = p.second()
 	}

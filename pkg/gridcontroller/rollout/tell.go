@@ -11,12 +11,12 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// say tells what the rollout waits for.
+// say sets the phase, the wave and the message of the status.
 func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
 	p.status.Phase, p.status.Wave, p.status.Message = phase, p.name(min(wave, len(p.waves)-1)), message
 }
 
-// tell writes the status: what is remembered, and the counts.
+// tell fills in the status: its sets and its counts.
 func (p *planner) tell() {
 	s := p.status
 	s.Updated, s.Ready, s.Proven, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Sites = 0, 0, 0, 0, 0, 0, nil, nil
@@ -26,7 +26,7 @@ func (p *planner) tell() {
 	}
 	for i := range p.waves {
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
-			continue // no site is without a wave
+			continue // every site has a wave
 		}
 		of := v1.WaveStatus{Name: p.name(i), State: p.states[i]}
 		if p.passed[i] {
@@ -44,7 +44,7 @@ func (p *planner) tell() {
 			s.Sites = append(s.Sites, *of)
 		}
 	}
-	p.room() // no more than may be
+	p.room() // drops the absent ones if the list is full
 	for _, name := range slices.Sorted(maps.Keys(p.absent)) {
 		s.Sites = append(s.Sites, *p.absent[name])
 	}
@@ -71,7 +71,7 @@ func (p *planner) count(u *Site, of *v1.WaveStatus) {
 	}
 }
 
-// describe names some sites, each with what is wrong with it.
+// describe names some sites, each with its problem.
 func (p *planner) describe(sites []*Site) string {
 	parts := make([]string, 0, namedSites+1)
 	for i, site := range sites {

@@ -13,7 +13,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// failing returns the sites that have failed with the revision, and that nobody has accepted.
+// failing returns the sites that have failed with the revision and were not accepted.
 func (p *planner) failing() (all []*Site) {
 	for i := range p.Sites {
 		u := &p.Sites[i]
@@ -27,7 +27,7 @@ func (p *planner) failing() (all []*Site) {
 	return all
 }
 
-// judge sees whether the rollout has to halt, or may go on.
+// judge decides whether the rollout has to halt, or may continue.
 func (p *planner) judge() {
 	if p.status.GoesBack == undone {
 		p.goOn()
@@ -55,7 +55,7 @@ func (p *planner) judge() {
 		if !begun {
 			p.stop(v1.HaltFailures)
 		}
-	case begun && fresh: // whoever resumes it has to know of these
+	case begun && fresh: // a person must see these before resuming
 		p.stop(v1.HaltFailures)
 		p.status.Message = text
 		if p.status.GoesBack != "" {
@@ -71,8 +71,8 @@ func (p *planner) judge() {
 	}
 }
 
-// resume accepts the sites that the written status calls failed, and lets the rollout go on. It returns those that have
-// failed since, which nobody has seen. After a rollback it is a new attempt.
+// resume accepts the sites that the written status calls failed, and lets the rollout continue. It returns those that
+// have failed since, because no person has seen them. After a rollback a new attempt begins.
 func (p *planner) resume(failing []*Site) (unseen []*Site) {
 	for _, u := range failing {
 		if p.written[u.Name] != v1.RolloutSiteFailed && len(p.Status.Sites) < p.Most {
@@ -97,11 +97,11 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 	return unseen
 }
 
-// advance starts sites of the waves that have begun, and passes the gate of a wave where nobody is waited for.
+// advance starts sites of the waves that have begun, and passes the gates of waves that are finished.
 func (p *planner) advance() {
 	if p.unlisted > 0 {
 		p.say(v1.RolloutProgressing, p.current(), fmt.Sprintf(
-			"%d more sites have the revision, unproven, than can be listed; nothing begins before they are listed",
+			"%d sites with the unproven revision do not fit into the list; no other site starts until they do",
 			p.unlisted))
 		return
 	}
@@ -128,7 +128,8 @@ func (p *planner) advance() {
 	}
 }
 
-// start gives the revision to as many sites of a wave as may be unproven, in the order of their names.
+// start gives the revision to sites of a wave, in the order of their names, until the limit of unproven ones is
+// reached.
 func (p *planner) start(wave int) {
 	if p.still || p.outage || p.resuming {
 		return
@@ -137,7 +138,7 @@ func (p *planner) start(wave int) {
 	for _, u := range p.waves[wave] {
 		switch {
 		case !p.takesPlace(u), !p.has(u):
-		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it keeps nobody who returns
+		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it must not block returning sites
 			silent--
 		default:
 			places--
@@ -147,7 +148,7 @@ func (p *planner) start(wave int) {
 	for _, u := range p.waves[wave] {
 		switch {
 		case p.has(u), u.Held, p.silent(u):
-		case !u.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
+		case !u.Exists && p.plan.Current == p.Revision: // it gets the current revision, which is proven
 		case p.accepted.named(u.Name):
 			p.plan.Revisions[u.Name] = p.Revision
 		case p.listed[u.Name] == nil:
@@ -168,8 +169,8 @@ func (p *planner) start(wave int) {
 	}
 }
 
-// startListed gives a site that is listed the revision, and returns how many places that takes. If the wave has become
-// smaller, and no place is left, the site is listed no more.
+// startListed gives a listed site the revision, and returns how many places that takes. If the limit has become
+// smaller, and no place is left, the site is removed from the list.
 func (p *planner) startListed(u *Site, places int) int {
 	if !u.Exists && p.recreates(u) { // see keep
 		return 1
@@ -180,7 +181,7 @@ func (p *planner) startListed(u *Site, places int) int {
 	}
 	_, written := p.written[u.Name]
 	switch {
-	case takes > max(places, 0): // one that takes none keeps its entry, however many others are in flight
+	case takes > max(places, 0): // a site that takes no place always keeps its entry
 		delete(p.listed, u.Name)
 		return 0
 	case written && p.state(u) != v1.RolloutSiteReturning:
@@ -189,12 +190,12 @@ func (p *planner) startListed(u *Site, places int) int {
 	return takes
 }
 
-// muster is what became of the sites of a wave.
+// muster is the state of the sites of a wave.
 type muster struct {
-	// holding are those for which the wave waits, suspects those that fell silent with the change.
+	// holding are the sites for which the wave waits, suspects those that fell silent with the change.
 	holding, suspects []*Site
 	proven            int
-	// moving is set if some of holding get there, or fail, by themselves, and soaking if all of them only soak.
+	// moving is set if some of holding will be proven or fail without help, and soaking if all of them only soak.
 	moving, soaking bool
 }
 
@@ -216,8 +217,8 @@ func (p *planner) muster(wave int) muster {
 	return m
 }
 
-// finish reports whether the gate of a wave passes: every site of it is proven that is not excused, one is proven or a
-// person has approved, and the approval is given that the wave asks for.
+// finish reports whether the gate of a wave passes. Every site of it must be proven or excused. One must be proven, or
+// a person must have approved. If the wave asks for an approval, it must have been given.
 func (p *planner) finish(wave int) bool {
 	m := p.muster(wave)
 	switch {
@@ -242,13 +243,13 @@ func (p *planner) finish(wave int) bool {
 		why := "no site of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
 			if p.spec(wave).Sites == nil {
-				return true // the sites that no other wave has: there are none
+				return true // every site is in another wave
 			}
 			// A wave that should have sites and has none may be a typing error.
 			why = "the wave's sites select none"
 		}
-		if len(p.absent) > 0 { // it may be that of such a site
-			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have no node any more: "+
+		if len(p.absent) > 0 { // the wave may be that of such a site
+			p.say(v1.RolloutProgressing, wave, why+"; waits for sites that have lost their last node: "+
 				enumerate.First(slices.Sorted(maps.Keys(p.absent)), namedSites))
 			return false
 		}
@@ -257,7 +258,7 @@ func (p *planner) finish(wave int) bool {
 	return p.spec(wave).Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
 }
 
-// askForSuspects has a person approve of the suspects that keep the places of a wave whose sites wait for one. It
+// askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait. It
 // returns false if no suspects do.
 func (p *planner) askForSuspects(holding []*Site) bool {
 	wave := holding[0].Wave
@@ -270,8 +271,8 @@ func (p *planner) askForSuspects(holding []*Site) bool {
 	return true
 }
 
-// needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has been silent
-// since it got it.
+// needsProof reports whether a site of this wave, or of a later one, still has to get the revision, or has fallen
+// silent with it.
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, u := range p.waves[wave] {
@@ -284,7 +285,7 @@ func (p *planner) needsProof(wave int) bool {
 	return false
 }
 
-// excuse has a person approve of suspects, by name. They are excused then for as long as they are silent.
+// excuse asks for an approval of suspects by name. Once approved, they are excused for as long as they are silent.
 func (p *planner) excuse(wave int, suspects []*Site, but string) {
 	var text strings.Builder
 	for _, u := range suspects {
@@ -297,7 +298,7 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 	full := !p.room()
 	for _, u := range suspects {
 		p.listed[u.Name].SilenceApproved = true
-		if full { // it is listed again when it is heard
+		if full { // it is listed again when it is reachable
 			delete(p.listed, u.Name)
 		}
 	}
@@ -305,8 +306,8 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 	p.again(p.Now)
 }
 
-// hasApproval reports whether a person has approved of a wave, and asks for that if nobody has. An approval of kind is
-// about what why says, and about no other attempt.
+// hasApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is valid
+// for one attempt and one kind, which why describes.
 func (p *planner) hasApproval(wave int, kind, why string) bool {
 	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
 	if Approves(p.Approved, awaits) {
@@ -320,7 +321,7 @@ func (p *planner) hasApproval(wave int, kind, why string) bool {
 }
 
 // Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
-// what the wave lacks: empty for nothing but the approval.
+// what the wave lacks: empty if it lacks only the approval.
 func Approval(revision, wave string, start *metav1.Time, kind string) string {
 	if wave == "" {
 		wave = restWave
@@ -332,7 +333,7 @@ func Approval(revision, wave string, start *metav1.Time, kind string) string {
 	return strings.Join(parts, "/")
 }
 
-// Approves reports whether the value of the annotation, which may list several approvals, has one.
+// Approves reports whether the annotation's value, a list of approvals, contains this one.
 func Approves(value, approval string) bool {
 	return slices.ContainsFunc(strings.Split(value, ","), func(one string) bool {
 		return strings.TrimSpace(one) == approval

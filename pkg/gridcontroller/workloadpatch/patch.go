@@ -1,6 +1,6 @@
-// Package workloadpatch applies strategic merge patches to the specs of workloads, by the OpenAPI schema of the API
-// server that is asked: its lists are merged by their keys, also those of fields that this build does not know. The
-// schema is read when the first patch needs it, and again when it has become old.
+// Package workloadpatch applies strategic merge patches to the specs of workloads. It uses the OpenAPI schema of the
+// API server, so that lists are merged by their keys even in fields that this build does not know. The schema is read
+// when the first patch needs it, and again when it is too old.
 package workloadpatch
 
 import (
@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// maxAge is for how long a schema is good. An API server that is upgraded knows further fields.
+	// maxAge is how long a schema is used. An upgraded API server has new fields.
 	maxAge = 10 * time.Minute
-	// retryPause is the time between a read that has failed and the next one.
+	// retryPause is the time between a failed read and the next one.
 	retryPause  = 5 * time.Second
 	readTimeout = 10 * time.Second
-	// schemaPath is of the schema of Deployments, StatefulSets and DaemonSets.
+	// schemaPath is the path of the schema of Deployments, StatefulSets and DaemonSets.
 	schemaPath = "/openapi/v3/apis/apps/v1"
-	// kindExtension names the kinds that a schema is of.
+	// kindExtension is the extension with the kinds of a schema.
 	kindExtension = "x-kubernetes-group-version-kind"
 )
 
-// Schemas are the schemas of workloads, as one API server has them.
+// Schemas are the schemas of workloads of one API server.
 type Schemas struct {
 	read func(ctx context.Context) ([]byte, error)
 
 	mu sync.Mutex // guards all below
-	// schemas are those that were read last; nil for none. They are read again at the time again.
+	// schemas are the schemas that were read last; nil before that. They are read again at the time again.
 	schemas map[string]*spec.Schema
 	again   time.Time
 	// failure is the error of the last read; nil if it has not failed.
@@ -85,7 +85,7 @@ func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridc
 	}
 }
 
-// get returns the schemas by name. An old one is better than none.
+// get returns the schemas by name. If it cannot read them, it returns the old ones.
 func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Schemas) fetch(ctx context.Context) (map[string]*spec.Schema, error) {
 	return document.Components.Schemas, nil
 }
 
-// ofKind returns the schema of a kind; nil if there is none.
+// ofKind returns the schema of a kind; nil if it is missing.
 func ofKind(schemas map[string]*spec.Schema, kind schema.GroupVersionKind) *spec.Schema {
 	for _, s := range schemas {
 		kinds, _ := s.Extensions[kindExtension].([]any)

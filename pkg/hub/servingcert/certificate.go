@@ -20,15 +20,14 @@ import (
 const (
 	// Lifetime is how long a certificate is valid. It is renewed when a third of that is left.
 	Lifetime = 90 * 24 * time.Hour
-	// settling is how long a new certificate is trusted before it is served: longer than an API server takes to hear of
-	// an APIService, and a replica of a Secret.
+	// settling is how long a new certificate is trusted before it is served: longer than an API server takes to see a
+	// change of an APIService, and a replica a change of a Secret.
 	settling = 5 * time.Minute
-	// clockSkew is how much earlier a certificate is valid than it was made.
+	// clockSkew is how long before it was made a certificate becomes valid.
 	clockSkew = time.Hour
 )
 
-// The keys of the Secret: the certificate that is served, with the names that every Secret of a certificate has, and
-// the one that will be.
+// The keys of the Secret: the certificate that is served, with the usual names, and the next one.
 const (
 	keyCertificate     = "tls.crt"
 	keyPrivate         = "tls.key"
@@ -36,13 +35,13 @@ const (
 	keyNextPrivate     = "next.key"
 )
 
-// pair is a certificate with its key, as a Secret has them.
+// pair is a certificate with its key, in the form of a Secret.
 type pair struct {
 	certificate, key []byte
 	parsed           *x509.Certificate
 }
 
-// parsePair reads a pair. The error says what is wrong with it.
+// parsePair reads a pair.
 func parsePair(certificate, key []byte) (*pair, error) {
 	both, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -51,7 +50,7 @@ func parsePair(certificate, key []byte) (*pair, error) {
 	return &pair{certificate, key, both.Leaf}, nil
 }
 
-// newPair makes a certificate that signs itself. The first name is its subject.
+// newPair makes a self-signed certificate. The first name is its subject.
 func newPair(names []string, now time.Time) (*pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -85,18 +84,18 @@ func (p *pair) validFor(names []string, now time.Time) bool {
 	return now.Before(p.parsed.NotAfter) && !now.Before(p.parsed.NotBefore)
 }
 
-// made is when the certificate was made.
+// made returns when the certificate was made.
 func (p *pair) made() time.Time { return p.parsed.NotBefore.Add(clockSkew) }
 
-// state is what the Secret has, and what the API server trusts.
+// state is the content of the Secret, and the certificates that the API server trusts.
 type state struct {
-	// current is what is served, next what will be; nil without a certificate.
+	// current is the certificate that is served, and next the one that will be; nil without a certificate.
 	current, next *pair
 	// bundle is the caBundle.
 	bundle []byte
 }
 
-// parseState reads the data of the Secret. What cannot be used is passed over: it is recreated.
+// parseState reads the data of the Secret. It ignores unusable data, which are recreated.
 func parseState(data map[string][]byte, bundle []byte) state {
 	s := state{bundle: bundle}
 	if p, err := parsePair(data[keyCertificate], data[keyPrivate]); err == nil {
@@ -108,7 +107,7 @@ func parseState(data map[string][]byte, bundle []byte) state {
 	return s
 }
 
-// data is what the Secret is to have.
+// data returns the data for the Secret.
 func (s state) data() map[string][]byte {
 	data := map[string][]byte{keyCertificate: s.current.certificate, keyPrivate: s.current.key}
 	if s.next != nil {
@@ -117,8 +116,8 @@ func (s state) data() map[string][]byte {
 	return data
 }
 
-// advance is the state that follows. A certificate is trusted for a while before it is served, and as long as it is
-// valid: another replica may still serve it.
+// advance returns the next state. A certificate is trusted for a while before it is served, and as long as it is valid,
+// because another replica may still serve it.
 func (s state) advance(names []string, now time.Time) (state, error) {
 	var err error
 	if s.next != nil && !s.next.validFor(names, now) {
@@ -141,11 +140,11 @@ func (s state) advance(names []string, now time.Time) (state, error) {
 	return s, err
 }
 
-// maxOthers is how many certificates besides those of the Secret are trusted: one that was replaced a moment ago may
+// maxOthers is how many certificates besides those of the Secret are trusted, because one that was just replaced may
 // still be served.
 const maxOthers = 2
 
-// trusted is the bundle of the certificates that are valid, the newest last.
+// trusted returns the bundle of the valid certificates, the newest last.
 func (s state) trusted(now time.Time) ([]byte, error) {
 	own := []*x509.Certificate{s.current.parsed}
 	if s.next != nil {

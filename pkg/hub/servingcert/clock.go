@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// clock is that of the API server, as its answers tell it. The API server decides whether a certificate is valid, and
-// all replicas ask it, so a replica whose own clock is wrong replaces nothing that the others find valid.
+// clock is the API server's clock, by the dates of its answers. The API server decides whether a certificate is valid,
+// and all replicas use its time, so a replica with a wrong clock does not replace a certificate that the others find
+// valid.
 type clock struct {
-	// own is the own clock, which counts until there was an answer.
+	// own is the replica's own clock, which is used until the first answer.
 	own   func() time.Time
 	ahead atomic.Int64
 }
 
-// now is the time of the API server, to a second.
+// now returns the time of the API server, to a second.
 func (c *clock) now() time.Time { return c.own().Add(time.Duration(c.ahead.Load())) }
 
 // wrap notes the time of every answer. It is a transport.WrapperFunc.

@@ -26,23 +26,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Options say where a certificate is kept.
+// Options configure a Keeper.
 type Options struct {
-	// Secret is where the replicas keep the certificate. A Keeper makes it if it is not there.
+	// Secret is the Secret in which the replicas keep the certificate. A Keeper makes it if it does not exist.
 	Secret types.NamespacedName
-	// FieldManager is the name by which the Secret is made.
+	// FieldManager is the field manager of the Secret.
 	FieldManager string
 	// APIService is the name of the object whose caBundle is written.
 	APIService string
-	// Names are those that the certificate is for.
+	// Names are the DNS names of the certificate.
 	Names []string
 }
 
 const (
-	// interval is the pause between two looks, retryInterval the one after a look that failed.
+	// interval is the pause between two checks, and retryInterval the pause after a failed one.
 	interval      = time.Minute
 	retryInterval = 2 * time.Second
-	// lookTimeout is how long a look may take.
+	// lookTimeout is how long a check may take.
 	lookTimeout = 20 * time.Second
 )
 
@@ -57,13 +57,13 @@ type Keeper struct {
 	now     func() time.Time
 
 	mu sync.Mutex
-	// current is what is served; nil before the first look. Guarded by mu.
+	// current is the certificate that is served; nil before the first check. Guarded by mu.
 	current *pair
-	// listeners hear of another certificate. Guarded by mu.
+	// listeners are notified of a new certificate. Guarded by mu.
 	listeners []dynamiccertificates.Listener
 }
 
-// New makes a Keeper that has no certificate yet, of the API server of config. Time is that of its answers.
+// New makes a Keeper without a certificate, for the API server of config. It uses the time of that server's answers.
 func New(config *rest.Config, options Options) (*Keeper, error) {
 	c := &clock{own: time.Now}
 	config = rest.CopyConfig(config)
@@ -91,7 +91,7 @@ func (k *Keeper) CurrentCertKeyContent() (certificate, key []byte) {
 	return current.certificate, current.key
 }
 
-// served is the certificate that is served; nil before the first look.
+// served returns the certificate that is served; nil before the first check.
 func (k *Keeper) served() *pair {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,7 +105,7 @@ func (k *Keeper) AddListener(listener dynamiccertificates.Listener) {
 	k.listeners = append(k.listeners, listener)
 }
 
-// RunOnce implements dynamiccertificates.ControllerRunner: it returns when there is a certificate. The error is that of
+// RunOnce implements dynamiccertificates.ControllerRunner: it returns when a certificate exists. The error is that of
 // ctx.
 func (k *Keeper) RunOnce(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, retryInterval, true, func(ctx context.Context) (bool, error) {
@@ -159,15 +159,15 @@ func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
 	}, retryInterval)
 }
 
-// look brings the Secret and the APIService to the state that follows, and serves the Secret's certificate.
+// look advances the Secret and the APIService to the next state, and serves the Secret's certificate.
 func (k *Keeper) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	secrets := k.client.CoreV1().Secrets(k.options.Secret.Namespace)
 	secret, err := secrets.Get(ctx, k.options.Secret.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// Applied without data, it may be made by several replicas at one time. As it is made by a name, a role may
-		// permit that for this name alone.
+		// It is applied without data, so that several replicas may make it at the same time. An apply names the object,
+		// so a role can permit it for this name alone.
 		secret, err = secrets.Apply(ctx, applycorev1.Secret(k.options.Secret.Name, k.options.Secret.Namespace),
 			metav1.ApplyOptions{FieldManager: k.options.FieldManager, Force: true})
 	}
@@ -180,7 +180,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	}
 	known := parseState(secret.Data, bundle)
 	if known.current == nil {
-		// Whoever emptied the Secret changes nothing of what is served.
+		// An emptied Secret does not change the certificate that is served.
 		known.current = k.served()
 	}
 	next, err := known.advance(k.options.Names, k.now())
@@ -190,7 +190,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err := k.update(ctx, secret, next); err != nil {
 		return err
 	}
-	// A certificate that is not trusted is not served; but for the first one, nothing is waited for.
+	// A certificate that is not trusted is not served; only the first one needs no waiting time.
 	if err := k.trust(ctx, bundle, next.bundle); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	return nil
 }
 
-// update writes the Secret. Of replicas that do so at one time one succeeds, and the others look again.
+// update writes the Secret. If several replicas write at the same time, one succeeds, and the others check again.
 func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) error {
 	data := next.data()
 	if maps.EqualFunc(secret.Data, data, bytes.Equal) {

@@ -18,7 +18,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// After finds out whether an installed application-grid holds.
+// After checks whether an installed application-grid works.
 func After(ctx context.Context, source Source) *Report {
 	c := readCluster(ctx, source)
 	c.readEndpoints(ctx)
@@ -48,14 +48,14 @@ func After(ctx context.Context, source Source) *Report {
 	return r.finish("Check")
 }
 
-// nothing reports whether nothing of an installation is there that would run.
+// nothing reports whether the cluster has no part of an installation that would run.
 func (c *Cluster) nothing() bool {
 	return c.removed() && c.knows(kindPod, kindDeployment, kindCRD) &&
 		len(c.installed(controllerProgram))+len(c.installed(daemonProgram))+len(c.installed(hubProgram)) == 0 &&
 		!slices.ContainsFunc(c.definitions, func(d definition) bool { return d.found })
 }
 
-// checkSetting looks at what Services and grids rely on.
+// checkSetting checks everything that Services and grids rely on.
 func (r *Report) checkSetting(c *Cluster) {
 	r.checkEdgeNodes(c)
 	r.checkSites(c)
@@ -72,16 +72,16 @@ func (r *Report) checkSetting(c *Cluster) {
 	r.checkReach(c)
 }
 
-// Services says whether a diagnosis has what nodes reach of each Service, for which all EndpointSlices are read.
+// Services is whether a diagnosis covers what nodes reach of each Service, which takes all EndpointSlices.
 type Services int
 
-// A command that reads the endpoints of its own Services has no need of all.
+// A command that reads the endpoints of its own Services does not need all of them.
 const (
 	WithoutServices Services = iota
 	WithServices
 )
 
-// Diagnose finds out what all other commands print of a cluster, and what could not be read of it.
+// Diagnose returns the findings about a cluster that all other commands print, and what could not be read.
 func Diagnose(ctx context.Context, source Source, services Services) *gridview.Diagnosis {
 	c := readCluster(ctx, source)
 	if services == WithServices {
@@ -186,7 +186,7 @@ func (r *Report) checkDefinitions(c *Cluster) {
 		len(c.definitions))
 }
 
-// checkGrids says which grids are not well, and which Services no node sees.
+// checkGrids reports unhealthy grids, and Services that no node sees.
 func (r *Report) checkGrids(c *Cluster) {
 	const check = "Grids"
 	for _, g := range c.grids {

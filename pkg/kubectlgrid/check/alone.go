@@ -13,8 +13,7 @@ import (
 // aloneOld is the greatest age of a report of a node's lite-apiserver, which reports every 10 minutes.
 const aloneOld = 30 * time.Minute
 
-// checkAlone looks at which nodes would start their pods without kube-apiserver. Those without lite-apiserver promise
-// nothing.
+// checkAlone checks which nodes would start their pods without kube-apiserver. It ignores nodes without lite-apiserver.
 func (r *Report) checkAlone(c *Cluster) {
 	const check = "StartsAlone"
 	with := 0

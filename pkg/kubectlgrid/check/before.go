@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// Before finds out whether application-grid can be installed on a cluster, and how.
+// Before checks whether application-grid can be installed on a cluster, and how.
 func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	c := readCluster(ctx, source)
 	distribution, _ := c.distribution()
@@ -36,7 +36,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	return r
 }
 
-// checkDistribution says what made the cluster, and what that means.
+// checkDistribution reports the distribution of the cluster, and its consequences.
 func (r *Report) checkDistribution(c *Cluster) {
 	const check = "Distribution"
 	if !c.knows(kindNode) {
@@ -70,7 +70,7 @@ func (r *Report) checkDistribution(c *Cluster) {
 	}
 }
 
-// checkProxyThere looks for kube-proxy, its mode, its version, and how it gets its server.
+// checkProxyThere checks kube-proxy: its mode, its version, and how it gets its server.
 func (r *Report) checkProxyThere(c *Cluster) {
 	const check = "KubeProxy"
 	name, _ := c.distribution()
@@ -114,7 +114,7 @@ func (r *Report) checkProxyThere(c *Cluster) {
 	}
 }
 
-// proxyConfig says how a kube-proxy is configured.
+// proxyConfig reports the configuration of a kube-proxy.
 func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
 	const check = "KubeProxy"
 	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(image)
@@ -139,14 +139,14 @@ func (r *Report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			"than what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 
-// mode looks for a mode of kube-proxy that was never tested.
+// mode reports a mode of kube-proxy that was never tested.
 func (r *Report) mode(about Object, mode string) {
 	r.all("KubeProxyMode", "", row{mode == "ipvs", Warning, about, "its mode is ipvs, which was never tested with " +
 		"the wrapper, and which Kubernetes has deprecated since 1.35", "set mode: nftables (or iptables) in its " +
 		"configuration, and restart it on every node before an edge node relies on it"})
 }
 
-// checkOthers looks for what is installed already, or selects the same nodes.
+// checkOthers looks for workloads that are installed already, or select the same nodes.
 func (r *Report) checkOthers(c *Cluster) {
 	const check = "OtherWorkloads"
 	if labelled := c.edges(); labelled > 0 {
@@ -172,7 +172,7 @@ func (r *Report) checkOthers(c *Cluster) {
 		"no other workload selects edge nodes")
 }
 
-// checkImages says what no API server knows.
+// checkImages reports the question about images that the API server cannot answer.
 func (r *Report) checkImages(images setup.Images) {
 	r.add(Unknown, "Images", Object{Kind: kindNode},
 		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a "+
@@ -183,7 +183,7 @@ func (r *Report) checkImages(images setup.Images) {
 			images.Registry, wrapperProgram, images.Tag))
 }
 
-// rightsToInstall are what the commands of docs/install.md take.
+// rightsToInstall returns the rights that the commands of docs/install.md take.
 func rightsToInstall(distribution string, c *Cluster) []right {
 	server, known := minor(c.Server.Version)
 	since := func(minor int) bool { return !known || server >= minor }
@@ -217,12 +217,12 @@ func rightsToInstall(distribution string, c *Cluster) []right {
 			}
 		}
 	}
-	// Who may not escalate may only grant what he may do himself.
+	// A user who may not escalate can only grant rights of his own.
 	return append(rights, right{verb: "escalate", group: rbac, resource: "clusterroles"},
 		right{verb: "patch", resource: "nodes"})
 }
 
-// checkRights says what is missing of the rights that installing takes.
+// checkRights reports missing rights for the installation.
 func (r *Report) checkRights(c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}

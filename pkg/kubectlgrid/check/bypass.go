@@ -14,7 +14,7 @@ type bypass struct {
 	name string
 	// known are the names of a workload, a container or an image by which it is recognised.
 	known []string
-	// advice is what to do about it.
+	// advice says what to do about it.
 	advice string
 }
 
@@ -23,7 +23,7 @@ const meshAdvice = "do not rely on site-local Services for workloads in the mesh
 
 const askWrapper = "run one in each site that asks the node's wrapper in place of the API server"
 
-// bypasses are those that are known. docs/compatibility.md has the same.
+// bypasses are the known ones. docs/compatibility.md has the same list.
 var bypasses = []bypass{
 	{"Traefik", []string{"traefik"},
 		"run one on edge nodes that asks the node's wrapper in place of the API server, or annotate Services behind " +
@@ -48,7 +48,7 @@ var bypasses = []bypass{
 	{"Cilium's Envoy", []string{"cilium-envoy"}, "put no site-local Services behind its ingress, gateways or policies"},
 }
 
-// bypassOf is the program of a workload that reads endpoints itself; nil for any other.
+// bypassOf returns the program of a workload if it reads endpoints itself, and nil otherwise.
 func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 	names := append(make([]string, 0, 1+3*len(spec.Containers)), workload)
 	for i := range spec.Containers {
@@ -65,8 +65,8 @@ func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 	return &bypasses[i]
 }
 
-// asksWrapper reports whether a container has the node's wrapper for its API server: as the one of the cluster that it
-// is in, or by an argument.
+// asksWrapper reports whether a container uses the node's wrapper as its API server: as the in-cluster one, or by an
+// argument.
 func asksWrapper(c corev1.Container) bool {
 	env := envOf(&c)
 	inCluster := "https://" + net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
@@ -76,7 +76,7 @@ func asksWrapper(c corev1.Container) bool {
 		})
 }
 
-// checkBypasses names what reads endpoints itself.
+// checkBypasses reports workloads that read endpoints themselves.
 func (r *Report) checkBypasses(c *Cluster) {
 	const check = "Bypass"
 	for _, w := range c.workloads {

@@ -20,16 +20,16 @@ import (
 
 var ciliumConfigKind = schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeConfig"}
 
-// apiServerURLs is the setting that says which API servers an agent of Cilium asks.
+// apiServerURLs is the setting with the API servers that an agent of Cilium asks.
 const apiServerURLs = "k8s-api-server-urls"
 
-// ciliumConfig is what a CiliumNodeConfig says of the API servers of some nodes.
+// ciliumConfig has the API servers that a CiliumNodeConfig sets for some nodes.
 type ciliumConfig struct {
 	nodes labels.Selector
 	urls  string
 }
 
-// whomCiliumAsks is what is not known if a configuration of Cilium could not be read.
+// whomCiliumAsks is the consequence of a configuration of Cilium that could not be read.
 const whomCiliumAsks = "whom the agents of Cilium ask is not known"
 
 // readCiliumConfigs reads the CiliumNodeConfigs. A cluster without Cilium has none.
@@ -60,7 +60,7 @@ func (c *Cluster) ciliumURLs(of map[string]string) string {
 	return ""
 }
 
-// checkCilium looks whom the agents of Cilium on edge nodes ask.
+// checkCilium checks which API servers the agents of Cilium on edge nodes ask.
 func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	const check = gridview.CheckReplacement
 	wrappers := c.byNode(wrapperProgram)

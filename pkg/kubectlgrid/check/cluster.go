@@ -14,7 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// node is what is kept of a Node.
+// node is a reduced Node.
 type node struct {
 	name, edge               string
 	os, arch, kubelet        string
@@ -23,7 +23,7 @@ type node struct {
 	proxyArgs                []string // those of a kube-proxy inside of the node's agent, where the node tells them
 	tellsArgs, proxyDisabled bool
 	labels                   topology.Labels
-	// labelled is when someone last wrote the label of edge nodes, as far as the node says.
+	// labelled is when someone last wrote the label of edge nodes, as far as managedFields show.
 	labelled   time.Time
 	ciliumURLs string // what a CiliumNodeConfig has of the API servers that its agent asks
 	alone      *corev1.NodeCondition
@@ -31,7 +31,7 @@ type node struct {
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
 
-// isEdge reports whether the node asked for the wrapper.
+// isEdge reports whether the node is labelled as an edge node.
 func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
 func nodeOf(n *corev1.Node) *node {
@@ -62,7 +62,7 @@ func nodeOf(n *corev1.Node) *node {
 	return reduced
 }
 
-// proxyArgs are the values of --kube-proxy-arg among the arguments of k3s, as flags.
+// proxyArgs returns the values of --kube-proxy-arg among the arguments of k3s, as flags.
 func proxyArgs(args []string) []string {
 	var flags []string
 	for i, arg := range args {
@@ -78,42 +78,43 @@ func proxyArgs(args []string) []string {
 	return flags
 }
 
-// pod is what is kept of a pod in the node's network.
+// pod is a reduced pod in the node's network.
 type pod struct {
 	namespace, name, node string
 	program               Program
 	image, owner          string
-	// ready is that it is; why is why not, in words.
+	// ready is set if it is ready; why is why not, in words.
 	ready bool
 	why   string
-	// ending is that it is being deleted. waitsFor is the node that a pod without a node is meant for.
+	// ending is set if it is being deleted. waitsFor is the intended node of a pod without a node.
 	ending   bool
 	waitsFor string
 	// unreadySince is since when it is not ready.
 	started, created, unreadySince time.Time
-	// port is the wrapper's; takesPort is that the pod declares defaultPort.
+	// port is the wrapper's; takesPort is set if the pod declares defaultPort.
 	port      int32
 	takesPort bool
 	proxy     *proxyConfig
-	// tls is that a wrapper serves HTTPS, hostname the name of the node that it was given by a flag.
+	// tls is set if a wrapper serves HTTPS. hostname is the name of the node from its flag.
 	tls      bool
 	hostname string
 }
 
 func (p *pod) about() Object { return named("Pod", p.namespace, p.name) }
 
-// workload is what is kept of a DaemonSet, Deployment or StatefulSet.
+// workload is a reduced DaemonSet, Deployment or StatefulSet.
 type workload struct {
 	kind, namespace, name string
 	program               Program
 	image                 string
 	desired, ready        int32
 	takesPort             bool
-	// selectsEdge is that its pods go to edge nodes and to no others, avoidsEdge that they do not, waitsForWrapper that
-	// they do until the wrapper there is ready; requiresNodes that it has a required node affinity.
+	// selectsEdge is set if its pods run on edge nodes only, avoidsEdge if they do not run there, waitsForWrapper if
+	// they run there until the wrapper is ready. requiresNodes is set if it has a required node affinity.
 	selectsEdge, avoidsEdge, waitsForWrapper, requiresNodes bool
-	// onDelete is that its pods are replaced only when they are deleted, hub the wrapper's flag --hub, selector its
-	// pods', bypass what it is that reads endpoints itself, problem what is wrong with the first of its pods.
+	// onDelete is set if its pods are replaced only when they are deleted. hub is the wrapper's flag --hub, and
+	// selector the selector of its pods. bypass is the program in it that reads endpoints itself. problem is the
+	// problem of the first of its pods.
 	onDelete bool
 	hub      bool
 	selector *metav1.LabelSelector
@@ -125,8 +126,8 @@ type workload struct {
 
 func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 
-// placement fills in where the pods of a workload go, as far as its node selector and its node affinity go by the
-// labels of edge nodes.
+// placement sets the fields about where the pods of a workload run, as far as its node selector and its node affinity
+// use the labels of edge nodes.
 func (w *workload) placement(spec *corev1.PodSpec) {
 	terms := requiredTerms(spec)
 	w.requiresNodes = len(terms) > 0
@@ -150,7 +151,7 @@ func (w *workload) placement(spec *corev1.PodSpec) {
 	w.waitsForWrapper = w.avoidsEdge && goesTo(v1.EdgeNodePods, "")
 }
 
-// meets reports whether a label with this value, empty for none, is as a requirement has it.
+// meets reports whether a label with this value, empty for none, meets a requirement.
 func meets(value string, e corev1.NodeSelectorRequirement) bool {
 	switch e.Operator {
 	case corev1.NodeSelectorOpIn:
@@ -174,23 +175,23 @@ type definition struct {
 	established bool
 }
 
-// grid is what is kept of a grid: the key of one of workloads, and what is wrong with it.
+// grid is a reduced grid: its problem and, for one of workloads, its key.
 type grid struct {
 	about        Object
 	key, trouble string
 }
 
-// service is what is kept of a Service that has topologyKeys: those, or why its annotation does not parse.
+// service is a reduced Service with topologyKeys: these, or why its annotation does not parse.
 type service struct {
 	about      Object
 	keys       topology.Keys
 	annotation string
 	err        error
-	// tally is what nodes reach of it; nil if it is not governed, or if EndpointSlices were not read.
+	// tally counts the endpoints that nodes reach; nil if it is not governed, or if EndpointSlices were not read.
 	tally *gridview.Tally
 }
 
-// Cluster is what was read of a cluster.
+// Cluster is the data that was read from a cluster.
 type Cluster struct {
 	Source
 
@@ -198,7 +199,7 @@ type Cluster struct {
 	pods      []*pod
 	workloads []*workload
 	documents *documents
-	// carries are the ConfigMaps and Secrets that the programs' pods have, and kube-proxy's.
+	// carries are the ConfigMaps and Secrets of the programs' pods and of kube-proxy.
 	carries map[Object]bool
 
 	kubeadm  bool   // kubeadm-config is there
@@ -218,7 +219,7 @@ type Cluster struct {
 	grids       []grid
 	rights      []right
 
-	// unread say what could not be read, missing are the kinds of it.
+	// unread are the findings about objects that could not be read, and missing are their kinds.
 	unread  []Finding
 	missing map[string]bool
 }
@@ -236,7 +237,7 @@ func (c *Cluster) labels() map[string]topology.Labels {
 	return labels
 }
 
-// wrapped are the nodes with a pod of a wrapper.
+// wrapped returns the nodes with a pod of a wrapper.
 func (c *Cluster) wrapped() map[string]bool {
 	wrapped := map[string]bool{}
 	for name := range c.byNode(wrapperProgram) {
@@ -255,15 +256,15 @@ func (c *Cluster) running(program Program) []*workload {
 	return found
 }
 
-// installed are the workloads that run a program on edge nodes, or anywhere: not those of SuperEdge that give way to
-// this project's, as docs/migrate.md has it.
+// installed returns the workloads that run a program on edge nodes, or anywhere, without those of SuperEdge that this
+// project's replace (docs/migrate.md).
 func (c *Cluster) installed(program Program) []*workload {
 	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
 		return w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0 && w.namespace != system)
 	})
 }
 
-// byNode are the pods of a program by node, without those that are ending.
+// byNode returns the pods of a program by node, without those that are ending.
 func (c *Cluster) byNode(program Program) map[string][]*pod {
 	found := map[string][]*pod{}
 	for _, p := range c.pods {

@@ -18,7 +18,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// soon is how long before its end a certificate or token is worth a warning: kubeadm renews in its yearly upgrades.
+// soon is how long before its end a certificate or token causes a warning. kubeadm renews certificates only in
+// upgrades.
 const soon = 30 * 24 * time.Hour
 
 // credential is a certificate or a token that ends.
@@ -66,7 +67,7 @@ func certificatesIn(data []byte) []credential {
 	return found
 }
 
-// tokenEnd is the claim exp of a JSON Web Token. Nothing is verified: who ends it is the API server.
+// tokenEnd returns the claim exp of a JSON Web Token, without verifying it.
 func tokenEnd(token string) (time.Time, bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -17,7 +17,7 @@ const (
 	openShift = "OpenShift"
 )
 
-// signs are what a node says of its distribution, the surest first.
+// signs are the signs of a node's distribution, the most reliable first.
 var signs = []struct {
 	distribution string
 	// One of these: the prefix of a label's or annotation's key, or a part of the kubelet's version.
@@ -38,13 +38,13 @@ var signs = []struct {
 	{distribution: setup.Kubeadm, key: "kubeadm.alpha.kubernetes.io/"},
 }
 
-// managed are the distributions whose kube-proxy belongs to the provider, who writes it back.
+// managed are the distributions whose kube-proxy belongs to the provider, who reverts changes.
 var managed = map[string]bool{gkeMade: true, eksMade: true, aksMade: true, openShift: true}
 
 // ownProxy are the distributions that run kube-proxy inside of their own process.
 var ownProxy = map[string]bool{setup.K3s: true, setup.MicroK8s: true}
 
-// distributionOf is the distribution of a node and the sign of it; empty if no sign was found.
+// distributionOf returns the distribution of a node and its sign; empty if no sign was found.
 func distributionOf(n *corev1.Node) (distribution, because string) {
 	kubelet := n.Status.NodeInfo.KubeletVersion
 	for _, sign := range signs {
@@ -65,8 +65,8 @@ func distributionOf(n *corev1.Node) (distribution, because string) {
 	return "", ""
 }
 
-// distribution is that of most nodes, and its sign. kubeadm's ConfigMap counts where nodes have no sign of their own: a
-// node that kubeadm has joined has none since 1.34.
+// distribution returns the distribution of most nodes, and its sign. Where nodes have no sign, kubeadm's ConfigMap is
+// used: nodes that kubeadm has joined have had none since 1.34.
 func (c *Cluster) distribution() (name, because string) {
 	counts, signs := map[string]int{}, map[string]string{}
 	for _, n := range c.nodes {
@@ -87,7 +87,7 @@ func (c *Cluster) distribution() (name, because string) {
 	return name, signs[name]
 }
 
-// kind is what the files to install with depend on.
+// kind returns the properties of the cluster on which the files to install depend.
 func (c *Cluster) kind() setup.Kind {
 	var kind setup.Kind
 	kind.Distribution, _ = c.distribution()

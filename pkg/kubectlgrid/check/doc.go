@@ -1,9 +1,9 @@
-// Package check finds out whether a cluster can take application-grid, and whether an installed one holds: what
-// `kubectl grid check` prints.
+// Package check finds out whether application-grid can be installed on a cluster, and whether an installed one works:
+// the findings that `kubectl grid check` prints.
 //
-// Read asks the API server and reduces what it says, page by page, to a Cluster: what is kept grows with the number of
-// nodes, not with what runs on them. Before and After are functions of a Cluster that write a Report. What could not be
-// read is a finding like any other; nothing is concluded from it.
+// readCluster asks the API server and reduces the answers, page by page, to a Cluster, whose size grows with the number
+// of nodes, not with the number of pods on them. Before and After write a Report from a Cluster. An object that could
+// not be read is also a finding; nothing is concluded from it.
 //
 // The package prints nothing and reads no command line; cmd/kubectl-grid does.
 package check

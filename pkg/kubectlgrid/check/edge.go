@@ -15,7 +15,7 @@ import (
 
 // Commands that repair something.
 const (
-	// onNode is one for the node itself, for what the API server does not show.
+	// onNode is a command for the node itself, for facts that the API server does not show.
 	onNode = "on the node: curl -s localhost:51006/metrics | grep application_grid_wrapper_watchers must print 1 " +
 		"for services and endpointslices"
 	unlabelAll = "kubectl label nodes --all " + v1.LabelEdgeNode + "-"
@@ -29,12 +29,12 @@ type edgeCheck struct {
 	*Cluster
 
 	wrappers, proxies, daemons map[string][]*pod
-	// anyProxy is that the cluster runs kube-proxy as pods, names that it wants the DNS hosts daemon: who needs no
-	// stateful names leaves it out.
+	// anyProxy is set if the cluster runs kube-proxy as pods. names is set if the cluster uses the DNS hosts daemon,
+	// which is optional.
 	anyProxy, names bool
 }
 
-// checkEdgeNodes goes through the nodes: what each has, and what it should have.
+// checkEdgeNodes compares what each node has with what it should have.
 func (r *Report) checkEdgeNodes(c *Cluster) {
 	if !c.knows(kindNode, kindPod) {
 		return
@@ -73,7 +73,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 			fmt.Sprintf("%s is ready on each of %s", daemonProgram, enumerate.Count(pods, "edge node")), ""})
 }
 
-// noEdgeNodes is a warning until a Service has to stay in its sites.
+// noEdgeNodes reports that no node is an edge node: a warning until a Service has to stay in its sites.
 func (r *Report) noEdgeNodes(c *Cluster) {
 	severity, services, staying := Warning, "Services to their sites", 0
 	for _, s := range c.services {
@@ -89,7 +89,7 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 		"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 }
 
-// edgeNode looks at a node that asked for the wrapper.
+// edgeNode checks an edge node.
 func (e *edgeCheck) edgeNode(n *node) {
 	port := int32(defaultPort)
 	if found := e.wrappers[n.name]; len(found) > 0 {
@@ -99,7 +99,7 @@ func (e *edgeCheck) edgeNode(n *node) {
 	switch {
 	case len(e.proxies[n.name]) > 0:
 		e.kubeProxies(n, port)
-	case len(e.running(ciliumProgram)) > 0: // checkCilium looks whom that asks
+	case len(e.running(ciliumProgram)) > 0: // checkCilium checks whom that asks
 	case n.edge != v1.EdgeNodeStatic && (e.anyProxy || n.distribution != "" || n.proxyDisabled):
 		e.noProxyPod(n, port)
 	default:
@@ -114,7 +114,7 @@ func (e *edgeCheck) edgeNode(n *node) {
 	}
 }
 
-// otherNode looks at a node that did not ask for the wrapper.
+// otherNode checks a node that is not an edge node.
 func (e *edgeCheck) otherNode(n *node) {
 	e.all("EdgeLabel", n.name, row{n.edge != "" && n.edge != "false", Warning, n.about(),
 		fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
@@ -132,7 +132,7 @@ func (e *edgeCheck) otherNode(n *node) {
 	e.twoProxies(n)
 }
 
-// wrapper looks for the one wrapper of an edge node.
+// wrapper checks that an edge node has one wrapper.
 func (e *edgeCheck) wrapper(n *node) {
 	pods := e.wrappers[n.name]
 	if n.edge == v1.EdgeNodePods || n.edge == v1.EdgeNodeStatic && len(pods) > 0 {
@@ -153,10 +153,10 @@ func (e *edgeCheck) wrapper(n *node) {
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
 
-// firstOf is the first of some pods, or an empty one.
+// firstOf returns the first of some pods, or an empty one.
 func firstOf(pods []*pod) *pod { return append(slices.Clone(pods), &pod{})[0] }
 
-// agent looks for the one pod of a program that an edge node has to have.
+// agent checks that an edge node has one pod of a program.
 func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 	p := firstOf(pods)
 	e.first(check, n.name,
@@ -177,8 +177,8 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 				"$(NODE_NAME)"})
 }
 
-// checkNodeArgs looks for a node that is not an edge node, or no longer, whose arguments of k3s give its kube-proxy a
-// wrapper that does not serve there.
+// checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy
+// to a wrapper that does not serve there.
 func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
 	master, _ := flagOf(n.proxyArgs, "master")
 	r.all(gridview.CheckKubeProxy, n.name, row{
@@ -190,7 +190,7 @@ func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
 			"and restart %s", master, n.distribution)})
 }
 
-// remedy is what to do about a pod that is not ready.
+// remedy returns what to do about a pod that is not ready.
 func remedy(p *pod) string {
 	if strings.Contains(p.why, "ImagePull") || strings.Contains(p.why, "ErrImage") {
 		return "make the image " + p.image + " available to the node: push it to the registry, or import it on the " +
@@ -199,7 +199,7 @@ func remedy(p *pod) string {
 	return fmt.Sprintf("kubectl -n %s describe pod %s; kubectl -n %s logs %s", p.namespace, p.name, p.namespace, p.name)
 }
 
-// kubeProxies looks at the kube-proxies of an edge node, which should have one, and at the servers that they ask.
+// kubeProxies checks the kube-proxies of an edge node, which should have one, and the servers that they ask.
 func (e *edgeCheck) kubeProxies(n *node, port int32) {
 	e.twoProxies(n)
 	for _, p := range e.proxies[n.name] {
@@ -239,7 +239,7 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 	}
 }
 
-// ownerOf is the workload that a pod is of, or an empty one.
+// ownerOf returns the workload of a pod, or an empty one.
 func (c *Cluster) ownerOf(p *pod) *workload {
 	for _, w := range c.running(p.program) {
 		if w.namespace == p.namespace && p.owner == w.kind+" "+w.name {
@@ -249,7 +249,7 @@ func (c *Cluster) ownerOf(p *pod) *workload {
 	return &workload{}
 }
 
-// since is a time as a sentence ends with it; nothing if it is not known.
+// since returns a time in the form of the end of a sentence; "" if it is not known.
 func since(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -267,7 +267,7 @@ func (e *edgeCheck) twoProxies(n *node) {
 			"rules within an hour"})
 }
 
-// noProxyPod looks at an edge node without a pod of kube-proxy.
+// noProxyPod checks an edge node without a pod of kube-proxy.
 func (e *edgeCheck) noProxyPod(n *node, port int32) {
 	master, given := flagOf(n.proxyArgs, "master")
 	asks := "has no --master: it asks the API server"
@@ -312,7 +312,7 @@ func podNames(pods []*pod) string {
 	return strings.Join(names, ", ")
 }
 
-// checkSites says which nodes are half in a site, and which sites have no CoreDNS.
+// checkSites reports nodes that are only partly in a site, and sites without CoreDNS.
 func (r *Report) checkSites(c *Cluster) {
 	if !c.knows(kindNode, kindPod, kindService) {
 		return
@@ -344,7 +344,7 @@ func (r *Report) checkSites(c *Cluster) {
 	r.ok(gridview.CheckSite, Object{Kind: kindNode}, "no node is half in a site%s", with)
 }
 
-// checkReach says of each Service which sites do not reach it, and on how many nodes the Services stay in their sites.
+// checkReach reports which sites do not reach which Services, and on how many nodes the Services stay in their sites.
 func (r *Report) checkReach(c *Cluster) {
 	if !c.reachKnown {
 		return

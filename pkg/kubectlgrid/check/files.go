@@ -51,7 +51,7 @@ func (d *documents) get(ctx context.Context, kind, namespace, name string) *docu
 	return doc
 }
 
-// changed is when someone last wrote the object, as far as it says.
+// changed returns when someone last wrote the object, as far as its metadata show.
 func changed(object metav1.Object) time.Time {
 	latest := object.GetCreationTimestamp().Time
 	for _, entry := range object.GetManagedFields() {
@@ -62,7 +62,7 @@ func changed(object metav1.Object) time.Time {
 	return latest
 }
 
-// file is the text of a file as a container sees it, if it is of a ConfigMap or Secret.
+// file returns the text of a container's file, if it is from a ConfigMap or Secret.
 func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container,
 	name string) (string, *document, error) {
 	for _, mount := range c.VolumeMounts {

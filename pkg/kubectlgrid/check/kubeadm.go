@@ -11,10 +11,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// kubeProxySets are the DaemonSets of kube-proxy on a cluster of kubeadm's. Of edgeadm's, which goes by another label,
-// nothing is said.
+// kubeProxySets are the DaemonSets of kube-proxy on a kubeadm cluster. That of edgeadm, which uses another label, is
+// ignored.
 type kubeProxySets struct {
-	// edge is that of edge nodes, everywhere one that asks the wrapper on every node; kubeadms are the others.
+	// edge is the one of edge nodes. everywhere is one that asks the wrapper on every node. kubeadms are the others.
 	edge, everywhere *workload
 	kubeadms         []*workload
 	edgeadm          bool
@@ -39,7 +39,7 @@ func (c *Cluster) kubeProxySets() kubeProxySets {
 	return sets
 }
 
-// checkKubeadm looks at what keeps kubeadm's kube-proxy off edge nodes.
+// checkKubeadm checks the policies that keep kubeadm's kube-proxy off edge nodes.
 func (r *Report) checkKubeadm(c *Cluster) {
 	const check = "KubeProxyPlacement"
 	sets := c.kubeProxySets()
@@ -90,7 +90,7 @@ func (c *Cluster) removed() bool {
 		c.kubeProxySets().edge == nil
 }
 
-// edges is how many nodes asked for the wrapper.
+// edges returns the number of edge nodes.
 func (c *Cluster) edges() int {
 	edges := 0
 	for _, n := range c.nodes {
@@ -101,7 +101,7 @@ func (c *Cluster) edges() int {
 	return edges
 }
 
-// checkRemoval looks for a removal that was begun in the wrong order, or that has left something.
+// checkRemoval reports a removal that was begun in the wrong order, or that has left something behind.
 func (r *Report) checkRemoval(c *Cluster) {
 	const check = "Removal"
 	if !c.knows(kindNode, kindDaemonSet, kindPod) {
@@ -124,7 +124,7 @@ func (r *Report) checkRemoval(c *Cluster) {
 		"kubectl delete -f manifests/kubeadm/kube-proxy-policy.yaml; then " + backPatch})
 }
 
-// checkHub compares the hub that is there with the one that the wrappers ask.
+// checkHub compares the installed hub with the flags of the wrappers.
 func (r *Report) checkHub(c *Cluster) {
 	const check = "Hub"
 	if !c.knows(kindDeployment, kindDaemonSet, kindAPIService) {
@@ -162,7 +162,7 @@ func has(tag string, names []string) string {
 	return fmt.Sprintf("%s has %q", strings.Join(names, ", "), tag)
 }
 
-// checkSkew looks for programs that differ from each other in their versions.
+// checkSkew reports programs whose versions differ from each other.
 func (r *Report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"
 	for _, program := range []Program{wrapperProgram, daemonProgram} {
@@ -208,7 +208,7 @@ func (r *Report) checkSkew(c *Cluster) {
 	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment), sets, "no versions differ")
 }
 
-// byTag is what has each tag, as a sentence names it.
+// byTag returns the names with each tag, in the form of a part of a sentence.
 func byTag(names map[string][]string, say func(tag string, names []string) string) string {
 	parts := make([]string, 0, len(names))
 	for _, tag := range slices.Sorted(maps.Keys(names)) {

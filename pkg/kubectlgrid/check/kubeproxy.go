@@ -16,18 +16,18 @@ import (
 
 // proxyConfig is the configuration of a kube-proxy: by flags, by a KubeProxyConfiguration, by a kubeconfig.
 type proxyConfig struct {
-	// server is the URL that it asks, source where that is configured, changed when that was last written.
+	// server is the URL that it asks. source is where that is configured, and changed when that was last written.
 	server, source string
 	changed        time.Time
 	// serverErr is why server is not known.
 	serverErr error
-	// mode is empty if it is the default, modeErr why it is not known.
+	// mode is empty for the default. modeErr is why it is not known.
 	mode    string
 	modeErr error
 }
 
-// proxyConfigOf reads how a kube-proxy is configured, as kube-proxy does: --master overrides what a kubeconfig says,
-// and a configuration file every other flag.
+// proxyConfigOf reads the configuration of a kube-proxy by its own rules: --master overrides a kubeconfig, and a
+// configuration file overrides every other flag.
 func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
 	c *corev1.Container) proxyConfig {
 	var config proxyConfig
@@ -80,7 +80,7 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 	return config
 }
 
-// serverOf is the server of a kubeconfig's current context.
+// serverOf returns the server of a kubeconfig's current context.
 func serverOf(text string) (string, error) {
 	config, err := clientcmd.Load([]byte(text))
 	if err != nil {
@@ -102,9 +102,8 @@ func leadsToWrapper(server string, port int32) bool {
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
 }
 
-// otherScheme says that a URL of a wrapper has another scheme than the node's wrapper serves; nothing if it has the
-// same,
-// or if no wrapper can be seen.
+// otherScheme returns a description if a URL of a wrapper has another scheme than the node's wrapper serves; "" if they
+// are the same, or if no wrapper can be seen.
 func otherScheme(server string, wrappers []*pod) string {
 	if len(wrappers) == 0 || strings.HasPrefix(server, "https:") == wrappers[0].tls {
 		return ""

@@ -7,8 +7,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// checkReplacements looks for what programs Services in kube-proxy's place. If it does not ask the wrapper, Services
-// reach every site.
+// checkReplacements looks for programs that implement Services in place of kube-proxy. If they do not ask the wrapper,
+// Services reach every site.
 func (r *Report) checkReplacements(c *Cluster) {
 	const check = gridview.CheckReplacement
 	found := false
@@ -47,7 +47,7 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 	r.well(check, c.knows(kindDaemonSet), Object{Kind: kindDaemonSet}, "NodeLocal DNSCache is not installed")
 }
 
-// checkPort looks for others that take the wrapper's port.
+// checkPort looks for other programs that use the wrapper's port.
 func (r *Report) checkPort(c *Cluster) {
 	const check = gridview.CheckPort
 	edges := map[string]bool{}

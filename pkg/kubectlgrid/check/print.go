@@ -8,8 +8,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// Print writes the findings for people: of those that are alike the first few, and how many others there are. Wide has
-// all.
+// Print writes the findings for people. It prints the first few similar ones, and counts the others. The format wide
+// has all.
 func (r *Report) Print(out io.Writer, format output.Format) {
 	type alike struct {
 		severity Severity

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Program is what a container runs, as far as it matters here.
+// Program is the program of a container, if it matters here.
 type Program string
 
 // The programs.
@@ -25,19 +25,17 @@ const (
 	nodeLocalProgram  Program = "node-cache"
 )
 
-// defaultPort is the wrapper's.
+// defaultPort is the wrapper's default port.
 const defaultPort = 51006
 
-// programs are those that are recognised. Names of commands come first: what runs is what the command says, whatever
-// the container is called.
+// programs are the recognised programs. The command decides first, whatever the name of the container.
 var programs = []Program{
 	wrapperProgram, daemonProgram, controllerProgram, hubProgram, kubeProxyProgram, ciliumProgram, calicoProgram,
 	nodeLocalProgram,
 }
 
-// programOf finds the first container of a pod that runs a known program. Whether it goes by the name of its command,
-// of its container or of its image depends on who wrote the pod: images are renamed, and SuperEdge's pods have other
-// labels.
+// programOf finds the first container of a pod that runs a known program. It looks at the names of the command, of the
+// container and of the image, because images are renamed, and SuperEdge's pods have other labels.
 func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
@@ -55,7 +53,7 @@ func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
 	return "", nil
 }
 
-// executable is the name of the program that a command line starts, also through a shell.
+// executable returns the name of the program that a command line starts, directly or through a shell.
 func executable(words []string) string {
 	for i, word := range words {
 		name := path.Base(word)
@@ -70,7 +68,8 @@ func executable(words []string) string {
 	return ""
 }
 
-// commandLine is the words of a container's command and arguments, also of a script that is one argument of a shell.
+// commandLine returns the words of a container's command and arguments, including those of a script that is one
+// argument of a shell.
 func commandLine(c *corev1.Container) []string {
 	arguments := slices.Concat(c.Command, c.Args)
 	words := make([]string, 0, len(arguments))
@@ -80,7 +79,7 @@ func commandLine(c *corev1.Container) []string {
 	return words
 }
 
-// envOf is the environment of a container, as far as it is written there.
+// envOf returns the environment of a container, without variables from other objects.
 func envOf(c *corev1.Container) map[string]string {
 	env := map[string]string{}
 	for _, variable := range c.Env {
@@ -89,7 +88,7 @@ func envOf(c *corev1.Container) map[string]string {
 	return env
 }
 
-// flagOf is the last value of a flag, as the programs read it: --name=value or --name value.
+// flagOf returns the last value of a flag, as the programs parse it: --name=value or --name value.
 func flagOf(words []string, name string) (value string, given bool) {
 	for i, word := range words {
 		flag, rest, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
@@ -106,7 +105,7 @@ func flagOf(words []string, name string) (value string, given bool) {
 	return value, given
 }
 
-// repository is an image without its tag and digest, tagOf its tag.
+// repository returns an image without its tag and digest, and tagOf its tag.
 func repository(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
@@ -120,7 +119,7 @@ func tagOf(image string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(image, repository(image)), ":")
 }
 
-// listens matches flags that say where a program listens.
+// listens matches flags with an address or port at which a program listens.
 var listens = regexp.MustCompile(`^--?[a-z-]*(bind|listen|addr|port)[a-z-]*$`)
 
 // takesPort reports whether a pod declares that it listens on the wrapper's port of the node.
@@ -149,7 +148,7 @@ func takesPort(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// portOf is the port of an address, or the number itself; 0 if it has none.
+// portOf returns the port of an address, or the number itself; 0 if it has none.
 func portOf(address string) int32 {
 	address = strings.Trim(address, `"'`)
 	number, err := strconv.ParseInt(address[strings.LastIndex(address, ":")+1:], 10, 32)

@@ -29,10 +29,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// system is where manifests/ work, and kube-proxy is.
+// system is the namespace of manifests/ and of kube-proxy.
 const system = metav1.NamespaceSystem
 
-// Kinds that are named like this when they could not be read.
+// The names of kinds in findings that they could not be read.
 const (
 	kindNode       = "Node"
 	kindPod        = "Pod"
@@ -46,7 +46,7 @@ const (
 	kindAPIService = "APIService"
 )
 
-// Kinds besides those of the grids that the client has to know.
+// The kinds besides those of the grids that the client has to know.
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
@@ -55,15 +55,16 @@ var (
 	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
 )
 
-// leaseOver is the age up to which a Lease counts as one of a controller that leads.
+// leaseOver is the age up to which a Lease counts as that of a leading controller.
 const leaseOver = 2 * time.Minute
 
 const hubAPIName = "v1alpha1.hub." + v1.GroupName
 
-// policyName is that of manifests/kubeadm/kube-proxy-policy.yaml, and of its binding.
+// policyName is the name of the policy in manifests/kubeadm/kube-proxy-policy.yaml, and of its binding.
 const policyName = "kube-proxy." + v1.GroupName
 
-// RootKinds are the kinds without a namespace that are read, FurtherKinds those with one that AddToScheme does not add.
+// RootKinds are the cluster-scoped kinds that are read, and FurtherKinds the namespaced ones that AddToScheme does not
+// add.
 var (
 	RootKinds = []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind(kindNode), corev1.SchemeGroupVersion.WithKind("Namespace"),
@@ -85,16 +86,16 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Source is where a Cluster is read from.
+// Source is the source of a Cluster.
 type Source struct {
 	API client.Client
-	// Server is what AskServer has answered.
+	// Server is the result of AskServer.
 	Server Server
-	// Now is the time that ends are compared with.
+	// Now is the time with which ends of validity are compared.
 	Now time.Time
 }
 
-// readCluster reads what both questions need.
+// readCluster reads the data that both Before and After need.
 func readCluster(ctx context.Context, source Source) *Cluster {
 	c := &Cluster{
 		Source: source, documents: &documents{api: source.API, read: map[Object]*document{}},
@@ -111,14 +112,13 @@ func readCluster(ctx context.Context, source Source) *Cluster {
 	return c
 }
 
-// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no
-// loss.
+// lost notes that an object or a kind could not be read.
 func (c *Cluster) lost(about Object, err error, consequence string) {
 	c.missing[about.Kind] = true
 	c.unread = append(c.unread, unread(about, err, consequence))
 }
 
-// unread is the finding that something could not be read.
+// unread returns the finding that something could not be read.
 func unread(about Object, err error, consequence string) Finding {
 	return Finding{
 		Severity: Unknown, Check: CheckRead, Object: about,
@@ -166,7 +166,7 @@ func (c *Cluster) readNodes(ctx context.Context) {
 	}
 }
 
-// readPods reads the pods in the nodes' network: all of ours, every kube-proxy, and whoever else can take a port of a
+// readPods reads the pods in the nodes' network: all of ours, every kube-proxy, and others that can use a port of a
 // node.
 func (c *Cluster) readPods(ctx context.Context) {
 	configs := map[string]*proxyConfig{}
@@ -268,7 +268,7 @@ func (c *Cluster) carry(namespace string, spec *corev1.PodSpec) {
 	}
 }
 
-// meantFor is the node that a DaemonSet made a pod for.
+// meantFor returns the node for which a DaemonSet made a pod.
 func meantFor(spec *corev1.PodSpec) string {
 	for _, term := range requiredTerms(spec) {
 		for _, field := range term.MatchFields {
@@ -280,7 +280,8 @@ func meantFor(spec *corev1.PodSpec) string {
 	return ""
 }
 
-// requiredTerms are the terms of a required node affinity: one of them has to fit. It returns nil without an affinity.
+// requiredTerms returns the terms of a required node affinity; nil without an affinity. At least one of them must
+// match.
 func requiredTerms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
 		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -314,7 +315,7 @@ func (c *Cluster) readWorkloads(ctx context.Context, kind string, list client.Ob
 	}
 }
 
-// complete fills in what follows from the pods of a workload, and reports whether it matters.
+// complete sets the fields that depend on the pods of a workload, and reports whether the workload matters.
 func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpec) bool {
 	var container *corev1.Container
 	w.program, container = programOf(spec)
@@ -343,13 +344,13 @@ func (c *Cluster) complete(ctx context.Context, w *workload, spec *corev1.PodSpe
 	return w.program != "" || w.takesPort || w.selectsEdge || w.bypass != nil
 }
 
-// problem is what is wrong with the first pod of a workload that is not ready; nothing if that is not known.
+// problem returns the problem of a workload's first pod that is not ready; "" if it is not known.
 func (c *Cluster) problem(ctx context.Context, w *workload) string {
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	list := &corev1.PodList{}
 	if err != nil || c.API.List(ctx, list, client.InNamespace(w.namespace),
 		client.MatchingLabelsSelector{Selector: selector}, client.Limit(pages.Size)) != nil {
-		return "" // that pods are missing is said all the same
+		return "" // missing pods are reported nevertheless
 	}
 	return gridview.FirstPodProblem(list.Items, "", "")
 }
@@ -381,7 +382,7 @@ func (c *Cluster) readServices(ctx context.Context) {
 	}
 }
 
-// readEndpoints adds up the endpoints of the Services that are governed.
+// readEndpoints counts the endpoints of the governed Services.
 func (c *Cluster) readEndpoints(ctx context.Context) {
 	tallies := map[Object]*gridview.Tally{}
 	for _, s := range c.services {
@@ -409,7 +410,7 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 	}
 }
 
-// readSurroundings reads the few objects that say how the cluster was made.
+// readSurroundings reads the few objects that show how the cluster was made.
 func (c *Cluster) readSurroundings(ctx context.Context) {
 	c.kubeadm = c.document(ctx, named(kindConfigMap, system, "kubeadm-config"),
 		"whether kubeadm made this cluster is not known for sure") != nil
@@ -478,7 +479,7 @@ func (c *Cluster) readGrids(ctx context.Context) {
 	}
 }
 
-// conditionOf is a condition of an object; nil if it has none.
+// conditionOf returns a condition of an object, or nil.
 func conditionOf(object *unstructured.Unstructured, name string) map[string]any {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range conditions {
@@ -489,12 +490,11 @@ func conditionOf(object *unstructured.Unstructured, name string) map[string]any 
 	return nil
 }
 
-// changeAnswered is how long the controller may take to answer a change of a grid.
+// changeAnswered is how long the controller may take to react to a change of a grid.
 const changeAnswered = time.Minute
 
-// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded, or that they are of an
-// earlier
-// generation.
+// gridTrouble returns the messages of a grid's conditions if it is stalled or degraded, or if its status is of an
+// earlier generation.
 func (c *Cluster) gridTrouble(object v1.Object) string {
 	var conditions []metav1.Condition
 	var observed int64
@@ -521,7 +521,7 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 	return strings.Join(trouble, "; ")
 }
 
-// readCredentials reads the ConfigMaps and Secrets that the programs' pods have.
+// readCredentials reads the ConfigMaps and Secrets of the programs' pods.
 func (c *Cluster) readCredentials(ctx context.Context) {
 	for about := range c.carries {
 		c.document(ctx, about, "when the credentials in it end is not known")
@@ -532,7 +532,7 @@ func (c *Cluster) readCredentials(ctx context.Context) {
 	}
 }
 
-// right is something that whoever installs has to be allowed.
+// right is a right that the installation needs.
 type right struct {
 	verb, group, resource, namespace, name string
 	allowed                                bool
@@ -553,7 +553,7 @@ func (r *right) String() string {
 	return text
 }
 
-// readRights asks what the user may do of what installing takes.
+// readRights asks which of the wanted rights the user has.
 func (c *Cluster) readRights(ctx context.Context, wanted []right) {
 	for _, right := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{

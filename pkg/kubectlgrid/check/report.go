@@ -43,12 +43,12 @@ type Report struct {
 // Failed reports whether a failure was found.
 func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
-// Incomplete reports whether something could not be read, so that what was not found may be there.
+// Incomplete reports whether something could not be read, so that findings may be missing.
 func (r *Report) Incomplete() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead })
 }
 
-// row is a line of a table of conditions: the finding where the condition holds.
+// row is a line of a table of conditions: the finding if the condition holds.
 type row struct {
 	holds           bool
 	severity        Severity
@@ -56,7 +56,7 @@ type row struct {
 	message, action string
 }
 
-// otherwise is the condition of a last row for first, which is added if no other row holds.
+// otherwise is the condition of a last row for first, which is used if no other row holds.
 const otherwise = true
 
 // first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one.
@@ -88,7 +88,7 @@ func (r *Report) ok(check string, about Object, format string, args ...any) {
 	r.add(OK, check, about, fmt.Sprintf(format, args...), "")
 }
 
-// well says that all is well with a check that has no other finding, if what it takes is known.
+// well adds the finding OK to a check without other findings, if the data for the check are known.
 func (r *Report) well(check string, known bool, about Object, format string, args ...any) {
 	if known && r.clean(check) {
 		r.ok(check, about, format, args...)

@@ -10,13 +10,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Server is what the API server says of itself: its version, and when its certificate ends.
+// Server is the version of the API server, and when its certificate ends.
 type Server struct {
 	Version        string
 	CertificateEnd time.Time
 }
 
-// AskServer asks the API server for its version, and looks at the certificate that it shows.
+// AskServer asks the API server for its version, and reads the end of its certificate.
 func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
 	var answer Server
 	config = rest.CopyConfig(config)
@@ -36,7 +36,7 @@ func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
 	return answer, nil
 }
 
-// certificateWatcher notes when the certificate ends that a server shows.
+// certificateWatcher notes when the certificate of a server ends.
 type certificateWatcher struct {
 	http.RoundTripper
 

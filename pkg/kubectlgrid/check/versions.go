@@ -9,16 +9,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 )
 
-// The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
+// The minor versions of Kubernetes 1 with which the project's tests run, and other limits.
 const (
 	oldestTested, newestTested = 29, 37
-	// slicesSince is when discovery.k8s.io/v1 came, which the wrapper follows.
+	// slicesSince is the first version with discovery.k8s.io/v1, which the wrapper follows.
 	slicesSince = 21
 	// oldestSkew is how many minor versions a kubelet or a kube-proxy may be older than the API server.
 	oldestSkew = 3
 )
 
-// minor is the minor version of v1.37.1-gke.1 and the like.
+// minor returns the minor version of a version like v1.37.1-gke.1.
 func minor(version string) (int, bool) {
 	parsed, err := utilversion.ParseGeneric(version)
 	if err != nil || parsed.Major() != 1 {
@@ -74,7 +74,7 @@ func (r *Report) checkVersions(c *Cluster) {
 	}
 }
 
-// nodesBy groups the nodes by what a function returns for each. It leaves out those for which that is empty.
+// nodesBy groups the nodes by the result of a function. It leaves out nodes with an empty result.
 func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 	groups := map[string][]*node{}
 	for _, n := range c.nodes {
@@ -85,7 +85,7 @@ func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
 	return groups
 }
 
-// checkPlatforms looks for nodes that no image is made for.
+// checkPlatforms reports nodes with a platform without images.
 func (r *Report) checkPlatforms(c *Cluster) {
 	const check = "Platform"
 	for arch, nodes := range c.nodesBy(func(n *node) string {
@@ -101,7 +101,7 @@ func (r *Report) checkPlatforms(c *Cluster) {
 		enumerate.Count(len(c.nodes), "node"))
 }
 
-// namedNodes is how many nodes a sentence names before it only counts.
+// namedNodes is how many nodes a sentence names; it counts the others.
 const namedNodes = 3
 
 // namesOf names the first nodes, and counts the others.
@@ -113,7 +113,7 @@ func namesOf(nodes []*node) string {
 	return enumerate.First(names, namedNodes)
 }
 
-// aboutNodes is a single node, or nodes in general.
+// aboutNodes returns the object of a single node, or of nodes in general.
 func aboutNodes(nodes []*node) Object {
 	if len(nodes) == 1 {
 		return nodes[0].about()

@@ -36,19 +36,20 @@ type Cluster struct {
 	API client.Client
 	// Watcher also watches. Its lists are not read in pages.
 	Watcher client.WithWatch
-	// Config is that of API.
+	// Config is the configuration of API.
 	Config *rest.Config
-	// Warnings is where it is said what an answer leaves out.
+	// Warnings receives warnings about parts that an answer leaves out.
 	Warnings io.Writer
 }
 
 // Connect makes the connection. It sends no request. config is changed.
 func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	config.UserAgent = "kubectl-grid/" + strings.Fields(version.String())[0]
-	// One command asks for few things, and for all of them at once.
+	// A command sends few requests, and all of them at once.
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
-	// controller-runtime complains on the terminal if it has no logger. What a user can act upon, the commands say.
+	// controller-runtime complains on the terminal if it has no logger. The commands report everything that a user can
+	// act upon.
 	log.SetLogger(logr.Discard())
 	c, scheme := Cluster{Config: config, Warnings: warnings}, runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -69,12 +70,12 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	return c, nil
 }
 
-// Warn says what is left out of the answer.
+// Warn writes a warning about a part that is left out of the answer.
 func (c Cluster) Warn(format string, args ...any) {
 	fmt.Fprintf(c.Warnings, "Warning: "+format+"\n", args...)
 }
 
-// Diagnose finds out what concerns the answers of all commands, and says what of it is not known.
+// Diagnose returns the findings that concern the answers of all commands, and warns about those that are not known.
 func (c Cluster) Diagnose(ctx context.Context, services check.Services) *gridview.Diagnosis {
 	server, err := check.AskServer(ctx, c.Config)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package cluster is what the commands of kubectl grid ask of a cluster: a connection as kubectl has it, and reads that
-// several commands need. Lists are read in pages. What is made of the objects is the business of packages gridview,
-// status, diff, check and prove.
+// Package cluster has the access of the commands of kubectl grid to a cluster: a connection like kubectl's, and reads
+// that several commands need. Lists are read in pages. Packages gridview, status, diff, check and prove process the
+// objects.
 package cluster

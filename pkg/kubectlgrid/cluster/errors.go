@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ErrNotServed is that the API server does not know a kind of grid.
+// ErrNotServed means that the API server does not know a kind of grid.
 var ErrNotServed = errors.New("the server has no superedge.io/v1: install application-grid-controller, which brings " +
 	"the grids' CRDs, or apply manifests/crds")
 
-// Explain says what to change where the API server's words do not.
+// Explain replaces errors of the API server that do not say what to change.
 func Explain(err error) error {
 	if IsNotServed(err) {
 		return ErrNotServed
@@ -21,8 +21,8 @@ func Explain(err error) error {
 	return err
 }
 
-// IsNotServed reports whether an error says that the API server does not serve the kind. An object that is not there is
-// another error.
+// IsNotServed reports whether an error means that the API server does not serve the kind, and not that an object does
+// not exist.
 func IsNotServed(err error) bool {
 	if meta.IsNoMatchError(err) {
 		return true

@@ -8,8 +8,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// ParseKind finds a kind of grid by what a user may call it: deploymentgrids, deploymentgrid, dg, with the group or
-// without.
+// ParseKind finds a kind of grid by any of its names: deploymentgrids, deploymentgrid, dg, with the group or without.
 func ParseKind(name string) (v1.GridKind, error) {
 	var names []string
 	lower := strings.ToLower(strings.TrimSuffix(

@@ -23,7 +23,7 @@ const (
 	kindServiceGrid = "ServiceGrid"
 )
 
-// ServiceName is how a user names a Service.
+// ServiceName is a user's name for a Service.
 type ServiceName struct {
 	// Kind is Service, ServiceGrid, or empty for either.
 	Kind, Name string
@@ -47,8 +47,8 @@ func ParseServiceName(text string) (ServiceName, error) {
 	return ServiceName{kindServiceGrid, name}, nil
 }
 
-// Service reads the Service that is meant. A bare name is that of a Service; if that does not exist or is not governed,
-// it is that of a ServiceGrid.
+// Service reads the named Service. A bare name is that of a Service; if that does not exist or is not governed, it is
+// that of a ServiceGrid.
 func Service(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*corev1.Service, error) {
 	get := func(name string) (*corev1.Service, error) {
 		service := &corev1.Service{}
@@ -87,7 +87,7 @@ func Service(ctx context.Context, api client.Reader, namespace string, wanted Se
 	return service, nil
 }
 
-// View reads what every node sees of a Service.
+// View reads the view of a Service: the endpoints that every node sees.
 func View(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*gridview.View, error) {
 	service, err := Service(ctx, api, namespace, wanted)
 	if err != nil {
@@ -104,7 +104,7 @@ func View(ctx context.Context, api client.Reader, namespace string, wanted Servi
 	return gridview.OfService(service, endpointSlices, nodes), nil
 }
 
-// EndpointSlices reads those of a Service.
+// EndpointSlices reads the EndpointSlices of a Service.
 func EndpointSlices(ctx context.Context, api client.Reader, of *corev1.Service) ([]discoveryv1.EndpointSlice, error) {
 	list := &discoveryv1.EndpointSliceList{}
 	err := api.List(ctx, list, client.InNamespace(of.Namespace),

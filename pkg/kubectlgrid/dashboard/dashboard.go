@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// podsEvery is how often it is asked why pods are not ready, while some are not. Pods are not followed: there may
-	// be very many of others.
+	// podsEvery is the time between two reads of pods that are not ready. Pods are not followed, because there may be
+	// very many others.
 	podsEvery = 5 * time.Second
-	// diagnoseEvery is how often it is found out what is wrong with the cluster, which reads all nodes.
+	// diagnoseEvery is the time between two diagnoses of the cluster, which read all nodes.
 	diagnoseEvery = time.Minute
 	// farewell is how long open requests may take when the dashboard ends.
 	farewell = time.Second
@@ -61,7 +61,7 @@ func CheckAddress(a Address) error {
 
 // Dashboard is a server that listens, and follows a cluster.
 type Dashboard struct {
-	// URL opens the page. It has the token, which gives whoever has it what the user may read.
+	// URL opens the page. It has the token, with which anyone can read what the user may read.
 	URL string
 
 	listener net.Listener
@@ -105,7 +105,7 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	return d, nil
 }
 
-// hostsOf are the hosts that requests may name that come to an address of the loopback.
+// hostsOf returns the hosts that requests to an address of the loopback may name.
 func hostsOf(address string) map[string]bool {
 	port := address[strings.LastIndexByte(address, ':'):]
 	return map[string]bool{address: true, "localhost" + port: true}
@@ -140,7 +140,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 		defer cancel()
 		if err := d.http.Shutdown(limited); err != nil {
-			_ = d.http.Close() // the connections are cut, which is all that can be done
+			_ = d.http.Close() // cuts the connections, so the error does not matter
 		}
 	})
 	err := d.http.Serve(d.listener)
@@ -151,7 +151,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	return nil
 }
 
-// note changes the facts, and has the page drawn again if anything follows from that.
+// note changes the facts, and signals the page if that has an effect.
 func (d *Dashboard) note(change func() bool) {
 	d.facts.mu.Lock()
 	changed := change()
@@ -164,21 +164,21 @@ func (d *Dashboard) note(change func() bool) {
 // askForPods asks why pods of grids are not ready, while some are not.
 func (d *Dashboard) askForPods(ctx context.Context) {
 	for name, object := range d.notReady() {
-		// Without an answer the states say that pods are not ready, and the reason is left out.
+		// Without an answer the states show that pods are not ready, without the reason.
 		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
 			d.note(func() bool { return d.facts.setPods(name, gridview.NotReadyPods(pods)) })
 		}
 	}
 }
 
-// diagnose finds out what is wrong with the cluster. What is not known of it is said once.
+// diagnose updates the diagnosis of the cluster. It prints warnings only once.
 func (d *Dashboard) diagnose(ctx context.Context) {
 	diagnosis := d.cluster.Diagnose(ctx, check.WithoutServices)
 	d.cluster.Warnings = io.Discard
 	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 
-// notReady are the grids whose pods may show why a site is not ready.
+// notReady returns the grids whose pods may show why a site is not ready.
 func (d *Dashboard) notReady() map[status.GridName]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()

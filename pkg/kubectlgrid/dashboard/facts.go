@@ -18,7 +18,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// facts are what is known of the cluster, and what was concluded from it. Objects in it are never changed.
+// facts are the known objects of the cluster, and the results computed from them. Objects in it are never changed.
 type facts struct {
 	mu sync.Mutex // guards the fields below
 
@@ -29,15 +29,15 @@ type facts struct {
 	grids     map[status.GridName]*gridFacts
 	// children has the children of the grids of a kind in a namespace, by name.
 	children map[kindIn]map[string]*metav1.PartialObjectMetadata
-	// known are the resources that were read; of the others nothing is known.
+	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
-	// diagnosis is what was found of the cluster last; nil if that is not known yet.
+	// diagnosis is the last diagnosis of the cluster; nil before the first.
 	diagnosis *gridview.Diagnosis
-	// groupings are those of the nodes by the keys of Services, as they are needed.
+	// groupings are the groupings of the nodes by the keys of Services, made on demand.
 	groupings map[string]*gridview.Grouping
 }
 
-// serviceFacts is a Service with its EndpointSlices. One of the two may be there before the other.
+// serviceFacts is a Service with its EndpointSlices. Either may arrive before the other.
 type serviceFacts struct {
 	service *corev1.Service
 	slices  map[string]*discoveryv1.EndpointSlice
@@ -45,7 +45,7 @@ type serviceFacts struct {
 	summary *gridview.ServiceSummary
 }
 
-// kindIn is the grids of a kind in a namespace.
+// kindIn identifies the grids of a kind in a namespace.
 type kindIn struct{ kind, namespace string }
 
 // gridFacts is a grid with the pods of its sites that are not ready.
@@ -69,7 +69,7 @@ func newFacts() *facts {
 	}
 }
 
-// know notes whether a resource could be read. What follows from it has to be computed again.
+// know notes whether a resource could be read. If that changes, results must be recomputed.
 func (f *facts) know(resource string, known bool) (changed bool) {
 	if f.known[resource] == known {
 		return false
@@ -79,7 +79,7 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 	return true
 }
 
-// forgetAll makes everything be concluded again.
+// forgetAll drops all results.
 func (f *facts) forgetAll() {
 	clear(f.groupings)
 	for _, s := range f.services {
@@ -90,7 +90,7 @@ func (f *facts) forgetAll() {
 	}
 }
 
-// The methods set… and remove… take a change of an object, and report whether anything may follow from it.
+// The methods set… and remove… take a change of an object, and report whether it may affect results.
 
 func (f *facts) setNode(node *metav1.PartialObjectMetadata) bool {
 	labels, known := f.nodes[node.Name]
@@ -110,7 +110,7 @@ func (f *facts) removeNode(name types.NamespacedName) {
 	f.forgetAll()
 }
 
-// service returns the facts of a Service, new ones if it has none.
+// service returns the facts of a Service, and adds them if they are missing.
 func (f *facts) service(name types.NamespacedName) *serviceFacts {
 	if f.services[name] == nil {
 		f.services[name] = &serviceFacts{slices: map[string]*discoveryv1.EndpointSlice{}}
@@ -177,7 +177,7 @@ func (f *facts) removeSlice(name types.NamespacedName) {
 func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
 	name := status.GridName{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName()}
 	var pods []corev1.Pod
-	// Those of an earlier time, when sites were not ready, say nothing of this one.
+	// Pods from an earlier time when sites were not ready are outdated.
 	if old := f.grids[name]; old != nil && status.AskForPods(*f.gridState(old)) {
 		pods = old.pods
 	}
@@ -209,7 +209,7 @@ func (f *facts) removeChild(kind v1.GridKind, name types.NamespacedName) {
 	}
 }
 
-// forgetGrids makes the states of grids be computed again.
+// forgetGrids drops the states of grids.
 func (f *facts) forgetGrids(in kindIn) {
 	for name, g := range f.grids {
 		if name.Kind == in.kind && name.Namespace == in.namespace {
@@ -218,8 +218,8 @@ func (f *facts) forgetGrids(in kindIn) {
 	}
 }
 
-// summaries are those of all Services that have endpoints in the cluster, in no order. They are nil if nodes or
-// EndpointSlices are not known: what nodes see of a Service follows from both.
+// summaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if nodes
+// or EndpointSlices are not known, because both are needed.
 func (f *facts) summaries() []gridview.ServiceSummary {
 	if !f.known[nodes] || !f.known[endpointSlices] {
 		return nil
@@ -238,7 +238,7 @@ func (f *facts) summaries() []gridview.ServiceSummary {
 	return summaries
 }
 
-// view is what every node sees of a Service.
+// view returns the view of a Service: the endpoints that every node sees.
 func (f *facts) view(s *serviceFacts) *gridview.View {
 	view := f.grouping(s.service).View(s.service, s.all())
 	view.Judge(f.diagnosis)
@@ -262,7 +262,7 @@ func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 	return all
 }
 
-// gridStates are the states of all grids, in the order of kubectl grid status.
+// gridStates returns the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
 	names := slices.SortedFunc(maps.Keys(f.grids), status.CompareNames)
 	states := make([]gridview.Grid, 0, len(names))
@@ -291,7 +291,7 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 	return g.state
 }
 
-// setDiagnosis takes what was found of the cluster, and reports whether it is something else than before.
+// setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
 func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	if diagnosis == nil || reflect.DeepEqual(f.diagnosis, diagnosis) {
 		return false
@@ -301,7 +301,7 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	return true
 }
 
-// setPods takes the pods of a grid's sites that are not ready, and reports whether another state follows from them.
+// setPods sets the pods of a grid's sites that are not ready, and reports whether they may change its state.
 func (f *facts) setPods(name status.GridName, pods []corev1.Pod) bool {
 	g := f.grids[name]
 	if g == nil {

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// gathered is how long changes are gathered before readers learn of them: one change of a grid is many of its objects.
+// gathered is how long changes are collected before readers learn of them, because one change of a grid changes many
+// objects.
 const gathered = 200 * time.Millisecond
 
-// feed tells readers that something has changed: a revision that grows. A reader waits until there is another revision
-// than the one that it has. So nothing is queued for a reader, however slow it is.
+// feed notifies readers of changes by a revision that grows. A reader waits for another revision than its own. So
+// nothing is queued for a reader, however slow it is.
 type feed struct {
 	// signals has an element if something has changed since it was last received from.
 	signals chan struct{}
@@ -32,7 +33,7 @@ func (f *feed) signal() {
 	}
 }
 
-// run makes a revision of the changes of a while, again and again, until ctx is done.
+// run makes one revision of all changes within the time gathered, again and again, until ctx is done.
 func (f *feed) run(ctx context.Context) {
 	for {
 		select {
@@ -61,7 +62,7 @@ func (f *feed) advance() {
 	f.next = make(chan struct{})
 }
 
-// latest is the newest revision, and a channel that is closed when there is a newer one.
+// latest returns the newest revision, and a channel that is closed when a newer one exists.
 func (f *feed) latest() (uint64, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,7 +26,7 @@ func withHeaders(next http.Handler) http.Handler {
 }
 
 // withHost refuses requests that name another host than these. That stops DNS rebinding: a page whose name resolves to
-// the loopback has the origin of this server for the browser, but its requests name the page's host.
+// the loopback is of the same origin for the browser, but its requests name the page's host.
 func withHost(hosts map[string]bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !hosts[strings.ToLower(r.Host)] {
@@ -60,7 +60,7 @@ func withToken(token string, next http.Handler) http.Handler {
 			return
 		}
 		given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		// Of the digests, so that not even the time of the comparison says how long the token is.
+		// The digests are compared, so that not even the time of the comparison reveals the length of the token.
 		if got := sha256.Sum256([]byte(given)); subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="kubectl grid dashboard"`)
 			fail(w, http.StatusUnauthorized, "the request has no valid token. Open the URL that kubectl grid "+

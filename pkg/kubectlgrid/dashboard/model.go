@@ -18,7 +18,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 )
 
-// Kinds of what the API answers, besides those that the other commands print.
+// The kinds of the API's answers, besides those that the other commands print.
 const (
 	KindOverview = "DashboardOverview"
 	KindSite     = "DashboardSite"
@@ -31,12 +31,12 @@ const (
 type Overview struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Cluster names what is shown. Namespace is the only one that is; empty for all.
+	// Cluster names the cluster. Namespace is the only namespace that is shown; empty for all.
 	Cluster   string `json:"cluster"`
 	Namespace string `json:"namespace,omitempty"`
 	// Revision grows with every change. The stream of events has it.
 	Revision uint64 `json:"revision"`
-	// Sources are the resources that the answer is made of.
+	// Sources are the resources from which the answer is made.
 	Sources []SourceStatus `json:"sources"`
 	// Keys are the label keys that Matrix may be asked for.
 	Keys   []gridview.KeyUse `json:"keys"`
@@ -44,7 +44,7 @@ type Overview struct {
 	// Services and Grids are the columns of Matrix, those that need attention first.
 	Services []gridview.ServiceSummary `json:"services"`
 	Grids    []GridSummary             `json:"grids"`
-	// Findings are what kubectl grid check finds that concerns grids and Services with the key of the matrix.
+	// Findings are those of kubectl grid check that concern grids and Services with the key of the matrix.
 	Findings []gridview.Finding `json:"findings"`
 	// Diagnosed is false until they are known.
 	Diagnosed bool `json:"diagnosed"`
@@ -56,7 +56,7 @@ type GridSummary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Key       string `json:"gridUniqKey"`
-	// Healthy is also a grid whose rollout continues by itself, while every site is Ready.
+	// Healthy is also set while a rollout continues by itself, if every site is Ready.
 	Healthy bool `json:"healthy"`
 	// State is Ready, or the worst state found of the grid; a rollout that continues or waits is Changing.
 	State   gridview.MapState `json:"state"`
@@ -90,17 +90,17 @@ type GridDetail struct {
 	Command string `json:"command"`
 }
 
-// ServiceDetail is who sees what of a Service, as kubectl grid view says it.
+// ServiceDetail has the endpoints of a Service that each site sees, as kubectl grid view prints them.
 type ServiceDetail struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Title and Conclusion are what kubectl grid view says before and after the table.
+	// Title and Conclusion are the texts of kubectl grid view before and after the table.
 	Title      string         `json:"title"`
 	Conclusion string         `json:"conclusion"`
 	View       *gridview.View `json:"view"`
 	// Command says the same.
 	Command string `json:"command"`
-	// Preview is what closing the Service over the key would change, as kubectl grid preview says it; missing if the
+	// Preview is what closing the Service over the key would change, as kubectl grid preview prints it; missing if the
 	// key makes no sites.
 	Preview *gridview.PreviewService `json:"preview,omitempty"`
 }
@@ -113,7 +113,7 @@ type SiteDetail struct {
 	Site gridview.MatrixSite `json:"site"`
 	// Nodes are the names of the site's nodes.
 	Nodes []string `json:"nodes"`
-	// Workloads are the site's in all grids of the key, those that are not well first.
+	// Workloads are the site's workloads in all grids of the key, unhealthy ones first.
 	Workloads []SiteWorkload `json:"workloads"`
 	// Services are those whose nodes of the site have a verdict, the worst first.
 	Services []SiteService `json:"services"`
@@ -134,7 +134,7 @@ type SiteService struct {
 	Verdict   gridview.Word `json:"verdict"`
 }
 
-// CellDetail is the verdict of a site's nodes on one Service, and what it follows from.
+// CellDetail is the verdict of a site's nodes on one Service, and its reasons.
 type CellDetail struct {
 	metav1.TypeMeta `json:",inline"`
 	SiteService     `json:",inline"`
@@ -142,14 +142,14 @@ type CellDetail struct {
 	Key   string                 `json:"key"`
 	Site  string                 `json:"site"`
 	Nodes []gridview.NodeVerdict `json:"nodes"`
-	// Findings are those that concern the Service, and no node of another site. Command says the same.
+	// Findings are those that concern the Service, without those about nodes of other sites. Command says the same.
 	Findings []gridview.Finding `json:"findings"`
 	Command  string             `json:"command"`
 }
 
 // The methods below make the answers. They are functions of the facts, whose lock they take.
 
-// overview makes the Overview but for its revision, and for what is shown.
+// overview makes the Overview, except for its revision, cluster and namespace.
 func (f *facts) overview(key string) Overview {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,7 +176,7 @@ func (f *facts) overview(key string) Overview {
 	return o
 }
 
-// chooseKey is the key that was asked for, or the first of those that there are.
+// chooseKey returns the requested key, or the first of the keys.
 func chooseKey(asked string, keys []gridview.KeyUse) string {
 	if asked == "" && len(keys) > 0 {
 		return keys[0].Key
@@ -184,7 +184,7 @@ func chooseKey(asked string, keys []gridview.KeyUse) string {
 	return asked
 }
 
-// stateOf is how a grid is, in one word.
+// stateOf returns the state of a grid.
 func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
 	if g.Healthy {
 		return gridview.MapReady
@@ -222,7 +222,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	return s
 }
 
-// rolloutOf is the rollout of a grid; nil if it has none.
+// rolloutOf returns the rollout of a grid; nil if it has none.
 func rolloutOf(g *gridFacts) *Rollout {
 	spec, gridStatus := v1.Workload(g.object)
 	if spec == nil || spec.Rollout == nil {
@@ -241,14 +241,14 @@ func rolloutOf(g *gridFacts) *Rollout {
 	return r
 }
 
-// statusList is all grids, as kubectl grid status prints them.
+// statusList returns all grids, as kubectl grid status prints them.
 func (f *facts) statusList() status.List {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return status.List{TypeMeta: output.TypeMeta(status.Kind), Grids: f.gridStates()}
 }
 
-// grid is one grid; nil if it does not exist.
+// grid returns one grid; nil if it does not exist.
 func (f *facts) grid(name status.GridName) *GridDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +261,7 @@ func (f *facts) grid(name status.GridName) *GridDetail {
 		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
 
-// serviceDetail is one Service; nil if it does not exist, or if what nodes see of it is not known.
+// serviceDetail returns one Service; nil if it does not exist, or if its view is not known.
 func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,7 +279,7 @@ func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDet
 	return d
 }
 
-// viewOf is what every node sees of a Service; nil if there is none, or if that is not known.
+// viewOf returns the view of a Service; nil if the Service does not exist, or if nodes or EndpointSlices are not known.
 func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
 	s := f.services[name]
 	if s == nil || s.service == nil || !f.known[nodes] || !f.known[endpointSlices] {
@@ -292,7 +292,7 @@ func viewCommand(name types.NamespacedName) string {
 	return fmt.Sprintf("kubectl grid view svc/%s -n %s", name.Name, name.Namespace)
 }
 
-// cell is the verdict of a site's nodes on a Service; nil if there is none of them.
+// cell returns the verdict of a site's nodes on a Service; nil if they have none.
 func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -321,8 +321,8 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	}
 }
 
-// preview is what closing the Services of a namespace, or of all, would change; nil if the key makes no sites, or if it
-// cannot be said.
+// preview returns what closing the Services of a namespace, or of all, would change; nil if the key makes no sites, or
+// if data are missing.
 func (f *facts) preview(key, namespace string) *preview.Document {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -361,7 +361,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 	return previewer.Preview(f.diagnosis)
 }
 
-// site is everything about one site; nil if it does not exist.
+// site returns everything about one site; nil if it does not exist.
 func (f *facts) site(key, name string) *SiteDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,21 +26,22 @@ const (
 	endpointSlices = "endpointslices"
 )
 
-// resource is what is followed: how it is asked for, what is kept of its objects, and where.
+// resource describes a followed resource: its requests, the parts of its objects that are kept, and where they are
+// kept.
 type resource struct {
 	name       string
 	namespaced bool
 	// selector selects objects by their labels; empty for all.
 	selector string
 	newList  func() client.ObjectList
-	// trim drops of an object that was just received what is not needed.
+	// trim drops the parts of a received object that are not needed.
 	trim func(runtime.Object)
-	// set takes an object, and reports whether anything may follow from it; remove takes that it is gone.
+	// set takes an object, and reports whether it may affect results. remove takes its removal.
 	set    func(*facts, runtime.Object) bool
 	remove func(*facts, types.NamespacedName)
 }
 
-// resources are all that the page is made of.
+// resources returns all resources that the page needs.
 func resources() []resource {
 	all := []resource{nodeResource(), serviceResource(), sliceResource()}
 	for _, kind := range v1.Kinds {
@@ -54,7 +55,7 @@ func resources() []resource {
 	return all
 }
 
-// typed makes the functions of a resource whose objects have this type; an object of another type is none of it.
+// typed makes the functions of a resource whose objects have this type; they ignore objects of other types.
 func typed[T runtime.Object](r resource, trim func(T), set func(*facts, T) bool) resource {
 	r.trim = func(object runtime.Object) {
 		if o, ok := object.(T); ok {
@@ -118,7 +119,8 @@ func sliceResource() resource {
 	}, trimSlice, (*facts).setSlice)
 }
 
-// trimSlice keeps what says who sees an endpoint. A large cluster has hundreds of thousands of them.
+// trimSlice keeps only the fields that determine who sees an endpoint. A large cluster has hundreds of thousands of
+// endpoints.
 func trimSlice(s *discoveryv1.EndpointSlice) {
 	s.ObjectMeta = metav1.ObjectMeta{
 		Namespace: s.Namespace, Name: s.Name,
@@ -129,7 +131,7 @@ func trimSlice(s *discoveryv1.EndpointSlice) {
 		e := &s.Endpoints[i]
 		kept := discoveryv1.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Hints: e.Hints}
 		if !ptr.Deref(e.Conditions.Ready, true) {
-			kept.Conditions = e.Conditions // which say whether it still serves
+			kept.Conditions = e.Conditions // they show whether it still serves
 		}
 		if t := e.TargetRef; t != nil {
 			kept.TargetRef = &corev1.ObjectReference{Kind: t.Kind, Name: t.Name}
@@ -149,7 +151,7 @@ func gridResource(kind v1.GridKind) resource {
 	}, func(f *facts, grid v1.Object) bool { return f.setGrid(kind, grid) })
 }
 
-// resourceOf is the name of the resource of a kind of children.
+// resourceOf returns the name of the resource of a kind of children.
 func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(child.Kind) + "s" }
 
 func childResource(kind v1.GridKind) resource {
@@ -160,7 +162,7 @@ func childResource(kind v1.GridKind) resource {
 	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
 }
 
-// trimChild keeps the owner of a child, its site, and which of its fields are others'.
+// trimChild keeps the owner of a child, its site, and which of its fields others own.
 func trimChild(child *metav1.PartialObjectMetadata) {
 	meta := metav1.ObjectMeta{
 		Namespace: child.Namespace, Name: child.Name, OwnerReferences: child.OwnerReferences,
@@ -170,7 +172,7 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 	}
 	if v1.ForeignFields(child.ManagedFields) != "" {
 		for _, entry := range child.ManagedFields {
-			if entry.Subresource == "" { // those of the status change all the time, and say nothing here
+			if entry.Subresource == "" { // those of the status change all the time, and do not matter here
 				entry.Time = nil
 				meta.ManagedFields = append(meta.ManagedFields, entry)
 			}

@@ -19,12 +19,11 @@ import (
 )
 
 const (
-	// maxStreams is the limit of pages that follow changes at the same time.
+	// maxStreams is the largest number of pages that follow changes at the same time.
 	maxStreams = 64
-	// alive is how often something is written to a stream on which nothing happens: a page that hears nothing for
-	// longer asks again.
+	// alive is the time between two writes to an idle stream. A page that receives nothing for longer connects again.
 	alive = 15 * time.Second
-	// patience is how long a client may take to read what is written to it.
+	// patience is how long a client may take to read a write.
 	patience = 30 * time.Second
 )
 
@@ -34,7 +33,8 @@ var embedded embed.FS
 // index is the file at the root.
 const index = "index.html"
 
-// mediaTypes are those of the page's files. That of a system may be another, and a browser runs no script of another.
+// mediaTypes are those of the page's files. The system's may be wrong, and a browser does not run a script with a wrong
+// one.
 var mediaTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -49,11 +49,11 @@ type server struct {
 	streams chan struct{} // has an element for every open stream
 }
 
-// Shown says what is shown.
+// Shown is the part of the cluster that is shown.
 type Shown struct {
 	// Cluster names the cluster. Grids and Services of Namespace are shown; empty for all namespaces.
 	Cluster, Namespace string
-	// Key is the label key of the map for whoever names none; empty for the one that is used most.
+	// Key is the default label key of the map; empty for the one that is used most.
 	Key string
 }
 
@@ -77,11 +77,11 @@ func (s *server) handler(token string, hosts map[string]bool) http.Handler {
 	return withHeaders(withHost(hosts, withReads(mux)))
 }
 
-// page answers with a file of the page. It has nothing of the cluster in it.
+// page answers with a file of the page, which has no data of the cluster.
 func page(w http.ResponseWriter, r *http.Request) {
 	name := cmp.Or(r.PathValue("file"), index)
 	data, err := embedded.ReadFile("page/" + name)
-	if err != nil || r.PathValue("file") == index { // that has one URL
+	if err != nil || r.PathValue("file") == index { // the index has one URL only
 		notFound(w, r)
 		return
 	}
@@ -94,8 +94,8 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusNotFound, "there is nothing at this path; the API is described in docs/operate.md")
 }
 
-// whenRead answers 503 until every resource was read, or is known to be unreadable: half of a cluster looks like one in
-// which the other half is missing.
+// whenRead answers 503 until every resource was read, or is known to be unreadable: otherwise a part of the cluster
+// would seem to be missing.
 func (s *server) whenRead(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, source := range s.sources() {
@@ -110,13 +110,13 @@ func (s *server) whenRead(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (s *server) overview(w http.ResponseWriter, r *http.Request) {
-	revision, _ := s.feed.latest() // before the facts, which are not older then
+	revision, _ := s.feed.latest() // read before the facts, so that these are not older
 	o := s.facts.overview(s.key(r))
 	o.Revision, o.Cluster, o.Namespace, o.Sources = revision, s.shown.Cluster, s.shown.Namespace, s.sources()
 	answer(w, o)
 }
 
-// key is the label key that is asked for; empty for the one that is used most.
+// key returns the requested label key; empty for the one that is used most.
 func (s *server) key(r *http.Request) string {
 	return cmp.Or(r.URL.Query().Get("key"), s.shown.Key)
 }
@@ -159,7 +159,7 @@ func (s *server) preview(w http.ResponseWriter, r *http.Request) {
 		"the key makes no sites, or nodes, Services or EndpointSlices cannot be read")
 }
 
-// chosenKey is the key that is asked for, or that of the map.
+// chosenKey returns the requested key, or that of the map.
 func (s *server) chosenKey(r *http.Request) string {
 	if key := s.key(r); key != "" {
 		return key
@@ -167,15 +167,15 @@ func (s *server) chosenKey(r *http.Request) string {
 	return s.facts.mostUsedKey()
 }
 
-// mostUsedKey is the first of the keys that a map may have.
+// mostUsedKey returns the first of the keys that a map may have.
 func (f *facts) mostUsedKey() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return chooseKey("", gridview.Keys(f.nodes, f.gridStates(), f.summaries()))
 }
 
-// events is a stream of server-sent events: the number of the newest revision, at once and then whenever there is a
-// newer one. A client that reads slowly gets the newest when it is ready for it; the ones between are left out.
+// events sends a stream of server-sent events: the number of the newest revision, at once and then whenever a newer one
+// exists. A client that reads slowly gets the newest when it is ready for it; those in between are skipped.
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
@@ -200,7 +200,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 			text = fmt.Sprintf("event: revision\nid: %d\ndata: {\"revision\":%d}\n\n", revision, revision)
 			sent = revision
 		}
-		// In place of the deadline that all of the response would have.
+		// This replaces the deadline of the whole response.
 		if err := writer.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 			return
 		}

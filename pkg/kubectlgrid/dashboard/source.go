@@ -20,14 +20,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
-// Pauses before a resource is asked for again. One that the user may not read, or that is not served, may be so later:
-// someone grants a right, or installs the CRDs.
+// The pauses before a resource is requested again. A forbidden resource, or one that is not served, may become
+// readable: someone grants a right, or installs the CRDs.
 const (
 	pause        = time.Second
 	refusedPause = 15 * time.Second
 )
 
-// SourceState says how far a resource is followed.
+// SourceState is whether a resource is followed.
 type SourceState string
 
 const (
@@ -39,15 +39,15 @@ const (
 	SourceForbidden SourceState = "Forbidden"
 	// SourceNotServed says that the API server does not know the resource.
 	SourceNotServed SourceState = "NotServed"
-	// SourceFailing says that the resource cannot be read now; what is known of it is old.
+	// SourceFailing says that the resource cannot be read now; its known objects are old.
 	SourceFailing SourceState = "Failing"
 )
 
-// SourceStatus is how a resource is followed.
+// SourceStatus is the state of a followed resource.
 type SourceStatus struct {
 	Resource string      `json:"resource"`
 	State    SourceState `json:"state"`
-	// Known is whether the resource was read, though that may be long ago. Of others nothing is said.
+	// Known is whether the resource was read, even if long ago. Other resources are left out of answers.
 	Known bool `json:"known"`
 	// Message is why the resource is not followed.
 	Message string `json:"message,omitempty"`
@@ -66,10 +66,10 @@ type source struct {
 	changed func()
 
 	status SourceStatus // guarded by facts.mu
-	// names are those of the objects that are there. Only the reflector's goroutine uses them.
+	// names are the names of the existing objects. Only the reflector's goroutine uses them.
 	names map[types.NamespacedName]bool
-	// plain is set while the objects are those of a plain list, which is of use only with a watch that follows it. It
-	// is not read after the reflector has returned because of its context.
+	// plain is set while the objects are those of a plain list, which is useful only with the watch after it. It is not
+	// read after the reflector has returned because of its context.
 	plain bool
 	// pause is how long to wait before the next attempt, a time.Duration. A list continues for a moment after the
 	// reflector has returned because of its context.
@@ -124,7 +124,7 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 		s.follows()
 	case err != nil && (!initial || !errors.As(err, &answer)):
 		s.failed(err)
-	default: // the objects are to come; or the API server has no streaming lists, and a plain one is next
+	default: // the objects follow; or the API server has no streaming lists, and a plain one is next
 	}
 	return watcher, err
 }
@@ -147,7 +147,7 @@ func (s *source) failed(err error) {
 	}
 }
 
-// become notes a state. Objects that are known stay known while the source fails, though they may be old.
+// become sets the state. Known objects stay known while the source fails, even if they may be old.
 func (s *source) become(state SourceState, message string) {
 	s.facts.mu.Lock()
 	known := state == SourceFollowing || (state == SourceFailing && s.facts.known[s.name])
@@ -199,7 +199,7 @@ func (s *source) Delete(object any) error {
 	return nil
 }
 
-// Replace implements toolscache.ReflectorStore: it is called with the first list, and with each that follows a watch
+// Replace implements toolscache.ReflectorStore. It is called with the first list, and with the list after each watch
 // that could not continue.
 func (s *source) Replace(objects []any, _ string) error {
 	gone := s.names
@@ -226,10 +226,10 @@ func (s *source) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync implements toolscache.ReflectorStore. There is nothing to resync.
+// Resync implements toolscache.ReflectorStore. It does nothing.
 func (s *source) Resync() error { return nil }
 
-// Transformer implements toolscache.TransformingStore, so that a streaming list is trimmed as it comes.
+// Transformer implements toolscache.TransformingStore, so that a streaming list is trimmed as it arrives.
 func (s *source) Transformer() toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		if o, ok := object.(runtime.Object); ok {

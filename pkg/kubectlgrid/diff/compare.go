@@ -28,22 +28,22 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Answer says what applying a grid would change in its child, or in the children of several sites that are the same now
-// and get the same.
+// Answer is what applying a grid would change in its child, or in the children of several sites that are the same now
+// and would get the same.
 type Answer struct {
 	// Kind, Namespace and Name are the grid's.
 	Kind, Namespace, Name string
-	// Template is the name of the template, and Overrides names what changes it; empty if the answer is about a
-	// Service, or about the grid itself.
+	// Template is the name of the template, and Overrides are the names of the overrides that change it; empty if the
+	// answer is about a Service, or about the grid itself.
 	Template  string
 	Overrides []string
-	// Sites has the sites that the answer is about. The child of the first one was tried as an example of all of them.
+	// Sites are the sites of the answer. The child of the first one was tried as an example of all of them.
 	Sites []string
 	// Child is the name of the child that was tried.
 	Child string
-	// Live is the child as it is, nil if it does not exist, and Merged as it would be.
+	// Live is the present child, nil if it does not exist, and Merged is the child after applying.
 	Live, Merged *unstructured.Unstructured
-	// Notes say what else the controller would do.
+	// Notes are other actions of the controller.
 	Notes []string
 	// Refused is why the grid or the child cannot be applied; empty if it can.
 	Refused string
@@ -59,7 +59,7 @@ type Source struct {
 	API client.Client
 	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
-	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
+	// Merge makes the function that applies the patches of overrides to one kind of workload; without it patches fail.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
 	// Site is the only site to ask about; empty for all.
 	Site string
@@ -109,8 +109,8 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	return answers, err
 }
 
-// applyGrid returns the grid as it would be after applying the manifest (a dry run), and notes about what the
-// controller would do then, other than changing children.
+// applyGrid returns the grid after applying the manifest (a dry run), and notes about other actions of the controller
+// than changing children.
 func (s Source) applyGrid(
 	ctx context.Context, manifest *unstructured.Unstructured,
 ) (*unstructured.Unstructured, []string, error) {
@@ -186,11 +186,11 @@ func refusal(err error) (string, bool) {
 type group struct {
 	// variant names the template and the overrides.
 	variant string
-	// now is the likeness of the live child; empty if there is none. replicas are its replicas, if the child that would
-	// be applied has some; else they stay as they are.
+	// now is the likeness of the live child; empty if it does not exist. replicas are its replicas, if the child that
+	// would be applied sets them; otherwise they are kept.
 	now      string
 	replicas int64
-	// problem is why there can be no child; empty if there can.
+	// problem is why the child cannot be made; empty if it can.
 	problem string
 }
 
@@ -288,8 +288,8 @@ func grouped(sites []string, of func(site string) group) (order []group, members
 	return order, members
 }
 
-// revision returns the name of the revision that the controller gives to the grid's spec. Who may not read
-// ControllerRevisions gets the name of a new one.
+// revision returns the name of the revision that the controller gives to the grid's spec. For a user who may not read
+// ControllerRevisions it is the name of a new one.
 func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (string, error) {
 	spec, status := v1.Workload(grid)
 	revision, err := gridrevision.Of(k.Kind, grid.GetName(), spec)
@@ -322,16 +322,16 @@ func (s Source) children(
 	return children, nil
 }
 
-// present is what the live workload of a site is, as far as sites may differ in it.
+// present has the properties of a site's live workload that may differ between sites.
 type present struct {
 	// selectsSite is set if its selector names the site.
 	selectsSite bool
-	// likeness is the same for two workloads that differ in nothing but their site and replicas.
+	// likeness is the same for two workloads that differ only in their site and replicas.
 	likeness string
 	replicas int64
 }
 
-// present returns what there is, for each workload with the label of the grid's name. It lists whole objects, so it
+// present returns the properties of each workload with the label of the grid's name. It lists whole objects, so it
 // lists them page by page, and keeps none.
 func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]present, error) {
 	all := map[string]present{}
@@ -354,7 +354,7 @@ func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) 
 	return all, unreadable
 }
 
-// likenessOf returns a digest of all that applying a child could change in the live one, without the site and the
+// likenessOf returns a digest of everything that applying a child could change in the live one, except the site and the
 // replicas: its labels, the controller's annotations, its owners, its spec, and the fields that the controller owns in
 // it, which are removed when they are not applied again.
 func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, error) {
@@ -418,7 +418,7 @@ func (s Source) sitesOf(key string) []string {
 	return slices.Sorted(maps.Keys(sites))
 }
 
-// claim says why a live object must not become a child of the grid.
+// claim returns why a live object must not become a child of the grid.
 func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
 	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
 	if errors.Is(err, gridchild.ErrLeftOver) {
@@ -428,7 +428,7 @@ func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
 	return err
 }
 
-// ask asks the API server what a child would be after it is applied, and fills the answer.
+// ask asks the API server for the child after applying it, and fills in the answer.
 func (s Source) ask(
 	ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer,
 ) error {

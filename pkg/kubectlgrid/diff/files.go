@@ -21,7 +21,7 @@ import (
 // Manifests are the grids of files.
 type Manifests struct {
 	Grids []*unstructured.Unstructured
-	// Others is how many objects of the files are no grids.
+	// Others is how many objects of the files are not grids.
 	Others int
 }
 
@@ -56,7 +56,7 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	return m, nil
 }
 
-// filesIn are the manifests in a directory, or the file of this name.
+// filesIn returns the manifests in a directory, or the file of this name.
 func filesIn(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -78,7 +78,7 @@ func filesIn(name string) ([]string, error) {
 	return files, nil
 }
 
-// add reads the grids of one file, which is a stream of YAML or JSON documents, also those in a List.
+// add reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
 func (m *Manifests) add(name string, file io.Reader) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(bufio.NewReader(file), 4096)
 	for {

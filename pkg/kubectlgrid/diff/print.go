@@ -24,7 +24,7 @@ type Printer struct {
 	Program []string
 }
 
-// Print writes what would change, below a line that says for which sites.
+// Print writes the changes, below a line with their sites.
 func (p Printer) Print(ctx context.Context, a Answer) error {
 	if !a.Differs() && a.Refused == "" && len(a.Notes) == 0 {
 		return nil
@@ -55,7 +55,7 @@ func (p Printer) Print(ctx context.Context, a Answer) error {
 	return p.compare(ctx, a)
 }
 
-// compare writes both states into files and has them compared.
+// compare writes both states into files, and runs Program on them.
 func (p Printer) compare(ctx context.Context, a Answer) (err error) {
 	dir, err := os.MkdirTemp("", "kubectl-grid-")
 	if err != nil {

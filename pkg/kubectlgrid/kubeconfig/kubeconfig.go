@@ -1,5 +1,5 @@
-// Package kubeconfig makes kubeconfigs for the programs that run on nodes, but not in pods. It is what kubectl grid
-// kubeconfig does.
+// Package kubeconfig makes kubeconfigs for the programs that run on nodes, but not in pods. It implements kubectl grid
+// kubeconfig.
 package kubeconfig
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
-// Programs are those that run on nodes, and the ServiceAccounts of manifests/ that may need a kubeconfig.
+// Programs are the programs that run on nodes, and also the names of their ServiceAccounts in manifests/.
 var Programs = []string{"application-grid-wrapper", "statefulset-grid-daemon"}
 
-// Request says which kubeconfig is made.
+// Request describes a kubeconfig to make.
 type Request struct {
 	// Program is one of Programs, Namespace that of its ServiceAccount.
 	Program, Namespace string
-	// Address is the URL of the API server as the node has it; empty to look for it.
+	// Address is the URL of the API server for the node; empty to look for it.
 	Address string
-	// Duration is for how long the token is asked for.
+	// Duration is the requested lifetime of the token.
 	Duration time.Duration
 }
 
@@ -77,8 +77,8 @@ func Make(ctx context.Context, c cluster.Cluster, r Request) (*Made, error) {
 	return made, nil
 }
 
-// nodeAddress is the API server's address as nodes have it, if the cluster has published it; otherwise the one that
-// this command asks.
+// nodeAddress returns the API server's address for nodes, if the cluster has published it; otherwise the one that this
+// command uses.
 func nodeAddress(ctx context.Context, c cluster.Cluster) (string, error) {
 	var published corev1.ConfigMap
 	err := c.API.Get(ctx, client.ObjectKey{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, &published)

@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// NamedFindings is how many findings that are alike, or that follow another answer, are named; others are counted.
+// NamedFindings is how many similar findings, or findings after another answer, are printed; others are counted.
 const NamedFindings = 10
 
 // Finding writes a finding for people, with what to do about it.
@@ -26,7 +26,7 @@ func Finding(out io.Writer, f gridview.Finding) {
 	}
 }
 
-// Findings writes those that concern an answer, after it.
+// Findings writes the findings that concern an answer, after it.
 func Findings(out io.Writer, findings []gridview.Finding) {
 	if len(findings) > 0 {
 		fmt.Fprintln(out)
@@ -39,7 +39,7 @@ func Findings(out io.Writer, findings []gridview.Finding) {
 	}
 }
 
-// oneLine is a text without line breaks: what an API server says may have some.
+// oneLine returns a text without line breaks, which messages of an API server may have.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // WhyNot describes the error of a request that the answer can do without.

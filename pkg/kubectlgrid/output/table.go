@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// None is in a cell for what is not there.
+	// None is the text of an empty cell.
 	None = "<none>"
-	// All is in a cell for every site.
+	// All is the text of a cell for every site.
 	All = "<all>"
 	// gap is how many spaces are between two columns.
 	gap = 3
 )
 
-// Printer writes rows in columns, as kubectl does. A column that has once been wide stays so: rows that follow later,
-// such as those of --watch, keep below those before them.
+// Printer writes rows in columns, as kubectl does. A column never becomes narrower, so that later rows, such as those
+// of --watch, are aligned with the earlier ones.
 type Printer struct {
 	out    io.Writer
 	widths []int
@@ -33,7 +33,7 @@ func (p *Printer) Print(rows ...[]string) error {
 			if row[i] == "" {
 				row[i] = None
 			}
-			// A cell is one line of one column: what an API server says may be several.
+			// A cell is one line of one column, but messages of an API server may have several lines.
 			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(row[i])
 			if i == len(p.widths) {
 				p.widths = append(p.widths, 0)
@@ -57,7 +57,7 @@ func (p *Printer) Print(rows ...[]string) error {
 	return nil
 }
 
-// namedNodes is how many nodes a cell names before it only counts.
+// namedNodes is how many nodes a cell names; it counts the others.
 const namedNodes = 3
 
 // Nodes names the first few nodes for a cell, and counts the rest.

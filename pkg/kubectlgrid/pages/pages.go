@@ -1,5 +1,5 @@
-// Package pages reads lists of the API server page by page, so that a request of a command is bounded however large the
-// cluster is.
+// Package pages reads lists of the API server page by page, so that the requests of a command are bounded, however
+// large the cluster is.
 package pages
 
 import (
@@ -18,7 +18,7 @@ import (
 const (
 	// Size is how many objects are asked for at a time. A Node with its list of images has 10 kB.
 	Size = 500
-	// restarts is how often a list begins again because the API server has forgotten the revision of its first page.
+	// restarts is how often a list starts over because the API server has forgotten the revision of its first page.
 	restarts = 3
 )
 
@@ -30,14 +30,14 @@ func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
 }
 
 // Each lists in pages, and calls visit for every object. empty is a list of the kind. If a list expires between two
-// pages it begins again, after restart, which has to forget what visit has seen.
+// pages, it starts over after a call of restart, which must drop everything from visit.
 func Each[T runtime.Object](
 	ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(T),
 	options ...client.ListOption,
 ) error {
 	token := ""
 	for again := 0; ; {
-		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
+		// Each page gets a new list, because decoding JSON into a used one keeps fields that the page does not have.
 		page, ok := empty.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return fmt.Errorf("%T is not a list", empty)
@@ -69,7 +69,7 @@ func Each[T runtime.Object](
 	}
 }
 
-// Keep lists in pages, and returns what keep makes of those of the objects that it reports true for. empty is a list of
+// Keep lists in pages, and returns the results of keep for the objects for which it reports true. empty is a list of
 // the kind.
 func Keep[T runtime.Object, Kept any](
 	ctx context.Context, api client.Reader, empty client.ObjectList, keep func(T) (Kept, bool),

@@ -29,7 +29,7 @@ type Document struct {
 // DocumentOf is a preview as JSON or YAML.
 func DocumentOf(p *gridview.Preview) Document { return Document{output.TypeMeta(Kind), p} }
 
-// namedSites is how many sites a cell names before it only counts.
+// namedSites is how many sites a cell names; it counts the others.
 const namedSites = 3
 
 // Columns say which columns a table has.
@@ -37,7 +37,7 @@ type Columns struct {
 	Namespaces, NoHeader bool
 }
 
-// Print writes a preview in a format. As a table it ends with what to do about it, unless the header is left out.
+// Print writes a preview in a format. A table ends with advice, unless the header is left out.
 func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Columns) error {
 	if format.Encoded() {
 		return output.Encode(out, DocumentOf(p), format)
@@ -86,7 +86,7 @@ func siteNames(p *gridview.Preview) []string {
 	return names
 }
 
-// named quotes the name of a site that is empty.
+// named quotes an empty name of a site.
 func named(site string) string {
 	if site == "" {
 		return strconv.Quote(site)
@@ -94,7 +94,7 @@ func named(site string) string {
 	return site
 }
 
-// without says how many nodes are in no site.
+// without describes how many nodes are not in any site.
 func without(nodes int) string {
 	if nodes == 0 {
 		return ""
@@ -102,7 +102,7 @@ func without(nodes int) string {
 	return fmt.Sprintf(" The label is missing on %s.", enumerate.Count(nodes, "node"))
 }
 
-// percent writes a share; it rounds nothing to 0 or 100 %.
+// percent formats a share; it never rounds to 0 or 100 %.
 func percent(share *float64) string {
 	if share == nil {
 		return "-"
@@ -147,7 +147,7 @@ func perSite(readyIn map[string]int) string {
 	return strings.Join(cells, ",")
 }
 
-// conclusion says what the table means, and what to do next.
+// conclusion returns the meaning of the table, and what to do next.
 func conclusion(p *gridview.Preview) string {
 	var leaves, example *gridview.PreviewService
 	leaving := 0

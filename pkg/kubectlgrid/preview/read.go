@@ -19,7 +19,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Query says what to preview.
+// Query is the input of a preview.
 type Query struct {
 	// Key is the label key whose values would be the sites.
 	Key string
@@ -27,19 +27,19 @@ type Query struct {
 	Namespace string
 }
 
-// KeyError is that a key divides the nodes into no sites, or that none was given. It says which keys would.
+// KeyError means that a key does not divide the nodes into sites, or that none was given. It names keys that would.
 type KeyError struct{ text string }
 
 func (e KeyError) Error() string { return e.text }
 
-// progressEvery is how many objects are read between two words about it.
+// progressEvery is how many objects are read between two reports of progress.
 const progressEvery = 500
 
 // candidates is how many label keys a KeyError names.
 const candidates = 5
 
-// Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
-// answers are read a page at a time.
+// Read reads the cluster. progress is called with reports of progress. The API server's answers are read a page at a
+// time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
 	forget := func() { clear(nodes) }
@@ -67,7 +67,7 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	return previewer, nil
 }
 
-// reader reads lists, and says how far that is.
+// reader reads lists, and reports its progress.
 type reader struct {
 	api      client.Reader
 	progress func(string)
@@ -75,7 +75,7 @@ type reader struct {
 	options  []client.ListOption
 }
 
-// each takes every object of a list's kind. If the list begins again, restart has to forget what was taken.
+// each takes every object of a list's kind. If the list starts over, restart must drop everything that was taken.
 func each[T runtime.Object](
 	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
 ) error {
@@ -91,7 +91,7 @@ func each[T runtime.Object](
 	}, r.options...)
 }
 
-// readError says what else could be asked where a right is missing.
+// readError adds advice if a right is missing.
 func readError(what, namespace string, err error) error {
 	if apierrors.IsForbidden(err) && namespace == "" {
 		return fmt.Errorf("you may not read the %s of all namespaces; -n NAMESPACE asks for one: %w", what, err)
@@ -99,7 +99,7 @@ func readError(what, namespace string, err error) error {
 	return fmt.Errorf("reading the %s: %w", what, err)
 }
 
-// keyError says that a key makes no sites, and which keys would.
+// keyError returns the KeyError for a key.
 func keyError(key string, nodes map[string]topology.Labels) error {
 	text := "give the label key whose values are the sites: --key"
 	if key != "" {

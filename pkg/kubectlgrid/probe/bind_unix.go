@@ -12,7 +12,7 @@ import (
 )
 
 // bind binds a socket to the address source and a free port, and returns both. While kept is open the kernel knows the
-// socket, also if no one answers and the dialer closes it.
+// socket, even if no one answers and the dialer closes it.
 func bind(fd uintptr, source netip.Addr) (bound netip.AddrPort, kept io.Closer, err error) {
 	var address unix.Sockaddr
 	if source.Is6() {

@@ -1,8 +1,8 @@
 // Package probe finds out to which endpoints of a Service a node's rules send connections, by opening connections.
-// `application-grid-wrapper probe` runs it on a node for `kubectl grid prove`; Result is what the one prints and the
-// other reads.
+// `application-grid-wrapper probe` runs it on a node for `kubectl grid prove`, prints a Result, and `kubectl grid
+// prove` reads that.
 //
-// A client cannot see which endpoint a Service's address was translated to, and a response need not say who sent it. So
+// A client cannot see to which endpoint a Service's address was translated, and a response may not show who sent it. So
 // after each connection, while its socket is open, Connect asks the kernel where it sent the connection. That works for
 // every TCP Service, sends no data to it, and also covers connections that were not answered.
 package probe
@@ -22,13 +22,13 @@ import (
 type Result struct {
 	// Asked is how many connections were tried.
 	Asked int `json:"asked"`
-	// Reached counts connections by the address that they were sent to and that answered, Silent by the address that
-	// did not. Addresses beyond maxAddresses are counted in Others.
+	// Reached counts answered connections by the address to which they were sent, and Silent counts unanswered ones.
+	// Connections to addresses beyond maxAddresses are counted in Others.
 	Reached map[string]int `json:"reached,omitempty"`
 	Silent  map[string]int `json:"silent,omitempty"`
 	Others  int            `json:"others,omitempty"`
 	// Nobody is how many connections were refused: by the node, as kube-proxy does for a Service without endpoints, or
-	// by an endpoint where nothing listens, which the kernel forgets at once.
+	// by an endpoint where no program listens, because the kernel forgets such a connection at once.
 	Nobody int `json:"nobody,omitempty"`
 	// Untranslated is how many connections kept the Service's address, because no rule translated it.
 	Untranslated int `json:"untranslated,omitempty"`
@@ -36,7 +36,7 @@ type Result struct {
 	Error string `json:"error,omitempty"`
 }
 
-// maxAddresses is the most addresses in a Result: at 40 bytes each they fit into a pod's status.
+// maxAddresses is the largest number of addresses in a Result: at 40 bytes each they fit into a pod's status.
 const maxAddresses = 70
 
 // Options configure Connect.

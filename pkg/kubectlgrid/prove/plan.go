@@ -19,12 +19,12 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Node is what is kept of a Node.
+// Node is a reduced Node.
 type Node struct {
 	Labels topology.Labels
-	// Ready is that the node could run a pod now, Edge that it has the wrapper.
+	// Ready is set if the node can run a pod now, Edge if it has the wrapper.
 	Ready, Edge bool
-	// Families are those that the node has an address of; none if that is not known.
+	// Families are the IP families of the node's addresses; empty if not known.
 	Families []corev1.IPFamily
 }
 
@@ -55,9 +55,9 @@ type endpoint struct {
 	address         string
 }
 
-// Plan is whom to ask from where, and whom each may reach.
+// Plan has the Service to connect to, the nodes from which to connect, and the endpoints that each may reach.
 type Plan struct {
-	// Service is the one that is asked, at Targets: one for each of its address families.
+	// Service is the Service to connect to, at Targets: one for each of its address families.
 	Service *corev1.Service
 	Targets []netip.AddrPort
 	Keys    topology.Keys
@@ -71,20 +71,21 @@ type Plan struct {
 type sample struct {
 	site, node string
 	target     netip.AddrPort
-	// without is why the site is not asked from.
+	// without is why no node of the site is used.
 	without string
 }
 
-// Nodes says how many nodes of a site are asked from.
+// Nodes is how many nodes of a site are used.
 type Nodes int
 
-// A site's nodes have the same rules if all is well. OneOfEach asks from one, AllOfEach from all that are ready.
+// OneOfEach connects from one node of each site, whose nodes should have the same rules. AllOfEach connects from all
+// ready nodes.
 const (
 	OneOfEach Nodes = iota
 	AllOfEach
 )
 
-// Prepare makes the plan. port is the Service's, by name or number; empty for its first of TCP.
+// Prepare makes the plan. port is the Service's port, by name or number; empty for its first TCP port.
 func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node, port string,
 	which Nodes) (*Plan, error) {
 	target, err := targetOf(service, port)
@@ -101,7 +102,7 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	edge := func(name string) bool { return nodes[name].Edge }
 	anyEdge := slices.ContainsFunc(slices.Collect(maps.Keys(nodes)), edge)
 	for _, site := range view.Sites {
-		// From nodes in no site, and from sites without an edge node, a Service is meant to reach every endpoint.
+		// From nodes outside of sites, and from sites without an edge node, a Service is meant to reach every endpoint.
 		if site.Name == "" || anyEdge && !slices.ContainsFunc(site.Nodes, edge) {
 			continue
 		}
@@ -143,7 +144,7 @@ func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes
 	return view, nil
 }
 
-// choose picks nodes of a site that are ready, those with a wrapper first.
+// choose picks ready nodes of a site, those with a wrapper first.
 func choose(names []string, nodes map[string]Node, which Nodes) []string {
 	var ready []string
 	for _, edge := range []bool{true, false} {
@@ -159,7 +160,7 @@ func choose(names []string, nodes map[string]Node, which Nodes) []string {
 	return ready
 }
 
-// target is where a Service is asked.
+// target is the addresses and the port of a Service to which to connect.
 type target struct {
 	addresses []netip.AddrPort
 	port      *corev1.ServicePort
@@ -206,7 +207,7 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		strings.Join(others, ", "))
 }
 
-// endpointsOf are the Service's endpoints by address and port.
+// endpointsOf returns the Service's endpoints by address and port.
 func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node,
 	view *gridview.View) map[string]endpoint {
 	sites := map[string]string{}
@@ -240,8 +241,8 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	return found
 }
 
-// allowed are the addresses, without ports, that a node of a site may reach; ready is that one of them takes
-// connections on the port that is asked.
+// allowed returns the addresses, without ports, that a node of a site may reach. ready is set if one of them accepts
+// connections on the port.
 func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool, ready bool) {
 	addresses = map[string]bool{}
 	i := slices.IndexFunc(view.Sites, func(u gridview.SiteView) bool { return u.Name == s.site })

@@ -19,16 +19,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/probe"
 )
 
-// The label of the pods that are made, which none but them has.
+// The label of the pods that are made. No other pods have it.
 const (
 	labelName  = "app.kubernetes.io/name"
 	labelValue = "kubectl-grid-prove"
 )
 
 const (
-	// between is the pause between two looks at a pod.
+	// between is the pause between two reads of a pod.
 	between = 500 * time.Millisecond
-	// creating is how long making a pod may take. A pod that is made all the same is ended by its own deadline.
+	// creating is how long making a pod may take. A pod that appears later is ended by its own deadline.
 	creating = 20 * time.Second
 	// cleaning is how long removing a pod may take after everything else is over.
 	cleaning = 20 * time.Second
@@ -36,7 +36,7 @@ const (
 	terminationLog = "/dev/termination-log"
 )
 
-// Probe says how one node asks.
+// Probe configures the probe on one node.
 type Probe struct {
 	Requests int
 	// Timeout limits one connection.
@@ -46,16 +46,16 @@ type Probe struct {
 // Pods is a Runner that makes a pod for each node.
 type Pods struct {
 	API client.Client
-	// Namespace is where the pods are made. It has to allow pods in the node's network with the capability NET_ADMIN.
+	// Namespace is the namespace of the pods. It must allow pods in the node's network with the capability NET_ADMIN.
 	Namespace string
 	Probe     Probe
 	// ImageOn is the image of application-grid-wrapper for a node, and the secrets to pull it with.
 	ImageOn func(node string) (image string, secrets []corev1.LocalObjectReference)
-	// Alive limits the life of a pod, also if the command that made it is gone and cannot remove it.
+	// Alive limits the life of a pod, in case the command that made it ends without removing it.
 	Alive time.Duration
 }
 
-// Run implements Runner. The pod is removed when Run returns, whatever happened.
+// Run implements Runner. It always removes the pod before it returns.
 func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error) {
 	pod := r.pod(node, target)
 	if err := r.create(ctx, pod); err != nil {
@@ -81,7 +81,7 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 		case apierrors.IsNotFound(err):
 			return probe.Result{}, fmt.Errorf("somebody removed pod %s", pod.Name)
 		case err != nil:
-			why = err.Error() // the next look may succeed
+			why = err.Error() // the next read may succeed
 			continue
 		}
 		result, done, err := outcome(pod)
@@ -94,15 +94,15 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 	}
 }
 
-// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same,
-// and then the name of the pod would be lost.
+// create makes a pod, even if ctx ends meanwhile: an abandoned request may still succeed, and then the name of the pod
+// would be lost.
 func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
 	defer cancel()
 	return r.API.Create(ctx, pod)
 }
 
-// remove removes a pod, also after ctx has ended.
+// remove removes a pod, even after ctx has ended.
 func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 	defer cancel()
@@ -129,13 +129,13 @@ func (r *Pods) RemoveLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// hopeless are reasons of a waiting container after which there is nothing to wait for.
+// hopeless are the reasons of a waiting container that will not start.
 var hopeless = map[string]bool{
 	"ErrImagePull": true, "ImagePullBackOff": true, "ErrImageNeverPull": true, "InvalidImageName": true,
 	"CreateContainerConfigError": true, "CreateContainerError": true, "RunContainerError": true,
 }
 
-// outcome is what a pod's status says: a result if it is done, or why it is not.
+// outcome returns the result in a pod's status if the pod is done, or why it is not.
 func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
 	for _, status := range pod.Status.ContainerStatuses {
 		if waiting := status.State.Waiting; waiting != nil {
@@ -156,7 +156,7 @@ func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
 	return result, false, err
 }
 
-// resultOf is what a probe wrote before it ended.
+// resultOf returns the result that a probe wrote before it ended.
 func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done bool, err error) {
 	if err := json.Unmarshal([]byte(ended.Message), &result); err == nil {
 		return result, true, nil
@@ -168,7 +168,7 @@ func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done
 	return result, true, fmt.Errorf("the probe ended with code %d: %s %s", ended.ExitCode, ended.Reason, ended.Message)
 }
 
-// pod is a pod that asks from a node. It is put there without the scheduler, so that no taint is in its way.
+// pod returns the pod that runs the probe on a node. It bypasses the scheduler, so that taints do not matter.
 func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
 	image, secrets := r.ImageOn(node)
 	return &corev1.Pod{
@@ -178,7 +178,7 @@ func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                      node,
-			HostNetwork:                   true, // where the kernel knows where kube-proxy's rules sent a connection
+			HostNetwork:                   true, // there the kernel knows where kube-proxy's rules sent a connection
 			DNSPolicy:                     corev1.DNSDefault,
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			ActiveDeadlineSeconds:         new(int64(math.Ceil(r.Alive.Seconds()))),
@@ -198,7 +198,7 @@ func (r *Pods) pod(node string, target netip.AddrPort) *corev1.Pod {
 					"--output=" + terminationLog,
 				},
 				SecurityContext: &corev1.SecurityContext{
-					// User 0 with one capability: others do not keep theirs over the start of a program.
+					// User 0 with one capability: other users lose their capabilities when they start a program.
 					RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), RunAsNonRoot: new(false),
 					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 					Capabilities: &corev1.Capabilities{

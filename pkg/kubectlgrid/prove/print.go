@@ -11,7 +11,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// columnSites is how many sites a table has a column for.
+// columnSites is the largest number of sites that have their own columns.
 const columnSites = 8
 
 // Print writes the table of a proof for people.
@@ -99,7 +99,7 @@ func printCounts(out io.Writer, rows [][]string) {
 	}
 }
 
-// times is a count as a table has it.
+// times formats a count for a table.
 func times(n int) string {
 	if n == 0 {
 		return "·"

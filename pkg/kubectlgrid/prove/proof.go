@@ -24,7 +24,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Verdict is what asking from one node has shown.
+// Verdict is the result of the connections from one node.
 type Verdict string
 
 // The verdicts.
@@ -40,39 +40,39 @@ const (
 // Kind is that of a Proof as JSON and YAML.
 const Kind = "Proof"
 
-// Proof is what asking a Service from every site has shown.
+// Proof is the result of connecting to a Service from every site.
 type Proof struct {
 	APIVersion   string        `json:"apiVersion"`
 	Kind         string        `json:"kind"`
 	Namespace    string        `json:"namespace"`
 	Service      string        `json:"service"`
 	TopologyKeys topology.Keys `json:"topologyKeys"`
-	// Address is where the Service was asked, by its first family.
+	// Address is the Service's address and port, in its first family.
 	Address string `json:"address"`
-	// Requests is how many connections were meant from each node.
+	// Requests is how many connections were planned from each node.
 	Requests int      `json:"requests"`
 	Verdict  Verdict  `json:"verdict"`
 	Sites    []string `json:"sites"`
 	Rows     []Row    `json:"rows"`
-	// Nodes is the verdict of kubectl grid view, and Findings are what kubectl grid check finds that concerns the
-	// Service, on nodes that were not asked from as well.
+	// Nodes is the verdict of kubectl grid view. Findings are those of kubectl grid check that concern the Service,
+	// including those on other nodes.
 	Nodes    gridview.Verdict   `json:"nodes"`
 	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
-// Row is what was reached from one node.
+// Row has the endpoints that were reached from one node.
 type Row struct {
 	Site string `json:"site"`
 	Node string `json:"node,omitempty"`
-	// Address is where the Service was asked.
+	// Address is the Service's address and port for this node.
 	Address string `json:"address,omitempty"`
-	// Asked is how many connections were tried, Reached how many went to each site; endpoints that are in no site are
-	// under their node's name in parentheses. Nobody is how many got no answer.
+	// Asked is how many connections were tried, and Reached how many went to each site; endpoints outside of sites are
+	// counted under their node's name in parentheses. Nobody is how many got no answer.
 	Asked   int            `json:"asked"`
 	Reached map[string]int `json:"reached"`
 	Nobody  int            `json:"nobody"`
 	Verdict Verdict        `json:"verdict"`
-	// Message says what was seen, where that is not plain.
+	// Message explains the row, where that is needed.
 	Message string `json:"message,omitempty"`
 }
 
@@ -81,15 +81,15 @@ type Runner interface {
 	Run(ctx context.Context, node string, target netip.AddrPort) (probe.Result, error)
 }
 
-// Limits say how a Service is asked.
+// Limits limit the probes.
 type Limits struct {
-	// AtOnce is how many nodes are asked from at the same time.
+	// AtOnce is how many nodes run a probe at the same time.
 	AtOnce int
 	// Timeout is how long one of them may take.
 	Timeout time.Duration
 }
 
-// Ask asks from every node of the plan.
+// Ask runs a probe on every node of the plan.
 func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
 	answers := make([]Answer, len(p.samples))
 	var group errgroup.Group
@@ -115,15 +115,15 @@ func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
 	return answers
 }
 
-// Answer is what the probe on one node has said.
+// Answer is the result of the probe on one node.
 type Answer struct {
 	sample sample
 	result probe.Result
 	err    error
 }
 
-// Conclude says what the answers show. slicesOf and nodes are those after asking: what may be reached is what might be
-// before or after, as endpoints come and go meanwhile.
+// Conclude makes the Proof from the answers. slicesOf and nodes are those after the probes. A node may reach the
+// endpoints that were allowed before or after, because endpoints change meanwhile.
 func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice,
 	nodes map[string]Node, d *gridview.Diagnosis) (*Proof, error) {
 	after, err := viewOf(service, slicesOf, nodes)
@@ -152,7 +152,7 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	return proof, nil
 }
 
-// conclude says what one answer shows.
+// conclude makes a row from one answer.
 func (p *Plan) conclude(a Answer, endpoints map[string]endpoint, after *gridview.View) Row {
 	row := Row{Site: a.sample.site, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
 		Nobody: a.result.Nobody, Verdict: Closed}
@@ -234,7 +234,7 @@ func allAllowed(endpoints map[string]endpoint, may map[string]bool) bool {
 	return true
 }
 
-// where is the site of an endpoint, or its node if that is in none.
+// where returns the site of an endpoint, or its node if that is not in a site.
 func (e endpoint) where() string {
 	switch {
 	case e.site != "":
@@ -245,7 +245,7 @@ func (e endpoint) where() string {
 	return "(unknown)"
 }
 
-// name is the pod of an endpoint, or its address if that is of none.
+// name returns the pod of an endpoint, or its address if it has none.
 func (e endpoint) name(address string) string {
 	if e.pod == "" {
 		return address

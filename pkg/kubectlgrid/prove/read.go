@@ -13,7 +13,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
-// wrapper is the wrapper's name: of its container, and of the label app of its pods.
+// wrapper is the name of the wrapper's container, and the value of the label app of its pods.
 const wrapper = "application-grid-wrapper"
 
 // Surroundings reads the Service's slices and all nodes.
@@ -32,7 +32,7 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 	return slicesOf, nodes, nil
 }
 
-// Image is that of a wrapper, with the secrets to pull it.
+// Image is the image of a wrapper, with the secrets to pull it.
 type Image struct {
 	Name        string
 	PullSecrets []corev1.LocalObjectReference

@@ -1,3 +1,3 @@
-// Package rollout is what kubectl grid rollout does: it prints the progress of the rollout of a grid, lists and
-// restores revisions, and changes what a rollout waits for. The flags are those of cmd/kubectl-grid, which calls it.
+// Package rollout implements kubectl grid rollout: it prints the progress of the rollout of a grid, lists and restores
+// revisions, and gives approvals. cmd/kubectl-grid has the flags, and calls it.
 package rollout

@@ -18,7 +18,7 @@ import (
 // watchPause is the time between the end of a watch and the next one.
 const watchPause = time.Second
 
-// ErrTimeout is the cause with which a context ends whose time for Follow is over.
+// ErrTimeout is the cause of a context that ends at the timeout of Follow.
 var ErrTimeout = errors.New("timed out waiting for the rollout")
 
 var errDeleted = errors.New("the grid was deleted")
@@ -27,15 +27,15 @@ var errDeleted = errors.New("the grid was deleted")
 type Patience int
 
 const (
-	// UntilPerson is until the rollout is complete, has failed, or waits for a person.
+	// UntilPerson waits until the rollout is complete, has failed, or waits for a person.
 	UntilPerson Patience = iota
-	// UntilDone is until the rollout is complete, or has gone back, whatever people do meanwhile.
+	// UntilDone waits until the rollout is complete, or has been rolled back, whatever people do meanwhile.
 	UntilDone
 )
 
 // Follow calls show with the state of the rollout, and again whenever it has changed, until the rollout is complete. It
-// returns an error if the rollout does not continue by itself, and the cause of ctx if that ends before. An API server
-// that is away for a time is asked again.
+// returns an error if the rollout does not continue by itself, and the cause of ctx if that ends first. It retries
+// while the API server is away.
 func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) error) error {
 	last := func() (done bool, err error) { // shows a state, and reports whether it is the last one
 		state, err := g.State()
@@ -109,7 +109,7 @@ func (g *Grid) watch(ctx context.Context, last func() (bool, error)) (done bool,
 	return false, nil
 }
 
-// final reports whether asking again would not help.
+// final reports whether a retry would not help.
 func final(err error) bool {
 	return cluster.IsNotServed(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) ||
 		apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err)

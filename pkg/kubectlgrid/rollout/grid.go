@@ -29,7 +29,7 @@ const namedSites = 10
 
 var errNoRollout = errors.New("the grid has no spec.rollout: all its sites get a change at once")
 
-// Name is how a user names a grid of workloads.
+// Name is a user's name for a grid of workloads.
 type Name struct {
 	Kind v1.GridKind
 	Name string
@@ -100,7 +100,7 @@ func (g *Grid) String() string {
 	return strings.ToLower(g.Kind.Kind) + "." + v1.GroupName + "/" + g.Object.GetName()
 }
 
-// Unstructured returns the grid as a manifest has it.
+// Unstructured returns the grid in the form of a manifest.
 func (g *Grid) Unstructured() (*unstructured.Unstructured, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g.Object)
 	if err != nil {
@@ -150,8 +150,8 @@ func (g *Grid) change(ctx context.Context, change func(v1.Object) error) error {
 	return errors.New("the grid was changed by someone else at the same time; try again")
 }
 
-// sign notes who approves, resumes or skips something: a policy of the cluster may ask for it. If the API server does
-// not say who that is, no one is named.
+// sign records who approves, resumes or skips something, because a policy of the cluster may require it. If the API
+// server does not return the user, no name is recorded.
 func sign(o v1.Object, user string) {
 	annotate(o, v1.AnnotationApprovedBy, user)
 	if user == "" {
@@ -159,7 +159,7 @@ func sign(o v1.Object, user string) {
 	}
 }
 
-// user is the name of who asks; empty if the API server does not tell.
+// user returns the name of the user; empty if the API server does not return it.
 func (g *Grid) user(ctx context.Context) (string, error) {
 	review := &authenticationv1.SelfSubjectReview{}
 	err := g.cluster.API.Create(ctx, review)
@@ -172,12 +172,12 @@ func (g *Grid) user(ctx context.Context) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// Ref is how the grid is named on a command line of kubectl grid.
+// Ref returns the grid's arguments for a command line of kubectl grid.
 func (g *Grid) Ref() string {
 	return fmt.Sprintf("%s/%s -n %s", g.Kind.Short, g.Object.GetName(), g.Object.GetNamespace())
 }
 
-// own are the options of a list of what is labelled for the grid.
+// own returns the options of a list of the objects with the grid's labels.
 func (g *Grid) own() []client.ListOption {
 	return []client.ListOption{
 		client.InNamespace(g.Object.GetNamespace()),

@@ -22,12 +22,12 @@ type Entry struct {
 	Created metav1.Time
 	// Role is "current", "update" or both.
 	Role string
-	// Completed is set if a rollout of the revision was complete.
+	// Completed is set if a rollout of the revision has been complete.
 	Completed bool
 	data      gridrevision.Revision
 }
 
-// YAML is what the revision has.
+// YAML returns the content of the revision.
 func (e Entry) YAML() (string, error) {
 	text, err := yaml.JSONToYAML(e.data.Data)
 	if err != nil {
@@ -36,7 +36,7 @@ func (e Entry) YAML() (string, error) {
 	return string(text), nil
 }
 
-// History are the revisions of the grid, the oldest first.
+// History returns the revisions of the grid, the oldest first.
 func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 	objects, err := cluster.Revisions(ctx, g.cluster.API, g.Object)
 	if err != nil {
@@ -65,8 +65,8 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 	return entries, nil
 }
 
-// Undo writes the templates and overrides of an earlier revision into the spec: of that number, or with 0 of the one
-// that ran everywhere last. It returns the revision.
+// Undo writes the templates and overrides of an earlier revision into the spec: the one with that number, or for 0 the
+// one that last ran everywhere. It returns the revision.
 func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) {
 	entries, err := g.History(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 		spec, _ := v1.Workload(o)
 		*spec = *restored
 		if how == AtOnce {
-			// The change makes the next generation, unless someone else is faster, and then it is not made.
+			// The change makes the next generation. If someone else is faster, it fails.
 			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
 			sign(o, user)
 		}
@@ -114,8 +114,8 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 	})
 }
 
-// earlier is the index of the revision to go back to, other than present: the current one, which ran everywhere last,
-// else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
+// earlier returns the index of the revision to go back to, other than present: the current one, which last ran
+// everywhere, else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
 func earlier(entries []Entry, present, current string) int {
 	i, best := -1, -1
 	for n, entry := range entries {
@@ -135,14 +135,14 @@ func earlier(entries []Entry, present, current string) int {
 	return i
 }
 
-// ErrSkipped is that the grid has this revision already.
+// ErrSkipped means that the grid has this revision already.
 var ErrSkipped = errors.New("the spec has this revision already")
 
 // Pace is how an undo reaches the sites.
 type Pace int
 
 const (
-	// InWaves is as any change.
+	// InWaves is in waves, like any change.
 	InWaves Pace = iota
 	// AtOnce is all sites at once.
 	AtOnce

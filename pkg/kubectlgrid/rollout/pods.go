@@ -22,8 +22,8 @@ import (
 )
 
 // Pods returns the names of the pods of a site's workload: those that are ready first, then those that run, then the
-// others, each by name. Pods that are being deleted come last. They are found by their owners: the workloads of a grid
-// may have one selector, so that kubectl, asked for one of them, would take a pod of any site.
+// others, each by name. Pods that are being deleted come last. Pods are found by their owners: the workloads of a grid
+// may have the same selector, and kubectl would choose a pod of any site.
 func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 	child, err := g.Child(ctx, site)
 	if err != nil {
@@ -74,7 +74,7 @@ func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 	return names, nil
 }
 
-// Check returns the name of the Job by which a site was checked last.
+// Check returns the name of the Job of a site's last check.
 func (g *Grid) Check(ctx context.Context, site string) (string, error) {
 	list := pages.Metadata(batchv1.SchemeGroupVersion.WithKind("Job"))
 	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
@@ -93,7 +93,7 @@ func (g *Grid) Check(ctx context.Context, site string) (string, error) {
 	}).Name, nil
 }
 
-// rank is the place of a pod among those of its workload, the lower the better.
+// rank returns the rank of a pod among those of its workload; lower is better.
 func rank(pod *corev1.Pod) int {
 	switch {
 	case pod.DeletionTimestamp != nil:

@@ -18,13 +18,13 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// restartPause is the time between two looks at a site that restarts.
+// restartPause is the time between two reads of a site that restarts.
 const restartPause = time.Second
 
-// Restart makes all pods of the grid again. Of a grid with spec.rollout it changes the templates, so that the
-// controller does it as for any change, and returns true: it has only begun. A grid without has no waves for it:
-// Restart changes the workloads, one site after the other, and waits until each one is ready. It calls tell with every
-// site that has restarted, or with why it was left out, and stops at the first one that does not become ready.
+// Restart replaces all pods of the grid. For a grid with spec.rollout it changes the templates, so that the controller
+// rolls out the restart like any change, and returns true, because the restart has only begun. For a grid without waves
+// it changes the workloads, one site after the other, and waits until each one is ready. It calls tell with every site
+// that has restarted, or with why it was left out, and stops at the first one that does not become ready.
 func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(site, leftOut string)) (begun bool, err error) {
 	at := now.Format(time.RFC3339)
 	if g.spec().Rollout != nil {
@@ -54,7 +54,7 @@ func (g *Grid) Restart(ctx context.Context, now time.Time, tell func(site, leftO
 	return false, nil
 }
 
-// leftOut is why a site is not restarted; empty if it is.
+// leftOut returns why a site is not restarted; empty if it is.
 func (g *Grid) leftOut(site string, child metav1.Object) string {
 	if _, held := child.GetAnnotations()[v1.AnnotationHold]; held {
 		return "it is held"
@@ -80,7 +80,7 @@ func (g *Grid) restartSite(ctx context.Context, child metav1.Object, at string) 
 	if kind, _, _ := unstructured.NestedString(workload.Object, "spec", "updateStrategy", "type"); kind == "OnDelete" {
 		return errors.New("its updateStrategy is OnDelete: delete the pods")
 	}
-	// An annotation that no template has: the controller would take back one that is its own.
+	// This annotation is not in any template: the controller would revert one of its own.
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{v1.AnnotationRestarted: at}},
 	}}})

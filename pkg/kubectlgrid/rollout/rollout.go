@@ -16,7 +16,7 @@ import (
 // restartedAt is the annotation of a pod template that kubectl rollout restart writes.
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
-// Pause keeps further sites from being started.
+// Pause prevents the rollout from starting more sites.
 func (g *Grid) Pause(ctx context.Context) error {
 	return g.change(ctx, func(o v1.Object) error {
 		switch spec, _ := v1.Workload(o); {
@@ -32,7 +32,7 @@ func (g *Grid) Pause(ctx context.Context) error {
 }
 
 // Resume continues a rollout that is paused or has halted. If it is both, Resume only ends the pause, because the
-// person was not shown that it has halted. It returns what still keeps the rollout; empty if nothing does.
+// person was not shown that it has halted. It returns what still stops the rollout; empty if nothing does.
 func (g *Grid) Resume(ctx context.Context) (still string, err error) {
 	user, err := g.user(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (g *Grid) Resume(ctx context.Context) (still string, err error) {
 	})
 }
 
-// resumeOf is the value of the annotation that resumes a rollout which has halted.
+// resumeOf returns the value of the annotation that resumes a halted rollout.
 func resumeOf(r *v1.RolloutStatus) string { return r.HaltTime.UTC().Format(time.RFC3339) }
 
 // isResumed reports whether a grid that has halted has the annotation that resumes it.
@@ -78,8 +78,8 @@ func isApproved(o v1.Object) bool {
 		o.GetAnnotations()[v1.AnnotationApproved] == status.Rollout.Awaits
 }
 
-// Approve gives the approval that the rollout awaits. wave, if it is not empty, must be the wave that it is for.
-// Approve returns the wave.
+// Approve gives the approval that the rollout awaits. wave, if not empty, must be the wave of the approval. Approve
+// returns the wave.
 func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 	user, err := g.user(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 	return wave, err
 }
 
-// restart changes the templates so that the controller makes all pods again, in the rollout's waves.
+// restart changes the templates so that the controller replaces all pods, in the rollout's waves.
 func (g *Grid) restart(ctx context.Context, at string) error {
 	return g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
@@ -130,7 +130,7 @@ func (g *Grid) restart(ctx context.Context, at string) error {
 	})
 }
 
-// restarted is a template whose pods are others.
+// restarted returns a changed template, so that its pods are replaced.
 func restarted(template v1.Template, at string) (v1.Template, error) {
 	var spec map[string]any
 	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil {

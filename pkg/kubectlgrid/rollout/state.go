@@ -19,18 +19,18 @@ const barWidth = 40
 // others is the row of the sites that no wave names.
 const others = "<others>"
 
-// ErrPerson is that a rollout waits for a person.
+// ErrPerson means that a rollout waits for a person.
 var ErrPerson = errors.New("a person is needed")
 
 // State is the progress of a rollout.
 type State struct {
 	// Rows are a table of the waves, with a header.
 	Rows [][]string
-	// Summary is a line that says the rest.
+	// Summary is a line with the rest.
 	Summary string
 	// Warnings are lines about waves that select no site. A rollout waits there for a person.
 	Warnings []string
-	// Updated and Sites are how many sites have the change, of how many.
+	// Updated is how many of the Sites have the change.
 	Updated, Sites int
 	// Done is set if the rollout is complete. Failed is set if sites have failed, so that it does not continue by
 	// itself.
@@ -83,13 +83,14 @@ func (g *Grid) State() (State, error) {
 	return state, nil
 }
 
-// judge says whether the rollout continues by itself. It does if the controller has not seen a person's answer yet.
+// judge sets whether the rollout continues by itself. It does if the controller has only not seen a person's answer
+// yet.
 func (g *Grid) judge(state *State) {
 	r := g.status().Rollout
 	halted := r.HaltTime != nil && !isResumed(g.Object)
 	switch r.Phase {
 	case v1.RolloutComplete:
-		// What failed after it was complete keeps the sites that were deferred.
+		// Sites that failed after completion stop the deferred ones.
 		state.Done, state.Waits, state.Failed = !halted, halted, halted
 	case v1.RolloutHalted, v1.RolloutOutage:
 		state.Waits, state.Failed = halted, halted && r.Phase == v1.RolloutHalted
@@ -109,7 +110,7 @@ func (g *Grid) judge(state *State) {
 	}
 }
 
-// Err is why the rollout of a grid does not continue by itself; nil if it does, or is complete.
+// Err returns why the rollout of a grid does not continue by itself; nil if it does, or is complete.
 func (s State) Err(g *Grid) error {
 	switch {
 	case s.Waits:
@@ -123,7 +124,7 @@ func (s State) Err(g *Grid) error {
 // Printer prints states. A state that looks like the one before is not printed again.
 type Printer struct {
 	Out io.Writer
-	// Live is set if Out is a terminal where each state is to replace the one before. There is a progress bar then.
+	// Live is set if Out is a terminal on which each state replaces the one before. A progress bar is printed then.
 	Live bool
 
 	last  string
@@ -162,7 +163,7 @@ func (p *Printer) Print(state State) error {
 	return nil
 }
 
-// bar is the progress in a line.
+// bar returns the progress as a line.
 func bar(state State) string {
 	if state.Sites == 0 {
 		return ""

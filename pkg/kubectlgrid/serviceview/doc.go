@@ -1,3 +1,3 @@
-// Package serviceview writes what the nodes of every site see of a Service: the answer of kubectl grid view. The answer
-// itself is made by package gridview.
+// Package serviceview writes the answer of kubectl grid view: the endpoints of a Service that the nodes of every site
+// see. Package gridview computes it.
 package serviceview

@@ -52,7 +52,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	return nil
 }
 
-// Title says which Service a view is of, and what governs it, in one line, or in several if its annotation is wrong.
+// Title names the Service of a view, and its keys, in one line, or in several if its annotation is wrong.
 func Title(view *gridview.View) string {
 	title := fmt.Sprintf("Service %s/%s", view.Namespace, view.Service)
 	if view.ServiceGrid != "" {
@@ -67,7 +67,7 @@ func Title(view *gridview.View) string {
 	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, view.TopologyKeys.Quoted(), from(view.Annotation))
 }
 
-// siteRows are the rows of all sites, below a header.
+// siteRows returns the rows of all sites, below a header.
 func siteRows(view *gridview.View) [][]string {
 	rows := [][]string{{"SITE", "NODES", "VERDICT", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
 	for _, site := range view.Sites {
@@ -86,7 +86,7 @@ func siteRows(view *gridview.View) [][]string {
 	return rows
 }
 
-// keyOf is the key that decided, or those of the ports.
+// keyOf returns the deciding key, or those of the ports.
 func keyOf(site gridview.SiteView) string {
 	var keys []string
 	for _, r := range site.Reach {

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Install is how to install on one cluster.
+// Install has the files and notes for an installation on one cluster.
 type Install struct {
 	Distribution string `json:"distribution"`
 	// Kustomization is the file edge/kustomization.yaml of docs/kubeadm.md or its siblings, Values are those of the
@@ -20,17 +20,17 @@ type Install struct {
 	Values        string `json:"values"`
 	// Kubeconfig is the file kubeconfig.conf next to the kustomization, if that names one.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// Notes are what there is to do besides applying.
+	// Notes are other steps besides applying.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// localServers are the ways to the API servers that some distributions have on every node.
+// localServers are the local addresses of the API servers that some distributions have on every node.
 var localServers = map[string]string{RKE2: "https://127.0.0.1:6443", MicroK8s: "https://127.0.0.1:16443"}
 
 // unset is the server in the wrapper's kubeconfig of manifests/.
 const unset = "https://set-this-to-your-api-server.invalid:6443"
 
-// The distributions that have files of their own. All others have the same.
+// The distributions with their own files. All others have the same files.
 const (
 	Kubeadm  = "kubeadm"
 	K3s      = "k3s"
@@ -38,21 +38,21 @@ const (
 	MicroK8s = "MicroK8s"
 )
 
-// The minor versions of Kubernetes 1 from which on an API server takes all of the manifests: docs/compatibility.md.
+// The minor versions of Kubernetes 1 from which on an API server accepts the manifests (docs/compatibility.md).
 const (
 	FlowControl      = 29
 	ValidatingPolicy = 30
 	MutatingPolicy   = 36
 )
 
-// Images say where the images come from.
+// Images are the registry and the tag of the images.
 type Images struct{ Registry, Tag string }
 
-// Kind is what the files depend on of a cluster.
+// Kind has the properties of a cluster on which the files depend.
 type Kind struct {
-	// Distribution is what made the cluster; empty if it is not known.
+	// Distribution is the cluster's distribution; empty if it is not known.
 	Distribution string
-	// Minor is the API server's minor version; 0 if it is not known, which is taken for a new one.
+	// Minor is the API server's minor version; 0 if it is not known, which is treated as a new one.
 	Minor int
 	// KubeProxy and KubeProxyTag are the image of the cluster's kube-proxy and its tag; empty if they are not known.
 	KubeProxy, KubeProxyTag string
@@ -68,12 +68,12 @@ var ways = map[string]string{
 		"restart it",
 }
 
-// labelFirst begins what is to be done where kube-proxy does not move by itself: one whose wrapper does not run waits
-// silently, and its node's rules do not change.
+// labelFirst begins the instructions where kube-proxy does not move by itself. A kube-proxy whose wrapper does not run
+// waits silently, and its node's rules do not change.
 const labelFirst = "On each edge node, once it has the label " + v1.LabelEdgeNode +
 	"=true and its wrapper is ready, and not before: "
 
-// rancher is what leads the kube-proxy of k3s and RKE2 to the wrapper.
+// rancher returns how to point the kube-proxy of k3s and RKE2 to the wrapper.
 func rancher(name, unit string) string {
 	return labelFirst + "kube-proxy-arg+: [\"master=http://localhost:51006\"] in /etc/rancher/" + name +
 		"/config.yaml.d/application-grid.yaml; then restart " + unit
@@ -131,7 +131,7 @@ func For(kind Kind, images Images) *Install {
 	return install
 }
 
-// kubeadm writes what only kubeadm's clusters have.
+// kubeadm writes the parts for kubeadm clusters.
 func kubeadm(kind Kind, k, values, patches *strings.Builder, note func(string)) {
 	const away = "kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml"
 	k.WriteString("resources: [../manifests/kubeadm]\n")
@@ -154,7 +154,7 @@ func kubeadm(kind Kind, k, values, patches *strings.Builder, note func(string)) 
 	note("After kubectl apply -k edge: " + away)
 }
 
-// plain writes what clusters have that need a kubeconfig of the wrapper, and returns that.
+// plain writes the parts for clusters that need a kubeconfig of the wrapper, and returns that kubeconfig.
 func plain(distribution string, k, values *strings.Builder, note func(string)) string {
 	address, known := localServers[distribution]
 	if !known {
@@ -178,7 +178,7 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }
 
-// without is a patch that leaves out an object, or those of a target.
+// without returns a patch that leaves out an object, or those of a target.
 func without(target, apiVersion, kind, name string) string {
 	first := "  - patch: |\n"
 	if target != "" {

@@ -1,3 +1,3 @@
-// Package status is what kubectl grid status does: it reads grids and what they are compared with, once or as it
-// changes, and prints the state of every site. What the state is follows from the objects in package gridview.
+// Package status implements kubectl grid status: it reads grids and the objects with which they are compared, once or
+// as they change, and prints the state of every site. Package gridview computes the state from the objects.
 package status

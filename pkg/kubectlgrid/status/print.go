@@ -28,7 +28,7 @@ type GridName struct {
 	Name      string `json:"name"`
 }
 
-// NameOf is the name of a grid.
+// NameOf returns the name of a grid.
 func NameOf(g gridview.Grid) GridName { return GridName{g.Kind, g.Namespace, g.Name} }
 
 // CompareNames orders grids: by namespaces, kinds and names.
@@ -44,13 +44,13 @@ type List struct {
 	metav1.TypeMeta `json:",inline"`
 
 	Grids []gridview.Grid `json:"grids"`
-	// Removed are grids that are gone since the last document.
+	// Removed are grids that were deleted since the last document.
 	Removed []GridName `json:"removed,omitempty"`
-	// Findings are what kubectl grid check finds that concerns the grids; in the first document only.
+	// Findings are those of kubectl grid check that concern the grids; in the first document only.
 	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
-// Columns says which columns a table has.
+// Columns selects the columns of a table.
 type Columns struct {
 	// Wide adds those of -o wide, Namespaces that of namespaces.
 	Wide, Namespaces bool
@@ -61,24 +61,25 @@ type Columns struct {
 // others is the name of the sites that a large status only counts.
 const others = "<others>"
 
-// Printer writes the state of grids. If it is called again, it writes what has changed since.
+// Printer writes the state of grids. If it is called again, it writes only changes.
 type Printer struct {
 	Out     io.Writer
 	Format  output.Format
 	Columns Columns
-	// Problems leaves out what is well. What has been written as a problem is written once more when it is well.
+	// Problems leaves out healthy sites and grids. One that was written as a problem is written once more when it is
+	// healthy.
 	Problems bool
 	// Findings follow the first answer.
 	Findings []gridview.Finding
 
 	table *output.Printer
-	// rows are those that were written, grids all that were there.
+	// rows are the rows that were written, and grids all grids of the last answer.
 	rows  map[rowKey][]string
 	grids map[GridName]gridview.Grid
 }
 
-// Print writes the first answer whole, and of each later one what differs from the one before. It reports whether it
-// has written anything of a grid.
+// Print writes the first answer completely, and only the differences of each later one. It reports whether it has
+// written anything about a grid.
 func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	wanted := grids
 	if p.Problems {
@@ -121,7 +122,7 @@ func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) 
 		switch {
 		case still && (!shown || !reflect.DeepEqual(old, now)):
 			list.Grids = append(list.Grids, now)
-		case shown && !still: // it is well again
+		case shown && !still: // it is healthy again
 			list.Grids = append(list.Grids, g)
 		}
 		delete(before, name)
@@ -152,7 +153,7 @@ type row struct {
 	cells []string
 }
 
-// changes are the rows that differ from those that were written, and those that say what is gone.
+// changes returns the rows that differ from the written ones, and rows about removed ones.
 func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
 	keep := map[rowKey]bool{}
 	for _, row := range p.Columns.rows(wanted) {
@@ -184,7 +185,7 @@ func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
 	return changed
 }
 
-// afterwards is the state of what a row was about, once the row is gone; empty for nothing to say.
+// afterwards returns the state to print when a row is gone; empty to print nothing.
 func (k rowKey) afterwards(gridExists bool) string {
 	switch {
 	case !gridExists:
@@ -198,7 +199,7 @@ func (k rowKey) afterwards(gridExists bool) string {
 	}
 }
 
-// named is how many columns name a row.
+// named returns how many columns identify a row.
 func (c Columns) named() int {
 	if c.Namespaces {
 		return 5
@@ -206,7 +207,7 @@ func (c Columns) named() int {
 	return 4
 }
 
-// withState is a row with its name and another state.
+// withState returns a row with its name and another state.
 func (c Columns) withState(cells []string, state string) []string {
 	cells = slices.Clone(cells)
 	for i := c.named(); i < len(cells); i++ {
@@ -216,13 +217,13 @@ func (c Columns) withState(cells []string, state string) []string {
 	return cells
 }
 
-// header is the line of headings.
+// header returns the line of headings.
 func (c Columns) header() []string {
 	return c.chosen("NAMESPACE", "KIND", "GRID", "KEY", "SITE", "DESIRED", "READY", "UPDATED", "AVAILABLE", "NODES",
 		"TEMPLATE", "CHILD", "OTHERS OWN", "STATE")
 }
 
-// chosen are those of a row's cells that the table has a column for.
+// chosen returns the cells of a row for which the table has a column.
 func (c Columns) chosen(all ...string) []string {
 	if !c.Wide {
 		all = slices.Delete(all, 8, 13)
@@ -239,7 +240,7 @@ func (c Columns) row(g gridview.Grid, site string, cells ...string) row {
 		cells...)...)}
 }
 
-// rowOfNone is a row that is about no single workload.
+// rowOfNone returns a row without a single workload.
 func (c Columns) rowOfNone(g gridview.Grid, site, child, state string) row {
 	return c.row(g, site, "-", "-", "-", "-", "-", "-", child, "-", state)
 }
@@ -273,7 +274,7 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 	return rows
 }
 
-// rowOf is the row of a site with a workload.
+// rowOf returns the row of a site with a workload.
 func (c Columns) rowOf(g gridview.Grid, u gridview.Site) row {
 	nodes := "-"
 	if u.Nodes != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Query says which grids are asked for.
+// Query selects grids.
 type Query struct {
 	// Kinds are the kinds of the grids.
 	Kinds []v1.GridKind
@@ -37,15 +37,15 @@ type Query struct {
 // kindNode is the kind of nodes in Reader.unread. The other kinds there are those of grids and of their children.
 const kindNode = "Node"
 
-// Reader reads grids, and what they are compared with as far as the user may read it.
+// Reader reads grids, and the objects with which they are compared, as far as the user may read them.
 type Reader struct {
 	API client.Reader
-	// Now is the time that times are relative to; zero for absolute times.
+	// Now is the time to which times are relative; zero for absolute times.
 	Now time.Time
-	// Warn says what an answer leaves out.
+	// Warn is called with the parts that an answer leaves out.
 	Warn func(format string, args ...any)
 
-	// unread are the kinds that could not be read. They are not asked for again.
+	// unread are the kinds that could not be read. They are not requested again.
 	unread map[string]bool
 }
 
@@ -58,8 +58,8 @@ func (f foundGrid) name() GridName {
 	return GridName{f.kind.Kind, f.grid.GetNamespace(), f.grid.GetName()}
 }
 
-// Read reads the grids and says what state they are in, in the order of namespaces, kinds and names. It is an error if
-// a named grid is not there.
+// Read returns the grids with their states, in the order of namespaces, kinds and names. It returns an error if a named
+// grid does not exist.
 func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
 	found, err := r.find(ctx, q)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
 	return r.states(ctx, q.Namespace, found), nil
 }
 
-// find reads the grids that were asked for, in order.
+// find reads the selected grids, in order.
 func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 	if r.unread == nil {
 		r.unread = map[string]bool{}
@@ -117,7 +117,7 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 	return found, nil
 }
 
-// states reads what the grids are compared with, and says what state they are in.
+// states reads the objects with which the grids are compared, and returns the grids with their states.
 func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid) []gridview.Grid {
 	var nodes map[string]topology.Labels
 	workloads := slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind })
@@ -150,8 +150,8 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	return grids
 }
 
-// children reads the objects that are labelled as children of one kind of grid, by namespace and name; nil if they
-// cannot be read.
+// children reads the objects with the label of children of one kind of grid, by namespace and name; nil if they cannot
+// be read.
 func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	namespace string) map[string]map[string]*metav1.PartialObjectMetadata {
 	if r.unread[k.Child.Kind] {
@@ -175,7 +175,7 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	return children
 }
 
-// Pods reads the pods that the templates of those sites select that are not ready; none if all sites of the grid are.
+// Pods reads the pods of the grid's sites that are not ready, by the selectors of their templates.
 func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
 	spec, status := v1.Workload(grid)
 	if spec == nil { // a ServiceGrid
@@ -212,7 +212,7 @@ func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod,
 	return pods, nil
 }
 
-// OnlyProblems leaves out what is well.
+// OnlyProblems leaves out healthy grids and sites.
 func OnlyProblems(grids []gridview.Grid) []gridview.Grid {
 	var problems []gridview.Grid
 	for _, g := range grids {
@@ -227,7 +227,7 @@ func OnlyProblems(grids []gridview.Grid) []gridview.Grid {
 	return problems
 }
 
-// Healthy reports whether nothing is wrong with any grid.
+// Healthy reports whether all grids are healthy.
 func Healthy(grids []gridview.Grid) bool {
 	return !slices.ContainsFunc(grids, func(g gridview.Grid) bool { return !g.Healthy })
 }

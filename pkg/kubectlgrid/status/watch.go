@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// gathered is how long changes are gathered before they are shown: one change of a grid is many of its objects.
+	// gathered is how long changes are collected before they are shown, because one change of a grid changes many
+	// objects.
 	gathered = 300 * time.Millisecond
-	// podsEvery is how often it is asked why pods are not ready, while some are not, and elseEvery how often children
-	// and nodes are read. None of these are followed: there may be very many.
+	// podsEvery is the time between two reads of pods that are not ready, and elseEvery that of children and nodes.
+	// They are not followed, because there may be very many.
 	podsEvery = 5 * time.Second
 	elseEvery = 15 * time.Second
 	// watchPause is the time between the end of a watch and the next one.
 	watchPause = time.Second
 )
 
-// Follow reads the grids, calls show, and calls it again whenever one of them has changed, and from time to time for
-// what they are compared with, until the user ends it, and then returns nil.
+// Follow reads the grids and calls show. It calls show again whenever one of the grids has changed, and from time to
+// time for changes of the objects with which they are compared. When the user ends it, it returns nil.
 func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
-	// No clock: a row that counts down would be another with every change of anything.
+	// Now is not set: a row with a relative time would differ with every change.
 	reader := &Reader{API: c.API, Warn: c.Warn}
 	grids, err := reader.Read(user, q)
-	reader.Warn = func(string, ...any) {} // it was said
+	reader.Warn = func(string, ...any) {} // the warnings were printed once
 	ctx, stop := context.WithCancelCause(user)
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
@@ -64,14 +65,14 @@ func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridvi
 	}
 }
 
-// watch signals every change of a grid of a kind until ctx is done. The error is that the user has no right to.
+// watch signals every change of a grid of a kind until ctx is done. It returns an error if the user may not watch.
 func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, changed chan<- struct{}) error {
 	for late := false; ; {
 		options := &client.ListOptions{Namespace: q.Namespace, LabelSelector: q.Selector}
 		events, err := c.Watcher.Watch(ctx, k.NewList(), options)
 		switch {
 		case err == nil:
-			for range events.ResultChan() { // the first are those that there are
+			for range events.ResultChan() { // the first events are the existing grids
 				select {
 				case changed <- struct{}{}:
 				default:
@@ -91,7 +92,7 @@ func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, chang
 	}
 }
 
-// wait returns when something has changed, when it is time to look again, or when ctx is done.
+// wait returns when something has changed, when the next read is due, or when ctx is done.
 func wait(ctx context.Context, changed <-chan struct{}, grids []gridview.Grid) {
 	again := elseEvery
 	if slices.ContainsFunc(grids, AskForPods) {
@@ -104,7 +105,7 @@ func wait(ctx context.Context, changed <-chan struct{}, grids []gridview.Grid) {
 		case <-ctx.Done():
 		}
 		select {
-		case <-changed: // what has changed meanwhile is in the next answer
+		case <-changed: // the next answer has the changes
 		default:
 		}
 	case <-time.After(again):
@@ -112,7 +113,7 @@ func wait(ctx context.Context, changed <-chan struct{}, grids []gridview.Grid) {
 	}
 }
 
-// AskForPods reports whether pods may say why a site of a grid is not ready.
+// AskForPods reports whether pods may show why a site of a grid is not ready.
 func AskForPods(g gridview.Grid) bool {
 	return slices.ContainsFunc(g.Sites, func(u gridview.Site) bool {
 		return u.Phase == v1.SiteProgressing || u.Phase == v1.SiteStalled

@@ -8,7 +8,7 @@ import (
 const (
 	// budgetKey is the key of the budget in each transaction. No other key is empty.
 	budgetKey = ""
-	// minCharge is what flash writes at least: the data, the journal of the file system and the inode.
+	// minCharge is the least that flash writes: the data, the journal of the file system and the inode.
 	minCharge = 16 << 10
 )
 
@@ -22,7 +22,7 @@ func newBudget(hourly int64, now time.Time) budget {
 	return budget{hourly: hourly, left: hourly, at: now}
 }
 
-// fill brings the budget up to a time. A clock that is set back fills nothing.
+// fill adds the bytes for the time since the last fill. It adds nothing if the clock was set back.
 func (b *budget) fill(now time.Time) {
 	since := min(max(now.Sub(b.at), 0), time.Hour)
 	b.left = min(b.left+int64(float64(b.hourly)*since.Hours()), b.hourly)
@@ -35,7 +35,7 @@ func (b *budget) entry() []byte {
 	return binary.BigEndian.AppendUint64(value, uint64(b.at.Unix())) //nolint:gosec // as above
 }
 
-// load takes over the budget of an earlier process. That of the newest transaction counts.
+// load restores the budget of an earlier process. The newest transaction is loaded last.
 func (b *budget) load(value []byte) {
 	if len(value) != 16 || b.hourly == 0 {
 		return
@@ -54,14 +54,14 @@ func (s *Store) budgetEntry(bytes int64) []byte {
 	return after.entry()
 }
 
-// charge counts what was written, or tried.
+// charge counts bytes that were written, or that a failed write tried to write.
 func (s *Store) charge(bytes int64) {
 	s.written += bytes
 	s.budget.fill(s.options.Now())
 	s.budget.left -= max(bytes, minCharge)
 }
 
-// Due reports whether the budget has bytes left. What cannot wait may be committed nevertheless.
+// Due reports whether the budget has bytes left. Urgent changes may be committed nevertheless.
 func (s *Store) Due() bool {
 	s.budget.fill(s.options.Now())
 	return s.budget.left > 0

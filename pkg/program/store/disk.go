@@ -14,7 +14,7 @@ import (
 // ErrInUse means that another process has locked the directory.
 var ErrInUse = errors.New("another process uses it")
 
-// disk is what a Store needs of a directory. Tests put a model in its place.
+// disk is the interface of a Store to a directory. Tests use a model instead.
 type disk interface {
 	// Lock makes the directory if it is missing, and locks it for this process. The error may be ErrInUse.
 	Lock() (io.Closer, error)
@@ -22,12 +22,12 @@ type disk interface {
 	Names() ([]string, error)
 	// Read opens a file for reading, and returns its size.
 	Read(name string) (io.ReadCloser, int64, error)
-	// Create makes an empty file, in place of one that has its name. Open opens one for writing.
+	// Create makes an empty file, and replaces one of the same name. Open opens one for writing.
 	Create(name string) (file, error)
 	Open(name string) (file, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// Sync returns when names are on the disk.
+	// Sync returns when the names are on the disk.
 	Sync() error
 }
 
@@ -36,13 +36,13 @@ type file interface {
 	io.WriterAt
 	io.Closer
 	Truncate(size int64) error
-	// Sync returns when what was written is on the disk.
+	// Sync returns when the written data is on the disk.
 	Sync() error
-	// Reserve makes sure that the disk has space for a file of so many bytes, which it does not make longer.
+	// Reserve makes sure that the disk has space for a file of that size. It does not change the length of the file.
 	Reserve(size int64) error
 }
 
-// directory is the disk.
+// directory is a disk that is a real directory.
 type directory string
 
 func (d directory) path(name string) string { return filepath.Join(string(d), name) }
@@ -51,7 +51,7 @@ func (d directory) Lock() (io.Closer, error) {
 	if err := d.make(); err != nil {
 		return nil, err
 	}
-	// The directory itself is locked: this takes no inode.
+	// The directory itself is locked, which needs no extra inode.
 	lock, err := os.Open(string(d))
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (d directory) Lock() (io.Closer, error) {
 	return lock, nil
 }
 
-// make makes the directory. One that is new has to be on the disk itself before anything in it is.
+// make makes the directory. A new directory must be on the disk before its files are.
 func (d directory) make() error {
 	if _, err := os.Stat(string(d)); err == nil {
 		return nil
@@ -74,7 +74,7 @@ func (d directory) make() error {
 	err := os.MkdirAll(string(d), 0o700)
 	for parent := d; err == nil && parent != directory(filepath.Dir(string(parent))); {
 		parent = directory(filepath.Dir(string(parent)))
-		_ = parent.Sync() // those that this process may not open are older than it
+		_ = parent.Sync() // a parent that this process may not open existed before
 	}
 	return err
 }

@@ -16,16 +16,16 @@ import (
 	"strings"
 )
 
-// A file is a head and transactions. The head is a line of text, and a salt. A transaction is one or more frames; the
-// last one has the end mark, and without it the transaction does not count. The first transaction of a file is the
-// whole state, each later one a commit.
+// A file is a head and transactions. The head is a line of text, and a salt. A transaction is one or more frames. The
+// last one has the end mark; without it the transaction is ignored. The first transaction of a file is the whole state,
+// each later one a commit.
 //
-// A frame is the length of its body and a checksum, four bytes each, big endian, and the body. The checksum is about
-// the checksum before it, the length and the body, and the first one is about the head. So bytes that somebody has put
-// into a value, or that are left of another file, are never a frame: they follow another checksum.
+// A frame is the length of its body and a checksum, four bytes each, big endian, and the body. The checksum covers the
+// checksum before it, the length and the body; the first one covers the head. So bytes from a value, or from another
+// file, are never taken for a frame: their checksum follows another one.
 //
-// A body is a byte of flags and entries, compressed if that makes them smaller. A sealed body is that in AES-GCM, after
-// its nonce, bound to the file and the position. An entry is the length of the key and the key, and one more than the
+// A body is a byte of flags and entries, compressed if that makes them smaller. A sealed body is the nonce and the body
+// in AES-GCM, bound to the file and the position. An entry is the length of the key and the key, and one more than the
 // length of the value and the value, or 0 for a key that is removed. Lengths are varints.
 const (
 	magicPrefix = "application-grid store "
@@ -37,7 +37,7 @@ const (
 
 	// frameSize is about how many bytes of entries a frame has. A larger entry has a frame of its own.
 	frameSize = 256 << 10
-	// maxFrame is the most bytes that a frame may have, before and after it is compressed.
+	// maxFrame is the largest size of a frame in bytes, before and after it is compressed.
 	maxFrame = 64 << 20
 
 	flagEnd        = 1
@@ -49,8 +49,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var (
 	// errEnd means that no valid frame follows.
 	errEnd = errors.New("cut off or damaged")
-	// ErrKey means that the newest file is sealed with another key, or is sealed without a key, or the other way
-	// round.
+	// ErrKey means that the newest file is sealed with another key, or that only one of the file and this Store has a
+	// key.
 	ErrKey = errors.New("it was written with another key, or without one: give the key with which it was written, or " +
 		"remove it")
 	// errVersion means that a file is of another version of the format.
@@ -71,7 +71,7 @@ func newSeal(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// chain is a place in a file: where the next frame begins, and what its checksum follows.
+// chain is a position in a file: where the next frame begins, and the checksum before it.
 type chain struct {
 	seal       cipher.AEAD
 	generation uint64
@@ -85,7 +85,7 @@ func (c *chain) checksum(length, body []byte) (sum [4]byte) {
 	return sum
 }
 
-// place is what a sealed body is bound to.
+// place returns the data to which a sealed body is bound.
 func (c *chain) place() []byte { return fmt.Appendf(nil, "%d@%d", c.generation, c.offset) }
 
 // begin makes the head of a file.
@@ -166,8 +166,8 @@ func compress(entries []byte) ([]byte, error) {
 	return small.Bytes(), err
 }
 
-// readFrame reads the next frame of a file with so many bytes left. The error is errEnd without a whole frame, ErrKey
-// if it is sealed with another key, or one of the system.
+// readFrame reads the next frame of a file. left is how many bytes the file has left. The error is errEnd if no whole
+// frame follows, ErrKey if the frame is sealed with another key, or one of the system.
 func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byte, err error) {
 	if left < frameHead {
 		return nil, 0, errEnd
@@ -198,13 +198,13 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 	if flags&flagCompressed == 0 {
 		return entries, flags, nil
 	}
-	// What is too long is cut, and so ends within an entry.
+	// Entries that are too long are cut, so that they end within an entry, which is an error.
 	entries, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(entries)), maxFrame))
 	return entries, flags, err
 }
 
-// write writes one transaction, a nil value for each key that is removed. last is the value of budgetKey, which is
-// asked for when the size of the transaction is known. After an error part of it may be there.
+// write writes one transaction, with a nil value for each removed key. last returns the value of budgetKey, and is
+// called when the size of the transaction is known. After an error a part of it may have been written.
 func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset
@@ -271,7 +271,8 @@ func (c *chain) read(from *bufio.Reader, size int64) ([]entry, error) {
 	}
 }
 
-// take takes one item whose length is written with shift added. It is nil if what is written is less than shift.
+// take reads one item whose length is encoded with shift added. The item is nil if the encoded number is less than
+// shift.
 func take(entries []byte, shift uint64) (item, rest []byte, ok bool) {
 	length, n := binary.Uvarint(entries)
 	if n <= 0 {

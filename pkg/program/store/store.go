@@ -21,11 +21,12 @@ const (
 
 	// slack is how many bytes more than three times its first state a file may have; less while it is the only one.
 	slack, slackAlone = 1 << 20, 64 << 10
-	// maxGrowth is how far a file may grow while no new one can be written: it is read at every start.
+	// maxGrowth is how much a file may grow while no new one can be written. It is bounded because the file is read at
+	// every start.
 	maxGrowth = 64 << 20
-	// reserveSize is how much space of the disk is kept free for what is lasting.
+	// reserveSize is how much disk space is reserved for lasting keys.
 	reserveSize = 64 << 10
-	// retryAfter is how long after a failure the whole state is not written again.
+	// retryAfter is the pause after a failure to write the whole state.
 	retryAfter = 30 * time.Second
 )
 
@@ -37,7 +38,7 @@ type Options struct {
 	Key []byte
 	// Lasting says which keys are never forgotten; nil for none.
 	Lasting func(key string) bool
-	// State returns all keys and values. Changes that are handed to Commit are in it already.
+	// State returns all keys and values, including the changes that are passed to Commit.
 	State func() iter.Seq2[string, []byte]
 	// HourlyBytes is the budget.
 	HourlyBytes int64
@@ -45,23 +46,24 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Store is a directory with what was committed. Its methods must not be called concurrently.
+// Store is a directory with the committed state. Its methods must not be called concurrently.
 type Store struct {
 	options Options
 	// chain has the seal for new files.
 	chain chain
 	disk  disk
 	lock  io.Closer
-	// blocked is why nothing is ever written; nil if it is.
+	// blocked is why nothing will ever be written; nil otherwise.
 	blocked error
 
-	// newest and older are the files that are appended to. newest is nil while there is none, or after it has failed.
+	// newest and older are the files to which changes are appended. newest is nil if no file exists, or after it has
+	// failed.
 	newest, older *generation
 	// foreign and damaged are the generations of files that cannot be read.
 	foreign, damaged map[uint64]bool
-	// untidy is set while there may be a file, also after a loss of power, that lacks what is lasting.
+	// untidy is set while a file without all lasting keys may exist, or may reappear after a loss of power.
 	untidy bool
-	// failure is why the whole state could not be written last, and retry is when it is tried again.
+	// failure is why the last attempt to write the whole state failed, and retry is when to try again.
 	failure error
 	retry   time.Time
 
@@ -75,12 +77,12 @@ type generation struct {
 
 	// first is where the first state ends.
 	first int64
-	// torn is set while there may be something after the last transaction.
+	// torn is set while other bytes may follow the last transaction.
 	torn bool
 }
 
-// Open opens the store in a directory, and returns its state. The problems are what cannot be used or written; the
-// store is used nevertheless. ErrInUse and ErrKey are among them if nothing will be written.
+// Open opens the store in a directory, and returns its state. The problems are about files that cannot be used or
+// written; the store works nevertheless. They include ErrInUse or ErrKey if nothing will be written.
 func Open(o Options) (s *Store, state map[string][]byte, problems []error) {
 	return open(o, directory(o.Dir))
 }
@@ -120,12 +122,12 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	return state, problems
 }
 
-// Blocked is why nothing is ever written; nil if it is.
+// Blocked returns why nothing will ever be written; nil otherwise.
 func (s *Store) Blocked() error { return s.blocked }
 
 func name(generation uint64) string { return fmt.Sprintf("%s%016x", prefix, generation) }
 
-// generations returns those that there are, the newest first.
+// generations returns the numbers of the existing files, the newest first.
 func (s *Store) generations() ([]uint64, error) {
 	names, err := s.disk.Names()
 	var found []uint64
@@ -164,7 +166,7 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 		case g == nil && errors.Is(err, errVersion):
 			s.foreign[number] = true
 			if used == 0 {
-				return map[string][]byte{}, problems // what is older is older than it
+				return map[string][]byte{}, problems // the other files are older than this one
 			}
 		case g == nil:
 			s.damaged[number] = true
@@ -173,7 +175,7 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 			s.newest, state = g, found
 			used++
 			if len(s.damaged) > 0 {
-				// A new generation has to come after the damaged one.
+				// A new generation must have a higher number than the damaged one.
 				s.newest, s.older = nil, g
 			}
 		default:
@@ -196,8 +198,8 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 
 func (s *Store) isLasting(key string) bool { return s.options.Lasting != nil && s.options.Lasting(key) }
 
-// read reads one file, and returns those of its keys that are wanted. If its first state cannot be read, the generation
-// is nil. The error is what is wrong with it.
+// read reads one file, and returns the wanted keys. If its first state cannot be read, the generation is nil. A damaged
+// file is an error.
 func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, map[string][]byte, error) {
 	from, size, err := s.disk.Read(name(number))
 	if err != nil {
@@ -242,7 +244,7 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	return g, state, nil
 }
 
-// Close unlocks the directory. What was committed is on the disk already.
+// Close unlocks the directory. All commits are on the disk already.
 func (s *Store) Close() error {
 	if s.lock == nil {
 		return nil
@@ -250,7 +252,7 @@ func (s *Store) Close() error {
 	return s.lock.Close()
 }
 
-// abandon gives a file up: it is not written or synced again.
+// abandon gives up a file: it is not written or synced again.
 func (s *Store) abandon(g *generation) {
 	switch g {
 	case s.newest:
@@ -260,12 +262,11 @@ func (s *Store) abandon(g *generation) {
 	}
 }
 
-// Commit appends changes, a nil value for each key that is removed, and returns when they are on the disk. After an
-// error they are not, and have to be committed again.
+// Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
+// they are not, and must be committed again.
 func (s *Store) Commit(changes map[string][]byte) error { return s.commit(changes, false) }
 
-// CommitLasting is Commit for changes that are lasting: they go to both generations, and may use the space that is kept
-// free for them.
+// CommitLasting is Commit for lasting keys: the changes go to both generations, and may use the reserved space.
 func (s *Store) CommitLasting(changes map[string][]byte) error { return s.commit(changes, true) }
 
 func (s *Store) commit(changes map[string][]byte, lasting bool) error {
@@ -281,7 +282,7 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 		if rewritten = err == nil; s.newest == nil {
 			return err
 		}
-		// If the state cannot be written, changes still can.
+		// Even if the state cannot be written, changes can.
 	}
 	if !rewritten {
 		if !lasting && s.newest.offset > s.limit()+maxGrowth {
@@ -296,7 +297,7 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 		}
 	}
 	if older := s.older; lasting && older != nil && s.append(older, changes, true) != nil {
-		// A file without what is lasting must not be used. The changes are in the newest file.
+		// A file without all lasting keys must not be used. The changes are in the newest file.
 		s.abandon(older)
 		s.untidy = true
 	}
@@ -306,7 +307,7 @@ func (s *Store) commit(changes map[string][]byte, lasting bool) error {
 	return nil
 }
 
-// locked locks the directory if that could not be done before. The error is why nothing is written.
+// locked locks the directory if that failed before. The error is why nothing is written.
 func (s *Store) locked() (err error) {
 	if s.blocked == nil && s.lock == nil {
 		s.lock, err = s.disk.Lock()
@@ -315,7 +316,7 @@ func (s *Store) locked() (err error) {
 	return s.blocked
 }
 
-// Rewrite writes the whole state as the next generation. Commit does it when it is time.
+// Rewrite writes the whole state as the next generation. Commit calls it when the newest file is too large.
 func (s *Store) Rewrite() error {
 	if err := s.locked(); err != nil {
 		return err
@@ -323,7 +324,7 @@ func (s *Store) Rewrite() error {
 	return s.rewrite()
 }
 
-// Size is how many bytes the files have that count.
+// Size returns the size in bytes of the files in use.
 func (s *Store) Size() (size int64) {
 	for _, g := range []*generation{s.newest, s.older} {
 		if g != nil {
@@ -333,7 +334,7 @@ func (s *Store) Size() (size int64) {
 	return size
 }
 
-// limit is how large the newest file may be before the state is written to the next one.
+// limit returns the size of the newest file above which the state is written to the next one.
 func (s *Store) limit() int64 {
 	if s.older == nil {
 		return 3*s.newest.first + slackAlone
@@ -354,9 +355,9 @@ func (w *writerAt) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// append appends one transaction to a file. After an error it has nothing of it, or is abandoned.
+// append appends one transaction to a file. After an error the file does not have the transaction, or is abandoned.
 func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) error {
-	// It is closed again, so that nobody is kept from unmounting the file system, or from making it read-only.
+	// It is closed again, because an open file would prevent unmounting the file system, or making it read-only.
 	to, err := s.disk.Open(name(g.generation))
 	if err != nil {
 		s.abandon(g)
@@ -386,7 +387,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 		return err
 	}
 	if err := to.Sync(); err != nil {
-		// What the kernel could not write it has forgotten: another sync would succeed without it.
+		// The kernel has dropped the data that it could not write: another sync would succeed without it.
 		s.abandon(g)
 		return err
 	}
@@ -438,7 +439,7 @@ func (s *Store) writeState() error {
 		err = s.disk.Sync()
 	}
 	if err != nil {
-		// Nobody knows which of the two files a loss of power would leave, so neither is appended to.
+		// After a loss of power either of the two files may remain, so neither is appended to.
 		s.abandon(s.newest)
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
 		return err
@@ -448,11 +449,11 @@ func (s *Store) writeState() error {
 		s.older = s.newest
 	}
 	s.newest = g
-	_ = s.tidy() // what is lasting waits for it
+	_ = s.tidy() // if it fails, the next lasting commit tries again
 	return nil
 }
 
-// writeFirst writes the first state of a generation, aside.
+// writeFirst writes the first state of a generation to a file with the temporary name.
 func (s *Store) writeFirst(g *generation) error {
 	aside, err := s.disk.Create(asideName)
 	if err != nil {
@@ -468,12 +469,12 @@ func (s *Store) writeFirst(g *generation) error {
 		err = aside.Sync()
 	}
 	if err == nil {
-		_ = aside.Reserve(g.offset + reserveSize) // without it the next commit says so
+		_ = aside.Reserve(g.offset + reserveSize) // if it fails, so will the next commit
 	}
 	return err
 }
 
-// tidy removes the generations that are not needed any more, and returns when they cannot come back.
+// tidy removes the generations that are no longer needed, and returns when they cannot reappear.
 func (s *Store) tidy() error {
 	there, err := s.generations()
 	for _, number := range there {

@@ -56,7 +56,7 @@ func ParseService(text string) (Service, error) {
 	return Service{namespace, name}, nil
 }
 
-// Answer is what a wrapper says of a Service.
+// Answer is a wrapper's answer about a Service.
 type Answer struct {
 	// Explanation is the answer.
 	Explanation view.Explanation
@@ -64,7 +64,7 @@ type Answer struct {
 	Body []byte
 }
 
-// Ask asks the wrapper about a Service. What the wrapper refuses is an error in its own words.
+// Ask asks the wrapper about a Service. A refusal is an error with the wrapper's message.
 func (c Client) Ask(ctx context.Context, service Service) (*Answer, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status
@@ -73,7 +73,7 @@ func (c Client) Ask(ctx context.Context, service Service) (*Answer, error) {
 		Host:            c.Server,
 		ContentConfig:   rest.ContentConfig{NegotiatedSerializer: codecs},
 		TLSClientConfig: rest.TLSClientConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile},
-		// The wrapper is on this node, whatever the environment says of proxies.
+		// The wrapper is on this node, so proxies from the environment are not used.
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }, //nolint:nilnil // no proxy
 	})
 	if err != nil {

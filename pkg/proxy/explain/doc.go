@@ -1,3 +1,3 @@
-// Package explain asks a running wrapper why a node sees of a Service what it sees, and prints the answer. It is what
-// `application-grid-wrapper explain` does; the answer is made by pkg/storage/view, and served by pkg/filters.
+// Package explain asks a running wrapper why a node sees which endpoints of a Service, and prints the answer. It
+// implements `application-grid-wrapper explain`. Package storage/view makes the answer, and package proxy serves it.
 package explain

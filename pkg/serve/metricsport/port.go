@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxScrapers is the most connections. A Prometheus keeps one.
+	// maxScrapers is the largest number of connections. A Prometheus keeps one.
 	maxScrapers = 20
 	// defaultRetry is how long after a failure a Port tries again to listen.
 	defaultRetry = 10 * time.Second

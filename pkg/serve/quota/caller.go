@@ -118,7 +118,7 @@ func parseDiag(answer []byte, source netip.AddrPort) (uid uint32, err error) {
 		return 0, fmt.Errorf("%w: %w", errNoSocket, unix.Errno(-int32(native.Uint32(message))))
 	case kind != sockDiagByFamily || len(message) < diagMessageSize:
 		return 0, errMalformed
-	// A socket that its process has closed has no user, and the kernel says 0, which is root.
+	// A socket that its process has closed has no user, and the kernel reports 0, which is root.
 	case message[1] != tcpEstablished || binary.BigEndian.Uint16(message[4:]) != source.Port():
 		return 0, errNoSocket
 	}

@@ -1,3 +1,3 @@
 // Package quota divides a number of places (connections, watches, bytes) among callers so that none can lock the others
-// out, and finds out who a caller is. Its users, package proxy and package filters, decide what a place is.
+// out, and identifies callers. Packages proxy and filters, which use it, decide what a place is.
 package quota

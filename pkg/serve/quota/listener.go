@@ -36,7 +36,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn gives its place back when it is closed.
+// countedConn releases its place when it is closed.
 type countedConn struct {
 	net.Conn
 

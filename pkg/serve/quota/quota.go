@@ -7,9 +7,9 @@ import "sync"
 // however many the others hold. (Network switches share their buffers by this rule, which is called "dynamic
 // thresholds".) Nothing needs to be reserved, and no caller needs to be known beforehand.
 //
-// A place may be a connection, or a byte. A caller that holds none gets what it asks for even if that is more than is
-// free, or more than the Quota has: a list that is larger than the Quota must be possible, and what another caller
-// holds must not prevent it. So the places taken may exceed the Quota by what one caller asked for at once.
+// A place may be a connection, or a byte. A caller that holds none gets any number of places, even more than are free,
+// or more than the Quota has: a list that is larger than the Quota must be possible, and other callers must not prevent
+// it. So the places taken may exceed the Quota by one request.
 type Quota struct {
 	limit int
 
@@ -24,7 +24,7 @@ type Quota struct {
 // New makes a Quota of limit places.
 func New(limit int) *Quota { return &Quota{limit: limit, held: map[string]int{}} }
 
-// Acquire gives a caller a place, if it may have one. release gives it back; further calls of it do nothing.
+// Acquire gives a caller a place, if it may have one. release releases it; further calls of it do nothing.
 func (q *Quota) Acquire(caller string) (release func(), ok bool) { return q.AcquireN(caller, 1) }
 
 // AcquireN is Acquire for n places at once, all or none.

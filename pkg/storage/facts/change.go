@@ -16,8 +16,8 @@ type Watcher interface {
 	FactsChanged(in Reader, c *Change)
 }
 
-// Reader reads the facts between two steps. It is handed out for the time of a call, and not to be kept: what can be
-// reached through it is guarded by the lock of the Facts.
+// Reader reads the facts between two steps. It is valid only during a call, and must not be kept, because everything
+// that can be reached through it is guarded by the lock of the Facts.
 type Reader struct{ f *Facts }
 
 // reader is for callers within the lock.
@@ -29,30 +29,30 @@ type Key struct {
 	Name     types.NamespacedName
 }
 
-// Change says what one step touched. Something that was touched may be the same as before.
+// Change has everything that one step touched. Some of it may be the same as before.
 type Change struct {
 	// Received is when the upstream's change arrived.
 	Received time.Time
-	// Whole has the objects that are shown whole and were added, changed or removed: Services, Namespaces, and the Node
-	// objects of InputNode.
+	// Whole has the added, changed or removed objects of the kinds that are shown whole: Services, Namespaces, and the
+	// Node objects of InputNode.
 	Whole map[Key]struct{}
-	// NodesGiven has what InputNodes was given of nodes, also of those whose labels did not change; nil for nodes that
-	// were removed.
+	// NodesGiven has the objects that InputNodes was given, including nodes whose labels did not change; nil for nodes
+	// that were removed.
 	NodesGiven map[string]*wire.Object
-	// Objects has the objects that list endpoints and were added, changed or removed.
+	// Objects has the added, changed or removed objects that list endpoints.
 	Objects map[*Object]struct{}
-	// Named has the names of the nodes on which other objects list endpoints than before, known or not.
+	// Named has the names of nodes, known or not, for which the set of objects that list endpoints on them changed.
 	Named map[string]struct{}
-	// Governed has the Services whose keys changed, or whose endpoints were counted again: they may be shown by other
-	// values.
+	// Governed has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
+	// are shown now.
 	Governed map[*Service]struct{}
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
 	// included.
 	Relabelled map[*Node]topology.Labels
-	// Died has the nodes that were alive and are dead or silent now, or the other way round.
+	// Died has the nodes that died or fell silent, or that came back.
 	Died map[string]struct{}
-	// Rebuilt is set if the facts were made again after a step that panicked. Then everything may have changed, and all
-	// Services, Nodes and Objects are others than before. It is not set without Options.Broken.
+	// Rebuilt is set if the facts were rebuilt after a step that panicked. Then everything may have changed, and all
+	// Services, Nodes and Objects have been replaced. It is never set without Options.Broken.
 	Rebuilt bool
 }
 
@@ -68,7 +68,7 @@ func add[K comparable](set *map[K]struct{}, member K) {
 	(*set)[member] = struct{}{}
 }
 
-// node notes what was given of a node.
+// node notes the object that was given for a node.
 func (c *Change) node(name string, o *wire.Object) {
 	if c.NodesGiven == nil {
 		c.NodesGiven = make(map[string]*wire.Object)

@@ -12,13 +12,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// How a Service is shown depends on the values of its ports, and these on all of its endpoints. They are counted for
-// each list of ports, because nearly always all slices of a Service of one address type have the same.
+// How a Service is shown depends on the values that decide for its ports, and these depend on all of its endpoints. The
+// endpoints are counted for each list of ports, because nearly always all slices of a Service with one address type
+// have the same list.
 //
-// The endpoints of a Service with one key, or with none, need to be counted only while any of them is suspected.
+// The endpoints of a Service with at most one key need to be counted only while any of them is suspected.
 
-// PortList identifies the address type, names and protocols of the ports of an EndpointSlice that have a number. It is
-// that of no ports if the Service of the slice decides as one (topology.DecidesAsOne), and for Endpoints.
+// PortList identifies the address type of an EndpointSlice, and the names and protocols of its ports with a number. It
+// has no ports for Endpoints, or if the Service of the slice decides as one (topology.DecidesAsOne).
 type PortList struct{ encoded unique.Handle[string] }
 
 var noPorts = PortList{unique.Make("")}
@@ -62,7 +63,7 @@ func (s *Service) DecidesAsOne() bool {
 	return topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal)
 }
 
-// listing is what one collection lists for a Service.
+// listing has the objects of one collection that belong to a Service.
 type listing struct {
 	objects []*Object
 	// counts are by list of ports. They are nil if the endpoints need not be counted.
@@ -100,8 +101,8 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 	listed := &s.listed[listIndex(o.Resource())]
 	c := listed.counts[o.ports]
 	if c == nil {
-		// Of lists that no object has any more, none outlives the next new one. Until then they are kept, because most
-		// changes take an object out and put it back with the same list.
+		// Unused lists are dropped only when a new one is added, because most changes take an object out and put it
+		// back with the same list.
 		maps.DeleteFunc(listed.counts, func(_ PortList, c *counts) bool { return c.objects == 0 })
 		c = &counts{}
 		listed.counts[o.ports] = c
@@ -135,23 +136,23 @@ func (s *Service) recount(in Reader) {
 	}
 }
 
-// Choice says how the objects of a Service with the same list of ports are shown.
+// Choice is how the objects of a Service with the same list of ports are shown.
 type Choice struct {
 	topology.Choice
 
 	ports PortList
 }
 
-// Equal reports whether both show the same objects in the same way.
+// Equal reports whether both choices show the same objects in the same way.
 func (c Choice) Equal(other Choice) bool {
 	return c.ports == other.ports && c.Choice.Equal(other.Choice)
 }
 
-// Of reports whether it says how this object is shown.
+// Of reports whether the choice applies to this object.
 func (c Choice) Of(o *Object) bool { return c.ports == o.ports }
 
-// Choices say how the Service's objects of a resource are shown to a viewer with these labels. There are none if its
-// keys alone decide that: there is at most one, and no endpoint is suspected.
+// Choices returns how the Service's objects of a resource are shown to a viewer with these labels. It returns nil if
+// its keys alone decide that, because it has at most one and no endpoint is suspected.
 func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
 	counted := s.listed[listIndex(r)].counts
 	if len(counted) == 0 {

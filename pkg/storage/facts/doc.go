@@ -1,15 +1,15 @@
-// Package facts stores what the wrapper knows of the cluster: nodes, Services, the objects that list endpoints, which
+// Package facts stores the wrapper's knowledge of the cluster: nodes, Services, the objects that list endpoints, which
 // nodes are dead, and the indexes between them.
 //
 // Package follow writes to it through Inputs, in any order. Each write is one step: it changes the facts, records in a
 // Change what it touched, and passes that to every Watcher. So a Watcher sees the facts before or after a step, never
-// in between. Package view has the Watcher that turns facts into what one viewer is shown.
+// in between. Package view has the Watcher that computes what one viewer is shown.
 //
-// What a node itself knows of its pods (pods.go) corrects what the upstream says of their endpoints, while the upstream
-// cannot know better.
+// A node's own state of its pods (pods.go) corrects the upstream's state of their endpoints while the upstream's state
+// may be out of date.
 //
-// The nodes that share Services with this one are its site (site.go). Those of them that their neighbours do not hear
-// any more are silent.
+// The nodes that share Services with this one are its site (site.go). Those of them that no longer answer their
+// neighbours are silent.
 //
 // The facts are the same for every viewer. Indexes keep the cost of a change small: from a node to the objects that
 // list endpoints on it, from a topology key to the Services that it governs, and for a Service with several keys from a

@@ -21,20 +21,21 @@ type Options struct {
 	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
 	// whose annotations name the local API server.
 	NeedsKubernetesEndpoints bool
-	// SiteKeys are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
-	// Services if there are none.
+	// SiteKeys are the keys of labels. Nodes that share the value of any of them belong to one site. If empty, the
+	// topology keys of all Services are used.
 	SiteKeys []string
-	// Broken, if set, is called with the reason and the stack when a step panicked. What was stored stays, the indexes
-	// are made again, and so is what Watchers have made of them; the change of the step itself may be lost, so the
-	// upstream should be listed again. Broken must not call the Facts. Without it the panic ends the program.
+	// Broken, if set, is called with the reason and the stack when a step panicked. The stored objects are kept. The
+	// indexes are rebuilt, and so is everything that Watchers have derived from them. The change of the step itself may
+	// be lost, so the upstream should be listed again. Broken must not call the Facts. Without it the panic ends the
+	// program.
 	Broken func(error)
 	// Clock is time.Now if nil.
 	Clock  func() time.Time
 	Logger logr.Logger
 }
 
-// Facts store what is known of the cluster. The methods may be called from any goroutine. What is known is read through
-// a Reader.
+// Facts store the known state of the cluster. The methods may be called from any goroutine. The state is read through a
+// Reader.
 type Facts struct {
 	options Options
 
@@ -52,7 +53,7 @@ type Facts struct {
 
 	// dead has the names of the nodes that count as dead; never this node.
 	dead map[string]struct{}
-	// silent has the names of the nodes that their neighbours do not hear any more; never this node.
+	// silent has the names of the nodes that no longer answer their neighbours; never this node.
 	silent map[string]struct{}
 	// addresses has the names of nodes by address, as far as they were listed.
 	addresses map[netip.Addr]string
@@ -62,13 +63,13 @@ type Facts struct {
 	partners map[string]struct{}
 	// listings counts the changes of internalIPs, partners and podNotes.
 	listings uint64
-	// livePods has the pods of nodes by the node's name, as the nodes themselves know them.
+	// livePods has the pods of nodes by the node's name, as reported by the nodes themselves.
 	livePods map[string]*LivePods
 	// suspected has the nodes with a suspected pod.
 	suspected map[string]struct{}
-	// suspectedNodes has the names of nodes that SetSuspectedNodes got.
+	// suspectedNodes has the names that were passed to SetSuspectedNodes.
 	suspectedNodes map[string]struct{}
-	// podNotes is what SetPodNotes got.
+	// podNotes is the value that was passed to SetPodNotes.
 	podNotes []byte
 
 	inputs map[string]*Input
@@ -79,7 +80,7 @@ type Facts struct {
 	live chan struct{}
 
 	watchers map[Watcher]struct{}
-	// step is what the current step has touched so far.
+	// step is everything that the current step has touched so far.
 	step Change
 	// changes counts the steps that have touched anything.
 	changes uint64
@@ -207,7 +208,7 @@ func (f *Facts) Detach(w Watcher) {
 	delete(f.watchers, w)
 }
 
-// Touch makes a step that changes nothing. A Watcher that has changed itself uses it to be called.
+// Touch makes a step without a change. A Watcher whose own state has changed uses it to be called.
 func (f *Facts) Touch() { f.update(func() {}) }
 
 // Read calls read, during which no step is made, so that several facts can be read consistently. read must be quick: it

@@ -13,13 +13,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// State is what a process serves from at one moment. It is enough for another process on the same node to serve the
-// same. It is immutable.
+// State is the state from which a process serves at one moment. Another process on the same node can serve the same
+// from it. It is immutable.
 //
 // It has only those endpoints of a governed Service that one of the Service's keys matches, and only the nodes that
 // these endpoints name. So it is small even in a large cluster, and little is written to the node's disk.
 //
-// Package snapshot writes it as JSON, and what has the tag "-" in its own way.
+// Package snapshot writes it as JSON, and the fields with the tag "-" in its own format.
 type State struct {
 	// NodeName is the NodeName of Options.
 	NodeName string
@@ -31,13 +31,13 @@ type State struct {
 	Sections []Section
 	// Addresses has the names of nodes by address, as NodeAddresses returns them.
 	Addresses map[netip.Addr]string `json:",omitempty"`
-	// InternalIPs are those of the nodes of the site by name, as InternalIPs returns them.
+	// InternalIPs are the InternalIPs of the nodes of the site by name, as InternalIPs returns them.
 	InternalIPs map[string][]netip.Addr `json:",omitempty"`
 	// Partners has the names of the nodes that exchange facts with this one, as Partners returns them.
 	Partners map[string]struct{} `json:",omitempty"`
-	// PodNotes is what is kept of this node's pods, as PodNotes returns it: JSON of package livepods.
+	// PodNotes are the notes about this node's pods, as PodNotes returns them: JSON of package livepods.
 	PodNotes json.RawMessage `json:",omitempty"`
-	// ShareMark is what ShareMark returns.
+	// ShareMark is the value that ShareMark returns.
 	ShareMark []byte `json:",omitempty"`
 }
 
@@ -50,9 +50,9 @@ type Section struct {
 	Shown []Shown `json:"-"`
 }
 
-// Shown says how an object was shown: at which revision, and with which digest (of the history.Version). Another
-// process may show an object of the State differently, because that does not depend on the State alone. Then the
-// digests differ, and the object needs a new revision.
+// Shown has the revision at which an object was shown, and the digest of the history.Version. Another process may show
+// the object differently, because that does not depend on the State alone. Then the digests differ, and the object
+// needs a new revision.
 type Shown struct{ Revision, Digest uint64 }
 
 // section returns the section of an input; nil if the State, which may be nil, has none.
@@ -68,7 +68,7 @@ func (s *State) section(input string) *Section {
 	return nil
 }
 
-// objects returns the objects of an input; none if the State, which may be nil, has no section of it.
+// objects returns the objects of an input; nil if the State, which may be nil, has no section for it.
 func (s *State) objects(input string) []*wire.Object {
 	if section := s.section(input); section != nil {
 		return section.Objects
@@ -91,7 +91,7 @@ func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 type hold struct {
 	// state is the State from which the facts were restored; nil once the upstream's state is applied.
 	state *State
-	// pending has the changes by input; nil if changes are applied as they come.
+	// pending has the changes by input; nil if changes are applied as they arrive.
 	pending map[string]*pending
 }
 
@@ -126,7 +126,7 @@ func (p *pending) replace(objects []*wire.Object) {
 // restoring reports whether the facts are those of a State.
 func (h *hold) restoring() bool { return h.state != nil }
 
-// of returns where the changes of an input are collected; nil if they are not held back.
+// of returns the collected changes of an input; nil if they are not held back.
 func (h *hold) of(input string) *pending {
 	if h.pending == nil {
 		return nil
@@ -156,7 +156,7 @@ func (f *Facts) Restore(state *State) {
 				f.inputs[name].replace(section.Objects)
 			}
 		}
-		// The State may come from a process that did not need this input; then nothing is rewritten.
+		// The State may come from a process without this input. Then nothing is rewritten.
 		f.kubernetes.synced = true
 	})
 }
@@ -203,7 +203,7 @@ func (f *Facts) releaseIfComplete() {
 	f.hold.state = nil
 	for _, name := range inputOrder {
 		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.complete) {
-			f.inputs[name].forget() // what was restored is outdated now, and no client has asked for it
+			f.inputs[name].forget() // the restored objects are outdated, and no client has asked for them
 		}
 	}
 	f.release()

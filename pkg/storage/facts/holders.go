@@ -7,14 +7,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// claims are addresses that nodes say their pods have.
+// claims are the addresses that nodes report for their pods.
 type claims struct {
 	by map[netip.Addr][]string
-	// held has those of each node that belong to others.
+	// held has each node's claimed addresses that belong to others.
 	held map[string]map[netip.Addr]struct{}
 }
 
-// isHeld notes that an address belongs to a node's pod; to none if the node is "".
+// isHeld notes that an address belongs to a pod on a node, or to something else if the node is "".
 func (c *claims) isHeld(address, node []byte) {
 	if parsed, err := netip.ParseAddr(string(address)); err == nil {
 		c.isHeldBy(parsed.Unmap(), string(node))
@@ -33,9 +33,9 @@ func (c *claims) isHeldBy(address netip.Addr, node string) {
 	}
 }
 
-// HeldByOthers returns which of the addresses that nodes say their pods have, by the nodes' names, belong to others:
-// nodes, this node's pods as it runs them, cluster IPs of Services, API servers, and the addresses that the upstream
-// says pods on another node of the site have, unless that node says otherwise or is silent.
+// HeldByOthers takes the addresses that nodes report for their pods, by node name, and returns those that belong to
+// others: to nodes, to pods that this node runs, to cluster IPs of Services, to API servers, or, according to the
+// upstream, to pods on another node of the site, unless that node reports otherwise or is silent.
 func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{} {
 	c := claims{by: make(map[netip.Addr][]string), held: make(map[string]map[netip.Addr]struct{})}
 	for node, claimed := range addresses {
@@ -82,7 +82,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 	return c.held
 }
 
-// holders notes which addresses the pods on the nodes of the site have.
+// holders notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holders(c *claims) {
 	seen := make(map[*Object]struct{})
 	f.reader().Nodes(func(n *Node) {
@@ -103,14 +103,14 @@ func (f *Facts) holders(c *claims) {
 	})
 }
 
-// stillHas reports whether a pod still has the address of its endpoint, as far as its node has said.
+// stillHas reports whether a pod still has the address of its endpoint, unless its node has reported otherwise.
 func stillHas(o *Object, e wire.Endpoint) bool {
 	correction, _ := o.Correction(e)
 	return correction == nil ||
 		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
 }
 
-// scanUpstream calls visit for every endpoint of an object as the upstream has it.
+// scanUpstream calls visit for every endpoint of the upstream's object.
 func scanUpstream(o *Object, visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
 		o.Unreadable(err)

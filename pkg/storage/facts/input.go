@@ -13,7 +13,7 @@ import (
 
 // The names of the inputs.
 const (
-	// InputNodes takes all nodes, of which only the labels are kept. A wrapper gives it their metadata.
+	// InputNodes takes all nodes, and keeps only their labels. A wrapper gives it their metadata.
 	InputNodes = "nodes"
 	// InputNode takes the Node objects that are served whole: this node's.
 	InputNode = "node"
@@ -46,14 +46,14 @@ type kept interface {
 	upstream(types.NamespacedName) *wire.Object
 
 	// setSynced is called after a complete state was applied, setAbsent if the upstream does not serve the resource,
-	// and reset if the resource is not followed any more.
+	// and reset if the resource is no longer followed.
 	setSynced()
 	setAbsent()
 	reset()
 	is() (absent, synced bool)
 }
 
-// completion says whether what a store has is complete (synced), or not served by the upstream.
+// completion is whether the state of a store is complete (synced), or not served by the upstream (absent).
 type completion struct{ synced, absent bool }
 
 func (c *completion) setSynced()                { c.synced, c.absent = true, false }
@@ -84,14 +84,14 @@ type Input struct {
 	f    *Facts
 	name string
 	kept kept
-	// arriving is what the next change brings the input to, version what the last one brought it to, and progress is
-	// version or that of a later bookmark. The lock of the facts guards them.
+	// arriving is the version of the input after the next change, and version that after the last one. progress is
+	// version, or that of a later bookmark. The lock of the facts guards them.
 	arriving, version, progress uint64
 }
 
 // At implements follow.Versioned.
 func (in *Input) At(version string, change func()) {
-	at, _ := strconv.ParseUint(version, 10, 64) // 0 for what is no number
+	at, _ := strconv.ParseUint(version, 10, 64) // 0 if it is not a number
 	if change == nil {
 		in.f.update(func() { in.progress = at })
 		return
@@ -102,8 +102,8 @@ func (in *Input) At(version string, change func()) {
 	change()
 }
 
-// Versions returns the version that the last change has brought the input to, and that up to which nothing else has
-// changed. What is held back is included.
+// Versions returns the version of the last change, and the version up to which no further change has happened. Changes
+// that are held back are included.
 func (in *Input) Versions() (version, progress uint64) { return in.version, in.progress }
 
 // change runs a step in which the input changes.
@@ -114,8 +114,7 @@ func (in *Input) change(step func()) {
 	})
 }
 
-// same returns the object that the input has if it is equal, so that the memory of both is held once; else the given
-// one.
+// same returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
 func (in *Input) same(o *wire.Object) *wire.Object {
 	if known := in.kept.upstream(nameOf(o)); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
@@ -214,8 +213,8 @@ func (in *Input) Known() int {
 // onDemand reports whether an input is followed only while clients ask for it.
 func onDemand(input string) bool { return input == InputEndpoints || input == InputNamespaces }
 
-// Forget drops all objects of a resource that is followed on demand, because it is not followed any more. It is then
-// not ready until it is complete again.
+// Forget drops all objects of a resource that is followed on demand when it is no longer followed. The resource is not
+// ready until it is complete again.
 func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
 		f.inputs[r.Resource].forget()

@@ -7,7 +7,7 @@ import (
 )
 
 // kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.
-// A client may ask for slices only, so that one object has an input of its own.
+// Clients may ask for slices only, so this one object has a separate input.
 type kubernetesEndpoints struct {
 	completion
 
@@ -51,7 +51,7 @@ func (k *kubernetesEndpoints) names() []types.NamespacedName {
 // upstream returns nil, because only the annotations are kept.
 func (*kubernetesEndpoints) upstream(types.NamespacedName) *wire.Object { return nil }
 
-// setAbsent counts as synced: without the object nothing is rewritten.
+// setAbsent marks the input as synced: without the object nothing is rewritten.
 func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
 
 // KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes.

@@ -11,8 +11,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Node has the labels of one node, and the objects that list endpoints on it. It may also be a node that is not known,
-// but that endpoints name.
+// Node has the labels of one node, and the objects that list endpoints on it. It may also be an unknown node that
+// endpoints name.
 type Node struct {
 	Name  string
 	Known bool
@@ -94,7 +94,7 @@ func (x *nodeIndex) set(now Node) {
 	x.forget(n)
 }
 
-// enterValue enters a node at its value of a key, leaveValue undoes that for the labels that it had.
+// enterValue adds a node to the index at its value of a key. leaveValue undoes that for its former labels.
 func enterValue(values map[string]map[*Node]struct{}, n *Node, key string) {
 	if value, has := n.Labels[key]; has {
 		if values[value] == nil {
@@ -194,11 +194,11 @@ func (in Reader) NodeObjectsOf(name string) []*Object {
 // NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int { return len(f.NodeNames()) }
 
-// SetDeadNodes takes the names of all nodes that a health service calls dead. They count as silent.
+// SetDeadNodes takes the names of all nodes that a health service calls dead. They are treated as silent.
 //
 // This node is never dead, because it runs this process. The endpoints of default/kubernetes are never hidden: they are
-// API servers, and clients find out themselves which of those work. The names may include nodes that are not known;
-// their endpoints are hidden when they come.
+// API servers, and clients find out themselves which of those work. The names may include unknown nodes; their
+// endpoints are hidden when they arrive.
 func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 	f.setDown(&f.dead, names)
 }
@@ -221,13 +221,13 @@ func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
 	})
 }
 
-// SetSilentNodes takes the names of all nodes that their neighbours do not hear any more. Their endpoints are hidden,
-// but not if a viewer would lose the last ready endpoint of a Service.
+// SetSilentNodes takes the names of all nodes that no longer answer their neighbours. Their endpoints are hidden,
+// unless a viewer would lose the last ready endpoint of a Service.
 func (f *Facts) SetSilentNodes(names map[string]struct{}) {
 	f.setDown(&f.silent, names)
 }
 
-// SetSuspectedNodes takes the names of all nodes whose machines answer their neighbours, and whose wrappers do not.
+// SetSuspectedNodes takes the names of all nodes whose machines answer their neighbours, but whose wrappers do not.
 // Their endpoints are suspected.
 func (f *Facts) SetSuspectedNodes(names map[string]struct{}) {
 	f.setDown(&f.suspectedNodes, names)
@@ -238,7 +238,7 @@ func (in Reader) SuspectedNode(s *Service, nodeName []byte) bool {
 	return isDown(in.f.suspectedNodes, s, nodeName)
 }
 
-// SilentNodes returns the names that SetSilentNodes got last, without this node's.
+// SilentNodes returns the names that were last passed to SetSilentNodes, without this node's.
 func (f *Facts) SilentNodes() map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -269,7 +269,7 @@ func (f *Facts) died(name string) {
 	}
 }
 
-// DeadNodes returns the names that SetDeadNodes got last, without this node's.
+// DeadNodes returns the names that were last passed to SetDeadNodes, without this node's.
 func (f *Facts) DeadNodes() map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -281,8 +281,8 @@ func (in Reader) Dead(s *Service, nodeName []byte) bool {
 	return isDown(in.f.dead, s, nodeName)
 }
 
-// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. NodeAddresses returns
-// them; they do not affect what is shown.
+// SetNodeAddresses takes the names of nodes by their known IP addresses. NodeAddresses returns them; they do not affect
+// what is shown.
 func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
 	unmapped := make(map[netip.Addr]string, len(names))
 	for address, name := range names {

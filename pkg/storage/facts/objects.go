@@ -21,10 +21,10 @@ type Object struct {
 	Gone bool
 
 	collection *collection
-	// corrected and lost are described with Body and Lost.
+	// corrected and lost are described at Body and Lost.
 	corrected []byte
 	lost      int
-	// ports is that with which the endpoints were counted; the zero value if they never were.
+	// ports is the list with which the endpoints were counted; the zero value if they never were.
 	ports PortList
 }
 
@@ -43,7 +43,7 @@ func (o *Object) scan(visit func(wire.Endpoint)) {
 	}
 }
 
-// Unreadable says that a body of the object cannot be read any more.
+// Unreadable reports that a body of the object can no longer be read.
 func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(), o.Name(), err) }
 
 // collection has all objects of one resource that lists endpoints.
@@ -90,14 +90,14 @@ func (c *collection) apply(upstream *wire.Object) {
 		o.corrected, o.lost = c.correctedBody(o)
 		c.joinService(o)
 	case o.Upstream.Equal(upstream):
-		// A new list repeats what is known. The old object is kept, so that its memory is not held twice.
+		// A new list repeats known objects. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
 		return
 	default:
 		c.leaveService(o)
 		before := c.nodesOf(o)
 		o.Upstream = upstream
-		// Most changes leave most endpoints where they are.
+		// Most changes leave most endpoints on their nodes.
 		c.enterNodes(o, missing(nodes, before))
 		c.leaveNodes(o, missing(before, nodes))
 		o.corrected, o.lost = c.correctedBody(o)
@@ -162,7 +162,7 @@ func missing(names, others [][]byte) [][]byte {
 	return missing
 }
 
-// enterNodes enters an object at nodes that it was not entered at. A name may be there more than once.
+// enterNodes adds an object to nodes that do not have it yet. A name may occur more than once.
 func (c *collection) enterNodes(o *Object, names [][]byte) {
 	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]

@@ -19,31 +19,31 @@ import (
 type PodKey struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID is "" for a static pod: its UID on the node is not that of the object that stands for it in the API.
+	// UID is "" for a static pod, because its UID on the node differs from that of its mirror pod in the API.
 	UID string `json:"uid,omitempty"`
 }
 
-// LivePod is how a node runs a pod.
+// LivePod is a pod as its node reports it.
 type LivePod struct {
-	// Addresses are those of the pod. A pod without any has the address of its node.
+	// Addresses are the pod's addresses. A pod without any has the address of its node.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Former are those that the pod is known to have had at the network of Addresses: its endpoints there are moved.
-	// One of another network stays. If there are none, all are moved.
+	// Former are the known former addresses of the pod in the network of Addresses: endpoints with these are moved. An
+	// endpoint with an address of another network is kept. If Former is empty, all endpoints are moved.
 	Former []netip.Addr `json:"former,omitempty"`
 	// Serving says that the pod is expected to answer.
 	Serving bool `json:"serving,omitempty"`
-	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
-	// nodes are.
+	// Suspected says that the pod may not answer although it is Serving: its endpoints are hidden like those on silent
+	// nodes.
 	Suspected bool `json:"suspected,omitempty"`
-	// Idle names the Services, in the pod's namespace, whose endpoint of the pod was not ready while the pod was: it
+	// Idle names the Services, in the pod's namespace, whose endpoint was not ready while the pod was. Such an endpoint
 	// keeps its conditions while the pod is Serving.
 	Idle []string `json:"idle,omitempty"`
-	// Why says in a clause why the pod is shown so. It does not affect what is shown.
+	// Why is a clause with the reason for this state. It does not affect what is shown.
 	Why string `json:"why,omitempty"`
 }
 
-// LivePods are the pods of one node, as the node itself knows them. They must not be changed after they were passed to
-// SetLivePods.
+// LivePods are the pods of one node, as the node itself reports them. They must not be changed after they were passed
+// to SetLivePods.
 type LivePods struct {
 	// AsOf is when the node ran these pods.
 	AsOf time.Time
@@ -53,7 +53,7 @@ type LivePods struct {
 	About map[PodKey]struct{}
 }
 
-// find returns how the node runs a pod, which has a UID.
+// find returns a pod, which has a UID.
 func (l *LivePods) find(pod PodKey) (LivePod, bool) {
 	live, found := l.Pods[pod]
 	if !found {
@@ -74,7 +74,7 @@ func (l *LivePods) equal(other *LivePods) bool {
 		})
 }
 
-// suspicious reports whether any pod, of which the correction counts, is suspected.
+// suspicious reports whether any pod is suspected whose endpoints are corrected.
 func (l *LivePods) suspicious() bool {
 	if l != nil {
 		for _, pod := range l.Pods {
@@ -86,8 +86,8 @@ func (l *LivePods) suspicious() bool {
 	return false
 }
 
-// correction returns how the endpoint of a pod, in an object of a Service, really is. It returns nil if that is not
-// known, so that the upstream's word counts.
+// correction returns the correction of a pod's endpoint in an object of a Service. It returns nil if the pod's state is
+// not known, so that the upstream's state applies.
 func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint) *wire.Correction {
 	if l.About != nil {
 		if _, about := l.About[pod]; !about {
@@ -102,7 +102,7 @@ func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint
 	current, err := netip.ParseAddr(string(endpoint.Address))
 	switch current = current.Unmap(); {
 	case err != nil:
-		return nil // a name: no pod's endpoint has one
+		return nil // a name, which no pod's endpoint has
 	case len(live.Addresses) == 0, slices.Contains(live.Addresses, current),
 		len(live.Former) > 0 && !slices.Contains(live.Former, current):
 		return corrected
@@ -116,9 +116,9 @@ func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint
 	return &wire.Correction{Gone: true}
 }
 
-// SetLivePods takes the pods of a node, as the node itself knows them; nil if nothing is known, or if the upstream's
-// word counts. The endpoints of pods on that node get the addresses and the readiness that the pods have. Endpoints of
-// pods that the node does not run are left out.
+// SetLivePods takes the pods of a node, as the node itself reports them; nil if nothing is known, or if the upstream's
+// state applies. The endpoints of pods on that node get the addresses and the readiness of the pods. Endpoints of pods
+// that the node does not run are left out.
 func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	f.update(func() {
 		before := f.livePods[node]
@@ -145,13 +145,13 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 	})
 }
 
-// Tier returns the tier of an endpoint of a Service, which may be nil, in an object of this namespace, as this node
-// sees it.
+// Tier returns the tier that an endpoint of a Service, which may be nil, in an object of this namespace has for this
+// node.
 func (in Reader) Tier(s *Service, namespace string, e wire.Endpoint) topology.Tier {
 	return in.TierFrom(in.f.options.NodeName, s, namespace, e)
 }
 
-// TierFrom is Tier as another node sees it. A node is neither silent nor suspected to itself.
+// TierFrom is Tier for another node. A node is neither silent nor suspected to itself.
 func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.Endpoint) topology.Tier {
 	tier := topology.TierOf(e.Ready, true, e.Terminates())
 	own := viewer != "" && string(e.NodeName) == viewer
@@ -159,7 +159,7 @@ func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.En
 	case tier != topology.Ready || !in.AnySuspicions() || s == nil || s.Name == KubernetesService:
 		return tier
 	case own && s.traits.Local:
-		return tier // traffic that may use endpoints on its own node only has no better ones
+		return tier // traffic with the policy Local has no better endpoints
 	case !own && in.Silent(s, e.NodeName):
 		return topology.Silent
 	case !own && in.SuspectedNode(s, e.NodeName), in.suspects(s, namespace, e):
@@ -169,8 +169,8 @@ func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.En
 	}
 }
 
-// suspects reports whether the node of a ready endpoint suspects that its pod does not answer. A Service that publishes
-// addresses that are not ready shows this one too.
+// suspects reports whether the node of a ready endpoint suspects that its pod does not answer. It returns false for a
+// Service that publishes addresses that are not ready.
 func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
 	if _, suspected := in.f.suspected[string(e.NodeName)]; !suspected || s.traits.PublishesNotReady {
 		return false
@@ -189,7 +189,8 @@ func (in Reader) AnySuspicions() bool {
 	return len(in.f.silent)+len(in.f.dead)+len(in.f.suspectedNodes)+len(in.f.suspected) > 0
 }
 
-// Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
+// Why returns the clause LivePod.Why for the endpoint of a pod; "" if the endpoint is not corrected, or if none is
+// known.
 func (in Reader) Why(namespace string, e wire.Endpoint) string {
 	pod, ok := podOf(namespace, e)
 	if live := in.f.livePods[string(e.NodeName)]; ok && live != nil {
@@ -199,8 +200,8 @@ func (in Reader) Why(namespace string, e wire.Endpoint) string {
 	return ""
 }
 
-// SetPodNotes takes what is to be known of this node's pods after a restart. It must not be changed afterwards. It does
-// not affect what is shown.
+// SetPodNotes takes the notes about this node's pods that are needed after a restart. They must not be changed
+// afterwards. They do not affect what is shown.
 func (f *Facts) SetPodNotes(notes []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,15 +212,15 @@ func (f *Facts) SetPodNotes(notes []byte) {
 	f.listings++
 }
 
-// PodNotes returns what SetPodNotes got last, or what a State had. It must not be changed.
+// PodNotes returns the last value of SetPodNotes, or that of a State. It must not be changed.
 func (f *Facts) PodNotes() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.podNotes
 }
 
-// Correction returns how an endpoint of the object really is, and as of when that is known; nil if the upstream's word
-// counts.
+// Correction returns the correction of an endpoint of the object, and the time of the report behind it; nil if the
+// upstream's state applies.
 func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
 	f := o.collection.f
 	live := f.livePods[string(endpoint.NodeName)]
@@ -238,7 +239,7 @@ func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction
 	return correction, live.AsOf
 }
 
-// podOf returns the pod of an endpoint. ok is false if the endpoint names none, or does not say which of its name.
+// podOf returns the pod of an endpoint. ok is false if the endpoint names no pod, or has no UID.
 func podOf(namespace string, endpoint wire.Endpoint) (pod PodKey, ok bool) {
 	in, name, uid, ok := endpoint.Pod()
 	if !ok || len(uid) == 0 {
@@ -250,8 +251,7 @@ func podOf(namespace string, endpoint wire.Endpoint) (pod PodKey, ok bool) {
 	return PodKey{Namespace: namespace, Name: string(name), UID: string(uid)}, true
 }
 
-// Body returns the upstream's body, in which the endpoints of pods are corrected as far as SetLivePods says how they
-// really are.
+// Body returns the upstream's body with the corrections that follow from SetLivePods.
 func (o *Object) Body() []byte {
 	if o.corrected != nil {
 		return o.corrected
@@ -291,7 +291,7 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 		return nil, 0
 	}
 	if body == nil {
-		body = []byte{} // nothing is left of it
+		body = []byte{} // all endpoints are left out
 	}
 	return body, lost
 }
@@ -307,15 +307,15 @@ func (c *collection) correct(o *Object) {
 	add(&c.f.step.Objects, o)
 }
 
-// KnownPod is what the upstream says of a pod in the pod's endpoints.
+// KnownPod is the upstream's state of a pod, from the pod's endpoints.
 type KnownPod struct {
-	// Serving is set if any endpoint of the pod is serving. One of another Service may be drained.
+	// Serving is set if any endpoint of the pod is serving. Endpoints of other Services may be drained.
 	Serving bool
 	// Idle names the Services whose endpoint of the pod is not ready, sorted.
 	Idle []string
 	// Governed is set if any endpoint of the pod belongs to a Service with topologyKeys.
 	Governed bool
-	// Disputed is set if SetLivePods says otherwise of any endpoint of the pod.
+	// Disputed is set if SetLivePods has corrected any endpoint of the pod.
 	Disputed bool
 }
 
@@ -324,8 +324,8 @@ func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
 	return f.PodsOnNodes(slices.Values([]string{node}))[node]
 }
 
-// PodsOnNodes returns the pods that endpoints on each of the nodes name. It reads every object once, however many of
-// the nodes it names.
+// PodsOnNodes returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however
+// many of the nodes it names.
 func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
 	pods := make(map[string]map[PodKey]KnownPod)
 	f.mu.RLock()
@@ -346,7 +346,7 @@ func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownP
 	return pods
 }
 
-// addPods adds the pods that an object's endpoints name to those of their nodes.
+// addPods adds the pods that an object's endpoints name to the pods of their nodes.
 func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 	governed := o.Service != nil && o.Service.Keys.Governed()
 	scanUpstream(o, func(e wire.Endpoint) {
@@ -372,9 +372,8 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 	})
 }
 
-// NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for
-// a while; then what it says of the node's pods is not the kubelet's word. heartbeat differs whenever the kubelet has
-// reported.
+// NodeReady reports whether the upstream calls this node ready. If the kubelet has not reported for a while, it does
+// not, and then its state of the node's pods is not the kubelet's. heartbeat changes with every report of the kubelet.
 func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -386,8 +385,8 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	return err == nil && ready, strings.Clone(heartbeat)
 }
 
-// Applied reports whether everything that came from the upstream is applied: nothing is held back, and the facts are
-// not those of a State.
+// Applied reports whether everything that has arrived from the upstream is applied: nothing is held back, and the facts
+// are not those of a State.
 func (f *Facts) Applied() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// attempt calls run, and reports whether it panicked: an invariant is broken then. Without Options.Broken it lets the
-// panic pass.
+// attempt calls run, and reports whether it panicked, which means that an invariant is broken. Without Options.Broken
+// it does not recover.
 func (f *Facts) attempt(run func()) (broken bool) {
 	if f.options.Broken == nil {
 		run()
@@ -27,11 +27,11 @@ func (f *Facts) attempt(run func()) (broken bool) {
 	return false
 }
 
-// rebuild makes the indexes again, from the upstream's objects that are stored. Watchers do the same with what they
-// have made of them (Change.Rebuilt). An object with which it cannot be done is left out.
+// rebuild rebuilds the indexes from the stored upstream objects. Watchers do the same with everything that they have
+// derived from them (Change.Rebuilt). An object that panics again is left out.
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
-	f.shareMark = nil // the next share is a whole one
+	f.shareMark = nil // the next share is a complete one
 	nodes, services := f.nodes.all(), stored(&f.services)
 	f.nodes.byName = make(map[string]*Node)
 	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
@@ -54,7 +54,7 @@ func (f *Facts) refill(store kept, objects []*wire.Object) {
 	}
 }
 
-// all returns objects from which the index can be made again.
+// all returns objects from which the index can be rebuilt.
 func (x *nodeIndex) all() []*wire.Object {
 	var all []*wire.Object
 	for name, n := range x.byName {
@@ -74,8 +74,8 @@ func stored(store kept) []*wire.Object {
 	return all
 }
 
-// unreadable says that an object cannot be read any more, although it could when it was applied. Endpoints that were
-// not read are not shown.
+// unreadable logs that an object can no longer be read, although it could when it was applied. Its unread endpoints are
+// not shown.
 func (f *Facts) unreadable(r *served.Resource, name types.NamespacedName, err error) {
 	f.options.Logger.Error(err, "An object that was applied cannot be read any more",
 		"resource", r.Resource, "namespace", name.Namespace, "name", name.Name)

@@ -12,8 +12,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Service is one Service. It may also be a Service that is not known, but that endpoints name. Such endpoints are
-// hidden until the Service is known: a slice may arrive before its Service, and must not be shown unpruned meanwhile.
+// Service is one Service. It may also be an unknown Service that endpoints name. Such endpoints are hidden until the
+// Service is known: a slice may arrive before its Service, and must not be shown unpruned meanwhile.
 type Service struct {
 	Name types.NamespacedName
 	// Upstream is nil for a Service that is not known.
@@ -23,7 +23,7 @@ type Service struct {
 
 	// traits are the zero value for a Service that is not known.
 	traits wire.ServiceTraits
-	// listed has what each collection lists for the Service.
+	// listed has the objects of each collection that belong to the Service.
 	listed [2]listing
 	// counted is false if the endpoints must be counted again.
 	counted bool
@@ -83,7 +83,7 @@ func (x *serviceIndex) get(name types.NamespacedName) *Service {
 func (x *serviceIndex) apply(o *wire.Object) {
 	s := x.get(nameOf(o))
 	if s.Upstream != nil && s.Upstream.Equal(o) {
-		// A new list repeats what is known.
+		// A new list repeats known objects.
 		s.Upstream = s.Upstream.At(o.ResourceVersion)
 		return
 	}
@@ -93,8 +93,8 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	x.setTraits(s, wire.TraitsOf(o.Body))
 }
 
-// setTraits notes the traits of a Service, on which corrections and suspicions depend, and whether it decides as one.
-// The Service is known, so that it stays the same while its objects are corrected.
+// setTraits sets the traits of a Service. Corrections and suspicions depend on them, and so does whether it decides as
+// one. The Service must be known, so that it is not forgotten while its objects are corrected.
 func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
 	before := s.traits
 	if s.traits = traits; before == traits {
@@ -105,7 +105,7 @@ func (x *serviceIndex) setTraits(s *Service, traits wire.ServiceTraits) {
 	for i := range s.listed {
 		for _, o := range slices.Clone(s.listed[i].objects) {
 			if suspicions {
-				add(&x.f.step.Objects, o) // other endpoints may be suspected, though the best one stays the same
+				add(&x.f.step.Objects, o) // other endpoints may be suspected, even if the decision stays the same
 			}
 			if before.PublishesNotReady != traits.PublishesNotReady {
 				o.collection.correct(o)
@@ -170,8 +170,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	add(&x.f.step.Governed, s)
 }
 
-// markForRecount has the endpoints of a Service, which may be nil, counted again at the end of the step, unless they
-// need not be.
+// markForRecount recounts the endpoints of a Service, which may be nil, at the end of the step, if counts are needed.
 func (x *serviceIndex) markForRecount(s *Service) {
 	if s != nil && (s.needsCounts() || x.f.reader().AnySuspicions()) {
 		x.recountLater(s)
@@ -183,7 +182,7 @@ func (x *serviceIndex) recountLater(s *Service) {
 	add(&x.stale, s)
 }
 
-// recount counts again what is stale. It is called at the end of a step.
+// recount recounts the stale Services. It is called at the end of a step.
 func (x *serviceIndex) recount() {
 	for s := range x.stale {
 		before := s.needsCounts()
@@ -223,5 +222,5 @@ func (f *Facts) Invalid() map[types.NamespacedName]string {
 	return maps.Clone(f.services.invalid)
 }
 
-// InvalidReason says which annotation of a Service does not parse, and why; "" if all parse.
+// InvalidReason returns the name and the error of a Service's annotation that does not parse; "" if all parse.
 func (in Reader) InvalidReason(name types.NamespacedName) string { return in.f.services.invalid[name] }

@@ -14,23 +14,23 @@ import (
 // shareInputs are the inputs that a share fills, in the order in which they are applied.
 var shareInputs = []string{InputNodes, InputNode, InputServices, InputEndpointSlices}
 
-// ShareStep is what changed in this node's share of the cluster at one moment.
+// ShareStep is a change of this node's share of the cluster at one moment.
 type ShareStep struct {
-	// Objects has the objects that came or changed, by input; nil for those that are gone.
+	// Objects has the added or changed objects, by input; nil for removed ones.
 	Objects map[string]map[types.NamespacedName]*wire.Object
-	// Whole reports which objects are gone if the step does not have them.
+	// Whole reports whether an object is removed if the step does not have it.
 	Whole func(input string, name types.NamespacedName) bool
-	// After is the Mark of the state on which the step follows; nil for none.
+	// After is the Mark of the state before the step; nil for none.
 	After []byte
-	// Mark names the state after the step, for the hub.
+	// Mark identifies the state after the step, for the hub.
 	Mark []byte
 }
 
-// errLost means that a share is not as the hub believes.
+// errLost means that this node's share differs from the hub's record of it.
 var errLost = errors.New("a step of the cache panicked, and a part of this node's share may be missing: it is asked " +
 	"for again, whole")
 
-// Put puts an object into the step, in place of what was put of it before; nil if it is gone.
+// Put puts an object into the step; nil if it was removed. It replaces an earlier Put of the object.
 func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Object) {
 	if step.Objects[input] == nil {
 		step.Objects[input] = make(map[types.NamespacedName]*wire.Object)
@@ -38,11 +38,11 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 	step.Objects[input][name] = o
 }
 
-// ApplyShare applies a step, in place of the methods of the inputs that a share fills. If the facts were restored from
-// a State, that is replaced once the other inputs are complete, too.
+// ApplyShare applies a step. It replaces the methods of the inputs that a share fills. If the facts were restored from
+// a State, that is replaced once the other inputs are complete as well.
 //
-// After an error the stream that brought the step must end. What a step that panicked was to change may be missing, so
-// the mark is forgotten with it, and no later step of the same stream brings it back: it follows on another state.
+// After an error the stream that brought the step must end. If a step panicked, its change may be missing, so the mark
+// is forgotten. No later step of the same stream can repair that, because it is based on another state.
 func (f *Facts) ApplyShare(step ShareStep) error {
 	applied := false
 	f.update(func() {
@@ -73,14 +73,14 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 	return nil
 }
 
-// shareStore is what a step is applied to: what an input has, or what is kept back for it.
+// shareStore is the target of a step: the store of an input, or the changes that are held back for it.
 type shareStore interface {
 	apply(*wire.Object)
 	remove(types.NamespacedName)
 	names() []types.NamespacedName
 }
 
-// apply applies what the step has of an input.
+// apply applies the objects of one input.
 func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 	objects := step.Objects[input]
 	for name, o := range objects {
@@ -99,15 +99,14 @@ func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored; nil if
-// there was none.
+// ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
 func (f *Facts) ShareMark() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.reader().ShareMarkOf()
 }
 
-// ShareMarkOf returns what ShareMark returns.
+// ShareMarkOf returns the value of ShareMark.
 func (in Reader) ShareMarkOf() []byte {
 	if in.f.shareMark == nil && in.f.hold.restoring() {
 		return in.f.hold.state.ShareMark

@@ -11,15 +11,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// The site of this node are the nodes that have the same value of any of the labels that Options.SiteKeys names; by
-// default of any topology key that a Service is governed by.
+// The site of this node consists of the nodes with the same value of any label that Options.SiteKeys names; by default,
+// of any topology key that governs a Service.
 
 // SiteNode is a node of the site.
 type SiteNode struct {
 	Name string
-	// InternalIPs are its addresses of that type, in the order of its status, as far as they are known.
+	// InternalIPs are its known addresses of that type, in the order of its status.
 	InternalIPs []netip.Addr
-	// Shown says that endpoints of governed Services are on the node.
+	// Shown is set if endpoints of governed Services are on the node.
 	Shown bool
 }
 
@@ -72,7 +72,7 @@ func (in Reader) InSite(n *Node) bool {
 	return own != nil && shares(in.f.siteKeys(), own, n)
 }
 
-// ownInternalIPs returns those that this node's own Node object has now.
+// ownInternalIPs returns the InternalIPs in this node's own Node object.
 func (f *Facts) ownInternalIPs() []netip.Addr {
 	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
 	if o == nil {
@@ -90,7 +90,7 @@ func (f *Facts) ownInternalIPs() []netip.Addr {
 	return addresses
 }
 
-// SiteSelectors returns label selectors, of which every node of the site matches one. They are sorted.
+// SiteSelectors returns label selectors. Every node of the site matches at least one of them. They are sorted.
 func (f *Facts) SiteSelectors() []string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -108,8 +108,8 @@ func (f *Facts) SiteSelectors() []string {
 	return selectors
 }
 
-// SetInternalIPs takes the InternalIPs of the nodes of the site by their names, as far as they are known. They must not
-// be changed afterwards. They do not affect what is shown.
+// SetInternalIPs takes the known InternalIPs of the nodes of the site by their names. They must not be changed
+// afterwards. They do not affect what is shown.
 func (f *Facts) SetInternalIPs(addresses map[string][]netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +120,7 @@ func (f *Facts) SetInternalIPs(addresses map[string][]netip.Addr) {
 	f.listings++
 }
 
-// InternalIPs returns what SetInternalIPs got last, or what a State had. It must not be changed.
+// InternalIPs returns the last value of SetInternalIPs, or that of a State. It must not be changed.
 func (f *Facts) InternalIPs() map[string][]netip.Addr {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -139,7 +139,7 @@ func (f *Facts) SetPartners(names map[string]struct{}) {
 	f.listings++
 }
 
-// Partners returns what SetPartners got last, or what a State had. It must not be changed.
+// Partners returns the last value of SetPartners, or that of a State. It must not be changed.
 func (f *Facts) Partners() map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

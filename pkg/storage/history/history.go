@@ -63,7 +63,7 @@ func New(options Options) *History {
 	return h
 }
 
-// nextRevision returns the revision for a new event, which is then that of the state.
+// nextRevision returns the revision for a new event, and makes it the revision of the state.
 func (h *History) nextRevision() uint64 {
 	h.revision = h.revisions.next()
 	return h.revision
@@ -88,8 +88,8 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 	}
 }
 
-// Put shows a version of an object, and returns the object that is shown afterwards: the one from before, if a client
-// would see no difference.
+// Put shows a version of an object, and returns the object that is shown afterwards: the former one, if a client would
+// see no difference.
 func (u *Update) Put(r *served.Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
 
 // Restore shows a version at the revision that an earlier process gave it; 0 means a new revision. It is for tables

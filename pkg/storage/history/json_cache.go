@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// DefaultJSONBytes is enough for everything that a node of a large cluster sees.
+	// DefaultJSONBytes is enough for all objects that a node of a large cluster sees.
 	DefaultJSONBytes = 8 << 20
-	// jsonIdle is how long an encoding that is not used is kept at least, unless the cache is full.
+	// jsonIdle is how long an unused encoding is kept at least, unless the cache is full.
 	jsonIdle = 2 * time.Minute
 )
 

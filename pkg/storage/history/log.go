@@ -21,9 +21,9 @@ type Event struct {
 	Received time.Time
 }
 
-// Gone returns the object of the DELETED event for a watcher that does not see the object any more: the object was
-// deleted, or the watcher's selector does not match the new version. It is the version that the watcher knew last, with
-// the revision of the event.
+// Gone returns the object of the DELETED event for a watcher that no longer sees the object: the object was deleted, or
+// the watcher's selector does not match the new version. It is the version that the watcher knew last, with the
+// revision of the event.
 func (e Event) Gone() *Object {
 	if e.Type == watch.Deleted {
 		return e.Object
@@ -42,8 +42,8 @@ type eventLog struct {
 	maxBytes  int
 }
 
-// entry is an event, with the memory that it holds. A version that the table shows costs the log nothing, so a change
-// of every object of a large table fits.
+// entry is an event, with the memory that it holds. A version that the table shows is not counted, so a change of every
+// object of a large table fits.
 type entry struct {
 	Event
 
@@ -57,7 +57,7 @@ const (
 	objectBytes = 192
 )
 
-// append appends an event. Its Previous, if there is one, was shown until now.
+// append appends an event. Its Previous, if any, was shown until now.
 func (l *eventLog) append(e Event) {
 	size := entryBytes
 	if e.Previous != nil {
@@ -66,7 +66,7 @@ func (l *eventLog) append(e Event) {
 		case e.Type == watch.Deleted:
 			size += objectBytes + e.Previous.size()
 		case maps.Equal(e.Previous.Labels, e.Object.Labels) && slices.Equal(e.Previous.Fields, e.Object.Fields):
-			e.Previous = e.Object // which is the same to selectors
+			e.Previous = e.Object // selectors see no difference
 		default:
 			size += e.Previous.size()
 		}
@@ -84,7 +84,7 @@ func (l *eventLog) append(e Event) {
 	l.entries = l.entries[drop:]
 }
 
-// superseded counts a version that the table does not show any more, if an event holds it.
+// superseded counts a version that the table no longer shows, if an event holds it.
 func (l *eventLog) superseded(o *Object) {
 	if i := l.after(o.Revision - 1); i < len(l.entries) && l.entries[i].Object == o {
 		l.entries[i].bytes += o.size()
@@ -102,8 +102,8 @@ func (l *eventLog) after(revision uint64) int {
 	return sort.Search(len(l.entries), func(i int) bool { return l.entries[i].Object.Revision > revision })
 }
 
-// next returns up to limit events with a revision above the given one. ok is false if some of them are not in the log
-// any more.
+// next returns up to limit events with a revision above the given one. ok is false if some of them are no longer in the
+// log.
 func (l *eventLog) next(revision uint64, limit int) (events []Event, ok bool) {
 	if revision < l.floor {
 		return nil, false

@@ -16,7 +16,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// Version is what is shown of an object, without its revision. It must not be changed after it was passed to an Update.
+// Version is the shown form of an object, without its revision. It must not be changed after it was passed to an
+// Update.
 type Version struct {
 	Namespace, Name, UID string
 	Labels               map[string]string
@@ -28,8 +29,8 @@ type Version struct {
 	Body []byte
 }
 
-// NewVersion makes the version of an upstream object that is shown with the given body. The error says why its fields
-// cannot be read; the version then has no Fields.
+// NewVersion makes the version of an upstream object that is shown with the given body. It returns an error if its
+// fields cannot be read; the version then has no Fields.
 func NewVersion(r *served.Resource, o *wire.Object, body []byte) (Version, error) {
 	v := Version{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: body}
 	var err error
@@ -42,13 +43,13 @@ func (v *Version) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.Name}
 }
 
-// sameFor reports whether a client would see no difference between the versions: they differ at most in what
+// sameFor reports whether a client would see no difference between the versions: they differ at most in fields that
 // wire.SameMeta ignores.
 func (v *Version) sameFor(other *Version) bool {
 	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)
 }
 
-// Digest returns a digest of what a client would see of the version. It is the same in every process.
+// Digest returns a digest of everything that a client would see of the version. It is the same in every process.
 func (v *Version) Digest() uint64 { return wire.Digest("", v.Meta, v.Body) }
 
 // size returns the memory that the version holds, in bytes.
@@ -86,7 +87,7 @@ type Object struct {
 // uncached keeps nothing.
 var uncached = &JSONCache{}
 
-// NewObject makes an object that is in no History: an upstream's, with the upstream's own resourceVersion.
+// NewObject makes an object outside of any History: an upstream's, with the upstream's own resourceVersion.
 func NewObject(r *served.Resource, o *wire.Object) *Object {
 	revision, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
 	if err != nil {

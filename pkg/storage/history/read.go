@@ -53,8 +53,8 @@ func (h *History) Revision() uint64 {
 	return h.revision
 }
 
-// Get returns an object, or nil if there is none with that name. notBefore is a revision that the client has seen; 0
-// for none. Errors: ErrNotReady, ErrAbsent, ErrFuture.
+// Get returns an object, or nil if none has that name. notBefore is a revision that the client has seen; 0 for none.
+// Errors: ErrNotReady, ErrAbsent, ErrFuture.
 func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -106,7 +106,7 @@ func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 
 // Next returns up to limit events after the cursor, in the order of their revisions, and moves the cursor past them.
 // changed is closed when there may be more; it is nil if there may be more already, and never nil without events.
-// Error: ErrExpired, if the next events are not held any more.
+// Error: ErrExpired, if the next events are no longer held.
 func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.RLock()
 	defer c.h.mu.RUnlock()

@@ -17,8 +17,8 @@ type table struct {
 	objects []*Object
 	log     eventLog
 	state   served.State
-	// changed is closed and replaced after every change for which a reader may wait. dirty is set if there was one in
-	// the current Update.
+	// changed is closed and replaced after every change for which a reader may wait. dirty is set if the current Update
+	// made such a change.
 	changed chan struct{}
 	dirty   bool
 }
@@ -39,14 +39,14 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 }
 
 // put shows a version, unless a client would see no difference, and returns the object that is shown afterwards.
-// revision is given to an object that was not there before; 0 means a new revision.
+// revision is the revision for a new object; 0 means the next one.
 func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	i, found := t.find(v.Namespace, v.Name)
 	if found {
 		before := t.objects[i]
 		switch {
 		case before.UID != v.UID:
-			// The object was deleted and created again with the same name. For clients these are two objects.
+			// The object was deleted and recreated with the same name. For clients these are two objects.
 			t.remove(u, v.Key())
 		case before.sameFor(&v):
 			return before
@@ -70,7 +70,7 @@ func (t *table) object(u *Update, v Version, revision uint64) *Object {
 	return &Object{Version: v, Revision: revision, resource: t.resource, encoded: u.h.encoded}
 }
 
-// note appends an event to the log. While the table cannot be read, no cursor needs one.
+// note appends an event to the log. While the table cannot be read, no cursor needs it.
 func (t *table) note(u *Update, e Event) {
 	t.dirty = true
 	if t.state == served.Ready {

@@ -49,7 +49,7 @@ func (r *Resource) Type() wire.TypeMeta {
 // New makes an empty object of the kind.
 func (r *Resource) New() Typed { return r.newTyped() }
 
-// Fields reads the values of FieldLabels, in their order, from an encoded object. The error says what cannot be read.
+// Fields reads the values of FieldLabels, in their order, from an encoded object.
 func (r *Resource) Fields(body []byte) ([]string, error) {
 	if len(r.FieldLabels) == 0 {
 		return nil, nil

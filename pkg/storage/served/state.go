@@ -17,7 +17,7 @@ const (
 
 // Errors for readers.
 var (
-	// ErrNotReady means that the state is not complete yet, or older than what the reader has seen.
+	// ErrNotReady means that the state is not complete yet, or older than a state that the reader has seen.
 	ErrNotReady = errors.New("not synced with the upstream yet")
 	// ErrAbsent means that the upstream does not serve the resource.
 	ErrAbsent = errors.New("not served by the upstream")

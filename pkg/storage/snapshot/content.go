@@ -21,26 +21,27 @@ import (
 
 // Keys of the store. That of an object is objectPrefix, the input, the namespace and the name, separated by zeros.
 const (
-	// keyRevision has a revision that is larger than every revision that was given out. It is lasting.
+	// keyRevision has a revision that is larger than every revision that was given out. It is a lasting key of the
+	// store.
 	keyRevision = "revision"
 	// keyHead has the State as JSON, and keyMark a mark.
 	keyHead, keyMark = "head", "mark"
 	objectPrefix     = "object\x00"
 
-	// maxRevision is the largest revision that is accepted. The revisions above it last longer than any machine.
+	// maxRevision is the largest revision that is accepted. The numbers above it will not be used up.
 	maxRevision = 1 << 62
 )
 
 func isLasting(key string) bool { return key == keyRevision }
 
-// mark is what changes often in a State. The head of the State has zeros instead.
+// mark has the fields of a State that change often. The head of the State has zeros instead.
 type mark struct {
 	AsOf      time.Time
 	Revision  uint64
 	ShareMark []byte `json:",omitempty"`
 }
 
-// content is a State with what the store has of it besides its objects.
+// content is a State, with its encoded head and mark.
 type content struct {
 	*facts.State
 
@@ -57,7 +58,7 @@ func contentOf(state *facts.State) (content, error) {
 	return c, errors.Join(err, markErr)
 }
 
-// entries yields what the store has of the content. A value is overwritten by the next one.
+// entries yields the keys and values of the content in the store. A value is overwritten by the next one.
 func (c content) entries() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		if c.State == nil || !yield(keyHead, c.head) || !yield(keyMark, c.mark) {
@@ -89,7 +90,7 @@ func appendObject(to []byte, section *facts.Section, i int) []byte {
 
 var errForm = errors.New("it is not in the form of a snapshot")
 
-// parse reads what entries yields; the State is nil if there is none.
+// parse reads the entries of a store; the State is nil if they have none.
 func parse(kept map[string][]byte) (content, error) {
 	c := content{State: &facts.State{}, head: kept[keyHead], mark: kept[keyMark]}
 	if c.head == nil {
@@ -117,7 +118,8 @@ func parse(kept map[string][]byte) (content, error) {
 	return c, nil
 }
 
-// decode decodes JSON. An unknown name is of another version of this program, which would misunderstand this one.
+// decode decodes JSON. It refuses unknown names: they come from another version of this program, whose data may have
+// another meaning.
 func decode(from []byte, to any) error {
 	strict, err := kjson.UnmarshalStrict(from, to, kjson.DisallowUnknownFields)
 	if err = cmp.Or(err, errors.Join(strict...)); err != nil {
@@ -143,7 +145,7 @@ func parseObject(section *facts.Section, value []byte) error {
 	return err
 }
 
-// parseRevision reads the value of keyRevision; it is 0 if there is none.
+// parseRevision reads the value of keyRevision; 0 if it is missing.
 func parseRevision(value []byte) (uint64, error) {
 	if value == nil {
 		return 0, nil

@@ -19,8 +19,8 @@ import (
 const (
 	// reserve is how many revisions a process may give out before it must reserve more.
 	reserve = 1 << 32
-	// maxCommit is how many bytes of changes one commit may have, which are in memory. With more of them the whole
-	// State is written, object by object.
+	// maxCommit is how many bytes of changes one commit may have, because they are in memory. If there are more, the
+	// whole State is written, object by object.
 	maxCommit = 1 << 20
 	// refreshAfter is how old the AsOf of the snapshot may become before an unchanged state is written again.
 	refreshAfter = time.Hour
@@ -41,23 +41,24 @@ type Dir struct {
 	store *store.Store
 	// reserved is the revision that the store has, or is about to have.
 	reserved uint64
-	// content is what the store is about to have, and nothing otherwise. Until the first Save that is what it has.
+	// content is the content that Save is writing; empty otherwise. Before the first Save it is the content of the
+	// store.
 	content content
-	// digests has the digest of each value that the store has, but for keyMark and keyRevision.
+	// digests has the digest of each value of the store, except keyMark and keyRevision.
 	digests map[string]uint64
 	seed    maphash.Seed
 	// asOf is the AsOf of the State that the store has.
 	asOf time.Time
-	// former is set while there may be files of the form before this one.
+	// former is set while files of the former format may exist.
 	former bool
 }
 
 // ErrInUse means that another process has locked the state directory.
 var ErrInUse = errors.New("another process uses the state directory; give each its own --state-dir")
 
-// Open locks a state directory for this process, until Close, and reads it. state is nil if there is no snapshot, or
-// none that can be used. minRevision is at least as large as every revision that earlier processes gave out, as far as
-// the directory knows. What cannot be used or written is logged. The error is ErrInUse.
+// Open locks a state directory for this process, until Close, and reads it. state is nil without a usable snapshot.
+// minRevision is at least as large as every revision that earlier processes gave out, as far as the directory shows.
+// Other problems are only logged. The error is ErrInUse.
 func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -103,7 +104,7 @@ func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error)
 // Close unlocks the directory.
 func (d *Dir) Close() error { return d.store.Close() }
 
-// everything is what the store writes when it writes everything.
+// everything yields all keys and values, for when the store rewrites everything.
 func (d *Dir) everything() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		if yield(keyRevision, strconv.AppendUint(nil, d.reserved, 10)) {
@@ -129,8 +130,8 @@ func (d *Dir) reserve(revision uint64) error {
 	return nil
 }
 
-// Save writes what differs between the snapshot and a State. It reports whether anything does, or whether the AsOf of
-// the snapshot is too old.
+// Save writes the differences between the snapshot and a State. It writes only if there are any, or if the AsOf of the
+// snapshot is too old, and reports whether it did.
 func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error) {
 	if d.content, err = contentOf(state); err != nil {
 		return false, fmt.Errorf("encoding the snapshot: %w", err)
@@ -157,8 +158,8 @@ func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error
 	return true, nil
 }
 
-// changes returns what of the content is not in the store, the digests of all of it, and how large the changes are.
-// Changes beyond maxCommit are left out.
+// changes returns the entries of the content that the store does not have, the digests of all entries, and the size of
+// the changes. Changes beyond maxCommit are left out.
 func (d *Dir) changes() (changes map[string][]byte, digests map[string]uint64, size int) {
 	changes, digests = map[string][]byte{}, make(map[string]uint64, len(d.digests))
 	for key, value := range d.content.entries() {
@@ -182,9 +183,9 @@ func (d *Dir) changes() (changes map[string][]byte, digests map[string]uint64, s
 	return changes, digests, size
 }
 
-// Read reads the snapshot of a directory that another process may use; nil if there is none.
+// Read reads the snapshot of a directory that another process may use; nil if it has none.
 func Read(path string) (*facts.State, error) {
-	kept, _ := store.Read(path, nil) // the end of a file that is being written is a problem
+	kept, _ := store.Read(path, nil) // the end of a file that is being written counts as a problem
 	c, err := parse(kept)
 	return c.State, err
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// Before there was a store, a state directory had two files for each node, in the form below. They are read while the
-// store is empty, and removed once it is not. This file can go when no node starts from such a directory any more: one
-// release after the first that has it.
+// Before the store existed, a state directory had two files for each node, in the format below. They are read while the
+// store is empty, and removed once it is not. This code can be removed one release after the first that has it: by then
+// no node starts from such a directory.
 //
-// A file is formerHead, values in gzip, and the SHA-256 of everything before. A value has its length before it, as an
-// uvarint. The first one is formerContent as JSON. Then come, for each of its sections, the objects as messages, an
-// empty value, and how they were shown: the revisions, each as the difference to the one before, and then the digests,
-// 8 bytes each.
+// A file is formerHead, values in gzip, and the SHA-256 of everything before. A value is preceded by its length as an
+// uvarint. The first one is formerContent as JSON. For each of its sections follow the objects as messages, an empty
+// value, and how they were shown: the revisions, each as the difference to the one before, and then the digests, 8
+// bytes each.
 const (
 	formerHead                    = "agridsnp\x00\x00\x00\x03"
 	formerSnapshot, formerReserve = "snapshot-", "revision-"
@@ -65,7 +65,7 @@ func (d *Dir) readFormer() (content, uint64, error) {
 	return c, revision, err
 }
 
-// removeFormer is called when the store is on the disk. A file that cannot be removed now is removed the next time.
+// removeFormer removes the former files once the store is on the disk. If it cannot, it tries again the next time.
 func (d *Dir) removeFormer() {
 	if !d.former {
 		return

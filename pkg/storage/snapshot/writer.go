@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// DefaultDelay is the default time between two checks for changes. Changes come in bursts, and one snapshot has all
-	// of a burst.
+	// DefaultDelay is the default time between two checks for changes. Changes arrive in bursts, and one snapshot
+	// covers a whole burst.
 	DefaultDelay = 10 * time.Second
-	// HourlyBytes is the most bytes written per hour, on the average. At 768 MiB a day and a write amplification of 4,
-	// an eMMC chip of 8 GiB whose cells endure 3,000 writes lasts twenty years.
+	// HourlyBytes limits the bytes written per hour, on average. At 768 MiB a day and a write amplification of 4, an
+	// eMMC chip of 8 GiB whose cells endure 3,000 writes lasts twenty years.
 	HourlyBytes = 32 << 20
 	// retryAfter is how many Delays pass after an error.
 	retryAfter = 6
 )
 
-// Source provides the state of which snapshots are taken. *view.View is one.
+// Source provides the state for snapshots. *view.View is one.
 type Source interface {
 	// Content returns a number that grows with every change that is worth a new snapshot.
 	Content() uint64
@@ -45,7 +45,7 @@ type Writer struct {
 
 	// content is the Source's Content when the last snapshot was written.
 	content uint64
-	// next is when it is tried again after an error.
+	// next is when to try again after an error.
 	next time.Time
 
 	mu    sync.Mutex
@@ -55,7 +55,7 @@ type Writer struct {
 // Stats are figures about a Writer.
 type Stats struct {
 	Writes, Errors, Bytes uint64
-	// Size is the size of the store on disk in bytes, 0 if there is none.
+	// Size is the size of the store on disk in bytes; 0 if it does not exist.
 	Size int64
 	// Err is why the last write failed; nil if it did not.
 	Err error
@@ -94,7 +94,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// prepare makes sure that the next process begins above what this one gives out.
+// prepare makes sure that the next process begins above the revisions that this one gives out.
 func (w *Writer) prepare(ctx context.Context) {
 	if w.Delay == 0 {
 		w.Delay = DefaultDelay
@@ -120,7 +120,7 @@ func (w *Writer) writeLast(ctx context.Context) {
 func (w *Writer) write(ctx context.Context) {
 	asOf, content := w.AsOf(), w.Source.Content()
 	if asOf.IsZero() {
-		// All data came from a cache, so it is no newer than the last snapshot.
+		// All data came from a cache, so it is not newer than the last snapshot.
 		asOf = w.Dir.asOf
 	}
 	if content == w.content && asOf.Sub(w.Dir.asOf) < refreshAfter {
@@ -137,7 +137,7 @@ func (w *Writer) write(ctx context.Context) {
 	w.note(ctx, written, err)
 }
 
-// note notes the outcome of a write. An error is logged once: a disk that is full stays full for long.
+// note records the outcome of a write. An error is logged once, because a full disk stays full for long.
 func (w *Writer) note(ctx context.Context, written bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package storagetest wires the facts and the view of one node, as package proxy does, for tests that fill the facts as
-// an upstream would. Only tests import it.
+// Package storagetest connects the facts and the view of one node, as package proxy does, for tests that fill the facts
+// as an upstream would. Only tests import it.
 package storagetest
 
 import (
@@ -24,7 +24,8 @@ type Options struct {
 	// After is the last revision of an earlier process.
 	After uint64
 	Clock func() time.Time
-	// Broken is that of facts.Options. Panics, if set, is called in the midst of steps, which panic if it says so.
+	// Broken is that of facts.Options. Panics, if set, is called in the middle of steps, which panic if it returns
+	// true.
 	Broken func(error)
 	Panics func() bool
 }
@@ -53,7 +54,7 @@ func New(options Options) *Node {
 	f := facts.New(facts.Options{
 		NodeName: options.NodeName, Clock: options.Clock, Broken: options.Broken,
 		NeedsKubernetesEndpoints: !options.KeepKubernetesEndpoint && options.LocalEndpoint == nil,
-		// The facts log where they meet what they cannot read, half-way through a step.
+		// The facts log objects that they cannot read in the middle of a step.
 		Logger: funcr.New(func(string, string) { panics() }, funcr.Options{}),
 	})
 	viewOptions := view.Options{

@@ -9,9 +9,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
-// Altered returns why an object that lists endpoints is shown otherwise than the upstream has it; "" if at most its
-// metadata differs. A client that writes back an altered object destroys what it was not shown. The error is
-// served.ErrNotReady as long as that is not known.
+// Altered returns why an object that lists endpoints is shown differently from the upstream's; "" if at most its
+// metadata differs. A client that writes back an altered object destroys the endpoints that it was not shown. The error
+// is served.ErrNotReady as long as this is not known.
 func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why string, err error) {
 	v.source.Read(func(in facts.Reader) {
 		o := in.Object(r, name)
@@ -26,7 +26,7 @@ func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why strin
 }
 
 // altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
-// known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
+// known. Legacy Endpoints, which are followed only on demand, are then judged by their name, which is that of their
 // Service.
 func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
@@ -38,7 +38,7 @@ func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts
 	}
 	var local *LocalEndpoint
 	if o != nil {
-		local, _ = v.localEndpointFor(o) // without an endpoint, whatever the reason, it is not altered so
+		local, _ = v.localEndpointFor(o) // without a local endpoint it is not altered for this reason
 	}
 	switch {
 	case local != nil:

@@ -25,7 +25,7 @@ var (
 	ErrNoNode    = errors.New("there is no such node")
 )
 
-// Explanation says which endpoints of a Service a node sees, and why.
+// Explanation has the endpoints of a Service that a node sees or does not see, and why.
 type Explanation struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
@@ -44,7 +44,7 @@ type Explanation struct {
 	DecidingKey string `json:"decidingKey,omitempty"`
 	// Ports have the deciding keys if they differ between the ports.
 	Ports []ExplainedPort `json:"ports,omitempty"`
-	// Notes say what else is worth knowing.
+	// Notes are other facts worth knowing.
 	Notes     []string            `json:"notes,omitempty"`
 	Kept      int                 `json:"kept"`
 	Hidden    int                 `json:"hidden"`
@@ -73,8 +73,8 @@ type ExplainedEndpoint struct {
 	Reason string `json:"reason"`
 }
 
-// Explain says which endpoints of a Service the node of the View sees, and why. With a name in asNode it does so for
-// another node. Errors: served.ErrNotReady, served.ErrAbsent, ErrNoService, ErrNoNode.
+// Explain explains which endpoints of a Service the node of the View sees, and why; with a name in asNode, for another
+// node. Errors: served.ErrNotReady, served.ErrAbsent, ErrNoService, ErrNoNode.
 func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
 	if _, err := v.history.Readable(served.EndpointSlices); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 	return q.e, q.answer()
 }
 
-// question has the facts on which an Explanation depends, all of one moment.
+// question has the facts of one moment on which an Explanation depends.
 type question struct {
 	e       *Explanation
 	keys    topology.Keys
@@ -112,20 +112,21 @@ type member struct {
 	body        []byte
 	corrections []correction
 	local       *LocalEndpoint
-	// dead has the nodes that a health service calls dead, silent these and those that the neighbours do not hear any
-	// more.
+	// dead has the nodes that a health service calls dead. silent has these, and those that no longer answer their
+	// neighbours.
 	dead, silent map[string]bool
-	// suspected has the nodes whose machines answer the neighbours, and whose wrappers do not.
+	// suspected has the nodes whose machines answer the neighbours, but whose wrappers do not.
 	suspected map[string]bool
-	// list has the slice's ports, and the endpoints of body, whose tiers are in their order. choice says how it is
-	// shown.
+	// list has the slice's ports, and the endpoints of body; tiers are the tiers of these, in the same order. choice is
+	// how the slice is shown.
 	list   topology.List
 	tiers  []topology.Tier
 	choice topology.Choice
 }
 
-// correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
-// not at all (gone too), as of when that is known, and why. tier is that of the endpoint as it is shown.
+// correction is how an endpoint differs from the upstream's. made is set if its node reports its pod differently, and
+// gone as well if the node does not run the pod; asOf and why are the time and reason of that report. tier is the tier
+// of the endpoint as it is shown.
 type correction struct {
 	made, gone bool
 	tier       topology.Tier
@@ -156,7 +157,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 			timeOf(restored.AsOf)))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
-	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
+	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has the error
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(served.EndpointSlices) {
 		local, notReplaced := v.localEndpointFor(o)
@@ -191,7 +192,7 @@ func (v reading) gather(service types.NamespacedName, nodeName string, q *questi
 	return nil
 }
 
-// list returns what the rule needs to know of a slice, as the node of the question sees it.
+// list returns the slice in the form that package topology decides on, as the node of the question sees it.
 func (v reading) list(
 	s *facts.Service, o *facts.Object, q *question,
 ) (list topology.List, tiers []topology.Tier, err error) {
@@ -226,10 +227,10 @@ func (q *question) decide() {
 	}
 }
 
-// nameKeys says which key decides: one, or one for each port.
+// nameKeys sets the deciding key, or that of each port if they differ.
 func (q *question) nameKeys() {
 	keys := make(map[topology.Port]string)
-	q.e.DecidingKey = q.keys.Decide(q.here, topology.NoRank).Key() // if there is no slice
+	q.e.DecidingKey = q.keys.Decide(q.here, topology.NoRank).Key() // for a Service without slices
 	differ := false
 	for i, m := range q.members {
 		key := q.decision(m).Key()
@@ -297,7 +298,7 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest, tiers := corrected.Endpoints, m.tiers // those that are not gone, in the same order
+	rest, tiers := corrected.Endpoints, m.tiers // without those that are gone, in the same order
 	for i := range upstream.Endpoints {
 		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
 		if !c.gone {
@@ -369,7 +370,7 @@ func target(ref *corev1.ObjectReference) string {
 	return ref.Kind + "/" + ref.Name
 }
 
-// forPort begins a reason that is one for some of the ports.
+// forPort returns the beginning of a reason that applies to one port of several.
 func (q *question) forPort() string {
 	if len(q.e.Ports) == 0 {
 		return ""

@@ -24,7 +24,7 @@ type LocalEndpoint struct {
 
 const localPortName = "https"
 
-// ParseLocalEndpoint reads an IP address and a TCP port. The error says what is wrong.
+// ParseLocalEndpoint reads an IP address and a TCP port.
 func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 	address, err := netip.ParseAddr(ip)
 	if err != nil || address.Zone() != "" {
@@ -38,14 +38,14 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 }
 
 // localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced. The
-// error says why one that was given is not used.
+// error is why a configured endpoint is not used.
 //
 // The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
-// the same Service. An address of another family than the object's replaces nothing: data planes would have no endpoint
-// for the Service's cluster IP.
+// the same Service. An address of another family than the object's is not used: data planes would have no endpoint for
+// the Service's cluster IP.
 func (v reading) localEndpointFor(o *facts.Object) (*LocalEndpoint, error) {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
-		return nil, nil //nolint:nilnil // there is no endpoint, and no error
+		return nil, nil //nolint:nilnil // no endpoint is not an error
 	}
 	if given := v.options.LocalEndpoint; given != nil {
 		if err := given.suits(o); err != nil {
@@ -98,8 +98,8 @@ func isIPv6(o *facts.Object) (ipv6, known bool) {
 	return ipv6, known && err == nil
 }
 
-// LocalEndpointProblem says why the local endpoint that was given does not replace that of default/kubernetes in any
-// EndpointSlice; nil if it does, or if none was given.
+// LocalEndpointProblem returns why the configured local endpoint does not replace that of default/kubernetes in any
+// EndpointSlice; nil if it does, or if none is configured.
 func (v *View) LocalEndpointProblem() (problem error) {
 	v.source.Read(func(in facts.Reader) {
 		s := in.Service(facts.KubernetesService)
@@ -131,7 +131,7 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 	port, hasPort := annotations[v1.AnnotationLocalPort]
 	switch {
 	case !hasIP && !hasPort:
-		return nil, nil //nolint:nilnil // without the annotations there is no endpoint, and no error
+		return nil, nil //nolint:nilnil // missing annotations are not an error
 	case !hasPort:
 		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalPort)
 	case !hasIP:

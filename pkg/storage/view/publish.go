@@ -16,13 +16,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// publication has what a step may have to show differently.
+// publication has the objects that a step may have to show differently.
 type publication struct {
-	// whole has objects that are shown whole, and objects of any kind that may not be there any more.
+	// whole has objects that are shown whole, and objects of any kind that may have been removed.
 	whole touched[facts.Key]
 	// listed has objects that list endpoints.
 	listed touched[*facts.Object]
-	// cleared has the resources that are not shown any more.
+	// cleared has the resources that are no longer shown.
 	cleared []*served.Resource
 }
 
@@ -152,7 +152,7 @@ func (v reading) version(r *served.Resource, o *wire.Object, body []byte) *histo
 	return &version
 }
 
-// object returns what is shown of an object that lists endpoints, and updates the counts.
+// object returns the version of an object that lists endpoints, and updates the counts.
 func (v reading) object(o *facts.Object) shown {
 	r := o.Resource()
 	total, before := v.totals[r], v.counts[o]
@@ -169,8 +169,8 @@ func (v reading) object(o *facts.Object) shown {
 	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}
 }
 
-// body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
-// upstream's body, with corrected endpoints and without those on dead nodes or suspected.
+// body returns the body that the viewer may see of an object that lists endpoints. If the object is not governed, it is
+// the upstream's body with corrected endpoints, and without hidden ones.
 func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	local, err := v.localEndpointFor(o)
 	if local != nil {
@@ -194,7 +194,7 @@ func (v reading) body(o *facts.Object) (body []byte, count EndpointCount) {
 	return v.withoutPorts(o, body, choice.Without), count
 }
 
-// withoutPorts leaves ports out of the body of a slice. It returns none of a body that cannot be read.
+// withoutPorts removes ports from the body of a slice. It returns nil if the body cannot be read.
 func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.Port) []byte {
 	if without == nil || o.Resource() != served.EndpointSlices {
 		return body
@@ -211,8 +211,8 @@ func (v reading) withoutPorts(o *facts.Object, body []byte, without []topology.P
 	return slices.Clip(body)
 }
 
-// edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps none of an object that
-// cannot be read.
+// edit applies a function of an object's Codec to its body, and counts the endpoints. It keeps no endpoint of an object
+// that cannot be read.
 func (v reading) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {
@@ -231,7 +231,7 @@ func (v reading) edit(
 	return slices.Clip(body), count
 }
 
-// shownObjects says how an earlier process showed the objects of a resource.
+// shownObjects has how an earlier process showed the objects of a resource.
 type shownObjects map[types.NamespacedName]facts.Shown
 
 // revisionOf returns the revision at which the earlier process showed the same version; 0 if it did not.
@@ -253,7 +253,7 @@ func shownBefore(restored *facts.State) map[*served.Resource]shownObjects {
 	return before
 }
 
-// noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which comes every
+// noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which arrives every
 // few minutes, is not.
 func (v reading) noteContent(all []shown) {
 	for _, s := range all {

@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// maxSites is the most sites that have a View at a time. A View takes about as much memory as what its site sees.
+	// maxSites is the largest number of sites that have a View at a time. A View takes about as much memory as the
+	// objects that its site sees.
 	maxSites = 16
 	// siteIdle is how long a View without requests is kept.
 	siteIdle = 15 * time.Minute
-	// siteLogBytes is that of the histories of sites, unless Options say otherwise. There is a client or two for each,
-	// and one that falls off the end lists again from the same node.
+	// siteLogBytes is the LogBytes of the histories of sites, unless Options set it. Each has a client or two, and one
+	// that falls behind the log lists again from the same node.
 	siteLogBytes = 384 << 10
 )
 
@@ -69,8 +70,8 @@ func (u *Sites) View(site string) (shown *View, release func(), err error) {
 	return v.view, func() { u.leave(site, v) }, nil
 }
 
-// enter counts a request for a site. v is nil if there is no place for its View. If made is set, the caller must make
-// the View. If ended is not nil, the caller must close it.
+// enter counts a request for a site. v is nil if too many sites have a View. If made is set, the caller must make the
+// View. If ended is not nil, the caller must close it.
 func (u *Sites) enter(site string) (v *siteView, made bool, ended *siteView) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -39,7 +39,7 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 type stateBuilder struct {
 	v     reading
 	state *facts.State
-	// named has the nodes that the State names.
+	// named has the names of the nodes on which endpoints of the State are.
 	named map[string]struct{}
 	err   error
 }
@@ -76,8 +76,8 @@ func (b *stateBuilder) build() {
 }
 
 // resource adds a section of the objects of a resource, with how they are shown. Those that list endpoints are pruned
-// to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes are no
-// event, and one revision would then belong to two versions.
+// to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes do not
+// cause an event, and one revision would then belong to two versions.
 func (b *stateBuilder) resource(r *served.Resource) {
 	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), compareNames)
 	shown := b.v.history.Objects(r)
@@ -126,8 +126,8 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// share returns the body of an object with only those endpoints that one of the Service's keys matches for this viewer.
-// Endpoints that no key matches are never shown to it, whichever key decides.
+// share returns the body of an object with only those endpoints that any of the Service's keys matches for this viewer.
+// The others are never shown to it, whichever key decides.
 func (v reading) share(o *facts.Object) []byte {
 	if local, _ := v.localEndpointFor(o); local != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body

@@ -26,7 +26,7 @@ type Options struct {
 	Logger                 logr.Logger
 }
 
-// View shows one viewer the facts. Its methods may be called from any goroutine.
+// View shows the facts to one viewer. Its methods may be called from any goroutine.
 type View struct {
 	options Options
 	source  *facts.Facts
@@ -40,11 +40,11 @@ type View struct {
 	present bool
 	// filled has the resources whose objects are published.
 	filled map[*served.Resource]bool
-	// stale is set while the View is to be made again from the facts.
+	// stale is set while the View must be rebuilt from the facts.
 	stale bool
 	// building is set until New has published the facts that were known before.
 	building bool
-	// decided has how every Service is shown of which that does not follow from its keys alone.
+	// decided has how Services are shown, for those whose keys alone do not decide it.
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
 	totals  map[*served.Resource]EndpointCount
@@ -53,13 +53,13 @@ type View struct {
 	nodeMeta []byte
 }
 
-// reading is a View while the facts do not change, with the Reader of that time: what follows from the facts.
+// reading is a View with a Reader, while the facts do not change.
 type reading struct {
 	*View
 	facts facts.Reader
 }
 
-// decided is how a Service's slices and its Endpoints (list) are shown, for these keys.
+// decided has how a Service's slices and its Endpoints (list) are shown, for these keys.
 type decided struct {
 	keys         topology.Keys
 	slices, list []facts.Choice
@@ -84,8 +84,8 @@ func New(options Options) *View {
 		counts:   make(map[*facts.Object]EndpointCount),
 		totals:   make(map[*served.Resource]EndpointCount),
 	}
-	// Changes from here on are published by their steps. What is known already is published in small parts, so that no
-	// step waits long. The History cannot be read meanwhile.
+	// Changes from here on are published by their steps. Objects that are known already are published in small parts,
+	// so that no step waits long. The History cannot be read meanwhile.
 	var there publication
 	v.source.Attach(v, func(in facts.Reader) {
 		v := reading{v, in}
@@ -98,7 +98,7 @@ func New(options Options) *View {
 	})
 	for part := range slices.Chunk(there.objects(), buildStep) {
 		v.source.Read(func(in facts.Reader) {
-			// One that was replaced by another of its name meanwhile was published by that step.
+			// If an object was replaced meanwhile, the step that replaced it has published the new one.
 			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
 				return in.Object(o.Resource(), o.Name()) != o
 			})
@@ -150,7 +150,7 @@ func (v *View) Endpoints(r *served.Resource) EndpointCount {
 	return count
 }
 
-// Divided returns the names of the Services of which the viewer is shown different ports by different keys, sorted.
+// Divided returns the names of the Services whose ports are shown to the viewer by different keys, sorted.
 func (v *View) Divided() (names []string) {
 	v.source.Read(func(facts.Reader) {
 		for s, d := range v.decided {
@@ -192,7 +192,7 @@ func (v reading) follow(c *facts.Change) {
 	v.publish(c.Received, p)
 }
 
-// stateChanged fills a resource that can be shown now, and clears one that cannot any more.
+// stateChanged fills a resource that can be shown now, and clears one that no longer can.
 func (v reading) stateChanged(r *served.Resource, p *publication) {
 	switch state := v.facts.State(r); {
 	case state == served.Ready && !v.filled[r]:
@@ -202,7 +202,7 @@ func (v reading) stateChanged(r *served.Resource, p *publication) {
 	}
 }
 
-// rebuild publishes everything that there is, and removes what is shown and not there any more.
+// rebuild publishes all objects, and removes shown ones that no longer exist.
 func (v reading) rebuild(c *facts.Change) {
 	clear(v.decided)
 	clear(v.counts)
@@ -223,7 +223,7 @@ func (v reading) rebuild(c *facts.Change) {
 	v.publish(c.Received, p)
 }
 
-// viewerChanged adds what must be shown differently because the viewer's own labels changed.
+// viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.
 func (v reading) viewerChanged(p *publication) {
 	here, present := v.options.Viewer(v.facts)
 	changed := changedKeys(v.here, here)
@@ -283,7 +283,7 @@ func changedKeys(before, after topology.Labels) []string {
 	return changed
 }
 
-// decide notes how a Service is shown, and reports whether all its objects may have to be shown differently.
+// decide updates decided for a Service, and reports whether all its objects may have to be shown differently.
 func (v reading) decide(s *facts.Service) bool {
 	now := decided{
 		keys:   s.Keys,
@@ -291,7 +291,7 @@ func (v reading) decide(s *facts.Service) bool {
 		list:   s.Choices(served.Endpoints, v.here),
 	}
 	if len(now.slices)+len(now.list) == 0 {
-		// decide was called because the keys changed, or because no endpoint is suspected any more.
+		// decide was called because the keys changed, or because the last suspicion ended.
 		delete(v.decided, s)
 		return true
 	}
@@ -302,8 +302,8 @@ func (v reading) decide(s *facts.Service) bool {
 		!slices.EqualFunc(before.list, now.list, facts.Choice.Equal)
 }
 
-// choice returns how an object of a Service is shown. That of an object whose Service is not in decided is the zero
-// value: the Service's key decides alone.
+// choice returns how an object of a Service is shown. For a Service that is not in decided it is the zero value: the
+// Service's key decides alone.
 func (v reading) choice(o *facts.Object) topology.Choice {
 	d := v.decided[o.Service]
 	choices := d.slices
@@ -318,8 +318,8 @@ func (v reading) choice(o *facts.Object) topology.Choice {
 	return topology.Choice{}
 }
 
-// keeps returns which endpoints of an object of a governed Service the viewer sees, those that are hidden because they
-// do not answer included.
+// keeps returns which endpoints of an object of a governed Service the viewer sees, including those that are hidden
+// because they do not answer.
 func (v reading) keeps(o *facts.Object, choice topology.Choice) topology.Decision {
 	if !v.present {
 		return topology.Decision{}

@@ -5,8 +5,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Viewer returns the labels by which a View is pruned. present is false for a viewer that sees no endpoint of any
-// governed Service, not even by the key "*". It is called while the facts do not change.
+// Viewer returns the labels by which a View is pruned. present is false for a viewer that sees no endpoints of governed
+// Services, not even by the key "*". It is called while the facts do not change.
 type Viewer func(facts.Reader) (here topology.Labels, present bool)
 
 // Node returns the Viewer for a node of the cluster, which need not be known.

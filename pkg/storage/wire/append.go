@@ -15,8 +15,8 @@ func appendBytesField(dst []byte, number protowire.Number, value []byte) []byte 
 // 16.
 func sizeBytesField(n int) int { return 1 + protowire.SizeBytes(n) }
 
-// rewrite returns a copy of a message in which edit has changed fields: it returns the value of each as it came, or
-// another one, or keep unset for a field that is left out. It returns the message itself if nothing is changed.
+// rewrite returns a copy of a message in which edit has changed fields: edit returns the value of each field, the same
+// or another one, and whether to keep the field. If nothing is changed, rewrite returns the message itself.
 func rewrite(message []byte, edit func(f field.Walk) (edited []byte, keep bool, err error)) ([]byte, error) {
 	var out []byte
 	read, changed := 0, false
@@ -28,7 +28,8 @@ func rewrite(message []byte, edit func(f field.Walk) (edited []byte, keep bool, 
 		}
 		same := keep && sameMemory(edited, f.Value)
 		if !same && !changed {
-			// Its array is not made as large as the message: most of that may be left out, and the rest kept for long.
+			// The copy is not allocated as large as the message: most of that may be left out, and the copy may be kept
+			// for long.
 			out, changed = append(out, message[:read]...), true
 		}
 		read += len(f.Encoded)

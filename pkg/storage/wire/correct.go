@@ -45,7 +45,7 @@ func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
 func (e Endpoint) Serving() bool { return e.parseConditions().serving }
 
 // Terminates reports whether an endpoint that is not ready is terminating and still serves, so that it is used where
-// none is ready. One that does not say whether it serves does.
+// none is ready. serving defaults to true.
 func (e Endpoint) Terminates() bool {
 	terminating, serving := false, true
 	f := field.Of(e.conditions)
@@ -60,20 +60,20 @@ func (e Endpoint) Terminates() bool {
 	return !e.Ready && terminating && serving
 }
 
-// Correction says how an endpoint really is.
+// Correction is the real state of an endpoint.
 type Correction struct {
-	// Gone is set for an endpoint that does not exist any more. It is left out.
+	// Gone is set for an endpoint that no longer exists. It is left out.
 	Gone bool
-	// Address replaces the endpoint's addresses; "" leaves them.
+	// Address replaces the endpoint's addresses; "" keeps them.
 	Address string
 	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
 	// Published is set: its Service has publishNotReadyAddresses.
 	Serving, Published bool
-	// Kept leaves the conditions as they are, whatever Serving and Published are.
+	// Kept keeps the conditions unchanged, whatever Serving and Published are.
 	Kept bool
 }
 
-// Is reports whether an endpoint is as a correction says.
+// Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
 	now := e.parseConditions()
 	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c).equal(now)
@@ -86,7 +86,7 @@ type conditions struct {
 	others []byte
 }
 
-// parseConditions reads the conditions, which were read without error before. What is missing has the default of
+// parseConditions reads the conditions, which were read without error before. Missing ones have the defaults of
 // discovery/v1.
 func (e Endpoint) parseConditions() conditions {
 	c := conditions{ready: e.Ready, serving: e.Ready}
@@ -107,7 +107,7 @@ func (e Endpoint) parseConditions() conditions {
 
 func (c conditions) corrected(to *Correction) conditions {
 	if to.Kept || c.serving == to.Serving {
-		return c // that it is serving and not ready says something of its Service, and not of the pod
+		return c // it is serving and not ready because of its Service, not its pod
 	}
 	after := c
 	after.serving = to.Serving
@@ -172,8 +172,8 @@ func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, 
 	return editSubsets(body, func(subset []byte) ([]byte, int, error) { return correctSubset(subset, correct) })
 }
 
-// correctSubset returns a corrected copy of a subset, the subset itself if none of its addresses differs, and their
-// number.
+// correctSubset returns a corrected copy of a subset, and the number of its addresses. It returns the subset itself if
+// none of them differs.
 func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset []byte, addresses int, err error) {
 	var ready, notReady, others []byte
 	differs := false

@@ -33,12 +33,13 @@ const (
 	addressNodeName  = 4
 )
 
-// Endpoint has what the rule needs to know of one endpoint. Its byte slices share memory with the message.
+// Endpoint has the fields of one endpoint that the rules of topology need. Its byte slices share memory with the
+// message.
 type Endpoint struct {
 	// NodeName is nil if the endpoint names no node.
 	NodeName []byte
 	Ready    bool
-	// Address is the endpoint's first address. The others, if there are any, mean nothing (discovery/v1).
+	// Address is the endpoint's first address. Others, if any, have no meaning (discovery/v1).
 	Address []byte
 	// target is the encoded targetRef; nil if the endpoint has none.
 	target []byte
@@ -56,7 +57,7 @@ type Codec struct {
 	// Prune does the same as Filter, and removes the topology hints of the endpoints that stay.
 	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
 	// Correct returns a copy of the body in which the endpoints for which correct returns a Correction have the
-	// correction's address and readiness. It returns the body itself if all endpoints are as their corrections say.
+	// correction's address and readiness. It returns the body itself if all endpoints agree with their corrections.
 	Correct func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
 }
 
@@ -219,8 +220,8 @@ func filterEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	})
 }
 
-// editSubsets rewrites the body of Endpoints. edit returns a subset and the number of its addresses. One without
-// addresses is not valid, and left out.
+// editSubsets rewrites the body of Endpoints. edit returns a subset and the number of its addresses. A subset without
+// addresses would be invalid, and is left out.
 func editSubsets(body []byte, edit func(subset []byte) (edited []byte, addresses int, err error)) ([]byte, error) {
 	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
 		if f.Number != endpointsSubsets {

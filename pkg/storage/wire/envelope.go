@@ -77,7 +77,7 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 // ListMeta is the metadata of a List.
 type ListMeta struct {
 	ResourceVersion string
-	// Continue asks for the next page; "" if there is none.
+	// Continue is the token for the next page; "" on the last one.
 	Continue string
 }
 

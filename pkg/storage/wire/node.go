@@ -31,7 +31,7 @@ func NodeReady(body []byte) (ready bool, err error) {
 	return ready, err
 }
 
-// NodeReport returns what NodeReady does, and when the kubelet has reported that, encoded.
+// NodeReport returns the result of NodeReady, and the encoded time of the kubelet's report.
 func NodeReport(body []byte) (ready bool, at string, err error) {
 	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
 		var kind, status, heartbeat []byte
@@ -75,7 +75,7 @@ func NodeAddresses(body []byte, visit func(kind, address string)) error {
 	})
 }
 
-// OnlyNodeAddresses is the Body of a Node with nothing but the addresses in the status of the given one.
+// OnlyNodeAddresses returns the Body of a Node with only the addresses from the status of the given one.
 func OnlyNodeAddresses(body []byte) ([]byte, error) {
 	var addresses []byte
 	err := eachInStatus(body, statusAddresses, func(encoded []byte) error {

@@ -40,8 +40,8 @@ type Object struct {
 // memory with message. A bookmark is such an object too; its name is empty.
 func ParseObject(message []byte) (*Object, error) {
 	o := &Object{}
-	// By the rules of protobuf a message field may come in several parts, whose fields are merged. No encoder of
-	// Kubernetes does that. If one does, appending the parts' fields to each other is the merge.
+	// By the rules of protobuf a message field may be split into several parts, whose fields are merged. No encoder of
+	// Kubernetes does that. Appending the parts' fields to each other has the same result as a merge.
 	var meta, body int
 	f := field.Of(message)
 	for f.Next() {
@@ -73,8 +73,8 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
-// Annotations returns the object's annotations; nil if it has none. They are read from Meta: few objects' annotations
-// are asked for more than once, and as a map they would take more memory than the rest of a Service.
+// Annotations returns the object's annotations; nil if it has none. They are read from Meta each time: few are needed
+// more than once, and as a map they would take more memory than the rest of a Service.
 func (o *Object) Annotations() map[string]string {
 	var annotations map[string]string
 	f := field.Of(o.Meta)

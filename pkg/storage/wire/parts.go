@@ -6,7 +6,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
 
-// Parts is the Body of an EndpointSlice in pieces, of which bodies with some of the endpoints can be put together. It
+// Parts is the Body of an EndpointSlice in pieces, from which bodies with some of the endpoints can be put together. It
 // shares memory with the Body.
 type Parts struct {
 	// Endpoints are those of the slice, in their order.
@@ -17,13 +17,13 @@ type Parts struct {
 	others []otherField
 }
 
-// otherField is a field that is no endpoint. It follows the given number of endpoints.
+// otherField is a field other than an endpoint. It follows the given number of endpoints.
 type otherField struct {
 	endpoints int
 	encoded   []byte
 }
 
-// Split takes the Body of an EndpointSlice apart. What the parts were before is overwritten.
+// Split splits the Body of an EndpointSlice, and overwrites the former parts.
 func (p *Parts) Split(body []byte) error {
 	p.Endpoints, p.encoded, p.others = p.Endpoints[:0], p.encoded[:0], p.others[:0]
 	f := field.Of(body)
@@ -45,7 +45,8 @@ func (p *Parts) Split(body []byte) error {
 	return f.Err
 }
 
-// Body is what Codec.Prune makes of the slice if it keeps the endpoints at these places, which are ascending.
+// Body returns the result of Codec.Prune for the slice if only the endpoints at these places, which are ascending, are
+// kept.
 func (p *Parts) Body(places []int) []byte {
 	size := 0
 	for _, other := range p.others {
@@ -69,7 +70,7 @@ func (p *Parts) Body(places []int) []byte {
 	return out
 }
 
-// SameOthers reports whether two slices differ in nothing but endpoints.
+// SameOthers reports whether two slices differ only in endpoints.
 func (p *Parts) SameOthers(q *Parts) bool {
 	if len(p.others) != len(q.others) {
 		return false
@@ -82,8 +83,8 @@ func (p *Parts) SameOthers(q *Parts) bool {
 	return true
 }
 
-// Differing is how many endpoints two slices have in common at their beginning, and at their end, hints aside: what is
-// between them differs.
+// Differing returns how many endpoints two slices have in common at their beginning and at their end, apart from hints.
+// The endpoints between these differ.
 func (p *Parts) Differing(q *Parts) (beginning, end int) {
 	most := min(len(p.encoded), len(q.encoded))
 	for beginning < most && bytes.Equal(p.encoded[beginning], q.encoded[beginning]) {

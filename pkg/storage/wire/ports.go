@@ -12,13 +12,13 @@ const (
 	portNumber   = 3
 )
 
-// protocolTCP is that of a port that names none (discovery/v1).
+// protocolTCP is the default protocol of a port (discovery/v1).
 var protocolTCP = []byte("TCP")
 
 // Port is a port of an EndpointSlice. Its byte slices share memory with the message.
 type Port struct {
 	Name, Protocol []byte
-	// Numbered is set if the port has a number other than 0. Without one it stands for all numbers.
+	// Numbered is set if the port has a number other than 0. A port without a number means all ports.
 	Numbered bool
 }
 

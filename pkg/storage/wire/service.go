@@ -46,18 +46,18 @@ func visitSpec(body []byte, visit func(*field.Walk)) error {
 	return f.Err
 }
 
-// ServiceTraits are the properties of a Service that say which of its endpoints are used.
+// ServiceTraits are the properties of a Service that determine which of its endpoints are used.
 type ServiceTraits struct {
 	// PublishesNotReady is set if the Service has publishNotReadyAddresses.
 	PublishesNotReady bool
 	// Headless is set if the Service has no cluster IP on purpose.
 	Headless bool
-	// Local is set if any of its traffic policies is Local: such traffic uses endpoints on its own node only. AllLocal
-	// is set if that is so of all traffic of the Service.
+	// Local is set if any of its traffic policies is Local: such traffic uses only endpoints on its own node. AllLocal
+	// is set if the policies of all its traffic are Local.
 	Local, AllLocal bool
 }
 
-// TraitsOf reads the traits of a Service with this Object.Body. One that cannot be read has none.
+// TraitsOf reads the traits of a Service with this Object.Body. If it cannot be read, none is set.
 func TraitsOf(body []byte) ServiceTraits {
 	var t ServiceTraits
 	var internal, external string

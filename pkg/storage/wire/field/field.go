@@ -19,13 +19,13 @@ var ErrMalformed = errors.New("malformed protobuf")
 //	}
 //	return f.Err
 //
-// What it finds shares memory with the message.
+// Its results share memory with the message.
 type Walk struct {
 	rest []byte
-	// Err is set if Next has found bytes that are no field. It wraps ErrMalformed.
+	// Err is set if Next has found bytes that are not a field. It wraps ErrMalformed.
 	Err error
 
-	// Number is that of the field that Next found.
+	// Number is the number of the field that Next found.
 	Number protowire.Number
 	// Value is the content of a length-delimited field; nil for other wire types.
 	Value []byte
@@ -38,8 +38,8 @@ type Walk struct {
 // Of begins a walk at the first field of a message.
 func Of(message []byte) Walk { return Walk{rest: message} }
 
-// Next finds the next field. It returns false at the end of the message, and where no field can be read; then it sets
-// Err.
+// Next finds the next field. It returns false at the end of the message. It also returns false, and sets Err, if no
+// field can be read.
 func (f *Walk) Next() bool {
 	m := f.rest
 	// Nearly all fields have a number below 16 and a length, or a value, below 128: two bytes of head.

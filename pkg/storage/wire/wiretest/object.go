@@ -3,8 +3,8 @@ package wiretest
 
 import "github.com/application-grid/application-grid/pkg/storage/wire"
 
-// Object is a Go value of the API in wire form. It panics if the value cannot be encoded, which one of k8s.io/api
-// always can.
+// Object is a Go value of the API in wire form. It panics if the value cannot be encoded; values of k8s.io/api always
+// can.
 func Object(typed interface{ Marshal() ([]byte, error) }) *wire.Object {
 	message, err := typed.Marshal()
 	if err != nil {

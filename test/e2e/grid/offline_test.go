@@ -116,6 +116,15 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	mark := f.auditMark()
 	f.Must(misled.Start(f.ctx))
 	f.led()
+	// A request of its first pass that is refused would be told in a status.
+	f.Eventually("the controller asks nothing for a second", func() error {
+		before := interposer.Served()
+		time.Sleep(time.Second)
+		if n := interposer.Served() - before; n > 0 {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	})
 	pid, served := misled.PID(), interposer.Served()
 	for _, behaviour := range []cluster.Behaviour{
 		cluster.AnswerStatus(http.StatusInternalServerError, "InternalError", 0),

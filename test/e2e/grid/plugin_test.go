@@ -111,11 +111,12 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
 		"KIND GRID KEY SITE DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
 		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west - Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
-	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The Service stays in its sites on 0 of 2 edge nodes")
+	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" unknown $KEY 1/1 10.",
+		"The Service stays in its sites on 0 of 2 edge nodes")
 	for _, pod := range f.pods("demo-west-") {
 		f.Must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
-	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n",
+	f.expectSaid("grid view demo"+in, 3, "west "+west+" none $KEY 0/0 <none> - - -\n",
 		"1 site without a ready endpoint that it may use: west. The Service stays in its sites on 0 of 2 edge nodes; ")
 	var view struct {
 		Closed  bool

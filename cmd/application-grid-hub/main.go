@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/application-grid/application-grid/pkg/hub"
@@ -17,6 +18,15 @@ func main() {
 func (o *options) program() flags.Program {
 	return flags.Program{
 		Flags: o.flags, Short: short, Introduction: introduction,
-		Run: flags.Serve(o.config, hub.New),
+		Run: func(ctx context.Context) error {
+			config, err := o.config()
+			if err != nil {
+				return err
+			}
+			if err := config.Await(ctx); err != nil || ctx.Err() != nil {
+				return err
+			}
+			return flags.Serve(func() (hub.Config, error) { return config, nil }, hub.New)(ctx)
+		},
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -100,6 +102,49 @@ type Server struct {
 	// underWay counts the running streams and lists, including those that have not begun, by caller and node. Guarded
 	// by mu.
 	underWay map[string]int
+}
+
+// awaitRefusal is how long the API server may refuse the hub's question: one that has just started refuses everything
+// until it has read the RBAC rules.
+const awaitRefusal = 10 * time.Second
+
+// Await waits until the API server says how callers are authenticated, which New reads once. A hub that ended instead,
+// because it starts while the API server is away, would be restarted with growing pauses. After refusals for
+// awaitRefusal it returns, and New says what is refused. It also returns when ctx is done. The error says what about
+// the configuration is wrong.
+func (c Config) Await(ctx context.Context) error {
+	upstream, err := c.Connection.Config()
+	if err != nil {
+		return err
+	}
+	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
+	if err != nil {
+		return err
+	}
+	client, err := group.Client(corev1.SchemeGroupVersion, apiclient.SilenceIn)
+	if err != nil {
+		return err
+	}
+	var last string
+	var refused time.Time
+	// The only error is that of ctx.
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		err := client.Get().Namespace(metav1.NamespaceSystem).Resource("configmaps").
+			Name("extension-apiserver-authentication").MaxRetries(0).Do(ctx).Error()
+		if follow.IsRefusal(err) || apierrors.IsNotFound(err) {
+			if refused.IsZero() {
+				refused = time.Now()
+			}
+			return time.Since(refused) >= awaitRefusal, nil
+		}
+		refused = time.Time{}
+		if err != nil && err.Error() != last {
+			klog.FromContext(ctx).Info("Waiting for the API server", "err", err)
+			last = err.Error()
+		}
+		return err == nil, nil
+	})
+	return nil
 }
 
 // New makes a Server. It listens, and asks the API server how to authenticate callers. It returns an error for an

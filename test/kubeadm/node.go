@@ -1,6 +1,7 @@
 package kubeadm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -128,6 +129,9 @@ func (n *Node) Install(file, name string) error {
 // Run runs a command on the node and returns what it printed. An error has that, too.
 func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
 	machine, err := n.machine()
+	if err == nil {
+		err = n.booted(machine)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -162,6 +166,20 @@ func (n *Node) machine() (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("node %s has no process 1; see %s", n.name, n.log())
+}
+
+// booted is an error until process 1 of the node has entered its root. Before that, what runs beside it has the host's
+// files, and sees the host's processes.
+func (n *Node) booted(machine int) error {
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", machine))
+	if err != nil {
+		return err
+	}
+	first, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/1/cmdline", machine))
+	if err == nil && !bytes.Equal(own, first) {
+		err = fmt.Errorf("node %s has not entered its root yet", n.name)
+	}
+	return err
 }
 
 // Runtime connects to the node's containerd.

@@ -24,6 +24,7 @@ func (address onePod) Pods(context.Context) ([]cri.Pod, error) {
 }
 
 func (onePod) Socket() string { return "socket" }
+func (onePod) Named() bool    { return true }
 func (onePod) Close()         {}
 
 // TestLivePods: from the container runtime to what clients see, and what /readyz, the metrics, explain and the log say

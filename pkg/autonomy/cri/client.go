@@ -63,6 +63,9 @@ func (c *Client) disconnect() {
 // Socket returns the path of the socket that has answered the last question.
 func (c *Client) Socket() string { return c.socket }
 
+// Named reports whether the address named the socket. With Auto it may be that of a runtime that is not the kubelet's.
+func (c *Client) Named() bool { return len(c.sockets) == 1 }
+
 // Pods returns the pods that the runtime runs, with the kubelet's reports on them if it gives any. It returns an error
 // if the runtime does not answer all questions before ctx is done. The addresses that it has given are kept for the
 // next call.

@@ -39,10 +39,13 @@ type bench struct {
 	wanted bool
 	// machine is the id of the machine's boot.
 	machine string
+	// named is set if a person has named the runtime's socket.
+	named bool
 }
 
 func (b *bench) Pods(context.Context) ([]cri.Pod, error) { return slices.Clone(b.pods), b.err }
 func (b *bench) Socket() string                          { return "socket" }
+func (b *bench) Named() bool                             { return b.named }
 func (b *bench) Close()                                  {}
 func (b *bench) RuntimeAsked(error)                      {}
 func (b *bench) PodsRefused(int)                         {}
@@ -385,12 +388,16 @@ func TestWipedRuntime(t *testing.T) {
 	}
 }
 
-// TestRuntimeIsAskedAfterABoot: the process before asked no runtime. After a boot a pod that the runtime does not list
-// does not run; without one it is not known.
+// TestRuntimeIsAskedAfterABoot: the process before asked no runtime. After a boot, and where a person has named the
+// kubelet's runtime, a pod that the runtime does not list does not run; else that is not known.
 func TestRuntimeIsAskedAfterABoot(t *testing.T) {
-	for machine, want := range map[string]string{"another": "", "same": "10.0.0.1"} {
+	for _, c := range []struct {
+		machine string
+		named   bool
+		want    string
+	}{{"another", false, ""}, {"another", true, ""}, {"same", true, ""}, {"same", false, "10.0.0.1"}} {
 		b := newBench(t)
-		b.machine = "same"
+		b.machine, b.named = "same", c.named
 		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
 		b.api()
 		b.store.SetPodNotes(NotesOfBoot(b.machine))
@@ -398,11 +405,11 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, machine
+		b.state, b.pods, b.machine = Away, []cri.Pod{up("wrapper", "10.0.9.9", "s9", "wrapper")}, c.machine
 		b.boot(state)
 		b.run(60)
-		if got := b.shows("one"); got != want {
-			t.Errorf("boot %s: the Service shows %q, want %q", machine, got, want)
+		if got := b.shows("one"); got != c.want {
+			t.Errorf("boot %s, named %v: the Service shows %q, want %q", c.machine, c.named, got, c.want)
 		}
 	}
 }

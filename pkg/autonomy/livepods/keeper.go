@@ -81,6 +81,8 @@ type Runtime interface {
 	Pods(ctx context.Context) ([]cri.Pod, error)
 	// Socket names the runtime that has answered last.
 	Socket() string
+	// Named reports whether a person has named the socket, so that its runtime is the kubelet's.
+	Named() bool
 	// Close closes the connection. Pods opens it again.
 	Close()
 }
@@ -630,10 +632,10 @@ func (k *Keeper) isKubelets() bool {
 }
 
 // knowsAbsent reports whether pods that the runtime has not listed are known not to run. They are not if it has not
-// answered since the process began, or if it is not the runtime that ran the kubelet's pods. After a reboot no pod runs
-// until it is seen.
+// answered since the process began, or if it may not be the runtime that ran the kubelet's pods. After a reboot no pod
+// runs until it is seen.
 func (k *Keeper) knowsAbsent() bool {
-	return k.rebooted || k.pods != nil && k.noted == k.config.Runtime.Socket()
+	return k.rebooted || k.pods != nil && (k.config.Runtime.Named() || k.noted == k.config.Runtime.Socket())
 }
 
 // give judges the pods of the runtime's last answer, however old, and passes them to the facts and to the neighbours.

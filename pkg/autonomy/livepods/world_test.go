@@ -735,6 +735,9 @@ func (m *machine) Socket() string {
 	return "socket"
 }
 
+// Named implements Runtime.
+func (m *machine) Named() bool { return false }
+
 // Close implements Runtime.
 func (m *machine) Close() {}
 

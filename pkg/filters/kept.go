@@ -110,7 +110,7 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 			version := query.Get("resourceVersion")
 			request := requestOf(r, query)
 			if !kept.Reachable() {
-				if (version == "" || version == "0") && kept.answer(w, request) {
+				if (version == "" || version == "0") && kept.answerKept(w, request) {
 					if watch {
 						kept.await(r)
 					}
@@ -152,8 +152,8 @@ func requestOf(r *http.Request, query url.Values) string {
 	return fmt.Sprintf("%q", []string{client, r.URL.Path, query.Encode(), r.Header.Get("Accept")})
 }
 
-// answer gives a kept answer, and reports whether there is one.
-func (k *KeptAnswers) answer(w http.ResponseWriter, request string) bool {
+// answerKept writes a kept answer, and reports whether there is one.
+func (k *KeptAnswers) answerKept(w http.ResponseWriter, request string) bool {
 	head, body, whole := bytes.Cut(k.find(request), []byte("\n"))
 	var kept keptAnswer
 	if !whole || json.Unmarshal(head, &kept) != nil {
@@ -174,13 +174,13 @@ func (k *KeptAnswers) find(request string) []byte {
 	defer k.mu.Unlock()
 	answer, ok := k.answers[request]
 	if ok {
-		k.note(request)
+		k.noteAsked(request)
 	}
 	return answer
 }
 
-// note puts a request at the end of those that were asked for. The caller holds the lock.
-func (k *KeptAnswers) note(request string) {
+// noteAsked puts a request at the end of those that were asked for. The caller holds the lock.
+func (k *KeptAnswers) noteAsked(request string) {
 	k.asked = append(slices.DeleteFunc(k.asked, func(r string) bool { return r == request }), request)
 }
 
@@ -201,7 +201,7 @@ func (k *KeptAnswers) keep(request string, answer *answerRecorder) error {
 	data := slices.Concat(head, []byte("\n"), answer.body.Bytes())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.note(request)
+	k.noteAsked(request)
 	if bytes.Equal(k.answers[request], data) {
 		return nil
 	}

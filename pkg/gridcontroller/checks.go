@@ -103,7 +103,7 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 				return nil, err
 			} else if void { // the failure is not the site's
 				delete(jobs, name)
-				return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.remove(ctx, job)
+				return &rollout.CheckResult{Runs: true, Message: "the check runs again"}, p.deleteObject(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
 				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
@@ -123,7 +123,7 @@ func (p *pass) removePassed(ctx context.Context) {
 		case p.before == nil, slices.ContainsFunc(p.before.Sites, unchecked):
 			p.lookAgain(p.clock.Now().Add(askPause))
 		default:
-			if err := p.remove(ctx, job); err != nil {
+			if err := p.deleteObject(ctx, job); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
 			}
 			memory.passed = nil

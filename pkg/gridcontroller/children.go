@@ -215,7 +215,7 @@ func (a attempt) run(ctx context.Context) result {
 			return result{child: live, err: err}
 		}
 	}
-	applied, err := a.apply(ctx, live)
+	applied, err := a.applyChild(ctx, live)
 	if err != nil {
 		if live != nil && !live.ownedBy(a.o) {
 			live = nil
@@ -295,9 +295,9 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	return nil
 }
 
-// apply applies the child. It does not force a new child: it fails if someone else has created the object meanwhile and
-// owns its fields.
-func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
+// applyChild applies the child. It does not force a new child: it fails if someone else has created the object
+// meanwhile and owns its fields.
+func (a attempt) applyChild(ctx context.Context, live *child) (*child, error) {
 	object, err := a.d.object()
 	if err != nil {
 		return nil, err
@@ -314,8 +314,8 @@ func (a attempt) apply(ctx context.Context, live *child) (*child, error) {
 	return a.k.childOf(u)
 }
 
-// remove deletes an object that was read, but not another one of the same name.
-func (c *cluster) remove(ctx context.Context, object client.Object) error {
+// deleteObject deletes an object that was read, but not another one of the same name.
+func (c *cluster) deleteObject(ctx context.Context, object client.Object) error {
 	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
 		client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }

@@ -431,9 +431,9 @@ func (f *fixture) lose(sites ...string) {
 
 func (f *fixture) note(name string, state *nodeState) {
 	for _, r := range f.workloads {
-		r.nodes.note(name, state)
+		r.nodes.noteNode(name, state)
 	}
-	f.services.nodes.note(name, state)
+	f.services.nodes.noteNode(name, state)
 }
 
 // reconcile reconciles a grid and returns when it asks to be called again, 0 for never.

@@ -262,7 +262,7 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 				p.Child.Kind, v.live.name, node)
 		}
 	}
-	return p.remove(ctx, p.object(p.owner.Namespace, v.live))
+	return p.deleteObject(ctx, p.object(p.owner.Namespace, v.live))
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many

@@ -113,7 +113,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 			continue
 		case by != nil && by.Kind == p.Kind && by.Name == p.grid.GetName():
 			// A former grid of this name has left it, and the garbage collector will remove it.
-			if err := p.remove(ctx, object.DeepCopy()); err != nil {
+			if err := p.deleteObject(ctx, object.DeepCopy()); err != nil {
 				return nil, fmt.Errorf("removing ControllerRevision %s of a former grid: %w", object.Name, err)
 			}
 			continue
@@ -156,7 +156,7 @@ func (p *pass) collect(ctx context.Context) {
 		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {
-		if err := p.remove(ctx, object.DeepCopy()); err != nil {
+		if err := p.deleteObject(ctx, object.DeepCopy()); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}

@@ -73,8 +73,8 @@ func (n *nodes) sitesOf(key string) sites {
 	return all
 }
 
-// note records the state of a node, nil if it was deleted. It returns the keys whose sites have changed.
-func (n *nodes) note(name string, now *nodeState) []string {
+// noteNode records the state of a node, nil if it was deleted. It returns the keys whose sites have changed.
+func (n *nodes) noteNode(name string, now *nodeState) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := cmp.Or(n.byName[name], &nodeState{})

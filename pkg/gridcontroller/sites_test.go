@@ -13,8 +13,8 @@ import (
 func TestSites(t *testing.T) {
 	u := newNodes()
 	node := func(labels map[string]string) *nodeState { return &nodeState{labels: labels} }
-	u.note("n1", node(map[string]string{"zone1": "east"}))
-	u.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
+	u.noteNode("n1", node(map[string]string{"zone1": "east"}))
+	u.noteNode("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
 		if got := slices.Sorted(maps.Keys(u.sitesOf(key))); !slices.Equal(got, want) {
@@ -25,7 +25,7 @@ func TestSites(t *testing.T) {
 	expect("rack", "r1")
 	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
-		got := u.note(name, state)
+		got := u.noteNode(name, state)
 		slices.Sort(got)
 		if fmt.Sprint(got) != want {
 			t.Errorf("%s %v: got %v, want %s", name, state, got, want)

@@ -73,7 +73,7 @@ func ofChild(gridKind string) handler.EventHandler {
 // ofNode keeps nodes up to date, and enqueues the grids whose sites have changed.
 func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 	changed := func(ctx context.Context, name string, state *nodeState) (names []types.NamespacedName) {
-		for _, key := range nodes.note(name, state) {
+		for _, key := range nodes.noteNode(name, state) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {

@@ -86,7 +86,7 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 	slices.Sort(result.InNoSite)
 	for _, f := range diagnosis.Of([]string{key}) {
 		if site := nodes[f.Node][key]; site != "" && f.Severity == Failure {
-			m.site(site).note(MapFailed, f.Object.String()+": "+f.Message)
+			m.site(site).noteState(MapFailed, f.Object.String()+": "+f.Message)
 		}
 	}
 	for i := range grids {
@@ -99,7 +99,7 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 	}
 	for _, site := range m.sites {
 		if m.everywhere && site.Nodes > 0 {
-			site.note(MapReady, "")
+			site.noteState(MapReady, "")
 		}
 		result.Sites = append(result.Sites, site.done())
 	}
@@ -163,9 +163,9 @@ func (m *matrixMaker) site(name string) *MatrixSite {
 	return m.sites[name]
 }
 
-// note notes a state of an object in a site. The worst state is kept, except that Unreachable takes precedence, because
-// then nothing else is known for sure.
-func (s *MatrixSite) note(state MapState, problem string) {
+// noteState notes a state of an object in a site. The worst state is kept, except that Unreachable takes precedence,
+// because then nothing else is known for sure.
+func (s *MatrixSite) noteState(state MapState, problem string) {
 	if s.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, s.State) < 0) {
 		s.State, s.Problem = state, problem
 	}
@@ -191,7 +191,7 @@ func (m *matrixMaker) addGrid(column int, g *Grid) {
 			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, of.State())
 		}
 		site := m.site(of.Name)
-		site.note(state, problem)
+		site.noteState(state, problem)
 		site.grids[column] = cellOf(of).letter()
 	}
 }
@@ -242,7 +242,7 @@ func (m *matrixMaker) put(site *MatrixSite, column int, s *ServiceSummary, cell 
 	}
 	site.services[column], site.worst = cell.letter(), max(site.worst, cell)
 	if cell == CellNone {
-		site.note(MapFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
+		site.noteState(MapFailed, fmt.Sprintf("Service %s/%s has no ready endpoint for this site", s.Namespace, s.Name))
 	}
 }
 

@@ -224,7 +224,7 @@ func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-ch
 			"is answered without it: "+err.Error()))
 		return
 	}
-	s.answer(w, r, account, back)
+	s.answerAway(w, r, account, back)
 }
 
 func bearerOf(r *http.Request) string {

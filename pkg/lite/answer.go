@@ -26,8 +26,9 @@ func unknown(r *http.Request) error {
 		"to %s %s is", r.Method, r.URL.Path))
 }
 
-// answer answers the kubelet, or the ServiceAccount of this name, while kube-apiserver is away, until back is closed.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) {
+// answerAway answers the kubelet, or the ServiceAccount of this name, while kube-apiserver is away, until back is
+// closed.
+func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account string, back <-chan struct{}) {
 	err := s.tooOld()
 	if err != nil {
 		err = apierrors.NewServiceUnavailable(err.Error())

@@ -75,7 +75,7 @@ func (s *Server) commit(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes := s.store.takePending(s.disk.Spare())
-	s.note(logger, s.disk.Commit(changes))
+	s.noteCommit(logger, s.disk.Commit(changes))
 }
 
 // commitGone writes which pods are gone. It does not wait for the budget, and may use the reserved space.
@@ -83,12 +83,12 @@ func (s *Server) commitGone(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if changes := s.store.takeGone(); len(changes) > 0 {
-		s.note(logger, s.disk.CommitLasting(changes))
+		s.noteCommit(logger, s.disk.CommitLasting(changes))
 	}
 }
 
-// note records the outcome of a commit. The caller holds the lock.
-func (s *Server) note(logger klog.Logger, err error) {
+// noteCommit records the outcome of a commit. The caller holds the lock.
+func (s *Server) noteCommit(logger klog.Logger, err error) {
 	before := s.unkept
 	s.unkept = err
 	s.store.taken(err == nil)

@@ -215,7 +215,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case back == nil:
 		s.passOn(w, r)
 	case who == theKubelet:
-		s.answer(w, r, "", back)
+		s.answerAway(w, r, "", back)
 	default:
 		s.answerAccount(w, r, back)
 	}

@@ -21,7 +21,7 @@ func (k sink) Apply(o *wire.Object) {
 
 // Remove implements follow.Sink, as Apply does.
 func (k sink) Remove(namespace, name string) {
-	k.store.remove(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
+	k.store.removeObject(k.scope, types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // Replace implements follow.Sink, as Apply does.
@@ -33,7 +33,7 @@ func (k sink) Replace(objects []*wire.Object) {
 	}
 	for name := range k.store.set(k.scope).objects {
 		if !there[name] {
-			k.store.remove(k.scope, name)
+			k.store.removeObject(k.scope, name)
 		}
 	}
 }

@@ -268,8 +268,8 @@ func (s *Store) put(in scope, o *wire.Object) {
 	s.touched(in)
 }
 
-// remove removes an object. The caller holds the lock.
-func (s *Store) remove(in scope, name types.NamespacedName) {
+// removeObject removes an object. The caller holds the lock.
+func (s *Store) removeObject(in scope, name types.NamespacedName) {
 	if _, ok := s.set(in).objects[name]; !ok {
 		return
 	}

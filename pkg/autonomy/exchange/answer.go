@@ -184,14 +184,14 @@ func (e *Exchange) readAll(name string, l *link) error {
 		if !limit.Allow() {
 			return ignore(reasonFlood, "node %s asks too often", name)
 		}
-		answered := e.answer(name, *m.Question)
+		answered := e.answerQuestion(name, *m.Question)
 		if err := l.send(message{Answer: &answered}, time.Now().Add(patience)); err != nil {
 			return err
 		}
 	}
 }
 
-func (e *Exchange) answer(asker string, asked question) (answered answer) {
+func (e *Exchange) answerQuestion(asker string, asked question) (answered answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if asked.Needs {

@@ -275,9 +275,9 @@ func (k *Keeper) step(ctx context.Context) {
 		k.catchUp(ctx)
 	case k.phase == starting:
 		k.follow(ctx)
-		k.note(ctx)
+		k.updateNotes(ctx)
 	default:
-		k.note(ctx)
+		k.updateNotes(ctx)
 	}
 }
 
@@ -416,8 +416,9 @@ func (k *Keeper) follow(ctx context.Context) {
 	k.asked = time.Time{}
 }
 
-// note updates the notes while the API server's status applies, and shares the pods with neighbours that need them.
-func (k *Keeper) note(ctx context.Context) {
+// updateNotes updates the notes while the API server's status applies, and shares the pods with neighbours that need
+// them.
+func (k *Keeper) updateNotes(ctx context.Context) {
 	if k.config.Runtime == nil {
 		return
 	}

@@ -99,7 +99,7 @@ func (w *Writer) prepare(ctx context.Context) {
 	if w.Delay == 0 {
 		w.Delay = DefaultDelay
 	}
-	w.note(ctx, false, w.Dir.reserve(w.Revision()))
+	w.noteWrite(ctx, false, w.Dir.reserve(w.Revision()))
 }
 
 // tick writes a snapshot if it is time.
@@ -134,11 +134,11 @@ func (w *Writer) write(ctx context.Context) {
 	if err == nil {
 		w.content = content
 	}
-	w.note(ctx, written, err)
+	w.noteWrite(ctx, written, err)
 }
 
-// note records the outcome of a write. An error is logged once, because a full disk stays full for long.
-func (w *Writer) note(ctx context.Context, written bool, err error) {
+// noteWrite records the outcome of a write. An error is logged once, because a full disk stays full for long.
+func (w *Writer) noteWrite(ctx context.Context, written bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	logger := klog.FromContext(ctx)

@@ -18,7 +18,7 @@ func TestQuickStart(t *testing.T) {
 	reader := page.Open(suite.Test{T: t, Patience: patience}, "quickstart.md", "KUBECONFIG="+shared.Kubeconfig(),
 		"PATH="+tools+":"+os.Getenv("PATH"))
 	suite.Must(t, os.Symlink(filepath.Dir(images), filepath.Join(reader.Directory, "dist")))
-	reader.Shell("kubectl delete daemonsets,services echo --ignore-not-found")
+	reader.Shell("kubectl delete daemonsets,services echo --ignore-not-found\nkubectl label node node0 node1 zone1-")
 	for _, heading := range []string{
 		"## 2. Label the sites, and look", "## 3. Make the images", "## 4. Install", "## 5. Run something in each site",
 		"## 6. Prove it", "## 7. Pull the cable",

@@ -23,10 +23,11 @@ func (o *options) program() flags.Program {
 			if err != nil {
 				return err
 			}
-			if err := config.Await(ctx); err != nil || ctx.Err() != nil {
+			server, err := hub.Start(ctx, config)
+			if err != nil || server == nil {
 				return err
 			}
-			return flags.Serve(func() (hub.Config, error) { return config, nil }, hub.New)(ctx)
+			return server.Run(ctx)
 		},
 	}
 }

@@ -108,30 +108,46 @@ type Server struct {
 // until it has read the RBAC rules.
 const awaitRefusal = 10 * time.Second
 
-// Await waits until the API server says how callers are authenticated, which New reads once. A hub that ended instead,
-// because it starts while the API server is away, would be restarted with growing pauses. After refusals for
-// awaitRefusal it returns, and New says what is refused. It also returns when ctx is done. The error says what about
-// the configuration is wrong.
-func (c Config) Await(ctx context.Context) error {
-	upstream, err := c.Connection.Config()
+// Start makes a Server as soon as the API server answers, from which New reads once how callers are authenticated. A hub
+// that ended instead, because it starts while the API server is away, would be restarted with growing pauses. Start
+// returns nil when ctx is done, and the errors of New.
+func Start(ctx context.Context, config Config) (*Server, error) {
+	upstream, err := config.Connection.Config()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	client, err := group.Client(corev1.SchemeGroupVersion, apiclient.SilenceIn)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	ask := func(ctx context.Context) error {
+		return client.Get().Namespace(metav1.NamespaceSystem).Resource("configmaps").
+			Name("extension-apiserver-authentication").MaxRetries(0).Do(ctx).Error()
+	}
+	for {
+		awaitAnswer(ctx, ask)
+		if ctx.Err() != nil {
+			return nil, nil //nolint:nilnil // as the comment says
+		}
+		server, err := New(config, klog.FromContext(ctx))
+		if asked := ask(ctx); err == nil || asked == nil || isRefused(asked) {
+			return server, err
+		}
+	}
+}
+
+// awaitAnswer asks the API server until it answers, or has refused for awaitRefusal, or ctx is done.
+func awaitAnswer(ctx context.Context, ask func(context.Context) error) {
 	var last string
 	var refused time.Time
 	// The only error is that of ctx.
 	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		err := client.Get().Namespace(metav1.NamespaceSystem).Resource("configmaps").
-			Name("extension-apiserver-authentication").MaxRetries(0).Do(ctx).Error()
-		if follow.IsRefusal(err) || apierrors.IsNotFound(err) {
+		err := ask(ctx)
+		if isRefused(err) {
 			if refused.IsZero() {
 				refused = time.Now()
 			}
@@ -144,8 +160,9 @@ func (c Config) Await(ctx context.Context) error {
 		}
 		return err == nil, nil
 	})
-	return nil
 }
+
+func isRefused(err error) bool { return follow.IsRefusal(err) || apierrors.IsNotFound(err) }
 
 // New makes a Server. It listens, and asks the API server how to authenticate callers. It returns an error for an
 // invalid configuration.

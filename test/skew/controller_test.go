@@ -78,7 +78,9 @@ func TestController(t *testing.T) {
 		test.Eventually(what+": all pods are there, and ready", func() error {
 			out, err := suite.Output(test.Kubectl(t.Context(), "wait", "grids", "--all", "--for=condition=Ready", "--timeout=1s"))
 			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
+				said, _ := suite.Output(test.Kubectl(t.Context(), "get", "grids", "-o",
+					`jsonpath={range .items[*]}{.kind}: {.status.conditions[?(@.type=="Ready")].message}{"\n"}{end}`))
+				return fmt.Errorf("%w: %s\n%s", err, out, said)
 			}
 			return nil
 		})

@@ -282,12 +282,12 @@ func (s *site) expectOurs() {
 			s.Errorf("the CRD %s is SuperEdge's", crd)
 		}
 	}
-	s.Shell("kubectl grid status -A")
 	for node := range edges {
 		s.expectOurNode(node)
 	}
 	s.expectOn(theirs, "application-grid-wrapper")
 	s.expectOn("kube-system", "application-grid-wrapper", "node0", "node1")
+	s.Shell("kubectl grid status -A")
 }
 
 // expectOurNode waits until a node has the new wrapper and daemon, and that these work.

@@ -130,15 +130,14 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// works proves that a change in the cloud reaches every node: each reaches a Service that was not there, on all nodes of
-// its site.
+// works proves that a change in the cloud reaches every node: each reaches a new Service, on all nodes of its site.
 func (u *upgrade) works(what string) {
 	u.Helper()
-	u.reaches(what, func(got, site []string) bool { return slices.Equal(got, site) })
+	u.reaches(what, slices.Equal)
 }
 
-// worksMixed proves it while neighbours of two versions suspect each other: each node reaches some nodes of its site, and
-// no other.
+// worksMixed proves it while neighbours of two versions suspect each other: each node reaches some nodes of its site,
+// and no other.
 func (u *upgrade) worksMixed(what string) {
 	u.Helper()
 	u.reaches(what, func(got, site []string) bool {

@@ -2,9 +2,9 @@
 //
 //	mutants LIST PACKAGE=RESULT.json...
 //
-// LIST excuses changes that nobody could notice. Its lines have a file, a mutator, the code of the line and the reason,
-// with tabs between; a line number would change with every edit above it. Mutants fails if the tests of a package notice
-// too few changes, if an overlooked change is not in LIST, or if LIST excuses one that was noticed or is not there.
+// LIST excuses changes that no test could notice. Its lines have a file, a mutator, the code of the line and the reason,
+// with tabs between; a line number would change with every edit above it. Mutants fails if the tests of a package
+// notice too few changes, if an overlooked change is not in LIST, or if LIST excuses one that was noticed or is gone.
 package main
 
 import (
@@ -117,12 +117,14 @@ func judge(dir string, found result, excused map[mutant]bool) (string, error) {
 	var problems []error
 	for at, numbers := range overlooked {
 		if !excused[at] {
-			problems = append(problems, fmt.Errorf("%s:%d: no test notices %s in: %s", at.file, numbers[0], at.mutator, at.code))
+			problems = append(problems,
+				fmt.Errorf("%s:%d: no test notices %s in: %s", at.file, numbers[0], at.mutator, at.code))
 		}
 	}
 	for _, at := range slices.Collect(maps.Keys(excused)) {
 		if path.Dir(at.file) == dir && overlooked[at] == nil {
-			problems = append(problems, fmt.Errorf("%s: %s is excused and was noticed, or is gone: %s", at.file, at.mutator, at.code))
+			problems = append(problems,
+				fmt.Errorf("%s: %s is excused and was noticed, or is gone: %s", at.file, at.mutator, at.code))
 		}
 	}
 	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

@@ -2,9 +2,10 @@
 //
 //	mutants LIST PACKAGE=RESULT.json...
 //
-// LIST excuses changes that no test could notice. Its lines have a file, a mutator, the code of the line and the reason,
-// with tabs between; a line number would change with every edit above it. Mutants fails if the tests of a package
-// notice too few changes, if an overlooked change is not in LIST, or if LIST excuses one that was noticed or is gone.
+// LIST excuses changes that no test could notice. Its lines have a file, a mutator, the code of the line and the
+// reason, with tabs between; a line number would change with every edit above it. Mutants fails if the tests of a
+// package notice too few changes, if an overlooked change is not in LIST, or if LIST excuses one that was noticed or is
+// gone.
 package main
 
 import (
@@ -55,7 +56,7 @@ func run(list string, results []string) error {
 	var problems []error
 	for _, argument := range results {
 		dir, file, _ := strings.Cut(argument, "=")
-		data, err := os.ReadFile(file)
+		data, err := os.ReadFile(file) //nolint:gosec // the file that the caller names
 		if err != nil {
 			return fmt.Errorf("reading gremlins' result: %w", err)
 		}
@@ -71,7 +72,7 @@ func run(list string, results []string) error {
 }
 
 func readList(name string) (map[mutant]bool, error) {
-	data, err := os.ReadFile(name)
+	data, err := os.ReadFile(name) //nolint:gosec // the file that the caller names
 	if err != nil {
 		return nil, fmt.Errorf("reading the excused mutants: %w", err)
 	}
@@ -96,7 +97,7 @@ func judge(dir string, found result, excused map[mutant]bool) (string, error) {
 	overlooked := map[mutant][]int{}
 	for _, file := range found.Files {
 		name := path.Join(dir, file.Name)
-		data, err := os.ReadFile(name)
+		data, err := os.ReadFile(name) //nolint:gosec // a file of the package
 		if err != nil {
 			return "", fmt.Errorf("reading the code: %w", err)
 		}

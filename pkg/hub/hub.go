@@ -131,7 +131,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	for {
 		awaitAnswer(ctx, ask)
 		if ctx.Err() != nil {
-			return nil, nil //nolint:nilnil // as the comment says
+			return nil, nil //nolint:nilnil,nilerr // as the comment says
 		}
 		server, err := New(config, klog.FromContext(ctx))
 		if asked := ask(ctx); err == nil || asked == nil || isRefused(asked) {

@@ -295,6 +295,7 @@ func (s *site) expectOurNode(node string) {
 	s.Helper()
 	s.says(node, wrapperReady, "endpointslices: ok")
 	s.says(node, daemonReady, "ok")
+	s.removeTheirNames(node)
 	s.expectHosts(node)
 	if file := s.hosts(node); !strings.Contains(file, "statefulset-grid-daemon") ||
 		!strings.Contains(file, "192.0.2.7 printer.site printer\n") {
@@ -492,6 +493,18 @@ func (s *site) appendHosts(node, line string) {
 	_, err = file.WriteString(line)
 	s.Must(err)
 	s.Must(file.Close())
+}
+
+// removeTheirNames removes from a node's hosts file what SuperEdge's daemon has left there, by the page's command.
+func (s *site) removeTheirNames(node string) {
+	s.Helper()
+	const command, file = `sed -i '/\.svc\.cluster\.local$/d' `, "/data/edge/hosts"
+	text, err := os.ReadFile("../../docs/migrate.md")
+	s.Must(err)
+	if !strings.Contains(string(text), command+file) {
+		s.Errorf("docs/migrate.md does not have the command %s%s", command, file)
+	}
+	s.Shell(command + s.kubelets.hostPath(node, file))
 }
 
 // expectHosts waits until a node's hosts file has the names of its site, with its pods' addresses, and no others.

@@ -54,10 +54,13 @@ func (w *world) sample() {
 		}, "application_grid_wrapper_event_delay_seconds_count")
 	}
 	for i, hub := range w.Cluster.Hubs {
-		goroutines, err := hub.Metric(w.Context(), "go_goroutines")
-		w.Must(err)
-		events, err := hub.Metric(w.Context(), "application_grid_hub_event_delay_seconds_count")
-		w.Must(err)
+		var goroutines, events float64
+		w.Eventually(fmt.Sprintf("hub-%d answers", i), func() (err error) { // it may have been restarted just now
+			if goroutines, err = hub.Metric(w.Context(), "go_goroutines"); err == nil {
+				events, err = hub.Metric(w.Context(), "application_grid_hub_event_delay_seconds_count")
+			}
+			return err
+		})
 		f := w.measure(hub.Component, nil, "")
 		f.goroutines, f.changes = goroutines, events
 		s.programs[fmt.Sprintf("hub-%d", i)] = f

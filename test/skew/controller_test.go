@@ -139,10 +139,11 @@ func reconciled(test *suite.Test, program *cluster.Controller) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range []string{"deploymentgrid", "statefulsetgrid", "servicegrid"} {
+	for _, kind := range []string{"DeploymentGrid", "StatefulSetGrid", "ServiceGrid"} {
 		done := false
 		for line := range strings.Lines(page) {
-			done = done || strings.HasPrefix(line, "controller_runtime_reconcile_total{") && strings.Contains(line, kind) &&
+			done = done || strings.HasPrefix(line, "controller_runtime_reconcile_total{") &&
+				strings.Contains(line, `controller="`+kind+`"`) &&
 				strings.Contains(line, `result="success"`) && !strings.HasSuffix(strings.TrimSpace(line), " 0")
 		}
 		if !done {

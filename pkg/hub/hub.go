@@ -134,8 +134,11 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 			return nil, nil //nolint:nilnil,nilerr // as the comment says
 		}
 		server, err := New(config, klog.FromContext(ctx))
-		if asked := ask(ctx); err == nil || asked == nil || isRefused(asked) {
-			return server, err
+		if err == nil {
+			return server, nil
+		}
+		if asked := ask(ctx); asked == nil || isRefused(asked) {
+			return nil, err
 		}
 	}
 }

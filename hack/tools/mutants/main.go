@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -94,7 +93,7 @@ func readList(name string) (map[mutant]bool, error) {
 // judge says how many changes of a package were noticed. The error says which were overlooked, if that is too many.
 func judge(dir string, found result, excused map[mutant]bool) (string, error) {
 	killed, lived, uncovered := 0, 0, 0
-	overlooked := map[mutant][]int{}
+	overlooked := map[mutant]int{} // the line
 	for _, file := range found.Files {
 		name := path.Join(dir, file.Name)
 		data, err := os.ReadFile(name) //nolint:gosec // a file of the package
@@ -109,21 +108,21 @@ func judge(dir string, found result, excused map[mutant]bool) (string, error) {
 			case "LIVED":
 				lived++
 				at := mutant{name, m.Type, strings.TrimSpace(lines[m.Line-1])}
-				overlooked[at] = append(overlooked[at], m.Line)
+				overlooked[at] = m.Line
 			case "NOT COVERED":
 				uncovered++
 			}
 		}
 	}
 	var problems []error
-	for at, numbers := range overlooked {
+	for at, line := range overlooked {
 		if !excused[at] {
 			problems = append(problems,
-				fmt.Errorf("%s:%d: no test notices %s in: %s", at.file, numbers[0], at.mutator, at.code))
+				fmt.Errorf("%s:%d: no test notices %s in: %s", at.file, line, at.mutator, at.code))
 		}
 	}
-	for _, at := range slices.Collect(maps.Keys(excused)) {
-		if path.Dir(at.file) == dir && overlooked[at] == nil {
+	for at := range excused {
+		if path.Dir(at.file) == dir && overlooked[at] == 0 {
 			problems = append(problems,
 				fmt.Errorf("%s: %s is excused and was noticed, or is gone: %s", at.file, at.mutator, at.code))
 		}

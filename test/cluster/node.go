@@ -41,6 +41,8 @@ type Node struct {
 	Spec NodeSpec
 	// KubeProxy is nil with APIViewOnly, Wrapper if the node is direct, Kubelet if kwok plays the kubelet.
 	KubeProxy, Wrapper, Kubelet *Component
+	// LiteAPIServer is set if the node's spec asks for it.
+	LiteAPIServer *Component
 	// DNSDaemon, CoreDNS and HostsFile are set if the cluster has Options.DNSDaemon.
 	DNSDaemon, CoreDNS *Component
 	HostsFile          string
@@ -143,6 +145,11 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	if node.Spec.Runtime {
 		node.runtime = newContainerRuntime(node)
 		if err := node.runtime.start(ctx); err != nil {
+			return err
+		}
+	}
+	if node.Spec.LiteAPIServer != "" {
+		if err := c.startLiteAPIServer(ctx, node, thread); err != nil {
 			return err
 		}
 	}
@@ -439,10 +446,8 @@ func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
 
 // stopNode ends the node's processes and removes its network. The Node object stays.
 func (c *Cluster) stopNode(node *Node) error {
-	for _, component := range []*Component{node.CoreDNS, node.DNSDaemon, node.KubeProxy, node.Wrapper, node.Kubelet} {
-		if component != nil {
-			component.Kill()
-		}
+	for _, component := range node.components() {
+		component.Kill()
 	}
 	err := node.removeStateDir()
 	if node.runtime != nil {

@@ -120,6 +120,9 @@ type NodeSpec struct {
 	Interposed bool
 	// Lite, with Interposed, lets that stand in for SuperEdge's lite-apiserver from the start.
 	Lite bool
+	// LiteAPIServer, if set, is the path of lite-apiserver, which the node runs for a kubelet that the test plays. It
+	// needs Options.Kubelets.
+	LiteAPIServer string
 	// Runtime gives the node a container runtime that says which pods it runs, and which its wrapper asks (--cri).
 	Runtime bool
 	// WrapperArgs are added to those of the cluster.

@@ -30,6 +30,10 @@ type sample struct {
 	programs map[string]figures
 	// tried, excused and failed are connections since the beginning.
 	tried, excused, failed int
+	// lists are what kubelets asked, listsFailed those that were not answered while the node had power, and unanswered
+	// is the longest time that one of them was without an answer.
+	lists, listsFailed int
+	unanswered         time.Duration
 }
 
 // What a program that was not restarted may have at the end beyond the second sample: Go keeps some memory, a
@@ -45,13 +49,21 @@ func (w *world) sample() {
 	w.Helper()
 	s := sample{at: time.Since(w.begin), programs: map[string]figures{}}
 	for _, node := range w.Cluster.Nodes() {
-		s.programs["wrapper@"+node.Name()] = w.measure(node.Wrapper, func(ctx context.Context) (string, error) {
-			reply, err := node.Get(ctx, node.WrapperURL()+"/metrics")
-			if err != nil {
-				return "", err
+		page := func(url string) func(context.Context) (string, error) {
+			return func(ctx context.Context) (string, error) {
+				reply, err := node.Get(ctx, url+"/metrics")
+				if err != nil {
+					return "", err
+				}
+				return reply.Body, nil
 			}
-			return reply.Body, nil
-		}, "application_grid_wrapper_event_delay_seconds_count")
+		}
+		s.programs["wrapper@"+node.Name()] = w.measure(node.Wrapper, page(node.WrapperURL()),
+			"application_grid_wrapper_event_delay_seconds_count")
+		if node.LiteAPIServer != nil {
+			s.programs["lite@"+node.Name()] = w.measure(node.LiteAPIServer, page(node.LiteURL()),
+				"lite_apiserver_upstream_lists_total")
+		}
 	}
 	for i, hub := range w.Cluster.Hubs {
 		var goroutines, events float64
@@ -69,6 +81,12 @@ func (w *world) sample() {
 		a.mu.Lock()
 		s.tried, s.excused, s.failed = s.tried+a.tried, s.excused+a.excusedFailures, s.failed+a.failures
 		a.mu.Unlock()
+	}
+	for _, k := range w.kubelets {
+		k.mu.Lock()
+		s.lists, s.listsFailed = s.lists+k.tried, s.listsFailed+k.failures
+		s.unanswered = max(s.unanswered, k.longest)
+		k.mu.Unlock()
 	}
 	w.samples = append(w.samples, s)
 	w.Log(s.String())
@@ -109,10 +127,11 @@ func value(page, name string) (sum float64) {
 
 func (s sample) String() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "after %s: %d connections, %d failed where the power was cut, %d otherwise\n",
-		s.at.Round(time.Second), s.tried, s.excused, s.failed)
+	fmt.Fprintf(&out, "after %s: %d connections, %d failed where the power was cut, %d otherwise; "+
+		"%d of %d lists of kubelets failed, the longest time without an answer was %s\n", s.at.Round(time.Second),
+		s.tried, s.excused, s.failed, s.listsFailed, s.lists, s.unanswered.Round(time.Millisecond))
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "program\tpid\tmemory MiB\tgoroutines\tfiles\twritten KiB\tevents")
+	fmt.Fprintln(table, "program\tpid\tmemory MiB\tgoroutines\tfiles\twritten KiB\tevents (lite: lists)")
 	for _, name := range slices.Sorted(maps.Keys(s.programs)) {
 		f := s.programs[name]
 		fmt.Fprintf(table, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\n", name, f.pid, f.resident/(1<<20), f.goroutines, f.files,
@@ -139,8 +158,15 @@ func (w *world) conclude() {
 		}
 	}
 	slices.Sort(compared)
-	if !slices.Contains(compared, "wrapper@"+steady) {
-		w.Errorf("the wrapper of %s was restarted by somebody else", steady)
+	for _, name := range []string{"wrapper@" + steady, "lite@" + steady} {
+		if !slices.Contains(compared, name) {
+			w.Errorf("%s was restarted by somebody else", name)
+		}
+	}
+	for _, k := range w.kubelets {
+		if k.tried == 0 || k.longest > unanswered {
+			w.Errorf("the kubelet of %s made %d lists, and had no answer for %s", k.node.Name(), k.tried, k.longest)
+		}
 	}
 	for _, a := range w.askers {
 		if a.tried == 0 {

@@ -26,7 +26,9 @@ const (
 	// mover changes its site; steady is never restarted, so that what its wrapper holds can be compared.
 	mover  = "east2"
 	steady = "east1"
-	churn  = "churn"
+	// rebooted is the other node with a lite-apiserver of ours, beside steady.
+	rebooted = "west1"
+	churn    = "churn"
 	// within is how long anything may take that has no fault in its way, on a busy machine.
 	within = 2 * time.Minute
 )
@@ -42,6 +44,7 @@ type world struct {
 	random   *rand.Rand
 	client   workload.Namespace
 	askers   map[string]*asker
+	kubelets map[string]*kubelet
 	sites    map[string]string
 	replicas int32
 	samples  []sample
@@ -83,10 +86,17 @@ func newWorld(t *testing.T) *world {
 	}
 	lite := node("west2", west, cluster.IPTables)
 	lite.Interposed, lite.Lite = true, true
-	c := suite.Start(t, cluster.Options{HubReplicas: 2, Nodes: []cluster.NodeSpec{
+	nodes := []cluster.NodeSpec{
 		node(steady, east, cluster.NFTables), node(mover, east, cluster.IPTables),
-		node("west1", west, cluster.NFTables, "--hub"), lite,
-	}}, "application-grid-wrapper", "application-grid-hub")
+		node(rebooted, west, cluster.NFTables, "--hub"), lite,
+	}
+	for i := range nodes {
+		if nodes[i].Name == steady || nodes[i].Name == rebooted {
+			nodes[i].LiteAPIServer = suite.Binary(t, "lite-apiserver")
+		}
+	}
+	c := suite.Start(t, cluster.Options{HubReplicas: 2, Kubelets: true, Nodes: nodes},
+		"application-grid-wrapper", "application-grid-hub")
 	from := *seed
 	if from == 0 {
 		from = rand.Uint64()
@@ -95,8 +105,9 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		Test:   suite.NewTest(t, c, within, 100*time.Millisecond),
 		random: rand.New(rand.NewPCG(from, 0)),
-		client: workload.In(c.Client(), metav1.NamespaceDefault), askers: map[string]*asker{}, done: map[string]int{},
-		sites: map[string]string{steady: east, mover: east, "west1": west, "west2": west}, replicas: 2,
+		client: workload.In(c.Client(), metav1.NamespaceDefault), askers: map[string]*asker{},
+		kubelets: map[string]*kubelet{}, done: map[string]int{}, replicas: 2,
+		sites: map[string]string{steady: east, mover: east, rebooted: west, "west2": west},
 	}
 	await.Patience{Within: within, Between: time.Second}.Until(t, "pods can be created", func() error {
 		_, err := c.Client().CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(t.Context(), "default", metav1.GetOptions{})
@@ -111,6 +122,10 @@ func newWorld(t *testing.T) *world {
 	for name := range w.sites {
 		w.askers[name] = newAsker(w.Node(name), workload.URL(echo))
 	}
+	for _, name := range []string{steady, rebooted} {
+		w.kubelets[name] = w.newKubelet(w.Node(name))
+		w.kubelets[name].start(t)
+	}
 	w.await("all nodes reach their sites")
 	for _, a := range w.askers {
 		a.start(t)
@@ -119,18 +134,32 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// await waits until each node reaches all nodes of its site and no other, and has the askers expect that.
+// await waits until each node reaches all nodes of its site and no other, and has the askers expect that; and until the
+// kubelets know their pods.
 func (w *world) await(what string) {
 	w.Helper()
+	w.awaitKubelets(what)
 	for name, a := range w.askers {
-		want := map[string]bool{}
-		for other, site := range w.sites {
-			want[other] = site == w.sites[name]
-		}
+		want := w.siteOf(name)
 		a.allow(func(node string) bool { return want[node] }, false)
 		w.Eventually(what+": "+name, func() error { return a.reaches(w.Context(), want) })
 		a.allow(func(node string) bool { return want[node] }, true)
 	}
+}
+
+// siteOf says of every node whether it is in the site of this one.
+func (w *world) siteOf(name string) map[string]bool {
+	want := map[string]bool{}
+	for other, site := range w.sites {
+		want[other] = site == w.sites[name]
+	}
+	return want
+}
+
+// awaitSite waits until a node that had no power reaches its site.
+func (w *world) awaitSite(name string) {
+	w.Helper()
+	w.Eventually(name+" is back", func() error { return w.askers[name].reaches(w.Context(), w.siteOf(name)) })
 }
 
 // step lets something happen, and waits until all nodes reach what they should.
@@ -140,7 +169,8 @@ func (w *world) step() {
 		do   func()
 	}{
 		{"a link flaps", w.flap}, {"a link falls silent", w.silence}, {"connections freeze", w.freeze},
-		{"a link loses packets", w.lose}, {"power is cut", w.cutPower}, {"a node moves", w.move},
+		{"a link loses packets", w.lose}, {"power is cut", w.cutPower}, {"power is cut without a link", w.cutPowerAlone},
+		{"a node moves", w.move},
 		{"pods come and go", w.churn}, {"the API server restarts", w.restartAPIServer},
 		{"a hub restarts", w.restartHub}, {"etcd is compacted", w.compact}, {"a wrapper is killed", w.killWrapper},
 	}
@@ -208,14 +238,13 @@ func (w *world) lose() {
 
 func (w *world) cutPower() {
 	node := w.any(steady)
-	a := w.askers[node.Name()]
-	defer a.excuse()() // its rules are gone until kube-proxy has written them
-	w.Must(node.Reboot(w.Context()))
-	want := map[string]bool{}
-	for other, site := range w.sites {
-		want[other] = site == w.sites[node.Name()]
+	defer w.askers[node.Name()].excuse()() // its rules are gone until kube-proxy has written them
+	if k := w.kubelets[node.Name()]; k != nil {
+		defer k.excuse()()
 	}
-	w.Eventually(node.Name()+" is back", func() error { return a.reaches(w.Context(), want) })
+	w.Must(node.Reboot(w.Context()))
+	w.awaitSite(node.Name())
+	w.awaitKubelets("after power is cut")
 }
 
 func (w *world) killWrapper() {
@@ -270,6 +299,9 @@ func (w *world) restoreEtcd() {
 	w.churn()
 	w.Must(w.Cluster.Restore(w.Context()))
 	w.replicas = before
+	for _, k := range w.kubelets { // as docs/operate.md says
+		k.restart()
+	}
 	w.await("after etcd is restored")
 }
 

@@ -252,10 +252,13 @@ func (f *fixture) rollOut(b *browser) {
 func (f *fixture) expectRelabel(b *browser) {
 	f.Helper()
 	b.show("#/", "")
-	took := b.appears("south", func() { f.Must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
-	f.Logf("a relabel appears after %s", took)
-	if took > time.Second {
-		f.Errorf("a relabel appears after %s", took)
+	var took time.Duration
+	unhindered := suite.Unhindered(func() {
+		took = b.appears("south", func() { f.Must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
+	})
+	f.Logf("a relabel appears after %s, %s of it with a processor for everything", took, unhindered)
+	if unhindered > time.Second {
+		f.Errorf("a relabel appears after %s", unhindered)
 	}
 	b.show("#/sites/south", "Site south")
 	b.until("the site has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: edge-3")`)

@@ -69,11 +69,13 @@ func TestManySites(t *testing.T) {
 			f.Must(err)
 		}
 	}
+	_, before := d.usage()
 	took := b.appears("other", patch(f.nodeName(7), "other"))
+	_, after := d.usage()
 	tell(fmt.Sprintf("a relabel, after %s", took))
-	// The limit is for slow machines. TestDashboard has the second that is promised, of an ordinary cluster.
-	if took > 3*time.Second {
-		t.Errorf("a relabel appears after %s", took)
+	// What it costs does not depend on what else this machine does. TestDashboard has the second that is promised.
+	if cost := after - before; cost > 3*time.Second {
+		t.Errorf("a relabel costs the server %s of CPU", cost)
 	}
 	b.show("#/services/"+f.namespace+"/s007", "Service "+f.namespace+"/s007")
 	b.until("the rows are there", `document.querySelectorAll("[data-part=reach] tbody tr").length === 200`)
@@ -86,11 +88,11 @@ func TestManySites(t *testing.T) {
 
 	// What nobody looks at costs nothing: events of objects that are followed, and no page.
 	b.do(chromedp.Navigate("about:blank"))
-	_, before := d.usage()
+	_, before = d.usage()
 	for i := range 20 {
 		patch(f.nodeName(9), fmt.Sprint("again", i))()
 	}
-	_, after := d.usage()
+	_, after = d.usage()
 	t.Logf("20 relabels that no page shows take %s of CPU", after-before)
 }
 

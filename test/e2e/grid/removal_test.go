@@ -373,11 +373,13 @@ func TestSlowWebhook(t *testing.T) {
 		return nil
 	})
 	f.apply(strings.Replace(quietGrid("other"), "KEY", "KEY-none", 1))
-	took := f.Eventually("another grid is answered", func() error {
-		if c := meta.FindStatusCondition(conditions(f.get("DeploymentGrid", "other")), "Ready"); c == nil {
-			return errors.New("it is not")
-		}
-		return nil
+	took := suite.Unhindered(func() {
+		f.Eventually("another grid is answered", func() error {
+			if c := meta.FindStatusCondition(conditions(f.get("DeploymentGrid", "other")), "Ready"); c == nil {
+				return errors.New("it is not")
+			}
+			return nil
+		})
 	})
 	if took > 15*time.Second {
 		f.Errorf("that took %s", took)

@@ -26,8 +26,9 @@ const rolloutDeadline = 3 * time.Minute
 // rolloutWaves are the sites of the tests, by wave.
 var rolloutWaves = map[string]int{"lab": 2, "eu": 8, "us": 20}
 
-// rolloutGrid is a grid that is rolled out to them. EXTRA stands for more of spec.rollout.
-const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 12,
+// rolloutGrid is a grid that is rolled out to them. EXTRA stands for more of spec.rollout. All sites begin at once, so
+// that its deadline is for a busy machine; failsAfter sets another one.
+const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 180,
 	template: {` + selector + `, template: ` + podTemplate + `},
 	rollout: {waves: [
 		{name: lab, sites: {names: ["lab-*"]}, maxUnavailable: 1},
@@ -61,6 +62,12 @@ func (f *fixture) rolledOut(extra string) map[string]string {
 	f.expectReady("DeploymentGrid", "demo", 30)
 	f.expectRollout("Complete", "")
 	return nodes
+}
+
+// failsAfter sets how long a site may take to become ready.
+func (f *fixture) failsAfter(seconds int) {
+	f.Helper()
+	f.patch("DeploymentGrid", "demo", fmt.Sprintf(`spec: {progressDeadlineSeconds: %d}`, seconds))
 }
 
 // setImage changes the template; selecting makes it fit only where nodes have the label.
@@ -175,6 +182,7 @@ func (f *fixture) keepsRules(image string) error {
 func TestRolloutWaves(t *testing.T) {
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 2")
+	f.failsAfter(15)
 	f.setImage("broken", "{arch: new}")
 	f.expectRollout("Halted", "eu", "3 failed, 2 allowed: eu-0: ")
 	f.expectImages("broken", "lab")
@@ -245,6 +253,7 @@ func TestRollback(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 0, onFailure: Rollback")
+	f.failsAfter(15)
 	mark := f.auditMark()
 	f.setImage("broken", "{arch: new}")
 	f.expectRollout("RolledBack", "", "0 allowed")

@@ -603,14 +603,15 @@ func TestAResetBundleIsMended(t *testing.T) {
 			SetHeader("Content-Type", "application/merge-patch+json")
 	}
 	f.Must(service().Body([]byte(`{"spec":{"caBundle":null,"insecureSkipTLSVerify":false}}`)).Do(f.ctx).Error())
-	took := f.Eventually("the bundle is there again", func() error {
-		got, err := service().Body([]byte(`{}`)).Do(f.ctx).Raw()
-		if err == nil && !strings.Contains(string(got), "caBundle") {
-			err = errors.New("it is not")
-		}
-		return err
+	took := suite.Unhindered(func() {
+		f.Eventually("the bundle is there again", func() error {
+			got, err := service().Body([]byte(`{}`)).Do(f.ctx).Raw()
+			if err == nil && !strings.Contains(string(got), "caBundle") {
+				err = errors.New("it is not")
+			}
+			return err
+		})
 	})
-	t.Logf("the bundle was there again after %s", took.Round(time.Millisecond))
 	if took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}

@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+const (
+	// litePort and liteHealthPort are lite-apiserver's defaults.
+	litePort       = 51003
+	liteHealthPort = 51009
+)
+
+// startLiteAPIServer starts our own lite-apiserver on the node.
+func (c *Cluster) startLiteAPIServer(ctx context.Context, node *Node, thread *netns.Thread) error {
+	if !c.options.Kubelets {
+		return errors.New("a lite-apiserver needs Options.Kubelets")
+	}
+	kubeconfig, err := c.KubeletKubeconfig(node.Spec.Name, c.apiServerURL())
+	if err != nil {
+		return err
+	}
+	_, err = c.client.StorageV1().CSINodes().Create(ctx,
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Spec.Name}}, metav1.CreateOptions{}) // as a kubelet does
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating the CSINode: %w", err)
+	}
+	ready := func(ctx context.Context) error {
+		return expectOK(ctx, newClient(node.dial(), nil), node.LiteURL()+"/readyz")
+	}
+	node.LiteAPIServer = c.program("lite-apiserver@"+node.Spec.Name, node.Spec.LiteAPIServer, thread, ready,
+		"--kubeconfig="+kubeconfig, fmt.Sprintf("--port=%d", litePort), "--health-bind-address="+local(liteHealthPort),
+		"--file-cache-path="+node.liteDir(), "--unsealed")
+	return c.startStep(ctx, node.LiteAPIServer)
+}
+
+func (n *Node) liteDir() string { return filepath.Join(n.cluster.dir, "lite", n.Spec.Name) }
+
+// LiteURL is where the node's lite-apiserver says how it is, in the node's namespace.
+func (n *Node) LiteURL() string { return "http://" + local(liteHealthPort) }
+
+// KubeletConfig is the client configuration that the node's lite-apiserver has written for its kubelet.
+func (n *Node) KubeletConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(n.liteDir(), "kubelet.conf"))
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.Dial, config.QPS = n.dial(), -1
+	return config, nil
+}

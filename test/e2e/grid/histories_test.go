@@ -382,6 +382,7 @@ func TestQuestionIsAskedAgain(t *testing.T) {
 		}
 	}})
 	s.heard(f, corev1.ConditionUnknown, "u2") // so that it is no outage, it was silent before
+	f.expectSilent("u2")
 	f.setImage("two", "{no: where}")
 	f.expectRuns("two one one")
 	s.heard(f, corev1.ConditionUnknown, "u0")

@@ -275,20 +275,25 @@ func TestRollback(t *testing.T) {
 	f.expectImages("mended", "lab", "eu", "us")
 }
 
+// expectSilent waits until the controller has heard that a site is silent.
+func (f *fixture) expectSilent(site string) {
+	f.Helper()
+	f.Eventually(site+" is silent", func() error {
+		u := f.get("DeploymentGrid", "demo")
+		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", site, "phase"); phase != "Unreachable" {
+			return fmt.Errorf("phase %s", phase)
+		}
+		return nil
+	})
+}
+
 // TestRolloutOffline: a site that cannot be reached does not hold up the rollout, and follows when it returns.
 func TestRolloutOffline(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	nodes := f.rolledOut("unreachable: Defer")
 	f.report(nodes["eu-4"], corev1.ConditionUnknown)
-	f.Eventually("the site is offline", func() error {
-		u := f.get("DeploymentGrid", "demo")
-		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", "eu-4",
-			"phase"); phase != "Unreachable" {
-			return fmt.Errorf("phase %s", phase)
-		}
-		return nil
-	})
+	f.expectSilent("eu-4")
 	f.setImage("two", "{}")
 	f.expectRollout("Complete", "")
 	if images := f.images(); images["eu"]["one"] != 1 || images["us"]["two"] != rolloutWaves["us"] {

@@ -224,7 +224,7 @@ func (w *world) silence() {
 
 func (w *world) freeze() {
 	node := w.any("")
-	w.Must(node.FreezeConnections(w.Context()))
+	w.Eventually("there is a connection to freeze", func() error { return node.FreezeConnections(w.Context()) })
 	w.wait(5*time.Second, 30*time.Second)
 	w.restoreLink(node)
 }

@@ -221,24 +221,18 @@ func (s Source) sites(
 	if err != nil {
 		return nil, err
 	}
-	noted := "" // children have the name of their revision only in a rollout
-	if spec.Rollout != nil {
-		noted = revision
+	source := gridchild.Source{
+		Templates: templates, Scale: templates, Revision: revision, InRollout: spec.Rollout != nil,
 	}
 	render := func(site string) (*gridchild.Child, error) {
 		if err := names.Clashes[site]; err != nil {
-			return nil, err
-		}
-		template, err := templates.Of(site)
-		if err != nil {
 			return nil, err
 		}
 		selects := o.SelectsSite
 		if child, ok := live[names.BySite[site]]; ok {
 			selects = child.selectsSite
 		}
-		owner := o.OfChild(selects, noted, templates.Mark(site, revision))
-		return gridchild.OfSite(owner, site, names.BySite[site], template)
+		return source.Child(o, site, names.BySite[site], selects)
 	}
 	order, members := grouped(sites, func(site string) group {
 		g := group{variant: templates.Variant(site)}
@@ -246,7 +240,7 @@ func (s Source) sites(
 		if err == nil && children[child.Object.GetName()] != nil {
 			name := child.Object.GetName()
 			g.now = live[name].likeness
-			if setsReplicas(child) {
+			if child.SetsReplicas() {
 				g.replicas = live[name].replicas
 			}
 			err = claim(o, k, children[name])
@@ -420,12 +414,7 @@ func (s Source) sitesOf(key string) []string {
 
 // claim returns why a live object must not become a child of the grid.
 func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
-	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
-	if errors.Is(err, gridchild.ErrLeftOver) {
-		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w",
-			k.Child.Kind, live.GetName(), err)
-	}
-	return err
+	return gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
 }
 
 // ask asks the API server for the child after applying it, and fills in the answer.
@@ -482,7 +471,7 @@ func (s Source) ask(
 
 // keepReplicas keeps the live replicas where a template no longer sets replicas, as the controller does.
 func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
-	if setsReplicas(child) || !appliesReplicas(live) {
+	if child.SetsReplicas() || !appliesReplicas(live) {
 		return nil
 	}
 	replicas, ok, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
@@ -491,11 +480,6 @@ func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Chil
 	}
 	return []string{fmt.Sprintf(
 		"the template no longer sets replicas, so each site keeps the number it has: %d here", replicas)}
-}
-
-func setsReplicas(child *gridchild.Child) bool {
-	_, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas")
-	return named
 }
 
 // appliesReplicas reports whether the controller has applied spec.replicas.

@@ -139,6 +139,61 @@ func TestNoSiteHides(t *testing.T) {
 	}
 }
 
+// TestNameOfAnother: an object that has the name of a site's child is left alone, as the controller does.
+func TestNameOfAnother(t *testing.T) {
+	t.Parallel()
+	owner := func(kind, name string) string {
+		return fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":%q,"name":%q,`+
+			`"uid":"another","controller":true}]}}`, kind, name)
+	}
+	for name, c := range map[string]struct{ patch, child, refused string }{
+		"of another grid": {owner("DaemonSetGrid", "other"), v1.DeploymentGridKind.AlternativeChildName("web", "z"), ""},
+		"of a deleted grid of this name": {owner("DeploymentGrid", "web"), "",
+			"Deployment web-z of a deleted grid of this name is still there; the garbage collector removes it"},
+		"of nobody": {`{"metadata":{"ownerReferences":null,"labels":null}}`, "",
+			"Deployment web-z exists already and was not made by this grid"},
+		"without the site in its selector": {`{"spec":{"selector":{"matchLabels":{"superedge.io/grid-site":null}}}}`,
+			"web-z", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := applied(t, webSpec("one", ""), someone(t, c.patch), "a", "z")
+			s.Site = "z"
+			answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+			if err != nil || len(answers) != 1 {
+				t.Fatalf("%v, %v", answers, err)
+			}
+			a := answers[0]
+			if a.Sites[0] != "z" || !strings.HasPrefix(a.Refused, c.refused) || (c.refused == "") != a.Differs() {
+				t.Errorf("got %+v", a)
+			}
+			if a.Merged == nil {
+				return
+			}
+			_, selects, _ := unstructured.NestedString(a.Merged.Object, "spec", "template", "metadata", "labels",
+				v1.LabelGridSite)
+			if a.Merged.GetName() != c.child || selects != (c.child != "web-z") {
+				t.Errorf("got %v", a.Merged.Object)
+			}
+		})
+	}
+}
+
+// TestNewKey: a site of the new key has no workload yet, and the answer says what becomes of those of the old key.
+func TestNewKey(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), nil, "a")
+	s.Nodes["new"] = topology.Labels{"rack": "r1"}
+	answers, err := s.Compare(t.Context(), object(t, strings.Replace(webSpec("one", ""), "zone1", "rack", 1)))
+	if err != nil || len(answers) != 1 {
+		t.Fatalf("%v, %v", answers, err)
+	}
+	if a := answers[0]; a.Live != nil || a.Merged.GetName() != "web-r1" || len(a.Notes) != 1 ||
+		!strings.HasPrefix(a.Notes[0], "gridUniqKey changes from zone1 to rack: ") {
+		t.Errorf("got %+v", a)
+	}
+}
+
 // TestDiffKnowsTheRevision: sites that labels of nodes give an override to, and a revision that an older controller has
 // named, are no differences.
 func TestDiffKnowsTheRevision(t *testing.T) {

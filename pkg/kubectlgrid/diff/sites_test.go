@@ -84,6 +84,11 @@ func someone(t *testing.T, patch string) func(client.Client) {
 	}
 }
 
+func replicas(workload *unstructured.Unstructured) int64 {
+	number, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+	return number
+}
+
 // TestNoSiteHides: a site is answered for by another one only if it has the same now and gets the same.
 func TestNoSiteHides(t *testing.T) {
 	t.Parallel()
@@ -130,12 +135,25 @@ func TestNoSiteHides(t *testing.T) {
 				if a.Refused != "" {
 					t.Errorf("refused: %s", a.Refused)
 				}
+				if strings.Contains(strings.Join(a.Notes, ""), "keeps the number it has") && replicas(a.Live) != replicas(a.Merged) {
+					t.Errorf("the replicas change from %d to %d", replicas(a.Live), replicas(a.Merged))
+				}
 				got = append(got, a.Template+": "+strings.Join(append(a.Sites, a.Notes...), " "))
 			}
 			if got := strings.Join(got, "; "); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestReplicasOfOthers: what an autoscaler has set stays, and is not the template's, so nothing is said about it.
+func TestReplicasOfOthers(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), someone(t, `{"spec":{"replicas":7}}`), "z")
+	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+	if err != nil || len(answers) != 1 || len(answers[0].Notes) > 0 || replicas(answers[0].Merged) != 7 {
+		t.Errorf("got %+v, %v", answers, err)
 	}
 }
 

@@ -97,10 +97,7 @@ func merge(live, manifest *unstructured.Unstructured) {
 	}
 	live.SetLabels(combine(live.GetLabels(), before.Metadata.Labels, manifest.GetLabels()))
 	live.SetAnnotations(combine(live.GetAnnotations(), before.Metadata.Annotations, manifest.GetAnnotations()))
-	delete(live.Object, "spec")
-	if spec, ok := manifest.DeepCopy().Object["spec"]; ok {
-		live.Object["spec"] = spec
-	}
+	live.Object["spec"] = manifest.DeepCopy().Object["spec"]
 }
 
 // try asks the API server for the child after applying it.

@@ -64,7 +64,9 @@ func filesIn(name string) ([]string, error) {
 
 // read reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
 func (m *Manifests) read(name string, stdin io.Reader) error {
-	if name != "-" {
+	if name == "-" {
+		name = "stdin"
+	} else {
 		data, err := os.ReadFile(name) //nolint:gosec // the file that the user names
 		if err != nil {
 			return fmt.Errorf("reading: %w", err)
@@ -75,19 +77,13 @@ func (m *Manifests) read(name string, stdin io.Reader) error {
 	for {
 		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
 		err := decoder.Decode(&raw)
-		switch {
-		case errors.Is(err, io.EOF):
+		if errors.Is(err, io.EOF) {
 			return nil
-		case err != nil:
-		case len(raw.Raw) == 0: // only comments
-			continue
-		default:
-			err = u.UnmarshalJSON(raw.Raw)
 		}
-		if err == nil && u.IsList() {
-			err = u.EachListItem(m.add)
-		} else if err == nil {
-			err = m.add(u)
+		if err == nil && len(raw.Raw) > 0 { // it has more than comments
+			if err = u.UnmarshalJSON(raw.Raw); err == nil {
+				err = m.add(u)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: reading: %w", name, err)
@@ -95,10 +91,14 @@ func (m *Manifests) read(name string, stdin io.Reader) error {
 	}
 }
 
+// add adds an object, or those of a List.
 func (m *Manifests) add(object runtime.Object) error {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok || u.GetKind() == "" || u.GetAPIVersion() == "" {
 		return errors.New("an object without apiVersion or kind")
+	}
+	if u.IsList() {
+		return u.EachListItem(m.add)
 	}
 	if _, ok := kindOf(u); ok {
 		m.Grids = append(m.Grids, u)

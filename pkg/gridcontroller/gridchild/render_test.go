@@ -108,8 +108,8 @@ func TestUnknownFieldsReachTheChild(t *testing.T) {
 	}
 }
 
-// TestSourceOfAnOlderRevision: the replicas are those of the spec, whatever the revision says, and only a rollout writes
-// the revision's name. A workload that exists keeps its selector.
+// TestSourceOfAnOlderRevision: the replicas are those of the spec, whatever the revision says. Only in a rollout does
+// the child have the revision's name. A workload that exists keeps its selector.
 func TestSourceOfAnOlderRevision(t *testing.T) {
 	templates := func(more string) *Templates {
 		template := "{" + more + plain[1:]

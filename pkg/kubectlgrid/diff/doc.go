@@ -4,7 +4,7 @@
 // server applies them as a dry run, which stores nothing: first the grid, to find refusals of the CRD and of admission,
 // then the child of one site of each group of sites that have the same now and get the same.
 //
-// It does not run the controller's pass. In a rollout a pass changes only the sites of one wave, and diff shows what all
-// sites will end with; a pass leaves held sites alone, and applies each site's child, so that a large grid would take
-// thousands of dry runs.
+// It does not run the controller's pass. A pass changes the sites of one wave; diff shows what all sites will end with.
+// A pass leaves held sites alone; diff shows their difference. And a pass applies the child of every site, so a large
+// grid would take thousands of dry runs.
 package diff

@@ -135,7 +135,8 @@ func TestNoSiteHides(t *testing.T) {
 				if a.Refused != "" {
 					t.Errorf("refused: %s", a.Refused)
 				}
-				if strings.Contains(strings.Join(a.Notes, ""), "keeps the number it has") && replicas(a.Live) != replicas(a.Merged) {
+				if strings.Contains(strings.Join(a.Notes, ""), "keeps the number it has") &&
+					replicas(a.Live) != replicas(a.Merged) {
 					t.Errorf("the replicas change from %d to %d", replicas(a.Live), replicas(a.Merged))
 				}
 				got = append(got, a.Template+": "+strings.Join(append(a.Sites, a.Notes...), " "))

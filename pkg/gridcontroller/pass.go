@@ -223,7 +223,7 @@ func (p *pass) sync(ctx context.Context) {
 	pending := map[string][]due{}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
-		if to.templates == nil || (live != nil && live.held) {
+		if to.Templates == nil || (live != nil && live.held) {
 			p.results[site] = result{child: live, err: to.err}
 			continue
 		}
@@ -342,25 +342,21 @@ func (p *pass) desire(site string) (*desired, error) {
 	if live := p.child(site); live != nil {
 		selects = live.selectsSite
 	}
-	o := p.owner.OfChild(selects, to.revision, to.mark)
-	d := &desired{identity: p.of(site).desired, namespace: o.Namespace, render: func() (*gridchild.Child, error) {
-		template, err := to.template(site)
-		if err != nil {
-			return nil, err
-		}
-		return gridchild.OfSite(o, site, name, template)
-	}}
-	if d.digest == "" || d.name != name || d.selectsSite != o.SelectsSite || d.variant != to.variant {
+	d := &desired{
+		identity: p.of(site).desired, namespace: p.owner.Namespace,
+		render: func() (*gridchild.Child, error) { return to.Child(p.owner, site, name, selects) },
+	}
+	if d.digest == "" || d.name != name || d.selectsSite != selects || d.variant != to.variant {
 		if _, err := d.object(); err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsSite: o.SelectsSite, variant: to.variant, digest: d.child.Digest}
+		d.identity = identity{name: name, selectsSite: selects, variant: to.variant, digest: d.child.Digest}
 		p.of(site).desired = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	if m.templates[to.variant] == nil {
 		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
-	d.shape = m.templates[to.variant].shapes[o.SelectsSite]
+	d.shape = m.templates[to.variant].shapes[selects]
 	return d, nil
 }

@@ -140,7 +140,7 @@ func (p *pass) explainStalled(ctx context.Context) {
 // podIn describes a problem of a pod of a site; "" if it finds none. It first reads pending pods, which are few, and
 // then the pods on some of the site's nodes, which the API server finds quickly.
 func (p *pass) podIn(ctx context.Context, site string) (string, error) {
-	t := p.targets[site].templates
+	t := p.targets[site].Templates
 	if t == nil { // the workload is left alone
 		return "", nil
 	}

@@ -118,16 +118,16 @@ func (p *pass) losses() []loss {
 	}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
-		if live == nil || live.held || live.deleting || to.templates == nil {
+		if live == nil || live.held || live.deleting || to.Templates == nil {
 			continue
 		}
-		replicas, set, err := to.scale.Replicas(site)
+		replicas, set, err := to.Scale.Replicas(site)
 		of, variant, marked := strings.Cut(live.variant, "@")
-		revision, wanted, _ := strings.Cut(to.mark, "@")
+		revision, wanted, marks := strings.Cut(to.Templates.Mark(site, to.Revision), "@")
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
 			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})
-		case marked && to.mark != "" && of == revision && variant != wanted:
+		case marked && marks && of == revision && variant != wanted:
 			all = append(all, loss{site, variant + ">" + wanted, moved})
 		}
 	}

@@ -23,29 +23,15 @@ import (
 
 // target is what a site's child should be made from.
 type target struct {
-	// templates are those of the spec, or of a revision; nil if the child is to be left alone. scale are those of the
-	// spec, which has the replicas.
-	templates, scale *gridchild.Templates
-	// revision is their revision, update that of the spec; both are empty without a rollout.
-	revision, update string
-	// variant identifies what the child is made from: children with the same variant differ only in the site. mark is
-	// the value of AnnotationVariant.
-	variant, mark string
-	// err is why templates is nil, if that is an error.
-	err error
-}
+	// Source has no Templates if the child is to be left alone.
+	gridchild.Source
 
-// template returns the template of a site, with the replicas that the spec gives it.
-func (t target) template(site string) (map[string]any, error) {
-	template, err := t.templates.Of(site)
-	if err != nil || t.templates == t.scale {
-		return template, err
-	}
-	delete(template, "replicas")
-	if replicas, set, err := t.scale.Replicas(site); err == nil && set {
-		template["replicas"] = replicas
-	}
-	return template, nil
+	// update is the revision of the spec; empty without a rollout.
+	update string
+	// variant identifies what the child is made from: children with the same variant differ only in the site.
+	variant string
+	// err is why there are no Templates, if that is an error.
+	err error
 }
 
 // rolloutMemory is the memory of a rollout between reconciliations.
@@ -102,7 +88,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	if p.spec.Rollout == nil {
 		p.planned.Current = p.status.CurrentRevision // until all have the update, see conclude
 		for _, site := range p.names {
-			p.targets[site] = p.target(site, "", p.current)
+			p.targets[site] = p.target(site, p.update, p.current)
 		}
 		return nil
 	}
@@ -138,11 +124,12 @@ func (p *pass) selectsNodes() bool {
 // target returns the target of a site that gets the templates of a revision.
 func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
 	to := target{
-		templates: templates, scale: p.current, revision: revision,
+		Source: gridchild.Source{
+			Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
+		},
 		variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
-		mark:    templates.Mark(site, cmp.Or(revision, p.update)),
 	}
-	if revision != "" {
+	if to.InRollout {
 		to.update = p.update
 	}
 	return to
@@ -379,7 +366,7 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 	case result.untried: // as before
 		return
 	case state.Phase == v1.SiteFailed:
-		now = brokenSite{revision: p.targets[site].revision, why: state.Reason + ": " + state.Message}
+		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
 		now = brokenSite{revision: result.child.revision, why: state.Message}
 		now.lasting = state.Reason == v1.ReasonProgressDeadlineExceeded

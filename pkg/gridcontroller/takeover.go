@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/csaupgrade"
@@ -65,12 +64,8 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 
 // hasReplicas reports whether the template sets spec.replicas.
 func (d *desired) hasReplicas() bool {
-	object, err := d.object()
-	if err != nil {
-		return false
-	}
-	value, found, err := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
-	return err == nil && found && value != nil
+	_, err := d.object()
+	return err == nil && d.child.SetsReplicas()
 }
 
 // handOver gives the current spec.replicas to a separate field manager, and returns the replicas. Without that, when

@@ -85,7 +85,9 @@ func Claim(o *Owner, k v1.GridKind, name string, controller *metav1.OwnerReferen
 	case by != nil && string(by.UID) == o.UID:
 		return nil
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
-		return ErrLeftOver
+		return fmt.Errorf("%w: %w", ErrLeftOver, Errorf(v1.ReasonNameConflict,
+			"%s %s of a deleted grid of this name is still there; the garbage collector removes it",
+			k.Child.Kind, name))
 	case by != nil && strings.HasPrefix(by.APIVersion, v1.GroupName+"/"):
 		return fmt.Errorf("%w: %w", ErrTaken,
 			Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s",

@@ -31,6 +31,12 @@ type Child struct {
 	Digest string
 }
 
+// SetsReplicas reports whether the child has spec.replicas. Without it a live workload keeps the replicas that it has.
+func (c *Child) SetsReplicas() bool {
+	value, found, err := unstructured.NestedFieldNoCopy(c.Object.Object, "spec", "replicas")
+	return err == nil && found && value != nil
+}
+
 // CheckKey returns an error for an invalid gridUniqKey. Our CRD refuses invalid keys, but a CRD that someone else
 // installed may accept them.
 func CheckKey(key string) error {
@@ -192,13 +198,34 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// OfChild returns the Owner for one child, of a revision and a variant. selects is whether its selector names the site.
-// A selector cannot be changed, so an existing workload keeps its own. The labels of its pods are kept as well, because
-// a change would replace the pods.
-func (o *Owner) OfChild(selects bool, revision, variant string) *Owner {
+// Source is what the child of a site is made from.
+type Source struct {
+	// Templates are those of the spec, or of a revision. Scale are those of the spec, which has the replicas.
+	Templates, Scale *Templates
+	// Revision is the name of their revision. In a rollout the child has it in an annotation.
+	Revision  string
+	InRollout bool
+}
+
+// Child renders the child of one site. selects is whether its selector names the site. A selector cannot be changed, so
+// an existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
+func (s Source) Child(o *Owner, site, name string, selects bool) (*Child, error) {
+	template, err := s.Templates.Of(site)
+	if err != nil {
+		return nil, err
+	}
+	if s.Templates != s.Scale {
+		delete(template, "replicas")
+		if replicas, set, err := s.Scale.Replicas(site); err == nil && set {
+			template["replicas"] = replicas
+		}
+	}
 	of := *o
-	of.SelectsSite, of.Revision, of.Variant = selects, revision, variant
-	return &of
+	of.SelectsSite, of.Variant = selects, s.Templates.Mark(site, s.Revision)
+	if s.InRollout {
+		of.Revision = s.Revision
+	}
+	return OfSite(&of, site, name, template)
 }
 
 // SelectsSite reports whether the selector of a live workload names the site.

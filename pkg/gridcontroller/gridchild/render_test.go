@@ -108,6 +108,42 @@ func TestUnknownFieldsReachTheChild(t *testing.T) {
 	}
 }
 
+// TestSourceOfAnOlderRevision: the replicas are those of the spec, whatever the revision says. Only in a rollout does
+// the child have the revision's name. A workload that exists keeps its selector.
+func TestSourceOfAnOlderRevision(t *testing.T) {
+	templates := func(more string) *Templates {
+		template := "{" + more + plain[1:]
+		return NewTemplates(&v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}, Context{})
+	}
+	older := templates(`"replicas":9,"minReadySeconds":1,`)
+	for name, c := range map[string]struct {
+		scale              string
+		inRollout, selects bool
+		replicas           int64
+	}{
+		"scaled":                  {`"replicas":2,`, true, false, 2},
+		"scaled by others":        {"", true, true, 0},
+		"scaled to 0, no rollout": {`"replicas":0,`, false, true, 0},
+	} {
+		s := Source{Templates: older, Scale: templates(c.scale), Revision: "demo-1", InRollout: c.inRollout}
+		child, err := s.Child(demoOwner(), "east", "demo-east", c.selects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, _ := child.Object.Object["spec"].(map[string]any)
+		replicas, _, _ := unstructured.NestedInt64(spec, "replicas")
+		if replicas != c.replicas || child.SetsReplicas() != (c.scale != "") || spec["minReadySeconds"] != int64(1) {
+			t.Errorf("%s: got %v", name, spec)
+		}
+		if SelectsSite(child.Object) != c.selects {
+			t.Errorf("%s: got the selector %v", name, spec["selector"])
+		}
+		if _, noted := child.Object.GetAnnotations()[v1.AnnotationRevision]; noted != c.inRollout {
+			t.Errorf("%s: got the annotations %v", name, child.Object.GetAnnotations())
+		}
+	}
+}
+
 func TestKeyWithASlash(t *testing.T) {
 	o := demoOwner()
 	o.Key = "topology.kubernetes.io/zone"

@@ -2,6 +2,7 @@ package diff
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -30,24 +30,12 @@ type Manifests struct {
 func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{}
 	for _, name := range names {
-		if name == "-" {
-			if err := m.add("stdin", stdin); err != nil {
-				return nil, err
-			}
-			continue
-		}
 		files, err := filesIn(name)
+		for _, file := range files {
+			err = errors.Join(err, m.read(file, stdin))
+		}
 		if err != nil {
 			return nil, err
-		}
-		for _, path := range files {
-			file, err := os.Open(path) //nolint:gosec // the file that the user names
-			if err != nil {
-				return nil, fmt.Errorf("opening: %w", err)
-			}
-			if err := errors.Join(m.add(path, file), file.Close()); err != nil {
-				return nil, err
-			}
 		}
 	}
 	if len(m.Grids) == 0 {
@@ -56,14 +44,10 @@ func Read(names []string, stdin io.Reader) (*Manifests, error) {
 	return m, nil
 }
 
-// filesIn returns the manifests in a directory, or the file of this name.
+// filesIn returns the manifests in a directory, or the name itself.
 func filesIn(name string) ([]string, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, fmt.Errorf("reading: %w", err)
-	}
-	if !info.IsDir() {
-		return []string{name}, nil
+	if info, err := os.Stat(name); err != nil || !info.IsDir() {
+		return []string{name}, nil //nolint:nilerr // reading it finds the error, if it is not stdin
 	}
 	entries, err := os.ReadDir(name)
 	if err != nil {
@@ -78,17 +62,28 @@ func filesIn(name string) ([]string, error) {
 	return files, nil
 }
 
-// add reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
-func (m *Manifests) add(name string, file io.Reader) error {
-	decoder := yaml.NewYAMLOrJSONDecoder(bufio.NewReader(file), 4096)
+// read reads the grids of one file, a stream of YAML or JSON documents, including those in a List.
+func (m *Manifests) read(name string, stdin io.Reader) error {
+	if name == "-" {
+		name = "stdin"
+	} else {
+		data, err := os.ReadFile(name) //nolint:gosec // the file that the user names
+		if err != nil {
+			return fmt.Errorf("reading: %w", err)
+		}
+		stdin = bytes.NewReader(data)
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bufio.NewReader(stdin), 4096)
 	for {
-		var raw runtime.RawExtension
+		raw, u := runtime.RawExtension{}, &unstructured.Unstructured{}
 		err := decoder.Decode(&raw)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil {
-			err = m.addDocument(raw.Raw)
+		if err == nil && len(raw.Raw) > 0 { // it has more than comments
+			if err = u.UnmarshalJSON(raw.Raw); err == nil {
+				err = m.add(u)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: reading: %w", name, err)
@@ -96,46 +91,29 @@ func (m *Manifests) add(name string, file io.Reader) error {
 	}
 }
 
-func (m *Manifests) addDocument(data []byte) error {
-	u := &unstructured.Unstructured{}
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &u.Object); err != nil { // integers stay integers
-			return err
-		}
-	}
-	switch {
-	case len(u.Object) == 0: // a document of comments
-	case u.IsList():
-		list, err := u.ToList()
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			m.addObject(&list.Items[i])
-		}
-	case u.GetKind() == "" || u.GetAPIVersion() == "":
+// add adds an object, or those of a List.
+func (m *Manifests) add(object runtime.Object) error {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok || u.GetKind() == "" || u.GetAPIVersion() == "" {
 		return errors.New("an object without apiVersion or kind")
-	default:
-		m.addObject(u)
+	}
+	if u.IsList() {
+		return u.EachListItem(m.add)
+	}
+	if _, ok := kindOf(u); ok {
+		m.Grids = append(m.Grids, u)
+	} else {
+		m.Others++
 	}
 	return nil
 }
 
-func (m *Manifests) addObject(u *unstructured.Unstructured) {
-	if _, ok := kindOf(u); ok {
-		m.Grids = append(m.Grids, u)
-		return
-	}
-	m.Others++
-}
-
 // kindOf returns the kind of grid that an object is; ok is false if it is not a grid.
 func kindOf(u *unstructured.Unstructured) (kind v1.GridKind, ok bool) {
-	i := slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool {
-		return u.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind)
-	})
-	if i < 0 {
-		return v1.GridKind{}, false
+	for _, k := range v1.Kinds {
+		if u.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind) {
+			return k, true
+		}
 	}
-	return v1.Kinds[i], true
+	return v1.GridKind{}, false
 }

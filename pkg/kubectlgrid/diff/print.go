@@ -24,31 +24,24 @@ type Printer struct {
 	Program []string
 }
 
-// Print writes the changes, below a line with their sites.
-func (p Printer) Print(ctx context.Context, a Answer) error {
+// Print writes the changes, below lines with their sites.
+func (p Printer) Print(ctx context.Context, a *Answer) error {
 	if !a.Differs() && a.Refused == "" && len(a.Notes) == 0 {
 		return nil
 	}
-	title := fmt.Sprintf("# %s %s/%s", a.Kind, a.Namespace, a.Name)
+	lines := []string{a.Grid}
 	if a.Template != "" {
-		title += ", template " + a.Template
-		if len(a.Overrides) > 0 {
-			title += " with " + strings.Join(a.Overrides, ", ")
-		}
-		title += ", site " + enumerate.First(a.Sites[:1], 1)
+		lines[0] += ", template " + a.Template + ", site " + enumerate.First(a.Sites[:1], 1)
 	}
-	fmt.Fprintln(p.Out, title)
 	if len(a.Sites) > 1 {
-		fmt.Fprintf(p.Out, "# the same for %s: %s\n",
-			enumerate.Count(len(a.Sites)-1, "site"), enumerate.First(a.Sites[1:], len(a.Sites)))
+		lines = append(lines, fmt.Sprintf("the same for %s: %s", enumerate.Count(len(a.Sites)-1, "site"),
+			enumerate.First(a.Sites[1:], len(a.Sites))))
 	}
-	for _, note := range a.Notes {
-		fmt.Fprintf(p.Out, "# %s\n", note)
-	}
+	lines = append(lines, a.Notes...)
 	if a.Refused != "" {
-		fmt.Fprintf(p.Out, "# REFUSED: %s\n", strings.ReplaceAll(a.Refused, "\n", "\n# "))
-		return nil
+		lines = append(lines, "REFUSED: "+a.Refused)
 	}
+	fmt.Fprintln(p.Out, "# "+strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n# "))
 	if !a.Differs() {
 		return nil
 	}
@@ -56,24 +49,21 @@ func (p Printer) Print(ctx context.Context, a Answer) error {
 }
 
 // compare writes both states into files, and runs Program on them.
-func (p Printer) compare(ctx context.Context, a Answer) (err error) {
+func (p Printer) compare(ctx context.Context, a *Answer) (err error) {
 	dir, err := os.MkdirTemp("", "kubectl-grid-")
 	if err != nil {
 		return fmt.Errorf("comparing: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	name := fmt.Sprintf("%s.%s.%s.yaml", a.Merged.GetKind(), a.Namespace, a.Child)
+	name := fmt.Sprintf("%s.%s.%s.yaml", a.Merged.GetKind(), a.Merged.GetNamespace(), a.Merged.GetName())
 	for state, object := range map[string]*unstructured.Unstructured{"LIVE": a.Live, "MERGED": a.Merged} {
 		var text []byte
 		if object != nil {
-			if text, err = yaml.Marshal(object.Object); err != nil {
-				return fmt.Errorf("comparing: %w", err)
-			}
+			text, err = yaml.Marshal(object.Object)
 		}
-		if err := os.Mkdir(filepath.Join(dir, state), 0o700); err != nil {
-			return fmt.Errorf("comparing: %w", err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, state, name), text, 0o600); err != nil {
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, state), 0o700),
+			os.WriteFile(filepath.Join(dir, state, name), text, 0o600))
+		if err != nil {
 			return fmt.Errorf("comparing: %w", err)
 		}
 	}
@@ -85,11 +75,8 @@ func (p Printer) compare(ctx context.Context, a Answer) (err error) {
 	command := exec.CommandContext(ctx, program[0], arguments...) //nolint:gosec // the user's own choice
 	command.Dir, command.Stdout, command.Stderr = dir, p.Out, p.Err
 	err = command.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // there are differences
+	if exit, ok := errors.AsType[*exec.ExitError](err); err == nil || (ok && exit.ExitCode() == 1) { // 1: they differ
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("comparing with %s: %w", program[0], err)
-	}
-	return nil
+	return fmt.Errorf("comparing with %s: %w", program[0], err)
 }

@@ -84,6 +84,11 @@ func someone(t *testing.T, patch string) func(client.Client) {
 	}
 }
 
+func replicas(workload *unstructured.Unstructured) int64 {
+	number, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+	return number
+}
+
 // TestNoSiteHides: a site is answered for by another one only if it has the same now and gets the same.
 func TestNoSiteHides(t *testing.T) {
 	t.Parallel()
@@ -100,7 +105,7 @@ func TestNoSiteHides(t *testing.T) {
 			"default: a b c; default: z the template no longer sets replicas, so each site keeps the number " +
 				"it has: 50 here"},
 		"an override comes": {one, webSpec("one", "overrides: [{name: big, sites: {names: [z]}, replicas: 50}],"), nil,
-			"default: a b c; default big: z"},
+			"default: a b c; default with big: z"},
 		"another template that is the same": {one, webSpec("one", "templates: {z: other}, templatePool: {other: {"+
 			"selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+
 			"spec: {containers: [{name: c, image: one}]}}}},"), nil, "default: a b c; other: z"},
@@ -108,7 +113,7 @@ func TestNoSiteHides(t *testing.T) {
 		"an autoscaler": {one, two, someone(t, `{"spec":{"replicas":7}}`), "default: a b c z"},
 		"an autoscaler that is to stop": {
 			one, webSpec("one", "overrides: [{name: all, sites: {names: ['*']}, replicas: 2}],"),
-			someone(t, `{"spec":{"replicas":7}}`), "default all: a b c; default all: z"},
+			someone(t, `{"spec":{"replicas":7}}`), "default with all: a b c; default with all: z"},
 		"what the Deployment's controller notes": {one, two,
 			someone(t, `{"metadata":{"annotations":{"deployment.kubernetes.io/revision":"7"}},
 				"status":{"replicas":7}}`), "default: a b c z"},
@@ -130,13 +135,81 @@ func TestNoSiteHides(t *testing.T) {
 				if a.Refused != "" {
 					t.Errorf("refused: %s", a.Refused)
 				}
-				got = append(got, strings.Join(append([]string{a.Template}, a.Overrides...), " ")+": "+
-					strings.Join(append(a.Sites, a.Notes...), " "))
+				if strings.Contains(strings.Join(a.Notes, ""), "keeps the number it has") &&
+					replicas(a.Live) != replicas(a.Merged) {
+					t.Errorf("the replicas change from %d to %d", replicas(a.Live), replicas(a.Merged))
+				}
+				got = append(got, a.Template+": "+strings.Join(append(a.Sites, a.Notes...), " "))
 			}
 			if got := strings.Join(got, "; "); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestReplicasOfOthers: what an autoscaler has set stays, and is not the template's, so nothing is said about it.
+func TestReplicasOfOthers(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), someone(t, `{"spec":{"replicas":7}}`), "z")
+	answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+	if err != nil || len(answers) != 1 || len(answers[0].Notes) > 0 || replicas(answers[0].Merged) != 7 {
+		t.Errorf("got %+v, %v", answers, err)
+	}
+}
+
+// TestNameOfAnother: an object that has the name of a site's child is left alone, as the controller does.
+func TestNameOfAnother(t *testing.T) {
+	t.Parallel()
+	owner := func(kind, name string) string {
+		return fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":%q,"name":%q,`+
+			`"uid":"another","controller":true}]}}`, kind, name)
+	}
+	for name, c := range map[string]struct{ patch, child, refused string }{
+		"of another grid": {owner("DaemonSetGrid", "other"), v1.DeploymentGridKind.AlternativeChildName("web", "z"), ""},
+		"of a deleted grid of this name": {owner("DeploymentGrid", "web"), "",
+			"Deployment web-z of a deleted grid of this name is still there; the garbage collector removes it"},
+		"of nobody": {`{"metadata":{"ownerReferences":null,"labels":null}}`, "",
+			"Deployment web-z exists already and was not made by this grid"},
+		"without the site in its selector": {`{"spec":{"selector":{"matchLabels":{"superedge.io/grid-site":null}}}}`,
+			"web-z", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := applied(t, webSpec("one", ""), someone(t, c.patch), "a", "z")
+			s.Site = "z"
+			answers, err := s.Compare(t.Context(), object(t, webSpec("two", "")))
+			if err != nil || len(answers) != 1 {
+				t.Fatalf("%v, %v", answers, err)
+			}
+			a := answers[0]
+			if a.Sites[0] != "z" || !strings.HasPrefix(a.Refused, c.refused) || (c.refused == "") != a.Differs() {
+				t.Errorf("got %+v", a)
+			}
+			if a.Merged == nil {
+				return
+			}
+			_, selects, _ := unstructured.NestedString(a.Merged.Object, "spec", "template", "metadata", "labels",
+				v1.LabelGridSite)
+			if a.Merged.GetName() != c.child || selects != (c.child != "web-z") {
+				t.Errorf("got %v", a.Merged.Object)
+			}
+		})
+	}
+}
+
+// TestNewKey: a site of the new key has no workload yet, and the answer says what becomes of those of the old key.
+func TestNewKey(t *testing.T) {
+	t.Parallel()
+	s := applied(t, webSpec("one", ""), nil, "a")
+	s.Nodes["new"] = topology.Labels{"rack": "r1"}
+	answers, err := s.Compare(t.Context(), object(t, strings.Replace(webSpec("one", ""), "zone1", "rack", 1)))
+	if err != nil || len(answers) != 1 {
+		t.Fatalf("%v, %v", answers, err)
+	}
+	if a := answers[0]; a.Live != nil || a.Merged.GetName() != "web-r1" || len(a.Notes) != 1 ||
+		!strings.HasPrefix(a.Notes[0], "gridUniqKey changes from zone1 to rack: ") {
+		t.Errorf("got %+v", a)
 	}
 }
 

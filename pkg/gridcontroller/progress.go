@@ -48,7 +48,9 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 // have the time of the last progress from an earlier controller.
 func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 	m, told := p.of(site), p.progressTold(site, live)
-	_, lost, _ := p.sites.silent(site)
+	silent, lost, _ := p.sites.silent(site)
+	returned := silent < m.silent
+	m.silent = silent
 	switch {
 	case state.Phase == v1.SiteFailed, state.Phase == v1.SiteHeld:
 		return
@@ -68,10 +70,13 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		}
 		return
 	}
-	if !m.readyAt.IsZero() && now.Sub(m.readyAt) >= deadline { // this is a new problem with its own deadline
-		m.mark = ""
+	if !m.readyAt.IsZero() { // the clock stood meanwhile
+		ready := now.Sub(m.readyAt)
+		m.progressAt, m.readyAt = m.progressAt.Add(ready.Truncate(time.Second)), time.Time{}
+		if ready >= deadline { // this is a new problem with its own deadline
+			m.mark = ""
+		}
 	}
-	m.readyAt = time.Time{}
 	counts := [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
 	if mark := fmt.Sprint(state.Replicas, m.same.desired); m.mark != mark {
 		m.progressAt, m.best, m.reached = now.Truncate(time.Second), counts, false
@@ -86,6 +91,9 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		if count > m.best[i] {
 			m.best[i], m.progressAt = count, now.Truncate(time.Second)
 		}
+	}
+	if returned { // the pods of a node that comes back start again
+		m.progressAt = now.Truncate(time.Second)
 	}
 	state.ProgressTime = &metav1.Time{Time: m.progressAt}
 	over := m.progressAt.Add(deadline)

@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -54,15 +52,13 @@ type place struct {
 	revision   string
 	held, idle bool
 	fate       map[string]fate
-	// silentAt is since when it is silent. runs is the revision of its pod, which was made at podAt, is ready since
-	// readyAt, and has had restarts. seen: its kubelet has seen it.
-	silentAt, podAt, readyAt time.Time
-	runs                     string
-	pod, restarts            int
-	// brokenAt is since when the controller has found that the workload does not work.
-	brokenAt time.Time
-	// proof has the workload, by UID, on which a revision ran ready for the soak; ran the one on which it was ready.
-	proof, ran map[string]int
+	fleet
+	// excused: a person has excused it for as long as it is silent.
+	excused bool
+	// refusedAt is since when the API server has refused its workload.
+	refusedAt time.Time
+	// proof has the workload, by UID, on which a revision ran ready for the soak.
+	proof map[string]int
 	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes
 	// places.
 	begunAt  time.Time
@@ -71,8 +67,6 @@ type place struct {
 	// stale is what a cache shows of its revision, until.
 	stale      string
 	staleUntil time.Time
-	api        corev1.Pod
-	apiIsOf    string
 	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
 	// has when Jobs end.
 	// seen is the revision that the controller has read: it does nothing where that is what should be.
@@ -84,8 +78,6 @@ type place struct {
 	jobs     map[string]time.Time
 }
 
-func (p *place) heard() bool { return p.silentAt.IsZero() }
-
 // world is a fleet with a truth, and people.
 type world struct {
 	*rand.Rand
@@ -96,6 +88,8 @@ type world struct {
 	friendly bool
 	// far: sites that are silent stay so for long.
 	far bool
+	// shape is that of all workloads.
+	shape shape
 	// attempt is the startTime, attemptOf the revision; over are the waves that the judge has seen pass in it, approved
 	// those that a person let pass.
 	attempt, attemptOf string
@@ -121,7 +115,11 @@ func newWorld(seed uint64) *world {
 		over: map[string]bool{}, approved: map[string]bool{},
 	}
 	w.friendly, w.far = w.IntN(3) == 0, w.IntN(4) == 0
+	w.shape = w.newShape()
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
+	if !w.friendly && w.IntN(6) == 0 {
+		spec.Unreachable = v1.UnreachableWait
+	}
 	if w.IntN(2) == 0 {
 		spec.OnFailure = v1.OnFailureRollback
 	}
@@ -152,6 +150,10 @@ func (w *world) wave(i int) v1.Wave {
 	if w.IntN(2) == 0 {
 		most := intstr.FromInt(1 + w.IntN(3))
 		wave.MaxUnavailable = &most
+	}
+	if w.IntN(4) == 0 {
+		most := intstr.FromInt(w.IntN(3))
+		wave.MaxSilent = &most
 	}
 	if w.IntN(3) > 0 {
 		wave.Soak = &metav1.Duration{Duration: soakTime}
@@ -231,10 +233,14 @@ func (w *world) move(p *place, wave int) {
 }
 
 func (w *world) join(wave int) {
-	w.places = append(w.places, &place{
+	p := &place{
 		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
-		ran: map[string]int{}, badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
-	})
+		badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
+	}
+	for i := range 1 + w.IntN(w.shape.nodes) {
+		p.nodes = append(p.nodes, &node{name: fmt.Sprint(p.name, "-", i)})
+	}
+	w.places = append(w.places, p)
 }
 
 func (w *world) unique() int { w.count++; return w.count }
@@ -242,6 +248,10 @@ func (w *world) unique() int { w.count++; return w.count }
 // revise changes the template.
 func (w *world) revise() {
 	w.in.Revision = fmt.Sprint("r", w.unique())
+	w.in.AtOnce = ""
+	if w.shape.partitions && w.IntN(2) == 0 {
+		w.shape.partition[w.in.Revision] = 1
+	}
 	kind, share := fate(w.IntN(int(fates))), 1+w.IntN(4)
 	for _, p := range w.places {
 		if p.loose = false; !w.friendly && w.IntN(share) == 0 {
@@ -250,54 +260,6 @@ func (w *world) revise() {
 		}
 	}
 	w.note("the spec is %s, fate %d", w.in.Revision, kind)
-}
-
-// live lets a second pass at a site.
-func (w *world) live(p *place) {
-	if p.exists && p.heard() && (p.runs != p.revision || p.pod == 0) && !p.idle && w.IntN(4) == 0 {
-		p.runs, p.pod, p.podAt, p.readyAt, p.restarts = p.revision, w.unique(), w.now, time.Time{}, 0
-	}
-	if p.pod == 0 || !p.exists || p.idle {
-		p.pod, p.readyAt = 0, time.Time{}
-		p.report()
-		return
-	}
-	age, ready := w.now.Sub(p.podAt), true
-	switch p.fate[p.runs] {
-	case dead:
-		ready = false
-	case crashes:
-		if n := int(age / (70 * time.Second)); n > p.restarts {
-			p.restarts, p.readyAt = n, time.Time{}
-		}
-	case cutsOff:
-		if p.heard() {
-			p.silentAt = w.now
-			w.note("%s is cut off", p.name)
-		}
-	default:
-	}
-	ready = ready && age >= 8*time.Second
-	switch {
-	case !ready:
-		p.readyAt = time.Time{}
-	case p.readyAt.IsZero():
-		p.readyAt = w.now
-	}
-	w.prove(p)
-	p.report()
-}
-
-// prove notes that a site has proven what it runs, if it has.
-func (w *world) prove(p *place) {
-	if p.pod == 0 || p.readyAt.IsZero() || p.runs != p.revision {
-		return
-	}
-	p.ran[p.runs] = p.uid
-	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
-	if checked && w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
-		p.proof[p.runs] = p.uid
-	}
 }
 
 func (w *world) checkOf(p *place) *v1.Check {
@@ -336,32 +298,6 @@ func (w *world) soak(p *place) time.Duration {
 	return 0
 }
 
-// report is what the kubelet tells of the pod, whose node's clock is wrong by hours.
-func (p *place) report() {
-	is := fmt.Sprint(p.pod, p.restarts, p.readyAt.IsZero())
-	if !p.heard() || is == p.apiIsOf {
-		return
-	}
-	p.api, p.apiIsOf = corev1.Pod{}, is
-	if p.pod == 0 {
-		return
-	}
-	wrong := metav1.NewTime(p.podAt.Add(5 * time.Hour))
-	p.api.UID, p.api.CreationTimestamp = types.UID(fmt.Sprint(p.pod)), metav1.NewTime(p.podAt)
-	p.api.Labels = map[string]string{"revision": p.runs}
-	p.api.Spec.NodeName, p.api.Status.StartTime = p.name, &wrong
-	p.api.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts),
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: wrong}},
-	}}
-	if !p.readyAt.IsZero() {
-		p.api.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
-}
-
-// silent reports whether the control plane knows that a site is silent.
-func (w *world) silent(p *place) bool { return !p.heard() && w.now.Sub(p.silentAt) >= noticed }
-
 // look is what the controller reads of a site.
 func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
@@ -374,24 +310,16 @@ func (w *world) look(p *place) rollout.Site {
 	case w.now.Before(p.staleUntil):
 		s.Revision = p.stale
 	}
-	if w.silent(p) {
-		s.Silent, s.SilentSince = true, p.silentAt.Add(noticed)
-	}
-	ready := len(p.api.Status.Conditions) > 0 && p.api.Labels["revision"] == p.revision
-	s.Ready = p.exists && !s.Silent && s.Revision == p.revision && (ready || p.idle)
-	trouble := p.exists && !p.idle && p.heard() && !ready
+	w.lookAtPods(p, &s)
 	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
-		!p.begunAt.IsZero()
+		!p.begunAt.IsZero() && p.heard()
 	switch {
-	case !trouble && !refused || !p.heard():
-		p.brokenAt = time.Time{}
-	case p.brokenAt.IsZero():
-		p.brokenAt = w.now
-	case w.now.Sub(p.brokenAt) < deadline:
-	case refused:
+	case !refused:
+		p.refusedAt = time.Time{}
+	case p.refusedAt.IsZero():
+		p.refusedAt = w.now
+	case w.now.Sub(p.refusedAt) >= deadline:
 		s.Broken, s.Tried = "refused", w.in.Revision
-	default:
-		s.Broken, s.Tried = "no progress", p.revision
 	}
 	return s
 }
@@ -427,7 +355,10 @@ func (w *world) most(wave int) (unproven, silent int) {
 		of = w.in.Rollout.Waves[wave]
 	}
 	sites := len(w.sitesOf(wave))
-	return max(1, share(of.MaxUnavailable, 25, sites)), max(1, share(of.MaxSilent, 10, sites))
+	if silent = share(of.MaxSilent, 10, sites); of.MaxSilent == nil {
+		silent = max(1, silent)
+	}
+	return max(1, share(of.MaxUnavailable, 25, sites)), silent
 }
 
 // failed are the sites that the status calls failed.
@@ -471,12 +402,16 @@ func (w *world) settleGates() {
 			case p.proved(rev):
 				some = true
 			case p.held, p.idle, p.accepted, within && failed[p.name]:
-			case !p.heard():
+			case !p.heard() && p.excused:
+			case !p.heard() && p.revision == rev && !p.loose:
 				suspects++
+			case !p.heard() && (p.loose || w.in.Rollout.Unreachable != v1.UnreachableWait):
 			default:
 				all = false
 			}
 		}
+		_, silent := w.most(wave)
+		all = all && suspects <= silent
 		left := false // somebody who could begin
 		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
 			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
@@ -556,13 +491,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
 	}
 	for _, q := range plan.Ask {
-		p := w.find(q.Name)
-		var pods []corev1.Pod
-		if p.api.UID != "" {
-			pods = append(pods, p.api)
-		}
-		told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
-			q.Since, w.now)
+		told := w.answer(w.find(q.Name), q.Since)
 		site(q.Name).Pods = &told
 	}
 	for _, name := range plan.Checks {
@@ -637,7 +566,7 @@ func (w *world) apply(p *place, to string) {
 	if !p.exists {
 		p.uid = w.unique()
 	}
-	p.exists, p.revision, p.brokenAt = true, to, time.Time{}
+	p.former, p.exists, p.revision, p.appliedAt = p.revision, true, to, w.now
 	w.note("%s gets %s", p.name, to)
 }
 
@@ -666,26 +595,25 @@ func (w *world) write(plan rollout.Plan) {
 	w.settleGates() // by the failures, too, that the plan has found
 	failed := w.failed()
 	for _, p := range w.places {
-		if p.away || !p.exists || p.held || p.idle || w.silent(p) || w.now.Before(p.staleUntil) {
+		if p.away || !p.exists || p.held || p.idle || w.lost(p) || w.partly(p) || w.now.Before(p.staleUntil) {
 			continue
 		}
 		switch {
 		case back && p.revision != w.in.Current:
 			w.blame("gone back, and %s has %s", p.name, p.revision)
 		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
-			w.blame("complete, and %s has not proven it", p.name)
+			w.blame("complete, and %s has not proven it: %s", p.name, w.describe(p))
 		}
-		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works &&
-			!p.badCheck[w.in.Revision] {
-			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
+		if failed[p.name] && p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision] {
+			w.blame("%s is called failed, and works: %+v; %s", p.name, plan.Status.Sites, w.describe(p))
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
 		fails := p.fate[w.in.Revision] == dead
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
 		}
-		if fails && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
-			w.now.Sub(p.podAt) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
+		if at := p.triedAt(); fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
+			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
 			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
 		}
@@ -754,10 +682,9 @@ func (w *world) happen() {
 			w.join(w.IntN(len(w.in.Rollout.Waves) + 1))
 		}
 	case n < 7: // the workload is deleted
-		p.pod, p.loose, p.staleUntil, p.held = 0, true, time.Time{}, false
-		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is not of the workload that follows
+		p.loose, p.staleUntil, p.held = true, time.Time{}, false
 		if w.IntN(3) == 0 && p.exists {
-			p.uid, p.brokenAt = w.unique(), time.Time{}
+			p.uid = w.unique()
 			w.note("%s is replaced by a copy", p.name)
 			break
 		}
@@ -771,9 +698,8 @@ func (w *world) happen() {
 		p.idle, p.loose = !p.idle, true
 		w.note("%s idle: %t", p.name, p.idle)
 	case n < 11: // a drain
-		if p.heard() {
-			p.pod, p.readyAt = 0, time.Time{}
-			p.report()
+		if len(p.pods) > 0 && p.heard() {
+			p.pods[w.IntN(len(p.pods))].deleting = true
 		}
 	case n < 13 && !w.friendly:
 		p.held, p.loose = !p.held && p.exists, true
@@ -781,8 +707,7 @@ func (w *world) happen() {
 	case n < 15 && !w.friendly:
 		w.move(p, w.IntN(len(w.in.Rollout.Waves)+1))
 	case n < 18 && !w.friendly && p.heard():
-		p.silentAt = w.now
-		w.note("%s falls silent", p.name)
+		w.cut(p)
 	case n < 24:
 		switch {
 		case !w.far:
@@ -795,8 +720,10 @@ func (w *world) happen() {
 	case n < 25 && !w.friendly && status != nil:
 		w.revise()
 	case n < 26 && !w.friendly && w.in.Current != "":
-		w.in.Revision = w.in.Current
-		w.note("undo")
+		if w.in.Revision = w.in.Current; w.IntN(3) == 0 {
+			w.in.AtOnce = w.in.Revision
+		}
+		w.note("undo, at once: %s", w.in.AtOnce)
 	case n < 27 && !w.friendly:
 		w.in.Rollout = w.in.Rollout.DeepCopy()
 		w.in.Rollout.Paused = !w.in.Rollout.Paused
@@ -808,16 +735,6 @@ func (w *world) happen() {
 	case n < 49 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
-	}
-}
-
-func (w *world) hear(p *place) {
-	if !p.heard() {
-		p.silentAt = time.Time{}
-		w.note("%s is heard again", p.name)
-		if w.IntN(2) == 0 { // its node has booted
-			p.restarts++
-		}
 	}
 }
 
@@ -834,7 +751,7 @@ func (w *world) decide() {
 		if strings.Contains(status.Awaits, "/silent-") {
 			for _, of := range status.Sites {
 				if p := w.find(of.Name); of.State == v1.RolloutSiteSuspect && p != nil {
-					p.loose = true
+					p.loose, p.excused = true, true
 				}
 			}
 			for wave := range w.in.Rollout.Waves {
@@ -925,6 +842,7 @@ func play(seed uint64) (wrong string, log []string) {
 	}
 	if !w.friendly {
 		w.revise()
+		delete(w.shape.partition, w.in.Revision)
 	}
 	w.settle()
 	return "", nil
@@ -937,11 +855,13 @@ func play(seed uint64) (wrong string, log []string) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for i := range uint64(*judgeWorlds) {
-		if wrong, log := play(*judgeSeed + i); wrong != "" {
-			for _, line := range log[max(0, len(log)-60):] {
-				t.Log(line)
-			}
-			t.Fatalf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+		wrong, log := play(*judgeSeed + i)
+		if wrong == "" {
+			continue
 		}
+		if !t.Failed() {
+			t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
+		}
+		t.Errorf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
 	}
 }

@@ -55,9 +55,11 @@ func (p *planner) list() {
 	}
 }
 
-// broken reports whether a site does not work with the revision. For a silent site this is not known.
+// broken reports whether a site does not work with the revision. For a silent site this is not known. A DaemonSet
+// makes no progress while a node is silent, and works if its other pods do.
 func (p *planner) broken(u *Site) bool {
-	return u.Broken != "" && u.Tried == p.Revision && !p.silent(u) && !p.outage
+	works := p.has(u) && p.ready(u)
+	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && !p.outage
 }
 
 // follow follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.

@@ -314,20 +314,20 @@ func (w *world) run(p *place, pod *pod) {
 }
 
 // serving are the pods that run what the workload says, and how many there should be: a DaemonSet has them on each node
-// that is heard.
+// that is not known to be silent.
 func (w *world) serving(p *place) (all []*pod, want int) {
 	want = w.shape.replicas
 	if w.shape.kind == daemonSet {
 		want = 0
 		for _, n := range p.nodes {
-			if n.heard() {
+			if !w.knownSilent(n) {
 				want++
 			}
 		}
 	}
 	for _, pod := range p.pods {
 		if pod.of == p.uid && pod.revision == p.revision && !pod.deleting && !pod.readyAt.IsZero() &&
-			(w.shape.kind != daemonSet || pod.node.heard()) {
+			(w.shape.kind != daemonSet || !w.knownSilent(pod.node)) {
 			all = append(all, pod)
 		}
 	}

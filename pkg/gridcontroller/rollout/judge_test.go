@@ -458,16 +458,16 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 			return fmt.Sprintf("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
 		}
 	}
-	unproven := 0
+	var unproven []string
 	for _, other := range w.sitesOf(p.wave) {
 		silent := !other.heard() && w.over[w.gate(p.wave)]
 		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
 			!other.accepted && !other.loose && !failed[other.name] && !silent {
-			unproven++
+			unproven = append(unproven, other.name+": "+w.describe(other))
 		}
 	}
-	if most, _ := w.most(p.wave); unproven >= most {
-		return fmt.Sprintf("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
+	if most, _ := w.most(p.wave); len(unproven) >= most {
+		return fmt.Sprintf("%s begins, and of wave %d %q are unproven; %d may be: %+v", p.name, p.wave, unproven, most,
 			w.in.Status.Sites)
 	}
 	return ""
@@ -593,15 +593,13 @@ func (w *world) write(plan rollout.Plan) {
 		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
 	}
 	w.settleGates() // by the failures, too, that the plan has found
+	w.told(plan.Status, back)
 	failed := w.failed()
 	for _, p := range w.places {
 		if p.away || !p.exists || p.held || p.idle || w.lost(p) || w.partly(p) || w.now.Before(p.staleUntil) {
 			continue
 		}
-		switch {
-		case back && p.revision != w.in.Current:
-			w.blame("gone back, and %s has %s", p.name, p.revision)
-		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
+		if !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name] {
 			w.blame("complete, and %s has not proven it: %s", p.name, w.describe(p))
 		}
 		if failed[p.name] && p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision] {
@@ -633,6 +631,44 @@ func (w *world) write(plan rollout.Plan) {
 	}
 }
 
+// told judges what a status says, by what the controller has read; of proofs by what is true.
+func (w *world) told(s *v1.RolloutStatus, back bool) {
+	var updated, failed, suspects, proofs int32
+	for _, of := range s.Sites {
+		switch of.State {
+		case v1.RolloutSiteFailed:
+			failed++
+		case v1.RolloutSiteSuspect:
+			suspects++
+		default:
+		}
+	}
+	for _, read := range w.in.Sites {
+		p := w.find(read.Name)
+		has := read.Exists && read.Revision == w.in.Revision
+		if has {
+			updated++
+		}
+		if p.proof[w.in.Revision] == p.uid {
+			proofs++
+		}
+		if !read.Exists || read.Held || read.Idle || read.Silent || read.Partly {
+			continue
+		}
+		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && !has && !p.accepted && !w.failed()[p.name] {
+			w.blame("complete, and %s has %s", p.name, read.Revision)
+		}
+		if back && !(read.Revision == w.in.Current && read.Ready) {
+			w.blame("gone back, and %s has %s: %s", p.name, read.Revision, w.describe(p))
+		}
+	}
+	all := slices.Contains(s.Passed, "*") || s.AtOnce // then all count
+	if s.Updated != updated || s.Failed > failed || s.Suspects > suspects || (s.Proven > proofs && !all) {
+		w.blame("%d have it, %d failed, %d suspects, %d have proven it, and the status says %+v", updated, failed, suspects,
+			proofs, s)
+	}
+}
+
 // knownProven reports whether a site has proven the spec's revision, and the controller knows.
 func (w *world) knownProven(p *place) bool {
 	s := w.in.Status
@@ -642,10 +678,10 @@ func (w *world) knownProven(p *place) bool {
 	})
 }
 
-// idleWave reports whether all sites of a wave want no pods, so that it can prove nothing.
+// idleWave reports whether all sites of a wave want no pods, or have no node, so that it can prove nothing.
 func (w *world) idleWave() bool {
 	for wave := range w.in.Rollout.Waves {
-		if !slices.ContainsFunc(w.places, func(p *place) bool { return p.wave == wave && (!p.idle || !p.exists) }) {
+		if !slices.ContainsFunc(w.sitesOf(wave), func(p *place) bool { return !p.idle || !p.exists }) {
 			return true
 		}
 	}

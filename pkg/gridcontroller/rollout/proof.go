@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -47,12 +48,28 @@ func (p *planner) list() {
 			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
 			continue
 		}
-		if !p.room() {
+		if !p.room() && !p.dropPending() {
 			p.unlisted++
 			continue
 		}
 		p.enlist(u, v1.RolloutSiteProgressing, "")
 	}
+}
+
+// dropPending takes a site off the list that has not got the revision yet, if there is one. Otherwise such sites fill
+// the list, and wait for one that is not listed.
+func (p *planner) dropPending() bool {
+	if p.unlisted > 0 {
+		return false // there was none
+	}
+	for i := range slices.Backward(p.Sites) {
+		u := &p.Sites[i]
+		if of := p.listed[u.Name]; of != nil && of.State == v1.RolloutSitePending && !p.has(u) {
+			delete(p.listed, u.Name)
+			return true
+		}
+	}
+	return false
 }
 
 // broken reports whether a site does not work with the revision. For a silent site this is not known. A DaemonSet
@@ -259,10 +276,10 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		of.State, of.Message = state, message
 	}
 	switch {
-	case of.State == v1.RolloutSiteFailed, state == v1.RolloutSiteWaiting:
-	case p.broken(u):
+	case of.State == v1.RolloutSiteFailed:
+	case p.broken(u): // also if a pod that a person has replaced does not work
 		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
-	default:
+	case state != v1.RolloutSiteWaiting:
 		why := "it was not ready"
 		if soak := soakOf(wave); soak > 0 {
 			why += fmt.Sprintf(" for %s without a break", soak)

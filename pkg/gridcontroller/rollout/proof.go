@@ -106,6 +106,7 @@ func (p *planner) follow(u *Site) {
 		delete(p.listed, u.Name)
 	case u.Held:
 	case p.silent(u):
+		p.pauseSoak(u, of)
 		p.suspect(u, of)
 	case !p.outage:
 		p.prove(u, of)
@@ -135,26 +136,37 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	*of = anew
 }
 
-// stopClocks stops the clocks of a site, or lets them continue. The marks of its pods are dropped then, because the
-// pods may restart with their node.
+// stopClocks stops the clocks of a site, or lets them continue.
 func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
 		of.SilentTime = p.second()
-		if of.ReadyTime != nil {
-			soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
-			of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
-			of.ReadyTime, of.Pods = nil, nil
-		}
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
-		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime} {
+		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime, &of.ReadyTime} {
 			if *at != nil {
 				*at = &metav1.Time{Time: (*at).Add(silent + time.Second - 1).Truncate(time.Second)}
 			}
 		}
 		of.SilentTime, of.SilenceApproved = nil, false
 	}
+}
+
+// pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until
+// then. Their marks are dropped, because they may restart with their node.
+func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
+	if of.ReadyTime == nil {
+		return
+	}
+	if u.Pods == nil || u.Pods.At.Before(of.SilentTime.Time) {
+		p.ask(u, of, of.SilentTime.Time)
+		return
+	}
+	if u.Pods.were(of.Pods) {
+		soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
+		of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
+	}
+	of.ReadyTime, of.Pods = nil, nil
 }
 
 // ask adds a question for the pods of a site to the plan.

@@ -381,8 +381,8 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 	case state.Phase == v1.SiteFailed:
 		now = brokenSite{revision: p.targets[site].revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		// A Deployment's own deadline also passes while its site is silent.
-		now = brokenSite{revision: result.child.revision, why: state.Message, since: p.of(site).progressAt}
+		m := p.of(site) // a Deployment's own deadline also passes while its site is silent
+		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
 	}
 	if now.why != "" {
 		if now.since.IsZero() {

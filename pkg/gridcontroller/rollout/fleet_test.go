@@ -86,6 +86,7 @@ type fleet struct {
 	best                   int
 	bestOf                 string
 	progressAt, completeAt time.Time
+	rested                 time.Duration
 	silent                 int
 }
 
@@ -427,10 +428,13 @@ func (w *world) follow(p *place) {
 	ready := time.Duration(0)
 	if !complete && !p.completeAt.IsZero() {
 		ready = w.now.Sub(p.completeAt)
-		p.progressAt = p.progressAt.Add(ready) // the clock stood meanwhile
+		p.rested += ready
 	}
-	if !p.exists || p.bestOf != is || ready >= deadline || silent < p.silent || w.lost(p) {
-		p.best, p.bestOf, p.progressAt = 0, is, w.now
+	if !p.exists || p.bestOf != is || ready >= deadline || w.lost(p) {
+		p.best, p.bestOf, p.progressAt, p.rested = 0, is, w.now, 0
+	}
+	if silent < p.silent {
+		p.rested = w.now.Sub(p.progressAt)
 	}
 	p.silent = silent
 	switch {
@@ -440,7 +444,7 @@ func (w *world) follow(p *place) {
 		p.completeAt = w.now
 	}
 	if sum := updated + available; sum > p.best {
-		p.best, p.progressAt = sum, w.now
+		p.best, p.progressAt, p.rested = sum, w.now, 0
 	}
 }
 
@@ -465,7 +469,7 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	if current && !s.Ready {
 		s.Waits = waits
 	}
-	if current && !complete && !s.Silent && w.now.Sub(p.progressAt) >= deadline {
+	if current && !complete && !s.Silent && w.now.Sub(p.progressAt)-p.rested >= deadline {
 		s.Broken, s.Tried = "no progress", p.revision
 	}
 }

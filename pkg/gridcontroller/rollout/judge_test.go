@@ -606,7 +606,8 @@ func (w *world) write(plan rollout.Plan) {
 			w.blame("%s is called failed, and works: %+v; %s", p.name, plan.Status.Sites, w.describe(p))
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
-		fails := p.fate[w.in.Revision] == dead
+		kind := p.fate[w.in.Revision]
+		fails := kind == dead || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
 		}
@@ -876,7 +877,12 @@ func play(seed uint64) (wrong string, log []string) {
 			w.passOfAnother()
 		}
 	}
-	if !w.friendly {
+	switch {
+	case w.friendly:
+	case w.IntN(3) == 0 && w.in.Current != "":
+		w.in.Revision = w.in.Current
+		delete(w.shape.partition, w.in.Revision)
+	default:
 		w.revise()
 		delete(w.shape.partition, w.in.Revision)
 	}

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
@@ -86,8 +87,10 @@ type world struct {
 	in       rollout.Input
 	count    int
 	friendly bool
-	// far: sites that are silent stay so for long.
-	far bool
+	// far: sites that are silent stay so for long. quiet: little happens.
+	far, quiet bool
+	// backed: sites have gone back in this attempt.
+	backed bool
 	// shape is that of all workloads.
 	shape shape
 	// attempt is the startTime, attemptOf the revision; over are the waves that the judge has seen pass in it, approved
@@ -114,7 +117,7 @@ func newWorld(seed uint64) *world {
 		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 		over: map[string]bool{}, approved: map[string]bool{},
 	}
-	w.friendly, w.far = w.IntN(3) == 0, w.IntN(4) == 0
+	w.friendly, w.far, w.quiet = w.IntN(3) == 0, w.IntN(4) == 0, w.IntN(4) == 0
 	w.shape = w.newShape()
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
 	if !w.friendly && w.IntN(6) == 0 {
@@ -163,7 +166,7 @@ func (w *world) wave(i int) v1.Wave {
 	}
 	if w.IntN(3) == 0 {
 		wave.Check = &v1.Check{Template: v1.Template{}}
-		wave.Check.Template.Raw = []byte(`{}`)
+		wave.Check.Template.Raw, wave.Check.DeadlineSeconds = []byte(`{}`), ptr.To[int32](60)
 	}
 	return wave
 }
@@ -440,6 +443,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 		status.GoesBack == "" {
 		return fmt.Sprintf("%s had proven %s, and comes back with %s", p.name, rev, to)
 	}
+	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
+		return w.tooManyGoBack(p)
+	}
 	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
 		return ""
 	}
@@ -530,7 +536,8 @@ func (w *world) pass(stopped int) {
 func (w *world) passOfAnother() {
 	mine, sites := w.in, w.in.Sites
 	plan := w.plan(*w.other)
-	mine.Sites, mine.Now = sites, w.now
+	// What the two have read of the sites is of two moments.
+	mine.Sites, w.other.Sites, mine.Now = nil, nil, w.now
 	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		p, to := w.find(name), plan.Revisions[name]
 		if p.exists && (p.seen == to || p.revision == to) {
@@ -546,7 +553,7 @@ func (w *world) passOfAnother() {
 		w.apply(p, to)
 		p.loose = true
 	}
-	w.in = mine
+	w.in, w.in.Sites = mine, sites
 	if !w.now.Before(w.otherUntil) {
 		w.other = nil
 	}
@@ -587,11 +594,12 @@ func (w *world) write(plan rollout.Plan) {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
 			}
 		}
-		w.attempt, w.attemptOf = at, w.in.Revision // what was accepted when it was resumed still is
+		w.attempt, w.attemptOf, w.backed = at, w.in.Revision, false // what was accepted when it was resumed still is
 	}
 	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
 		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
 	}
+	w.backed = w.backed || plan.Status.GoesBack != ""
 	w.settleGates() // by the failures, too, that the plan has found
 	w.told(plan.Status, back)
 	failed := w.failed()
@@ -609,7 +617,7 @@ func (w *world) write(plan rollout.Plan) {
 		kind := p.fate[w.in.Revision]
 		fails := kind == dead || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
-			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
+			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}
 		if at := p.triedAt(); fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
 			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
@@ -656,8 +664,9 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 		if !read.Exists || read.Held || read.Idle || read.Silent || read.Partly {
 			continue
 		}
-		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && !has && !p.accepted && !w.failed()[p.name] {
-			w.blame("complete, and %s has %s", p.name, read.Revision)
+		owes := !p.begunAt.IsZero() && !p.loose && !w.backed && !s.AtOnce && !p.proved(w.in.Revision)
+		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && (!has || owes) && !p.accepted && !w.failed()[p.name] {
+			w.blame("complete, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
 		if back && !(read.Revision == w.in.Current && read.Ready) {
 			w.blame("gone back, and %s has %s: %s", p.name, read.Revision, w.describe(p))
@@ -670,9 +679,41 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 	}
 }
 
+// read is what the controller has read of a site last; nil if it has not.
+func (w *world) read(p *place) *rollout.Site {
+	i := slices.IndexFunc(w.in.Sites, func(s rollout.Site) bool { return s.Name == p.name })
+	if i < 0 {
+		return nil
+	}
+	return &w.in.Sites[i]
+}
+
+// tooManyGoBack says whether a site that is ready goes back while as many as may be are not ready; empty if not.
+func (w *world) tooManyGoBack(p *place) string {
+	if read := w.read(p); read == nil || !read.Ready || read.Idle {
+		return ""
+	}
+	unready := 0
+	for _, other := range w.sitesOf(p.wave) {
+		switch read := w.read(other); {
+		case other == p, read == nil, read.Silent, read.Partly, read.Held, read.Idle, !read.Exists, read.Broken != "":
+		case read.Ready && read.Revision != w.in.Current && other.appliedAt.Equal(w.now),
+			!read.Ready && read.Revision == w.in.Current:
+			unready++
+		}
+	}
+	if most, _ := w.most(p.wave); unready >= most {
+		return fmt.Sprintf("%s goes back, and %d of wave %d are not ready; %d may be", p.name, unready, p.wave, most)
+	}
+	return ""
+}
+
 // knownProven reports whether a site has proven the spec's revision, and the controller knows.
 func (w *world) knownProven(p *place) bool {
 	s := w.in.Status
+	if read := w.read(p); read == nil || read.Silent || read.Partly {
+		return false
+	}
 	return p.proved(w.in.Revision) && !p.idle && !p.held && !p.accepted && !p.away && w.in.Most == 0 &&
 		w.in.Update == w.in.Revision && !slices.ContainsFunc(s.Sites, func(of v1.RolloutSite) bool {
 		return of.Name == p.name
@@ -832,6 +873,7 @@ func (w *world) settle() {
 	w.in.Rollout.Paused = false
 	for _, p := range w.places {
 		w.hear(p)
+		p.loose = p.loose || p.idle
 		p.idle, p.away = false, false
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
@@ -862,7 +904,7 @@ func play(seed uint64) (wrong string, log []string) {
 	}()
 	for step := range 400 {
 		w.last(1 + w.IntN(8))
-		if w.in.Status != nil && step > 20 {
+		if w.in.Status != nil && step > 20 && (!w.quiet || w.IntN(10) == 0) {
 			w.happen()
 		}
 		if step == 20 {

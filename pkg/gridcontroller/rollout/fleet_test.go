@@ -375,14 +375,20 @@ func (p *place) triedAt() (at time.Time) {
 	return at
 }
 
+// wanted is how many pods a workload is to have.
+func (w *world) wanted(p *place) int {
+	switch {
+	case p.idle:
+		return 0
+	case w.shape.kind == daemonSet:
+		return len(p.nodes)
+	}
+	return w.shape.replicas
+}
+
 // counts are those of the workload's status.
 func (w *world) counts(p *place) (want, all, updated, available int) {
-	if want = w.shape.replicas; w.shape.kind == daemonSet {
-		want = len(p.nodes)
-	}
-	if p.idle {
-		want = 0
-	}
+	want = w.wanted(p)
 	for _, pod := range p.pods {
 		if pod.of != p.uid || (pod.deleting && w.shape.kind != statefulSet) {
 			continue
@@ -461,7 +467,7 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	if w.follow(p); !p.exists {
 		return
 	}
-	want, _, _, _ := w.counts(p)
+	want := w.wanted(p)
 	s.PerNode, s.Wanted, s.Progress = w.shape.kind == daemonSet, want, p.progressAt
 	complete, waits := w.complete(p)
 	current := s.Revision == p.revision && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
@@ -524,8 +530,9 @@ func (w *world) describe(p *place) string {
 		if pod.node != nil {
 			on = pod.node.name
 		}
-		text += fmt.Sprintf("; pod %d.%d of %d with %s on %s from %s, ready %s, deleting: %t, told %v", pod.id, pod.ordinal,
-			pod.of, pod.revision, on, pod.madeAt.Format("15:04:05"), pod.readyAt.Format("15:04:05"), pod.deleting, pod.told)
+		text += fmt.Sprintf("; pod %d.%d of %d with %s on %s from %s, ready %s, deleting: %t, told %v", pod.id,
+			pod.ordinal, pod.of, pod.revision, on, pod.madeAt.Format(time.TimeOnly),
+			pod.readyAt.Format(time.TimeOnly), pod.deleting, pod.told)
 	}
 	return text
 }

@@ -668,14 +668,14 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && (!has || owes) && !p.accepted && !w.failed()[p.name] {
 			w.blame("complete, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
-		if back && !(read.Revision == w.in.Current && read.Ready) {
+		if back && (read.Revision != w.in.Current || !read.Ready) {
 			w.blame("gone back, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
 	}
 	all := slices.Contains(s.Passed, "*") || s.AtOnce // then all count
 	if s.Updated != updated || s.Failed > failed || s.Suspects > suspects || (s.Proven > proofs && !all) {
-		w.blame("%d have it, %d failed, %d suspects, %d have proven it, and the status says %+v", updated, failed, suspects,
-			proofs, s)
+		w.blame("%d have it, %d failed, %d suspects, %d have proven it, and the status says %+v", updated, failed,
+			suspects, proofs, s)
 	}
 }
 

@@ -110,11 +110,14 @@ type childMemory struct {
 	selectsSite *bool
 	// mark identifies the desired child. The live child last made progress towards it at progressAt: best are the
 	// largest numbers of pods that were updated, ready and available, and reached is set if it was ready. It has been
-	// ready since readyAt.
+	// ready since readyAt. rested is how much of the time since progressAt does not count towards its deadline: it was
+	// ready, or a node was silent. silent is how many nodes of the site were silent.
 	mark                string
 	best                [3]int64
 	reached             bool
 	progressAt, readyAt time.Time
+	rested              time.Duration
+	silent              int64
 	// pod is the problem that was found, at podAt, with the pods of a child that makes no progress.
 	pod   string
 	podAt time.Time

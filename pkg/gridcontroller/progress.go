@@ -48,7 +48,9 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 // have the time of the last progress from an earlier controller.
 func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 	m, told := p.of(site), p.progressTold(site, live)
-	_, lost, _ := p.sites.silent(site)
+	silent, lost, _ := p.sites.silent(site)
+	returned := silent < m.silent
+	m.silent = silent
 	switch {
 	case state.Phase == v1.SiteFailed, state.Phase == v1.SiteHeld:
 		return
@@ -63,18 +65,21 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		} else if m.readyAt.IsZero() {
 			m.readyAt = now
 			if !m.reached { // only the first time is progress
-				m.reached, m.progressAt = true, now.Truncate(time.Second)
+				m.reached, m.progressAt, m.rested = true, now.Truncate(time.Second), 0
 			}
 		}
 		return
 	}
-	if !m.readyAt.IsZero() && now.Sub(m.readyAt) >= deadline { // this is a new problem with its own deadline
-		m.mark = ""
+	if !m.readyAt.IsZero() {
+		ready := now.Sub(m.readyAt)
+		m.rested, m.readyAt = m.rested+ready, time.Time{}
+		if ready >= deadline { // this is a new problem with its own deadline
+			m.mark = ""
+		}
 	}
-	m.readyAt = time.Time{}
 	counts := [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
 	if mark := fmt.Sprint(state.Replicas, m.same.desired); m.mark != mark {
-		m.progressAt, m.best, m.reached = now.Truncate(time.Second), counts, false
+		m.progressAt, m.rested, m.best, m.reached = now.Truncate(time.Second), 0, counts, false
 		same := told.Replicas == state.Replicas &&
 			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}
 		if m.mark == "" && told.ProgressTime != nil && same {
@@ -84,11 +89,14 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 	}
 	for i, count := range counts { // pods that become ready and fail again make no progress
 		if count > m.best[i] {
-			m.best[i], m.progressAt = count, now.Truncate(time.Second)
+			m.best[i], m.progressAt, m.rested = count, now.Truncate(time.Second), 0
 		}
 	}
+	if returned { // the pods of a node that comes back start again
+		m.rested = now.Sub(m.progressAt)
+	}
 	state.ProgressTime = &metav1.Time{Time: m.progressAt}
-	over := m.progressAt.Add(deadline)
+	over := m.progressAt.Add(m.rested + deadline)
 	switch {
 	case live != nil && live.observed && live.progress.stuck.Reason != "":
 		stuck := live.progress.stuck

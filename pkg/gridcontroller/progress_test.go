@@ -320,3 +320,53 @@ func TestWhatAJobDoesNotSay(t *testing.T) {
 		f.expectPhase(grid, c.phase, "")
 	}
 }
+
+// TestHeardTime: the deadline passes only while a site can be reached and is not ready, and begins again when a node of
+// it comes back.
+func TestHeardTime(t *testing.T) {
+	missing := appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1}
+	f, grid := demo(t, in("east"), stallsSoon)
+	f.pass(grid)
+	f.report("demo-east", running)
+	f.pass(grid)
+	f.step(29 * time.Second)
+	f.report("demo-east", missing)
+	f.pass(grid)
+	f.step(2 * time.Second)
+	f.pass(grid)
+	f.expectSite(grid, "east", v1.SiteProgressing) // it was ready for nearly all of the deadline
+
+	f.node("second", "east")
+	f.lose("east")
+	f.step(time.Minute)
+	f.pass(grid)
+	f.expectSite(grid, "east", v1.SiteStalled)
+	f.nodesIn("east")
+	f.pass(grid)
+	f.expectSite(grid, "east", v1.SiteProgressing)
+
+	// A Deployment exceeds its own deadline while its site is silent with the change.
+	f, grid = demo(t, in("east west"), rollingIn(named("rest")), stallsSoon)
+	f.completes(grid, "east", "west")
+	f.template(grid, other)
+	f.runs(f.deployment("demo-east"), "node-east")
+	f.lose("east")
+	f.passes(grid)
+	f.step(time.Hour)
+	missing.Conditions = []appsv1.DeploymentCondition{{
+		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		Message: "timed out progressing",
+	}}
+	f.report("demo-east", missing)
+	f.passes(grid)
+	f.nodesIn("east")
+	f.passes(grid)
+	f.step(20 * time.Second)
+	f.passes(grid)
+	if s := grid.Status.Rollout; s.Phase != v1.RolloutProgressing || s.Failed > 0 {
+		t.Errorf("it is back: %s %q", s.Phase, s.Message)
+	}
+	f.step(15 * time.Second)
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: east: ")
+}

@@ -368,16 +368,18 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 	case state.Phase == v1.SiteFailed:
 		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		now = brokenSite{revision: result.child.revision, why: state.Message}
-		now.lasting = state.Reason == v1.ReasonProgressDeadlineExceeded
+		m := p.of(site) // a Deployment's own deadline also passes while its site is silent
+		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
 	}
 	if now.why != "" {
-		now.since = p.clock.Now()
-		if memory.why != "" && memory.revision == now.revision {
-			now.since = memory.since
+		if now.since.IsZero() {
+			now.since = p.clock.Now()
+			if memory.why != "" && memory.revision == now.revision {
+				now.since = memory.since
+			}
 		}
 		over := now.since.Add(p.spec.ProgressDeadline())
-		if now.lasting = now.lasting || !p.clock.Now().Before(over); !now.lasting {
+		if now.lasting = !p.clock.Now().Before(over); !now.lasting {
 			p.lookAgain(over)
 		}
 	}

@@ -58,10 +58,13 @@ func (h *history) pass() {
 			i := slices.IndexFunc(h.in.Sites, func(u Site) bool { return u.Name == q.Name })
 			u := &h.in.Sites[i]
 			u.Pods = &Pods{At: h.in.Now, Acknowledged: u.Revision == h.in.Revision && h.since[u.Name].After(q.Since)}
-			if mark := hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10); u.Ready {
-				u.Pods.Marks = []string{mark}
-			} else {
-				u.Pods.Unready = []string{mark}
+			switch mark := []string{hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10)}; {
+			case u.Silent:
+				u.Pods.Silent = mark
+			case u.Ready:
+				u.Pods.Marks = mark
+			default:
+				u.Pods.Unready = mark
 			}
 		}
 		h.plan = New(h.in)

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
@@ -54,15 +53,13 @@ type place struct {
 	revision   string
 	held, idle bool
 	fate       map[string]fate
-	// silentAt is since when it is silent. runs is the revision of its pod, which was made at podAt, is ready since
-	// readyAt, and has had restarts. seen: its kubelet has seen it.
-	silentAt, podAt, readyAt time.Time
-	runs                     string
-	pod, restarts            int
-	// brokenAt is since when the controller has found that the workload does not work.
-	brokenAt time.Time
-	// proof has the workload, by UID, on which a revision ran ready for the soak; ran the one on which it was ready.
-	proof, ran map[string]int
+	fleet
+	// excused: a person has excused it for as long as it is silent.
+	excused bool
+	// refusedAt is since when the API server has refused its workload.
+	refusedAt time.Time
+	// proof has the workload, by UID, on which a revision ran ready for the soak.
+	proof map[string]int
 	// begunAt is when it got the spec's revision; loose is set if something moved it since, which frees or takes
 	// places.
 	begunAt  time.Time
@@ -71,8 +68,6 @@ type place struct {
 	// stale is what a cache shows of its revision, until.
 	stale      string
 	staleUntil time.Time
-	api        corev1.Pod
-	apiIsOf    string
 	// badCheck has the revisions that fail the check; checked has the workload, by UID, on which one passed it. jobs
 	// has when Jobs end.
 	// seen is the revision that the controller has read: it does nothing where that is what should be.
@@ -84,8 +79,6 @@ type place struct {
 	jobs     map[string]time.Time
 }
 
-func (p *place) heard() bool { return p.silentAt.IsZero() }
-
 // world is a fleet with a truth, and people.
 type world struct {
 	*rand.Rand
@@ -94,8 +87,12 @@ type world struct {
 	in       rollout.Input
 	count    int
 	friendly bool
-	// far: sites that are silent stay so for long.
-	far bool
+	// far: sites that are silent stay so for long. quiet: little happens.
+	far, quiet bool
+	// backed: sites have gone back in this attempt.
+	backed bool
+	// shape is that of all workloads.
+	shape shape
 	// attempt is the startTime, attemptOf the revision; over are the waves that the judge has seen pass in it, approved
 	// those that a person let pass.
 	attempt, attemptOf string
@@ -120,8 +117,12 @@ func newWorld(seed uint64) *world {
 		Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 		over: map[string]bool{}, approved: map[string]bool{},
 	}
-	w.friendly, w.far = w.IntN(3) == 0, w.IntN(4) == 0
+	w.friendly, w.far, w.quiet = w.IntN(3) == 0, w.IntN(4) == 0, w.IntN(4) == 0
+	w.shape = w.newShape()
 	spec := &v1.Rollout{OnFailure: v1.OnFailureHalt}
+	if !w.friendly && w.IntN(6) == 0 {
+		spec.Unreachable = v1.UnreachableWait
+	}
 	if w.IntN(2) == 0 {
 		spec.OnFailure = v1.OnFailureRollback
 	}
@@ -153,6 +154,10 @@ func (w *world) wave(i int) v1.Wave {
 		most := intstr.FromInt(1 + w.IntN(3))
 		wave.MaxUnavailable = &most
 	}
+	if w.IntN(4) == 0 {
+		most := intstr.FromInt(w.IntN(3))
+		wave.MaxSilent = &most
+	}
 	if w.IntN(3) > 0 {
 		wave.Soak = &metav1.Duration{Duration: soakTime}
 	}
@@ -161,7 +166,7 @@ func (w *world) wave(i int) v1.Wave {
 	}
 	if w.IntN(3) == 0 {
 		wave.Check = &v1.Check{Template: v1.Template{}}
-		wave.Check.Template.Raw = []byte(`{}`)
+		wave.Check.Template.Raw, wave.Check.DeadlineSeconds = []byte(`{}`), ptr.To[int32](60)
 	}
 	return wave
 }
@@ -231,10 +236,14 @@ func (w *world) move(p *place, wave int) {
 }
 
 func (w *world) join(wave int) {
-	w.places = append(w.places, &place{
+	p := &place{
 		name: fmt.Sprintf("s%02d", len(w.places)), wave: wave, fate: map[string]fate{}, proof: map[string]int{},
-		ran: map[string]int{}, badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
-	})
+		badCheck: map[string]bool{}, checked: map[string]int{}, jobs: map[string]time.Time{},
+	}
+	for i := range 1 + w.IntN(w.shape.nodes) {
+		p.nodes = append(p.nodes, &node{name: fmt.Sprint(p.name, "-", i)})
+	}
+	w.places = append(w.places, p)
 }
 
 func (w *world) unique() int { w.count++; return w.count }
@@ -242,6 +251,10 @@ func (w *world) unique() int { w.count++; return w.count }
 // revise changes the template.
 func (w *world) revise() {
 	w.in.Revision = fmt.Sprint("r", w.unique())
+	w.in.AtOnce = ""
+	if w.shape.partitions && w.IntN(2) == 0 {
+		w.shape.partition[w.in.Revision] = 1
+	}
 	kind, share := fate(w.IntN(int(fates))), 1+w.IntN(4)
 	for _, p := range w.places {
 		if p.loose = false; !w.friendly && w.IntN(share) == 0 {
@@ -250,54 +263,6 @@ func (w *world) revise() {
 		}
 	}
 	w.note("the spec is %s, fate %d", w.in.Revision, kind)
-}
-
-// live lets a second pass at a site.
-func (w *world) live(p *place) {
-	if p.exists && p.heard() && (p.runs != p.revision || p.pod == 0) && !p.idle && w.IntN(4) == 0 {
-		p.runs, p.pod, p.podAt, p.readyAt, p.restarts = p.revision, w.unique(), w.now, time.Time{}, 0
-	}
-	if p.pod == 0 || !p.exists || p.idle {
-		p.pod, p.readyAt = 0, time.Time{}
-		p.report()
-		return
-	}
-	age, ready := w.now.Sub(p.podAt), true
-	switch p.fate[p.runs] {
-	case dead:
-		ready = false
-	case crashes:
-		if n := int(age / (70 * time.Second)); n > p.restarts {
-			p.restarts, p.readyAt = n, time.Time{}
-		}
-	case cutsOff:
-		if p.heard() {
-			p.silentAt = w.now
-			w.note("%s is cut off", p.name)
-		}
-	default:
-	}
-	ready = ready && age >= 8*time.Second
-	switch {
-	case !ready:
-		p.readyAt = time.Time{}
-	case p.readyAt.IsZero():
-		p.readyAt = w.now
-	}
-	w.prove(p)
-	p.report()
-}
-
-// prove notes that a site has proven what it runs, if it has.
-func (w *world) prove(p *place) {
-	if p.pod == 0 || p.readyAt.IsZero() || p.runs != p.revision {
-		return
-	}
-	p.ran[p.runs] = p.uid
-	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
-	if checked && w.now.Sub(p.readyAt)+time.Second >= w.soak(p) {
-		p.proof[p.runs] = p.uid
-	}
 }
 
 func (w *world) checkOf(p *place) *v1.Check {
@@ -336,32 +301,6 @@ func (w *world) soak(p *place) time.Duration {
 	return 0
 }
 
-// report is what the kubelet tells of the pod, whose node's clock is wrong by hours.
-func (p *place) report() {
-	is := fmt.Sprint(p.pod, p.restarts, p.readyAt.IsZero())
-	if !p.heard() || is == p.apiIsOf {
-		return
-	}
-	p.api, p.apiIsOf = corev1.Pod{}, is
-	if p.pod == 0 {
-		return
-	}
-	wrong := metav1.NewTime(p.podAt.Add(5 * time.Hour))
-	p.api.UID, p.api.CreationTimestamp = types.UID(fmt.Sprint(p.pod)), metav1.NewTime(p.podAt)
-	p.api.Labels = map[string]string{"revision": p.runs}
-	p.api.Spec.NodeName, p.api.Status.StartTime = p.name, &wrong
-	p.api.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		ContainerID: fmt.Sprint(p.pod, p.restarts), RestartCount: int32(p.restarts),
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: wrong}},
-	}}
-	if !p.readyAt.IsZero() {
-		p.api.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
-}
-
-// silent reports whether the control plane knows that a site is silent.
-func (w *world) silent(p *place) bool { return !p.heard() && w.now.Sub(p.silentAt) >= noticed }
-
 // look is what the controller reads of a site.
 func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
@@ -374,24 +313,16 @@ func (w *world) look(p *place) rollout.Site {
 	case w.now.Before(p.staleUntil):
 		s.Revision = p.stale
 	}
-	if w.silent(p) {
-		s.Silent, s.SilentSince = true, p.silentAt.Add(noticed)
-	}
-	ready := len(p.api.Status.Conditions) > 0 && p.api.Labels["revision"] == p.revision
-	s.Ready = p.exists && !s.Silent && s.Revision == p.revision && (ready || p.idle)
-	trouble := p.exists && !p.idle && p.heard() && !ready
+	w.lookAtPods(p, &s)
 	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
-		!p.begunAt.IsZero()
+		!p.begunAt.IsZero() && p.heard()
 	switch {
-	case !trouble && !refused || !p.heard():
-		p.brokenAt = time.Time{}
-	case p.brokenAt.IsZero():
-		p.brokenAt = w.now
-	case w.now.Sub(p.brokenAt) < deadline:
-	case refused:
+	case !refused:
+		p.refusedAt = time.Time{}
+	case p.refusedAt.IsZero():
+		p.refusedAt = w.now
+	case w.now.Sub(p.refusedAt) >= deadline:
 		s.Broken, s.Tried = "refused", w.in.Revision
-	default:
-		s.Broken, s.Tried = "no progress", p.revision
 	}
 	return s
 }
@@ -427,7 +358,10 @@ func (w *world) most(wave int) (unproven, silent int) {
 		of = w.in.Rollout.Waves[wave]
 	}
 	sites := len(w.sitesOf(wave))
-	return max(1, share(of.MaxUnavailable, 25, sites)), max(1, share(of.MaxSilent, 10, sites))
+	if silent = share(of.MaxSilent, 10, sites); of.MaxSilent == nil {
+		silent = max(1, silent)
+	}
+	return max(1, share(of.MaxUnavailable, 25, sites)), silent
 }
 
 // failed are the sites that the status calls failed.
@@ -471,12 +405,16 @@ func (w *world) settleGates() {
 			case p.proved(rev):
 				some = true
 			case p.held, p.idle, p.accepted, within && failed[p.name]:
-			case !p.heard():
+			case !p.heard() && p.excused:
+			case !p.heard() && p.revision == rev && !p.loose:
 				suspects++
+			case !p.heard() && (p.loose || w.in.Rollout.Unreachable != v1.UnreachableWait):
 			default:
 				all = false
 			}
 		}
+		_, silent := w.most(wave)
+		all = all && suspects <= silent
 		left := false // somebody who could begin
 		for later := wave; later <= len(w.in.Rollout.Waves); later++ {
 			left = left || slices.ContainsFunc(w.sitesOf(later), func(p *place) bool {
@@ -505,6 +443,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 		status.GoesBack == "" {
 		return fmt.Sprintf("%s had proven %s, and comes back with %s", p.name, rev, to)
 	}
+	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
+		return w.tooManyGoBack(p)
+	}
 	if to != rev || to == current || current == "" || !p.exists || p.idle || status.AtOnce {
 		return ""
 	}
@@ -523,16 +464,16 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 			return fmt.Sprintf("%s of wave %d begins, and wave %d has not passed", p.name, p.wave, wave)
 		}
 	}
-	unproven := 0
+	var unproven []string
 	for _, other := range w.sitesOf(p.wave) {
 		silent := !other.heard() && w.over[w.gate(p.wave)]
 		if other != p && other.exists && other.revision == rev && !other.proved(rev) && !other.held && !other.idle &&
 			!other.accepted && !other.loose && !failed[other.name] && !silent {
-			unproven++
+			unproven = append(unproven, other.name+": "+w.describe(other))
 		}
 	}
-	if most, _ := w.most(p.wave); unproven >= most {
-		return fmt.Sprintf("%s begins, and %d of wave %d are unproven; %d may be: %+v", p.name, unproven, p.wave, most,
+	if most, _ := w.most(p.wave); len(unproven) >= most {
+		return fmt.Sprintf("%s begins, and of wave %d %q are unproven; %d may be: %+v", p.name, p.wave, unproven, most,
 			w.in.Status.Sites)
 	}
 	return ""
@@ -556,13 +497,7 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
 	}
 	for _, q := range plan.Ask {
-		p := w.find(q.Name)
-		var pods []corev1.Pod
-		if p.api.UID != "" {
-			pods = append(pods, p.api)
-		}
-		told := rollout.Ask(pods, map[string]bool{p.name: w.silent(p)}, func(*corev1.Pod) bool { return true },
-			q.Since, w.now)
+		told := w.answer(w.find(q.Name), q.Since)
 		site(q.Name).Pods = &told
 	}
 	for _, name := range plan.Checks {
@@ -601,7 +536,8 @@ func (w *world) pass(stopped int) {
 func (w *world) passOfAnother() {
 	mine, sites := w.in, w.in.Sites
 	plan := w.plan(*w.other)
-	mine.Sites, mine.Now = sites, w.now
+	// What the two have read of the sites is of two moments.
+	mine.Sites, w.other.Sites, mine.Now = nil, nil, w.now
 	for _, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		p, to := w.find(name), plan.Revisions[name]
 		if p.exists && (p.seen == to || p.revision == to) {
@@ -617,7 +553,7 @@ func (w *world) passOfAnother() {
 		w.apply(p, to)
 		p.loose = true
 	}
-	w.in = mine
+	w.in, w.in.Sites = mine, sites
 	if !w.now.Before(w.otherUntil) {
 		w.other = nil
 	}
@@ -637,7 +573,7 @@ func (w *world) apply(p *place, to string) {
 	if !p.exists {
 		p.uid = w.unique()
 	}
-	p.exists, p.revision, p.brokenAt = true, to, time.Time{}
+	p.former, p.exists, p.revision, p.appliedAt = p.revision, true, to, w.now
 	w.note("%s gets %s", p.name, to)
 }
 
@@ -658,34 +594,33 @@ func (w *world) write(plan rollout.Plan) {
 				p.accepted, p.loose, p.begunAt = false, false, time.Time{}
 			}
 		}
-		w.attempt, w.attemptOf = at, w.in.Revision // what was accepted when it was resumed still is
+		w.attempt, w.attemptOf, w.backed = at, w.in.Revision, false // what was accepted when it was resumed still is
 	}
 	if before == nil || before.Phase != plan.Status.Phase || before.Message != plan.Status.Message {
 		w.note("%s %s %q", plan.Status.Phase, plan.Status.Wave, plan.Status.Message)
 	}
+	w.backed = w.backed || plan.Status.GoesBack != ""
 	w.settleGates() // by the failures, too, that the plan has found
+	w.told(plan.Status, back)
 	failed := w.failed()
 	for _, p := range w.places {
-		if p.away || !p.exists || p.held || p.idle || w.silent(p) || w.now.Before(p.staleUntil) {
+		if p.away || !p.exists || p.held || p.idle || w.lost(p) || w.partly(p) || w.now.Before(p.staleUntil) {
 			continue
 		}
-		switch {
-		case back && p.revision != w.in.Current:
-			w.blame("gone back, and %s has %s", p.name, p.revision)
-		case !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name]:
-			w.blame("complete, and %s has not proven it", p.name)
+		if !back && moved && !plan.Status.AtOnce && !p.proved(w.in.Revision) && !p.accepted && !failed[p.name] {
+			w.blame("complete, and %s has not proven it: %s", p.name, w.describe(p))
 		}
-		if failed[p.name] && p.fate[w.in.Revision] == works && p.fate[p.runs] == works &&
-			!p.badCheck[w.in.Revision] {
-			w.blame("%s is called failed, and works: %+v", p.name, plan.Status.Sites)
+		if failed[p.name] && p.fate[w.in.Revision] == works && p.allWork() && !p.badCheck[w.in.Revision] {
+			w.blame("%s is called failed, and works: %+v; %s", p.name, plan.Status.Sites, w.describe(p))
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
-		fails := p.fate[w.in.Revision] == dead
+		kind := p.fate[w.in.Revision]
+		fails := kind == dead || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
-			fails, late = p.proof[w.in.Revision] != p.uid, late+rollout.CheckSeconds*time.Second
+			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}
-		if fails && p.revision == w.in.Revision && p.runs == p.revision && p.heard() &&
-			w.now.Sub(p.podAt) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
+		if at := p.triedAt(); fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
+			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
 			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
 		}
@@ -705,19 +640,90 @@ func (w *world) write(plan rollout.Plan) {
 	}
 }
 
+// told judges what a status says, by what the controller has read; of proofs by what is true.
+func (w *world) told(s *v1.RolloutStatus, back bool) {
+	var updated, failed, suspects, proofs int32
+	for _, of := range s.Sites {
+		switch of.State {
+		case v1.RolloutSiteFailed:
+			failed++
+		case v1.RolloutSiteSuspect:
+			suspects++
+		default:
+		}
+	}
+	for _, read := range w.in.Sites {
+		p := w.find(read.Name)
+		has := read.Exists && read.Revision == w.in.Revision
+		if has {
+			updated++
+		}
+		if p.proof[w.in.Revision] == p.uid {
+			proofs++
+		}
+		if !read.Exists || read.Held || read.Idle || read.Silent || read.Partly {
+			continue
+		}
+		owes := !p.begunAt.IsZero() && !p.loose && !w.backed && !s.AtOnce && !p.proved(w.in.Revision)
+		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && (!has || owes) && !p.accepted && !w.failed()[p.name] {
+			w.blame("complete, and %s has %s: %s", p.name, read.Revision, w.describe(p))
+		}
+		if back && (read.Revision != w.in.Current || !read.Ready) {
+			w.blame("gone back, and %s has %s: %s", p.name, read.Revision, w.describe(p))
+		}
+	}
+	all := slices.Contains(s.Passed, "*") || s.AtOnce // then all count
+	if s.Updated != updated || s.Failed > failed || s.Suspects > suspects || (s.Proven > proofs && !all) {
+		w.blame("%d have it, %d failed, %d suspects, %d have proven it, and the status says %+v", updated, failed,
+			suspects, proofs, s)
+	}
+}
+
+// read is what the controller has read of a site last; nil if it has not.
+func (w *world) read(p *place) *rollout.Site {
+	i := slices.IndexFunc(w.in.Sites, func(s rollout.Site) bool { return s.Name == p.name })
+	if i < 0 {
+		return nil
+	}
+	return &w.in.Sites[i]
+}
+
+// tooManyGoBack says whether a site that is ready goes back while as many as may be are not ready; empty if not.
+func (w *world) tooManyGoBack(p *place) string {
+	if read := w.read(p); read == nil || !read.Ready || read.Idle {
+		return ""
+	}
+	unready := 0
+	for _, other := range w.sitesOf(p.wave) {
+		switch read := w.read(other); {
+		case other == p, read == nil, read.Silent, read.Partly, read.Held, read.Idle, !read.Exists, read.Broken != "":
+		case read.Ready && read.Revision != w.in.Current && other.appliedAt.Equal(w.now),
+			!read.Ready && read.Revision == w.in.Current:
+			unready++
+		}
+	}
+	if most, _ := w.most(p.wave); unready >= most {
+		return fmt.Sprintf("%s goes back, and %d of wave %d are not ready; %d may be", p.name, unready, p.wave, most)
+	}
+	return ""
+}
+
 // knownProven reports whether a site has proven the spec's revision, and the controller knows.
 func (w *world) knownProven(p *place) bool {
 	s := w.in.Status
+	if read := w.read(p); read == nil || read.Silent || read.Partly {
+		return false
+	}
 	return p.proved(w.in.Revision) && !p.idle && !p.held && !p.accepted && !p.away && w.in.Most == 0 &&
 		w.in.Update == w.in.Revision && !slices.ContainsFunc(s.Sites, func(of v1.RolloutSite) bool {
 		return of.Name == p.name
 	})
 }
 
-// idleWave reports whether all sites of a wave want no pods, so that it can prove nothing.
+// idleWave reports whether all sites of a wave want no pods, or have no node, so that it can prove nothing.
 func (w *world) idleWave() bool {
 	for wave := range w.in.Rollout.Waves {
-		if !slices.ContainsFunc(w.places, func(p *place) bool { return p.wave == wave && (!p.idle || !p.exists) }) {
+		if !slices.ContainsFunc(w.sitesOf(wave), func(p *place) bool { return !p.idle || !p.exists }) {
 			return true
 		}
 	}
@@ -754,10 +760,9 @@ func (w *world) happen() {
 			w.join(w.IntN(len(w.in.Rollout.Waves) + 1))
 		}
 	case n < 7: // the workload is deleted
-		p.pod, p.loose, p.staleUntil, p.held = 0, true, time.Time{}, false
-		p.api, p.apiIsOf = corev1.Pod{}, "" // one that a silent node still runs is not of the workload that follows
+		p.loose, p.staleUntil, p.held = true, time.Time{}, false
 		if w.IntN(3) == 0 && p.exists {
-			p.uid, p.brokenAt = w.unique(), time.Time{}
+			p.uid = w.unique()
 			w.note("%s is replaced by a copy", p.name)
 			break
 		}
@@ -771,9 +776,8 @@ func (w *world) happen() {
 		p.idle, p.loose = !p.idle, true
 		w.note("%s idle: %t", p.name, p.idle)
 	case n < 11: // a drain
-		if p.heard() {
-			p.pod, p.readyAt = 0, time.Time{}
-			p.report()
+		if len(p.pods) > 0 && p.heard() {
+			p.pods[w.IntN(len(p.pods))].deleting = true
 		}
 	case n < 13 && !w.friendly:
 		p.held, p.loose = !p.held && p.exists, true
@@ -781,8 +785,7 @@ func (w *world) happen() {
 	case n < 15 && !w.friendly:
 		w.move(p, w.IntN(len(w.in.Rollout.Waves)+1))
 	case n < 18 && !w.friendly && p.heard():
-		p.silentAt = w.now
-		w.note("%s falls silent", p.name)
+		w.cut(p)
 	case n < 24:
 		switch {
 		case !w.far:
@@ -795,8 +798,10 @@ func (w *world) happen() {
 	case n < 25 && !w.friendly && status != nil:
 		w.revise()
 	case n < 26 && !w.friendly && w.in.Current != "":
-		w.in.Revision = w.in.Current
-		w.note("undo")
+		if w.in.Revision = w.in.Current; w.IntN(3) == 0 {
+			w.in.AtOnce = w.in.Revision
+		}
+		w.note("undo, at once: %s", w.in.AtOnce)
 	case n < 27 && !w.friendly:
 		w.in.Rollout = w.in.Rollout.DeepCopy()
 		w.in.Rollout.Paused = !w.in.Rollout.Paused
@@ -808,16 +813,6 @@ func (w *world) happen() {
 	case n < 49 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
-	}
-}
-
-func (w *world) hear(p *place) {
-	if !p.heard() {
-		p.silentAt = time.Time{}
-		w.note("%s is heard again", p.name)
-		if w.IntN(2) == 0 { // its node has booted
-			p.restarts++
-		}
 	}
 }
 
@@ -834,7 +829,7 @@ func (w *world) decide() {
 		if strings.Contains(status.Awaits, "/silent-") {
 			for _, of := range status.Sites {
 				if p := w.find(of.Name); of.State == v1.RolloutSiteSuspect && p != nil {
-					p.loose = true
+					p.loose, p.excused = true, true
 				}
 			}
 			for wave := range w.in.Rollout.Waves {
@@ -878,6 +873,7 @@ func (w *world) settle() {
 	w.in.Rollout.Paused = false
 	for _, p := range w.places {
 		w.hear(p)
+		p.loose = p.loose || p.idle
 		p.idle, p.away = false, false
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
@@ -908,7 +904,7 @@ func play(seed uint64) (wrong string, log []string) {
 	}()
 	for step := range 400 {
 		w.last(1 + w.IntN(8))
-		if w.in.Status != nil && step > 20 {
+		if w.in.Status != nil && step > 20 && (!w.quiet || w.IntN(10) == 0) {
 			w.happen()
 		}
 		if step == 20 {
@@ -923,8 +919,14 @@ func play(seed uint64) (wrong string, log []string) {
 			w.passOfAnother()
 		}
 	}
-	if !w.friendly {
+	switch {
+	case w.friendly:
+	case w.IntN(3) == 0 && w.in.Current != "":
+		w.in.Revision = w.in.Current
+		delete(w.shape.partition, w.in.Revision)
+	default:
 		w.revise()
+		delete(w.shape.partition, w.in.Revision)
 	}
 	w.settle()
 	return "", nil
@@ -936,12 +938,14 @@ func play(seed uint64) (wrong string, log []string) {
 // nobody; and a change that works completes, in friendly worlds without a person.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	for i := range uint64(*judgeWorlds) {
-		if wrong, log := play(*judgeSeed + i); wrong != "" {
-			for _, line := range log[max(0, len(log)-60):] {
-				t.Log(line)
-			}
-			t.Fatalf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+	for i, found := uint64(0), 0; i < uint64(*judgeWorlds) && found < 10; i++ {
+		wrong, log := play(*judgeSeed + i)
+		if wrong == "" {
+			continue
 		}
+		if found++; found == 1 {
+			t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
+		}
+		t.Errorf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
 	}
 }

@@ -228,11 +228,16 @@ func (p *planner) ready(u *Site) bool {
 	return u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard(u.Wanted))
 }
 
+// leftOut reports whether nothing is expected of a site: it is held, wants no pods, or was accepted.
+func (p *planner) leftOut(u *Site) bool {
+	return u.Held || (u.Idle && u.Exists) || p.accepted.named(u.Name)
+}
+
 // excused reports whether the rollout does not wait for a site. Suspects are judged by the wave, see muster.
 func (p *planner) excused(u *Site) bool {
 	of := p.listed[u.Name]
 	switch {
-	case u.Held, u.Idle && u.Exists, p.accepted.named(u.Name):
+	case p.leftOut(u):
 		return true
 	case of == nil:
 		return p.silent(u) && p.Rollout.Unreachable != v1.UnreachableWait
@@ -248,12 +253,7 @@ func (p *planner) takesPlace(u *Site) bool {
 }
 
 // room reports whether the status can list one more site.
-func (p *planner) room() bool {
-	if len(p.listed) < p.Most && len(p.listed)+len(p.absent) >= p.Most {
-		clear(p.absent) // they are listed again if they return
-	}
-	return len(p.listed) < p.Most
-}
+func (p *planner) room() bool { return len(p.listed) < p.Most }
 
 // enlist lists a site. from is the revision that it had before.
 func (p *planner) enlist(u *Site, state v1.RolloutSiteState, from string) *v1.RolloutSite {

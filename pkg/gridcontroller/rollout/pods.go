@@ -29,8 +29,9 @@ type Pods struct {
 	// the ready ones have the newest template, if the workload's pods show that.
 	Marks, Unready []string
 	Current        int
-	// Silent are the pods on silent nodes, Missing how many of them are not ready.
-	Silent, Missing int
+	// Silent are the marks of the pods on silent nodes, Missing how many of them are not ready.
+	Silent  []string
+	Missing int
 }
 
 // Template reports whether a pod was made of its workload's newest template.
@@ -48,7 +49,7 @@ func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at t
 		ready := isReady(pod)
 		switch over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; {
 		case silent[pod.Spec.NodeName]:
-			out.Silent++
+			out.Silent = append(out.Silent, markOf(pod))
 			if !ready || pod.DeletionTimestamp != nil {
 				out.Missing++
 			}
@@ -92,7 +93,7 @@ func (p *Pods) missingOnSilent() bool { return p.Missing > 0 && len(p.Unready) =
 // readyWhereHeard reports whether all of the wanted pods, except those on silent nodes, run the newest template and are
 // ready.
 func (p *Pods) readyWhereHeard(wanted int) bool {
-	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Current >= wanted-p.Silent
+	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Current >= wanted-len(p.Silent)
 }
 
 // since compares with the marks of earlier pods. same is set if all of them are still ready, with the same containers.
@@ -108,4 +109,12 @@ func (p *Pods) since(before []string) (same, replaced bool) {
 		replaced = replaced || !slices.ContainsFunc(p.Marks, there) && !slices.ContainsFunc(p.Unready, there)
 	}
 	return same, replaced
+}
+
+// were reports whether all pods of earlier marks are still there with the same containers, as far as silent nodes have
+// reported them.
+func (p *Pods) were(before []string) bool {
+	return !slices.ContainsFunc(before, func(mark string) bool {
+		return !slices.Contains(p.Marks, mark) && !slices.Contains(p.Silent, mark)
+	})
 }

@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -47,7 +48,7 @@ func (p *planner) list() {
 			u.Silent || p.proofs.has(u) || p.accepted.named(u.Name) {
 			continue
 		}
-		if !p.room() {
+		if !p.room() && !p.dropPending() {
 			p.unlisted++
 			continue
 		}
@@ -55,9 +56,27 @@ func (p *planner) list() {
 	}
 }
 
-// broken reports whether a site does not work with the revision. For a silent site this is not known.
+// dropPending takes a site off the list that has not got the revision yet, if there is one. Otherwise such sites fill
+// the list, and wait for one that is not listed.
+func (p *planner) dropPending() bool {
+	if p.unlisted > 0 {
+		return false // there was none
+	}
+	for i := range slices.Backward(p.Sites) {
+		u := &p.Sites[i]
+		if of := p.listed[u.Name]; of != nil && of.State == v1.RolloutSitePending && !p.has(u) {
+			delete(p.listed, u.Name)
+			return true
+		}
+	}
+	return false
+}
+
+// broken reports whether a site does not work with the revision. For a silent site this is not known. A DaemonSet
+// makes no progress while a node is silent, and works if its other pods do.
 func (p *planner) broken(u *Site) bool {
-	return u.Broken != "" && u.Tried == p.Revision && !p.silent(u) && !p.outage
+	works := p.has(u) && p.ready(u)
+	return u.Broken != "" && u.Tried == p.Revision && !works && !p.silent(u) && !p.outage
 }
 
 // follow follows a site that is in flight until it has proven the revision. It also notices when a proven site fails.
@@ -87,6 +106,7 @@ func (p *planner) follow(u *Site) {
 		delete(p.listed, u.Name)
 	case u.Held:
 	case p.silent(u):
+		p.pauseSoak(u, of)
 		p.suspect(u, of)
 	case !p.outage:
 		p.prove(u, of)
@@ -116,26 +136,37 @@ func (p *planner) startAnew(u *Site, of *v1.RolloutSite) {
 	*of = anew
 }
 
-// stopClocks stops the clocks of a site, or lets them continue. The marks of its pods are dropped then, because the
-// pods may restart with their node.
+// stopClocks stops the clocks of a site, or lets them continue.
 func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 	switch {
 	case stopped && of.SilentTime == nil:
 		of.SilentTime = p.second()
-		if of.ReadyTime != nil {
-			soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
-			of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
-			of.ReadyTime, of.Pods = nil, nil
-		}
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
-		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime} {
+		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime, &of.ReadyTime} {
 			if *at != nil {
 				*at = &metav1.Time{Time: (*at).Add(silent + time.Second - 1).Truncate(time.Second)}
 			}
 		}
 		of.SilentTime, of.SilenceApproved = nil, false
 	}
+}
+
+// pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until
+// then. Their marks are dropped, because they may restart with their node.
+func (p *planner) pauseSoak(u *Site, of *v1.RolloutSite) {
+	if of.ReadyTime == nil {
+		return
+	}
+	if u.Pods == nil || u.Pods.At.Before(of.SilentTime.Time) {
+		p.ask(u, of, of.SilentTime.Time)
+		return
+	}
+	if u.Pods.were(of.Pods) {
+		soaked := max(of.SilentTime.Sub(of.ReadyTime.Time), 0)
+		of.SoakedSeconds = int32(min(soaked/time.Second, 1<<30))
+	}
+	of.ReadyTime, of.Pods = nil, nil
 }
 
 // ask adds a question for the pods of a site to the plan.
@@ -257,10 +288,10 @@ func (p *planner) prove(u *Site, of *v1.RolloutSite) {
 		of.State, of.Message = state, message
 	}
 	switch {
-	case of.State == v1.RolloutSiteFailed, state == v1.RolloutSiteWaiting:
-	case p.broken(u):
+	case of.State == v1.RolloutSiteFailed:
+	case p.broken(u): // also if a pod that a person has replaced does not work
 		of.State, of.Message = v1.RolloutSiteFailed, u.Broken
-	default:
+	case state != v1.RolloutSiteWaiting:
 		why := "it was not ready"
 		if soak := soakOf(wave); soak > 0 {
 			why += fmt.Sprintf(" for %s without a break", soak)

@@ -44,9 +44,10 @@ func (p *planner) tell() {
 			s.Sites = append(s.Sites, *of)
 		}
 	}
-	p.room() // drops the absent ones if the list is full
 	for _, name := range slices.Sorted(maps.Keys(p.absent)) {
-		s.Sites = append(s.Sites, *p.absent[name])
+		if len(s.Sites) < p.Most { // the others are listed again if they return
+			s.Sites = append(s.Sites, *p.absent[name])
+		}
 	}
 	p.plan.Status = s
 }

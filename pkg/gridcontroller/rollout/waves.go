@@ -17,10 +17,8 @@ import (
 func (p *planner) failing() (all []*Site) {
 	for i := range p.Sites {
 		u := &p.Sites[i]
-		of := p.listed[u.Name]
-		switch {
-		case u.Held, u.Idle && u.Exists, p.accepted.named(u.Name):
-		case of != nil && of.State == v1.RolloutSiteFailed, of == nil && p.broken(u):
+		state := p.state(u)
+		if !p.leftOut(u) && (state == v1.RolloutSiteFailed || (state == "" && p.broken(u))) {
 			all = append(all, u)
 		}
 	}
@@ -277,7 +275,7 @@ func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, u := range p.waves[wave] {
 			away := p.state(u) == v1.RolloutSiteReturning || p.state(u) == v1.RolloutSiteSuspect
-			if !u.Held && (!u.Idle || !u.Exists) && !p.accepted.named(u.Name) && (away || !p.has(u)) {
+			if !p.leftOut(u) && (away || !p.has(u)) {
 				return true
 			}
 		}

@@ -41,6 +41,10 @@ type answer struct {
 	Sites    json.RawMessage
 	Rows     []struct{ Node, Verdict, Message, Address string }
 	Findings []finding
+	Services []struct {
+		Name string
+		Dark []string
+	}
 }
 
 type verdict struct {
@@ -150,9 +154,10 @@ func TestVerdicts(t *testing.T) {
 			if (check.code == 3) != anything {
 				w.Errorf("check ends with %d, and something is wrong: %t\n%q", check.code, anything, check.failures())
 			}
-			for _, args := range [][]string{{"status"}, {"preview", "--key=zone"}} {
-				w.agree(args[0], ask(t, url, args...).Findings, check)
-			}
+			preview := ask(t, url, "preview", "--key=zone")
+			w.agree("status", ask(t, url, "status").Findings, check)
+			w.agree("preview", preview.Findings, check)
+			w.judgeDark(preview)
 			acted += w.judgeActions(r, check)
 			if t.Failed() {
 				w.describe()
@@ -192,6 +197,18 @@ func TestVerdictsOnPorts(t *testing.T) {
 	}
 	if t.Logf("%d Services were not well", wrong); wrong < worlds/4 || wrong == worlds*len(severalShapes) {
 		t.Error("the worlds are all alike")
+	}
+}
+
+// judgeDark expects that no site would lose a Service that has an endpoint there.
+func (w *world) judgeDark(preview *answer) {
+	w.Helper()
+	for _, s := range preview.Services {
+		for _, p := range w.places[s.Name] {
+			if slices.Contains(s.Dark, w.machines[p.node].labels["zone"]) && !p.terminating && p.without == "" {
+				w.Errorf("preview: %s would have nothing of %s, and runs it on %s", s.Dark, s.Name, p.node)
+			}
+		}
 	}
 }
 
@@ -243,7 +260,7 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 			w.Errorf("view %s does not say that %s is in none of its sites", s.Name, name)
 		case t.warned && !slices.ContainsFunc(view.Findings, func(f finding) bool { return f.Check == "Reach" }):
 			w.Errorf("view %s says nothing, and %s lacks an endpoint", s.Name, name)
-		case m.lost && !slices.Contains(keysOf(s), "*"):
+		case m.lost && !slices.Contains(keysOf(s), "*"), m.frozen && !m.edge():
 			bad = bad || view.code == 3 // it may be a failure, and need not
 		}
 	}

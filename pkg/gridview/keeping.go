@@ -190,32 +190,19 @@ func actionLabel(node, key string) string {
 // judge returns the problems with what the edge nodes reach of a Service: sites without an endpoint, and nodes outside
 // of sites that run a pod of it. It looks at the sites of edge nodes; without edge nodes, at all sites.
 func (v *View) judge() []Finding {
-	t := v.tally
-	about := Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service}
-	keys := strings.Join(v.TopologyKeys, " or ")
+	t, keys := v.tally, strings.Join(v.TopologyKeys, " or ")
 	site := cmp.Or(SiteKey(v.TopologyKeys), v.TopologyKeys[0])
-	annotate := func(keys string) string {
-		return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", v.Namespace, v.Service,
-			v1.AnnotationTopologyKeys, keys)
-	}
 	var found []Finding
-	add := func(severity Severity, message, action string) {
-		found = append(found, Finding{Severity: severity, Check: CheckReach, Object: about, Message: message,
-			Action: action, Key: site})
-	}
-	if !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.inSite }) {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) {
-			return nil // no Service is kept to sites, and every node reaches all
-		}
-		add(Failure, fmt.Sprintf("no node has the label %s, so there are no sites, and no edge node reaches it", keys),
-			annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+" for the "+
-				"nodes of each")
-		return found
+	add := func(severity Severity, action, format string, args ...any) {
+		found = append(found, Finding{Severity: severity, Check: CheckReach, Key: site, Action: action,
+			Object:  Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service},
+			Message: fmt.Sprintf(format, args...)})
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
-	sites := 0
+	inSites, sites := false, 0
 	for i := range v.Sites {
 		s := &v.Sites[i]
+		inSites = inSites || s.inSite
 		if !s.inSite || !slices.ContainsFunc(s.Nodes, t.edge) {
 			continue
 		}
@@ -229,47 +216,53 @@ func (v *View) judge() []Finding {
 			}
 		}
 	}
+	if !inSites {
+		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
+			add(Failure, v.annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+
+				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node reaches it",
+				keys)
+		}
+		return found
+	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		annotate(v.TopologyKeys.Quoted()+`,"*"`)
+		v.annotate(v.TopologyKeys.Quoted()+`,"*"`)
+	what := "have no ready endpoint"
 	if t.local {
 		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
-			"-n %s %s "+
-			`-p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
-	}
-	of := func(port string, sites int, names []string) string {
-		if len(v.Sites) > 0 && len(t.ports) < 2 {
-			port = ""
-		} else {
-			port = " (" + port + ")"
-		}
-		what := "have no ready endpoint"
-		if t.local {
-			what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
-		}
-		return fmt.Sprintf("%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, port,
-			enumerate.First(names, namedSites))
+			`-n %s %s -p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
+		what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 	}
 	severity := Failure
 	if SiteKey(v.TopologyKeys) == "" {
 		severity = Warning // every site has an endpoint, but a node lacks its own
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachNone])) {
-		add(severity, of(port, sites, troubled[ReachNone][port]), fallback)
+		names, which := troubled[ReachNone][port], ""
+		if len(t.ports) > 1 {
+			which = " (" + port + ")"
+		}
+		add(severity, fallback, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
+			enumerate.First(names, namedSites))
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
 		names := troubled[ReachTerminating][port]
-		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names),
-			enumerate.Count(sites, "site"), enumerate.First(names, namedSites)),
-			fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace))
+		add(Warning, fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace),
+			"%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
+			enumerate.First(names, namedSites))
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
 		if isEdge(t.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
-				Node: node, Key: site, Message: fmt.Sprintf("it runs a pod of Service %s/%s, and has no label %s: the "+
-					"node reaches nothing of the Service, and no edge node reaches "+
-					"that pod", v.Namespace, v.Service, keys),
-				Action: actionLabel(node, site)})
+				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf("it runs a pod of Service "+
+					"%s/%s, and has no label %s: the node reaches nothing of the Service, and no edge node reaches that pod",
+					v.Namespace, v.Service, keys)})
 		}
 	}
 	return found
+}
+
+// annotate returns the command that gives the Service these topology keys.
+func (v *View) annotate(keys string) string {
+	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", v.Namespace, v.Service,
+		v1.AnnotationTopologyKeys, keys)
 }

@@ -31,7 +31,8 @@ const (
 )
 
 var serviceStates = []ServiceState{
-	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceUnknown, ServiceClosed, ServiceOpen,
+	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceUnknown, ServiceClosed,
+	ServiceOpen,
 }
 
 // ServiceSummary is a View in short.

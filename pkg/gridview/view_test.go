@@ -138,8 +138,8 @@ func TestViews(t *testing.T) {
 
 // TestEmptyLabel: an empty value is a value for the rule.
 func TestEmptyLabel(t *testing.T) {
-	view := ofService(wiretest.ServiceOf("s", `["zone"]`), map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}}, nil,
-		slice("p@n1"))
+	view := ofService(wiretest.ServiceOf("s", `["zone"]`),
+		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}}, nil, slice("p@n1"))
 	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

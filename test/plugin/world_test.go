@@ -139,6 +139,9 @@ func newWorldOfPorts(t *testing.T, r *rand.Rand) *world {
 			}
 		}
 	}
+	if r.IntN(3) == 0 {
+		linkDown(w, r)
+	}
 	return w
 }
 
@@ -424,6 +427,23 @@ func ofService(what func(w *world, of []place, r *rand.Rand) []place, names ...s
 	}
 }
 
+// linkDown cuts a node, or all nodes of its site. Their pods may be evicted since.
+func linkDown(w *world, r *rand.Rand) bool {
+	name, whole := w.some(r, (*machine).edge), r.IntN(2) == 0
+	for other, m := range w.machines {
+		if m.edge() && (other == name || whole && m.labels["zone"] == w.machines[name].labels["zone"]) {
+			m.cut = true
+		}
+	}
+	evicted := r.IntN(2) == 0
+	for _, places := range w.places {
+		for i := range places {
+			places[i].evicted = evicted
+		}
+	}
+	return true
+}
+
 // defects are what can be wrong. Each reports whether the world has room for it.
 var defects = []struct {
 	name  string
@@ -441,23 +461,7 @@ var defects = []struct {
 		w.machines[name].lost = true
 		return true
 	}},
-	{"a link that is down", func(w *world, r *rand.Rand) bool {
-		name := w.some(r, (*machine).edge)
-		whole := r.IntN(2) == 0
-		for other, m := range w.machines {
-			if m.edge() && (other == name || whole && m.labels["zone"] == w.machines[name].labels["zone"]) {
-				m.cut = true
-			}
-		}
-		if r.IntN(2) == 0 {
-			for _, places := range w.places {
-				for i := range places {
-					places[i].evicted = true
-				}
-			}
-		}
-		return true
-	}},
+	{"a link that is down", linkDown},
 	{"a cloud node in a site", func(w *world, _ *rand.Rand) bool {
 		w.machines["c0"].labels["zone"] = "a"
 		return true

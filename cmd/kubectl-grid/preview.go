@@ -67,11 +67,12 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 		namespace = ""
 	}
 	progress, done := progressOn(c.stderr)
-	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress)
 	var diagnosis *gridview.Diagnosis
-	if err == nil {
-		diagnosis = connected.Diagnose(ctx, check.WithoutServices)
-	}
+	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress,
+		func() *gridview.Diagnosis {
+			diagnosis = connected.Diagnose(ctx, check.WithoutServices)
+			return diagnosis
+		})
 	done()
 	if errors.As(err, &preview.KeyError{}) {
 		return flags.Usage(err)
@@ -79,7 +80,7 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	found := previewer.Preview(diagnosis)
+	found := previewer.Preview()
 	if len(found.Services) == 0 && !o.output.Encoded() {
 		if o.allNamespaces {
 			fmt.Fprintln(c.stderr, "No Services found.")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
@@ -34,12 +35,21 @@ func newViewCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			view, err := cluster.View(cmd.Context(), connected.API, namespace, name)
+			service, err := cluster.Service(cmd.Context(), connected.API, namespace, name)
 			if err != nil {
 				return err
 			}
+			endpointSlices, err := cluster.EndpointSlices(cmd.Context(), connected.API, service)
+			if err != nil {
+				return err
+			}
+			nodes, err := cluster.Nodes(cmd.Context(), connected.API)
+			if err != nil {
+				return fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
+			}
 			diagnosis := connected.Diagnose(cmd.Context(), check.WithoutServices)
-			view.Judge(diagnosis)
+			groupings := gridview.Groupings{Nodes: nodes, Diagnosis: diagnosis}
+			view := groupings.View(service, endpointSlices)
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// TestAgreesWithTheWrapper: for random clusters, what OfService says that a node sees is what that node's wrapper
-// shows, endpoint by endpoint; and no wrapper shows an endpoint that, as OfService says, no node sees.
+// TestAgreesWithTheWrapper: for random clusters, what a View says that a node sees is what that node's wrapper
+// shows, endpoint by endpoint; and no wrapper shows an endpoint that, as a View says, no node sees.
 func TestAgreesWithTheWrapper(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	annotations := []string{"", "[]", `["a"]`, `["a","b"]`, `["b","a","*"]`, `["*"]`, "nonsense"}
@@ -78,7 +78,7 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 				endpointSlices[i].Endpoints = append(endpointSlices[i].Endpoints, e)
 			}
 		}
-		view := OfService(service, endpointSlices, nodes)
+		view := ofService(service, nodes, nil, endpointSlices...)
 		said := map[string]string{}
 		for _, site := range view.Sites {
 			for _, node := range site.Nodes {

@@ -14,8 +14,7 @@ const (
 	CellEmpty
 	// CellOpen: the Service is not meant to stay in the site.
 	CellOpen
-	// CellUnknown: the nodes reach the right endpoints, but it cannot be seen whether they keep the Service to the
-	// site.
+	// CellUnknown: it cannot be seen what the nodes reach, or whether they keep the Service to the site.
 	CellUnknown
 	CellTerminating
 	// CellNoneOfNode is CellNone of a Service whose sites are single nodes.
@@ -45,8 +44,8 @@ var words = [...]Word{
 	CellFallback: {string(ReachFallback), OK, "a later topology key allows the endpoints that are reached"},
 	CellEmpty:    {string(ReachEmpty), OK, "no endpoint is ready anywhere"},
 	CellOpen:     {"open", OK, "every endpoint is reached, and the Service is not meant to stay in the site"},
-	CellUnknown: {"unknown", Unverified, "the API server cannot tell whether the nodes keep the Service to the " +
-		"site"},
+	CellUnknown: {string(ReachUnknown), Unverified, "the API server cannot tell what the nodes reach, or whether " +
+		"they keep the Service to the site"},
 	CellTerminating: {string(ReachTerminating), Warning, "only endpoints that are ending are left"},
 	CellNoneOfNode:  {string(ReachNone), Warning, "a node has no endpoint of its own, and others have one"},
 	CellLeaves:      {"open", Failure, "a node does not keep the Service to its site"},

@@ -54,9 +54,7 @@ func TestCells(t *testing.T) {
 		{"any", `["zone","*"]`, "p@a1"}, {"open", "", "p@a1"}, {"wrong", "zone", "p@a1"},
 		{"empty", `["zone"]`, ""}, {"other", `["rack"]`, "p@a1"},
 	} {
-		view := OfService(wiretest.ServiceOf("shop/"+s.name, s.annotation), []discoveryv1.EndpointSlice{
-			slice(s.endpoints)}, nodes)
-		view.Judge(diagnosis)
+		view := ofService(wiretest.ServiceOf("shop/"+s.name, s.annotation), nodes, diagnosis, slice(s.endpoints))
 		services = append(services, view.Summary())
 	}
 	grids := []Grid{{Key: "zone", Sites: []Site{{Name: "a", Phase: v1.SiteReady}, {Name: "b", Phase: v1.SiteFailed},
@@ -82,8 +80,7 @@ func TestLocal(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a"), "b1": edgeIn("b")}
 	service := wiretest.ServiceOf("shop/s", `["zone"]`)
 	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
-	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
-	view.Judge(&Diagnosis{Nodes: nodes})
+	view := ofService(service, nodes, &Diagnosis{}, slice("p@a1 q@b1"))
 	if fmt.Sprint(view.Without) != "[a]" || view.Closed || view.Healthy() || fmt.Sprint(view.Verdict.Fails) != "[a2]" {
 		t.Errorf("without %q, closed %t, verdict %+v", view.Without, view.Closed, view.Verdict)
 	}
@@ -98,15 +95,67 @@ func TestLocal(t *testing.T) {
 		t.Errorf("the action is %s", action)
 	}
 	service.Spec.InternalTrafficPolicy, service.Spec.IPFamilies = nil, []corev1.IPFamily{"IPv4", "IPv6"}
-	view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
-	if view.Judge(&Diagnosis{Nodes: nodes}); view.Sites[0].Verdict.Word != "own" {
+	view = ofService(service, nodes, &Diagnosis{}, slice("p@a1 q@b1"))
+	if view.Sites[0].Verdict.Word != "own" {
 		t.Errorf("with a family of which there is no endpoint: %+v", view.Sites[0])
 	}
 	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
 	// A node that the fallback would serve has to have its own all the same.
 	service.Annotations["topologyKeys"] = `["zone","*"]`
-	if view = OfService(service, []discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes); view.Healthy() {
+	if view = ofService(service, nodes, &Diagnosis{}, slice("p@a1 q@b1")); view.Healthy() {
 		t.Error("a node without an endpoint of its own is well with a fallback")
+	}
+}
+
+// TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
+// with one.
+func TestSilent(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "b2": edgeIn("b"), "c1": edgeIn("c")}
+	cut := func(text string) discoveryv1.EndpointSlice {
+		s := slice(text)
+		for i := range s.Endpoints {
+			s.Endpoints[i].Conditions.Ready = new(*s.Endpoints[i].NodeName == "a1")
+		}
+		return s
+	}
+	ready, silent := "stays in its sites on 1 of 4 edge nodes", "2 cannot be seen from here: unreachable"
+	for name, test := range map[string]struct {
+		silent             []string
+		endpoints, verdict string
+		closed, healthy    bool
+	}{
+		"a site": {[]string{"b1", "b2", "c1"}, "p@a1 q@b1 r@c1",
+			ready + "; 3 cannot be seen from here: unreachable", false, true},
+		"a node whose endpoint another uses": {[]string{"b1", "c1"}, "p@a1 q@b1 r@c1",
+			ready + "; 1 cannot be seen from here: endpoints on unreachable nodes; " + silent, false, true},
+		"a node whose site has no endpoint at all": {[]string{"b1", "c1"}, "p@a1 r@c1",
+			ready + "; not well on 2: b1, b2; 1 cannot be seen from here: unreachable", false, false},
+		"every site with an endpoint": {[]string{"b1", "b2", "c1"}, "q@b1 r@c1",
+			"stays in its sites on 0 of 4 edge nodes; 1 cannot be seen from here: endpoints on unreachable nodes; " +
+				"3 cannot be seen from here: unreachable", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Diagnosis{Silent: map[string]bool{}}
+			for _, node := range test.silent {
+				d.Silent[node] = true
+			}
+			view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, d, cut(test.endpoints))
+			if got := view.Verdict.String(); got != test.verdict {
+				t.Errorf("got %s, want %s", got, test.verdict)
+			}
+			s := view.Summary()
+			if view.Closed != test.closed || s.Healthy != test.healthy || view.Empty() || s.State == ServiceClosed {
+				t.Errorf("closed %t, %+v", view.Closed, s)
+			}
+			p := NewPreviewer("zone", &Groupings{Nodes: nodes, Diagnosis: d})
+			p.AddService(wiretest.ServiceOf("shop/s", `["zone"]`))
+			of := cut(test.endpoints)
+			of.Namespace, of.Labels = "shop", map[string]string{discoveryv1.LabelServiceName: "s"}
+			p.AddSlice(&of)
+			if got := p.Preview(); got.Healthy() != test.healthy {
+				t.Errorf("preview: %+v", got)
+			}
+		})
 	}
 }
 
@@ -122,9 +171,7 @@ func TestHostnameIsNoSite(t *testing.T) {
 		{`["kubernetes.io/hostname","zone"]`, "own, own, own"}, //nolint:dupword // a row of words
 		{`["kubernetes.io/hostname","*"]`, "own, fallback, own"},
 	} {
-		view := OfService(wiretest.ServiceOf("shop/s", test.annotation),
-			[]discoveryv1.EndpointSlice{slice("p@a1 q@b1")}, nodes)
-		view.Judge(&Diagnosis{Nodes: nodes})
+		view := ofService(wiretest.ServiceOf("shop/s", test.annotation), nodes, &Diagnosis{}, slice("p@a1 q@b1"))
 		var got []string
 		for _, name := range []string{"a1", "a2", "b1"} {
 			word := view.At(corev1.LabelHostname, name)[0].Verdict
@@ -143,7 +190,7 @@ func TestFamilies(t *testing.T) {
 	service.Spec.IPFamilies = []corev1.IPFamily{"IPv4", "IPv6"}
 	four, six := slice("p@a1 q@b1"), slice("p6@a1")
 	four.AddressType, six.AddressType = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
-	view := OfService(service, []discoveryv1.EndpointSlice{four, six}, nodes)
+	view := ofService(service, nodes, &Diagnosis{}, four, six)
 	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() ||
 		view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
 		t.Errorf("without %q, %+v", view.Without, view.At("zone", "b"))
@@ -153,8 +200,7 @@ func TestFamilies(t *testing.T) {
 // TestKeyOfNoNode: a key that no node has is a failure, as no edge node reaches the Service.
 func TestKeyOfNoNode(t *testing.T) {
 	nodes := map[string]topology.Labels{"a1": edgeIn("a")}
-	view := OfService(wiretest.ServiceOf("shop/s", `["zon"]`), []discoveryv1.EndpointSlice{slice("p@a1")}, nodes)
-	view.Judge(&Diagnosis{Nodes: nodes})
+	view := ofService(wiretest.ServiceOf("shop/s", `["zon"]`), nodes, &Diagnosis{}, slice("p@a1"))
 	if s := view.Summary(); s.Healthy || s.Severity != Failure || view.Closed ||
 		!strings.Contains(view.Findings[0].Message, "no node has the label zon") {
 		t.Errorf("got %+v", s)

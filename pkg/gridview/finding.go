@@ -76,12 +76,17 @@ type Diagnosis struct {
 	// Nodes are the labels of all nodes, by name; Wrapped are those with a pod of a wrapper, which may be SuperEdge's.
 	Nodes   map[string]topology.Labels
 	Wrapped map[string]bool
+	// Silent are the nodes whose condition Ready is Unknown: the API server knows neither whether they keep Services to
+	// their sites, nor whether the endpoints on them are ready.
+	Silent map[string]bool
 	// Unread are the findings about objects that could not be read.
 	Unread []Finding
 }
 
 // Complete reports whether everything could be read that an answer depends on.
 func (d *Diagnosis) Complete() bool { return d != nil && len(d.Unread) == 0 }
+
+func (d *Diagnosis) silent(node string) bool { return d != nil && d.Silent[node] }
 
 // Of returns the failures and warnings that concern all Services with some topology keys. It leaves out those of the
 // controller, and of a single Service; OfGrid has them.

@@ -12,12 +12,38 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
+// Groupings makes one Grouping for all Services with the same keys.
+type Groupings struct {
+	// Nodes are the labels of all nodes, by name.
+	Nodes map[string]topology.Labels
+	// Diagnosis is nil if it is not known.
+	Diagnosis *Diagnosis
+
+	byKeys map[string]*Grouping
+}
+
+// Of returns the Grouping of the nodes by some keys.
+func (g *Groupings) Of(keys topology.Keys) *Grouping {
+	name := strings.Join(keys, " ") // a key has no space
+	if g.byKeys[name] == nil {
+		if g.byKeys == nil {
+			g.byKeys = map[string]*Grouping{}
+		}
+		g.byKeys[name] = group(keys, g.Nodes, g.Diagnosis)
+	}
+	return g.byKeys[name]
+}
+
 // Grouping has the nodes of a cluster, grouped by their values of some topology keys. The nodes of a group see the same
-// endpoints of every Service with these keys. Views of Services with the same keys can share one.
+// endpoints of every Service with these keys. Views of Services with the same keys share one.
 type Grouping struct {
-	keys   topology.Keys
-	nodes  map[string]topology.Labels
-	groups []nodeGroup
+	keys      topology.Keys
+	nodes     map[string]topology.Labels
+	groups    []nodeGroup
+	diagnosis *Diagnosis
+	keeping   map[string]Keeping
+	// half are the nodes in a site of edge nodes that are not edge nodes.
+	half map[string]bool
 }
 
 // nodeGroup is a group of nodes that see the same endpoints.
@@ -27,9 +53,13 @@ type nodeGroup struct {
 	labels topology.Labels
 }
 
-// Group groups nodes, whose labels are given by name, by their values of the keys.
-func Group(keys topology.Keys, nodes map[string]topology.Labels) *Grouping {
-	g := &Grouping{keys: keys, nodes: nodes}
+func group(keys topology.Keys, nodes map[string]topology.Labels, d *Diagnosis) *Grouping {
+	g := &Grouping{keys: keys, nodes: nodes, diagnosis: d, keeping: d.Keeping(nodes), half: map[string]bool{}}
+	for _, f := range d.Of(keys) {
+		if f.Check == CheckSite && f.Severity == Failure {
+			g.half[f.Node] = true
+		}
+	}
 	groups := map[string]*nodeGroup{}
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		name := groupName(keys, nodes[node])
@@ -63,9 +93,8 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 
 // viewer applies the rules of topology to the endpoints of one Service.
 type viewer struct {
-	*Grouping
+	*Tally
 
-	tally     *Tally
 	endpoints []Endpoint
 	// all are the positions of all endpoints. on has for every key and value the positions of those on nodes with it:
 	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
@@ -74,10 +103,10 @@ type viewer struct {
 }
 
 func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *viewer {
-	v := &viewer{Grouping: g, tally: NewTally(service, g.keys, g.nodes)}
+	v := &viewer{Tally: g.NewTally(service)}
 	lists := make([]*portList, len(endpointSlices))
 	for i := range endpointSlices {
-		lists[i] = v.tally.add(&endpointSlices[i])
+		lists[i] = v.add(&endpointSlices[i])
 	}
 	endpoints := endpointsOf(endpointSlices, lists)
 	v.endpoints, v.all = endpoints, make([]int, len(endpoints))
@@ -116,7 +145,7 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
-	for list, choice := range v.tally.choices(group.labels) {
+	for list, choice := range v.choices(group.labels) {
 		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
 		keys[decisions[list].Key()] = true
 	}

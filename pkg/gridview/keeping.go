@@ -19,6 +19,12 @@ type Keeping struct {
 	Fails, Unknown string
 }
 
+// The reasons of Unknown that a silent node has, and that nodes have which may reach endpoints on one.
+const (
+	unreachable       = "unreachable"
+	onUnreachableNode = "endpoints on unreachable nodes"
+)
+
 // keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
 var keepingChecks = []string{CheckSite, CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
@@ -34,6 +40,9 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 	for name, labels := range nodes {
 		if isEdge(labels) || d.Wrapped[name] {
 			keeping[name] = Keeping{Unknown: unread}
+			if d.Silent[name] {
+				keeping[name] = Keeping{Unknown: unreachable}
+			}
 		}
 	}
 	for _, f := range d.Findings {
@@ -47,9 +56,12 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 				k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
 			}
 		case Unverified:
-			k.Unknown = "how kube-proxy is set up"
-			if edge := nodes[f.Node][v1.LabelEdgeNode]; edge != v1.EdgeNodePods {
+			switch edge := nodes[f.Node][v1.LabelEdgeNode]; {
+			case d.Silent[f.Node]: // whatever runs there
+			case edge != v1.EdgeNodePods:
 				k.Unknown = edge
+			default:
+				k.Unknown = "how kube-proxy is set up"
 			}
 		case OK, Warning:
 		}
@@ -58,48 +70,28 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 	return keeping
 }
 
-// joiner joins the Keeping of nodes with what they reach of the Services with some topology keys.
-type joiner struct {
-	keys    topology.Keys
-	keeping map[string]Keeping
-	// half are the nodes in a site of edge nodes that are not edge nodes. anyEdge is set if the cluster has edge nodes;
-	// otherwise all nodes may become edge nodes.
-	half    map[string]bool
-	anyEdge bool
-}
-
-func (d *Diagnosis) joiner(keys topology.Keys, nodes map[string]topology.Labels) *joiner {
-	j := &joiner{keys: keys, keeping: d.Keeping(nodes), half: map[string]bool{}}
-	j.anyEdge = len(j.keeping) > 0
-	for _, f := range d.Of(keys) {
-		if f.Check == CheckSite && f.Severity == Failure {
-			j.half[f.Node] = true
-		}
-	}
-	return j
-}
-
-// edge reports whether a Service is meant to stay in the node's site.
-func (j *joiner) edge(node string) bool {
-	_, edge := j.keeping[node]
-	return edge || !j.anyEdge
+// edge reports whether a Service is meant to stay in the node's site. In a cluster without edge nodes all nodes may
+// become edge nodes.
+func (g *Grouping) edge(node string) bool {
+	_, edge := g.keeping[node]
+	return edge || len(g.keeping) == 0
 }
 
 // join returns the verdict on a Service of a node with this Reach.
-func (j *joiner) join(node string, reach Reach) Cell {
-	k, edge := j.keeping[node]
+func (g *Grouping) join(node string, reach Reach) Cell {
+	k, edge := g.keeping[node]
 	switch {
-	case reach == ReachNone && j.edge(node) && SiteKey(j.keys) == "":
+	case reach == ReachNone && g.edge(node) && SiteKey(g.keys) == "":
 		return CellNoneOfNode
-	case reach == ReachNone && j.edge(node):
+	case reach == ReachNone && g.edge(node):
 		return CellNone
-	case edge && k.Fails != "" || !edge && j.half[node]:
+	case edge && k.Fails != "" || !edge && g.half[node]:
 		return CellLeaves
 	case !edge:
 		return CellOpen
 	case reach == ReachTerminating:
 		return CellTerminating
-	case k.Unknown != "":
+	case k.Unknown != "" || reach == ReachUnknown:
 		return CellUnknown
 	case reach == ReachFallback:
 		return CellFallback
@@ -123,29 +115,29 @@ type Verdict struct {
 	Open   int      `json:"open,omitempty"`
 }
 
-// Verdict returns the verdict on the nodes of a cluster, whatever they reach.
-func (d *Diagnosis) Verdict(keys topology.Keys, nodes map[string]topology.Labels) Verdict {
-	return d.joiner(keys, nodes).verdict(nodes, func(string) Reach { return ReachOwn })
-}
+// Verdict returns the verdict on the nodes, whatever they reach.
+func (g *Grouping) Verdict() Verdict { return g.verdict(func(string) Reach { return ReachOwn }) }
 
-func (j *joiner) verdict(nodes map[string]topology.Labels, reach func(node string) Reach) Verdict {
+func (g *Grouping) verdict(reach func(node string) Reach) Verdict {
 	v := Verdict{Unknown: map[string]int{}}
-	for name, labels := range nodes {
-		k, edge := j.keeping[name]
+	for name, labels := range g.nodes {
+		k, edge := g.keeping[name]
 		switch {
 		case !edge:
 			v.Open++
 			continue
-		case !inGroup(labels, j.keys):
+		case !inGroup(labels, g.keys):
 			v.NoSite = append(v.NoSite, name)
 			continue
 		}
 		v.Edge++
-		switch cell := j.join(name, reach(name)); {
+		switch cell := g.join(name, reach(name)); {
 		case cell == CellNone || cell == CellNoneOfNode || cell == CellLeaves:
 			v.Fails = append(v.Fails, name)
 		case k.Unknown != "":
 			v.Unknown[k.Unknown]++
+		case cell == CellUnknown:
+			v.Unknown[onUnreachableNode]++
 		default:
 			v.Keeps++
 		}
@@ -197,33 +189,21 @@ func actionLabel(node, key string) string {
 
 // judge returns the problems with what the edge nodes reach of a Service: sites without an endpoint, and nodes outside
 // of sites that run a pod of it. It looks at the sites of edge nodes; without edge nodes, at all sites.
-func (v *View) judge(t *Tally) []Finding {
-	about := Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service}
-	keys := strings.Join(v.TopologyKeys, " or ")
+func (v *View) judge() []Finding {
+	t, keys := v.tally, strings.Join(v.TopologyKeys, " or ")
 	site := cmp.Or(SiteKey(v.TopologyKeys), v.TopologyKeys[0])
-	annotate := func(keys string) string {
-		return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", v.Namespace, v.Service,
-			v1.AnnotationTopologyKeys, keys)
-	}
 	var found []Finding
-	add := func(severity Severity, message, action string) {
-		found = append(found, Finding{Severity: severity, Check: CheckReach, Object: about, Message: message,
-			Action: action, Key: site})
-	}
-	if !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.inSite }) {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(v.nodes)), isEdge) {
-			return nil // no Service is kept to sites, and every node reaches all
-		}
-		add(Failure, fmt.Sprintf("no node has the label %s, so there are no sites, and no edge node reaches it", keys),
-			annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+" for the "+
-				"nodes of each")
-		return found
+	add := func(severity Severity, action, format string, args ...any) {
+		found = append(found, Finding{Severity: severity, Check: CheckReach, Key: site, Action: action,
+			Object:  Object{Kind: "Service", Namespace: v.Namespace, Name: v.Service},
+			Message: fmt.Sprintf(format, args...)})
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
-	sites := 0
+	inSites, sites := false, 0
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		if !s.inSite || !slices.ContainsFunc(s.Nodes, v.joined.edge) {
+		inSites = inSites || s.inSite
+		if !s.inSite || !slices.ContainsFunc(s.Nodes, t.edge) {
 			continue
 		}
 		sites++
@@ -236,47 +216,53 @@ func (v *View) judge(t *Tally) []Finding {
 			}
 		}
 	}
+	if !inSites {
+		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
+			add(Failure, v.annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+
+				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node reaches it",
+				keys)
+		}
+		return found
+	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		annotate(v.TopologyKeys.Quoted()+`,"*"`)
+		v.annotate(v.TopologyKeys.Quoted()+`,"*"`)
+	what := "have no ready endpoint"
 	if t.local {
 		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
-			"-n %s %s "+
-			`-p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
-	}
-	of := func(port string, sites int, names []string) string {
-		if len(v.Sites) > 0 && len(t.ports) < 2 {
-			port = ""
-		} else {
-			port = " (" + port + ")"
-		}
-		what := "have no ready endpoint"
-		if t.local {
-			what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
-		}
-		return fmt.Sprintf("%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, port,
-			enumerate.First(names, namedSites))
+			`-n %s %s -p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
+		what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 	}
 	severity := Failure
 	if SiteKey(v.TopologyKeys) == "" {
 		severity = Warning // every site has an endpoint, but a node lacks its own
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachNone])) {
-		add(severity, of(port, sites, troubled[ReachNone][port]), fallback)
+		names, which := troubled[ReachNone][port], ""
+		if len(t.ports) > 1 {
+			which = " (" + port + ")"
+		}
+		add(severity, fallback, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
+			enumerate.First(names, namedSites))
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {
 		names := troubled[ReachTerminating][port]
-		add(Warning, fmt.Sprintf("%d of %s have only endpoints that are ending: %s", len(names),
-			enumerate.Count(sites, "site"), enumerate.First(names, namedSites)),
-			fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace))
+		add(Warning, fmt.Sprintf("kubectl get pods -n %s -o wide", v.Namespace),
+			"%d of %s have only endpoints that are ending: %s", len(names), enumerate.Count(sites, "site"),
+			enumerate.First(names, namedSites))
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
-		if isEdge(v.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
+		if isEdge(t.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
-				Node: node, Key: site, Message: fmt.Sprintf("it runs a pod of Service %s/%s, and has no label %s: the "+
-					"node reaches nothing of the Service, and no edge node reaches "+
-					"that pod", v.Namespace, v.Service, keys),
-				Action: actionLabel(node, site)})
+				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf("it runs a pod of Service "+
+					"%s/%s, and has no label %s: the node reaches nothing of the Service, and no edge node reaches that pod",
+					v.Namespace, v.Service, keys)})
 		}
 	}
 	return found
+}
+
+// annotate returns the command that gives the Service these topology keys.
+func (v *View) annotate(keys string) string {
+	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", v.Namespace, v.Service,
+		v1.AnnotationTopologyKeys, keys)
 }

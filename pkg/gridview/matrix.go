@@ -59,7 +59,9 @@ type MatrixSite struct {
 	Services string `json:"services"`
 
 	// edge is set if the site has an edge node; without any edge node in the cluster, for all sites.
-	edge            bool
+	edge bool
+	// heard is set if one of its nodes is not silent.
+	heard           bool
 	worst           Cell
 	grids, services []byte
 }
@@ -77,6 +79,7 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 			site := m.site(value)
 			site.Nodes++
 			site.edge = site.edge || edge || len(keeping) == 0
+			site.heard = site.heard || !diagnosis.silent(name)
 			continue
 		}
 		if result.NodesWithoutSite++; edge {
@@ -98,7 +101,10 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 		m.addService(i, &services[i])
 	}
 	for _, site := range m.sites {
-		if m.everywhere && site.Nodes > 0 {
+		switch {
+		case site.Nodes > 0 && !site.heard:
+			site.noteState(MapUnreachable, "")
+		case m.everywhere && site.Nodes > 0:
 			site.noteState(MapReady, "")
 		}
 		result.Sites = append(result.Sites, site.done())

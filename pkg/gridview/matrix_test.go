@@ -15,9 +15,7 @@ import (
 // summaryOf is a Service with this annotation and these endpoints in short.
 func summaryOf(name, annotation, endpoints string, nodes map[string]topology.Labels) ServiceSummary {
 	service := wiretest.ServiceOf("shop/"+name, annotation)
-	view := OfService(service, []discoveryv1.EndpointSlice{slice(endpoints)}, nodes)
-	view.Judge(&Diagnosis{})
-	return view.Summary()
+	return ofService(service, nodes, &Diagnosis{}, slice(endpoints)).Summary()
 }
 
 func TestSummary(t *testing.T) {
@@ -149,8 +147,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// BenchmarkOfService is a Service with an endpoint in each of so many sites. The time for an endpoint has to stay.
-func BenchmarkOfService(b *testing.B) {
+// BenchmarkView is a Service with an endpoint in each of so many sites. The time for an endpoint has to stay.
+func BenchmarkView(b *testing.B) {
 	for _, sites := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprint(sites), func(b *testing.B) {
 			nodes := map[string]topology.Labels{}
@@ -163,7 +161,7 @@ func BenchmarkOfService(b *testing.B) {
 			endpointSlices := []discoveryv1.EndpointSlice{slice(text.String())}
 			b.ResetTimer()
 			for b.Loop() {
-				if !OfService(service, endpointSlices, nodes).Closed {
+				if !ofService(service, nodes, &Diagnosis{}, endpointSlices...).Closed {
 					b.Fatal("it is not closed")
 				}
 			}

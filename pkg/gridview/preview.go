@@ -62,9 +62,9 @@ type Previewer struct {
 	sites    map[string]int
 	groups   map[previewNode]int
 	services map[types.NamespacedName]*tally
-	// labels are the labels of all nodes, and edge the sites with an edge node.
-	labels map[string]topology.Labels
-	edge   map[string]bool
+	// edge are the sites with an edge node.
+	edge      map[string]bool
+	groupings *Groupings
 }
 
 // previewNode is a reduced node. sited is set if it has the label, whose value may be empty.
@@ -93,18 +93,18 @@ type counts struct {
 	hinted map[string]map[previewNode]int
 }
 
-// NewPreviewer makes a Previewer for a key and the labels of all nodes.
-func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
+// NewPreviewer makes a Previewer for a key.
+func NewPreviewer(key string, cluster *Groupings) *Previewer {
 	p := &Previewer{
-		key:      key,
-		nodes:    make(map[string]previewNode, len(nodes)),
-		sites:    map[string]int{},
-		groups:   map[previewNode]int{},
-		services: map[types.NamespacedName]*tally{},
-		labels:   nodes,
-		edge:     map[string]bool{},
+		key:       key,
+		nodes:     make(map[string]previewNode, len(cluster.Nodes)),
+		sites:     map[string]int{},
+		groups:    map[previewNode]int{},
+		services:  map[types.NamespacedName]*tally{},
+		edge:      map[string]bool{},
+		groupings: cluster,
 	}
-	for name, labels := range nodes {
+	for name, labels := range cluster.Nodes {
 		n := previewNode{zone: labels[corev1.LabelTopologyZone]}
 		n.site, n.sited = labels[key]
 		p.nodes[name] = n
@@ -131,7 +131,7 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	t := &tally{
 		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
 		family:  discoveryv1.AddressTypeIPv4, counts: noCounts(),
-		reach: NewTally(s, topology.Keys{p.key}, p.labels),
+		reach: p.groupings.Of(topology.Keys{p.key}).NewTally(s),
 	}
 	t.reach.local = false           // the site of a node with an endpoint is not dark
 	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
@@ -144,7 +144,7 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	case keys.Governed():
 		t.service.TopologyKeys = keys
 		if SiteKey(keys) == p.key {
-			t.governed = NewTally(s, keys, p.labels)
+			t.governed = p.groupings.Of(keys).NewTally(s)
 		}
 	case isLocal(s):
 		t.service.Message = "internalTrafficPolicy Local: each node is sent to its own endpoints"
@@ -204,7 +204,7 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 }
 
 // Preview returns the counts, and the findings that concern Services with the key.
-func (p *Previewer) Preview(d *Diagnosis) *Preview {
+func (p *Previewer) Preview() *Preview {
 	preview := &Preview{
 		Key:              p.key,
 		Sites:            []PreviewSite{},
@@ -218,13 +218,11 @@ func (p *Previewer) Preview(d *Diagnosis) *Preview {
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
 		if t.governed != nil {
-			view := Group(t.governed.keys, p.labels).OfTally(t.governed)
-			view.Judge(d)
-			preview.Findings = append(preview.Findings, view.reach...)
+			preview.Findings = append(preview.Findings, t.governed.View().reach...)
 		}
 	}
 	slices.SortStableFunc(preview.Findings, ByObject)
-	preview.Findings = append(d.Of([]string{p.key}), preview.Findings...)
+	preview.Findings = append(p.groupings.Diagnosis.Of([]string{p.key}), preview.Findings...)
 	slices.SortStableFunc(preview.Findings, BySeverity)
 	slices.SortFunc(preview.Services, func(a, b PreviewService) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))

@@ -115,12 +115,12 @@ func TestPreview(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := NewPreviewer("site", previewNodes)
+			p := NewPreviewer("site", &Groupings{Nodes: previewNodes})
 			p.AddService(previewService(test.service))
 			p.AddSlice(endpointsOn(test.endpoints...))
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
-			expectPreview(t, p.Preview(nil), test)
+			expectPreview(t, p.Preview(), test)
 		})
 	}
 }
@@ -161,7 +161,7 @@ func expectPreview(t *testing.T, preview *Preview, want previewCase) {
 
 // TestPreviewLeavesOut what has no endpoints of this cluster, and endpoints of the Service's second address family.
 func TestPreviewLeavesOut(t *testing.T) {
-	p := NewPreviewer("site", previewNodes)
+	p := NewPreviewer("site", &Groupings{Nodes: previewNodes})
 	p.AddService(previewService(func(s *corev1.Service) { s.Namespace, s.Name = "default", "kubernetes" }))
 	p.AddService(previewService(func(s *corev1.Service) {
 		s.Name, s.Spec.Type = "external", corev1.ServiceTypeExternalName
@@ -176,7 +176,7 @@ func TestPreviewLeavesOut(t *testing.T) {
 	stranger := endpointsOn("e1")
 	stranger.Labels = nil
 	p.AddSlice(stranger)
-	preview := p.Preview(nil)
+	preview := p.Preview()
 	if len(preview.Services) != 1 || preview.Services[0].Ready != 2 {
 		t.Errorf("got %+v", preview.Services)
 	}
@@ -202,7 +202,8 @@ func TestDivideNodes(t *testing.T) {
 // TestPreviewOfAnEmptyValue: it is a value, as it is for the rule.
 func TestPreviewOfAnEmptyValue(t *testing.T) {
 	role := "node-role.kubernetes.io/edge"
-	p := NewPreviewer(role, map[string]topology.Labels{"node1": {role: ""}, "node2": {role: ""}, "node3": {}})
+	p := NewPreviewer(role, &Groupings{
+		Nodes: map[string]topology.Labels{"node1": {role: ""}, "node2": {role: ""}, "node3": {}}})
 	p.AddService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}})
 	node := "node1"
 	p.AddSlice(&discoveryv1.EndpointSlice{
@@ -210,7 +211,7 @@ func TestPreviewOfAnEmptyValue(t *testing.T) {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{NodeName: &node}},
 	})
-	got := p.Preview(nil)
+	got := p.Preview()
 	if p.Sites() != 1 || len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
 		t.Errorf("got the sites %+v, %d nodes without", got.Sites, got.NodesWithoutSite)
 	}

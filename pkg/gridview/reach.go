@@ -23,13 +23,15 @@ const (
 	ReachFallback Reach = "fallback"
 	// ReachEmpty: no endpoint of the Service takes connections anywhere.
 	ReachEmpty Reach = "empty"
+	// ReachUnknown: only an endpoint on a silent node is left, whose state the API server does not know.
+	ReachUnknown Reach = "unknown"
 	// ReachTerminating: only endpoints that are ending are left.
 	ReachTerminating Reach = "terminating"
 	// ReachNone: connections are refused, though other nodes have an endpoint.
 	ReachNone Reach = "none"
 )
 
-var reaches = []Reach{ReachOwn, ReachFallback, ReachEmpty, ReachTerminating, ReachNone}
+var reaches = []Reach{ReachOwn, ReachFallback, ReachEmpty, ReachUnknown, ReachTerminating, ReachNone}
 
 func worse(a, b Reach) Reach { return reaches[max(slices.Index(reaches, a), slices.Index(reaches, b))] }
 
@@ -73,9 +75,9 @@ type PortReach struct {
 // Tally counts the endpoints of a Service, slice by slice, and computes what each node reaches. It holds label values,
 // not endpoints.
 type Tally struct {
+	*Grouping
+
 	service *corev1.Service
-	keys    topology.Keys
-	nodes   map[string]topology.Labels
 	// own is the rank of the last key of the node's own site.
 	own int
 	// local is set if each node uses only its own endpoints, and one if the slices decide as one.
@@ -99,12 +101,12 @@ type portList struct {
 	nodes map[string]topology.Tier
 }
 
-// NewTally starts a tally for a Service that is governed by these keys.
-func NewTally(service *corev1.Service, keys topology.Keys, nodes map[string]topology.Labels) *Tally {
+// NewTally starts a tally for a Service that is governed by the keys of the Grouping.
+func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	spec := &service.Spec
 	headless, local := spec.ClusterIP == corev1.ClusterIPNone, isLocal(service)
 	t := &Tally{
-		service: service, keys: keys, nodes: nodes, own: max(slices.Index(keys, SiteKey(keys)), 0),
+		Grouping: g, service: service, own: max(slices.Index(g.keys, SiteKey(g.keys)), 0),
 		fixedPorts:    !headless && len(spec.Ports) > 0,
 		fixedFamilies: len(spec.IPFamilies) > 0,
 		local:         local,
@@ -151,6 +153,10 @@ func (t *Tally) add(s *discoveryv1.EndpointSlice) *portList {
 		// nil means ready, and serving
 		tier := topology.TierOf(ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Serving, true),
 			ptr.Deref(e.Conditions.Terminating, false))
+		// kube-controller-manager calls the pods of silent nodes not ready, and deletes them in time. They may serve.
+		if tier != topology.Ready && t.diagnosis.silent(node) {
+			tier = topology.Silent
+		}
 		list.Add(tier, t.keys, t.nodes[node], 1)
 		if before, found := list.nodes[node]; t.local && (!found || tier < before) {
 			list.nodes[node] = tier
@@ -212,12 +218,13 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 	keys := map[string]bool{}
 	for _, port := range slices.SortedFunc(maps.Keys(t.ports), Port.compare) {
 		r := PortReach{Port: port, Reach: ReachNone}
-		ready, terminating, tier, rank := 0, 0, topology.Unusable, topology.NoRank
+		ready, silent, terminating, tier, rank := 0, 0, 0, topology.Unusable, topology.NoRank
 		for list, choice := range choices {
 			if !slices.Contains(list.ways, port) {
 				continue
 			}
-			ready, terminating = ready+list.Total(topology.Ready), terminating+list.Total(topology.Terminating)
+			ready, silent = ready+list.Total(topology.Ready), silent+list.Total(topology.Silent)
+			terminating += list.Total(topology.Terminating)
 			decision := t.keys.Decide(labels, choice.Rank())
 			if slices.Contains(choice.Without, port.rule()) {
 				continue
@@ -236,12 +243,14 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			}
 		}
 		switch {
-		case ready+terminating == 0:
+		case ready+silent+terminating == 0:
 			r.Reach = ReachEmpty
 		case tier == topology.Ready && (t.local || rank <= t.own):
 			r.Reach = ReachOwn
 		case tier == topology.Ready:
 			r.Reach = ReachFallback
+		case tier == topology.Silent, tier == topology.Unusable && ready == 0 && silent > 0:
+			r.Reach = ReachUnknown
 		case tier == topology.Terminating, ready == 0: // elsewhere; no ready endpoint is hidden from the node
 			r.Reach = ReachTerminating
 		}

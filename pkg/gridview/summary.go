@@ -22,6 +22,8 @@ const (
 	ServiceHidden ServiceState = "Hidden"
 	// ServiceEmpty says that the Service has no ready endpoint anywhere.
 	ServiceEmpty ServiceState = "Empty"
+	// ServiceUnknown says that nothing is known to be wrong, and that not all sites can be seen.
+	ServiceUnknown ServiceState = "Unknown"
 	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint.
 	ServiceClosed ServiceState = "Closed"
 	// ServiceOpen says that the Service is not governed, and that all nodes see all endpoints.
@@ -29,7 +31,8 @@ const (
 )
 
 var serviceStates = []ServiceState{
-	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceClosed, ServiceOpen,
+	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceUnknown, ServiceClosed,
+	ServiceOpen,
 }
 
 // ServiceSummary is a View in short.
@@ -83,7 +86,7 @@ func (v *View) Summary() ServiceSummary {
 	governed := v.TopologyKeys.Governed()
 	for i := range v.Sites {
 		if site := &v.Sites[i]; governed && site.inSite {
-			s.sites = append(s.sites, summarySite{v.nodes[site.Nodes[0]], site.cell})
+			s.sites = append(s.sites, summarySite{v.tally.nodes[site.Nodes[0]], site.cell})
 		}
 	}
 	for _, f := range v.reach {
@@ -103,6 +106,8 @@ func (v *View) Summary() ServiceSummary {
 		s.State = ServiceEmpty
 	case governed && hidden:
 		s.State = ServiceHidden
+	case governed && !v.Closed:
+		s.State = ServiceUnknown
 	case governed:
 		s.State = ServiceClosed
 	default:

@@ -41,9 +41,7 @@ type View struct {
 	// Findings are those of kubectl grid check that concern the Service.
 	Findings []Finding `json:"findings,omitempty"`
 
-	tally  *Tally
-	nodes  map[string]topology.Labels
-	joined *joiner
+	tally *Tally
 	// reach are the findings about this Service alone.
 	reach []Finding
 }
@@ -98,41 +96,25 @@ type HiddenEndpoint struct {
 	Reason string `json:"reason"`
 }
 
-// OfService returns the view of a Service. endpointSlices are the Service's EndpointSlices, and nodes the labels of
-// every node by name.
-func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
-	nodes map[string]topology.Labels) *View {
-	view := Group(KeysOf(service), nodes).View(service, endpointSlices)
-	view.Judge(nil)
-	return view
-}
-
-// KeysOf returns the topology keys that govern a Service, by which its viewers must be grouped. It returns none if its
-// annotation does not parse, because no node sees any endpoint then.
-func KeysOf(service *corev1.Service) topology.Keys {
-	keys, _, err := topology.KeysOf(service.Annotations)
+// View returns the view of a Service. endpointSlices are the Service's EndpointSlices. The diagnosis does not affect
+// Services that are not governed, or that no node sees.
+func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
+	keys, annotation, err := topology.KeysOf(service.Annotations)
 	if err != nil {
-		return topology.Keys{}
+		keys = topology.Keys{} // no node sees any endpoint
 	}
-	return keys
-}
-
-// View returns the view of a Service whose keys are those of the Grouping; the caller must call Judge. endpointSlices
-// are the Service's EndpointSlices.
-func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
 	view := &View{
 		Namespace:    service.Namespace,
 		Service:      service.Name,
+		Annotation:   annotation,
 		TopologyKeys: topology.Keys{},
 		Sites:        []SiteView{},
 	}
 	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
 		view.ServiceGrid = by.Name
 	}
-	viewer := g.viewer(service, endpointSlices)
+	viewer := g.Of(keys).viewer(service, endpointSlices)
 	endpoints := viewer.endpoints
-	_, annotation, err := topology.KeysOf(service.Annotations)
-	view.Annotation = annotation
 	if err != nil {
 		view.Error = fmt.Sprintf("annotation %s=%s is %v", annotation, service.Annotations[annotation], err)
 		for _, endpoint := range endpoints {
@@ -140,71 +122,61 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 		}
 		return view
 	}
-	view.TopologyKeys = append(view.TopologyKeys, g.keys...) // [], not null, in JSON
+	view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
 	seen := make([]bool, len(endpoints))
-	for i := range g.groups {
-		view.Sites = append(view.Sites, viewer.see(&g.groups[i], seen))
+	for i := range viewer.groups {
+		view.Sites = append(view.Sites, viewer.see(&viewer.groups[i], seen))
 	}
 	for i, endpoint := range endpoints {
 		if !seen[i] {
-			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.nodes)})
+			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.Nodes)})
 		}
 	}
-	view.reached(viewer.tally)
+	view.join(viewer.Tally)
 	return view
 }
 
-// OfTally returns a View without endpoints, which only has what the nodes reach; the caller must call Judge.
-func (g *Grouping) OfTally(t *Tally) *View {
-	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: g.keys}
-	for i := range g.groups {
-		view.Sites = append(view.Sites, SiteView{Name: g.groups[i].name, Nodes: g.groups[i].nodes})
+// View returns a View without endpoints, which only has what the nodes reach.
+func (t *Tally) View() *View {
+	view := &View{Namespace: t.service.Namespace, Service: t.service.Name, TopologyKeys: t.keys}
+	for i := range t.groups {
+		view.Sites = append(view.Sites, SiteView{Name: t.groups[i].name, Nodes: t.groups[i].nodes})
 	}
-	view.reached(t)
+	view.join(t)
 	return view
 }
 
-// reached fills in what the nodes reach.
-func (v *View) reached(t *Tally) {
-	v.tally, v.nodes = t, t.nodes
+// join joins what the nodes reach with the diagnosis of the cluster.
+func (v *View) join(t *Tally) {
+	v.tally = t
+	reached, seen := map[string]Reach{}, true
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		if s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys); t.keys.Governed() {
-			s.Reach, s.Without = t.of(s.Nodes)
+		s.inSite = len(s.Nodes) > 0 && inGroup(t.nodes[s.Nodes[0]], t.keys)
+		if !t.keys.Governed() {
+			s.cell, s.Verdict = CellOpen, CellOpen.Word()
+			continue
 		}
-	}
-}
-
-// Judge joins what the nodes reach with the diagnosis of the cluster. The diagnosis does not affect Services that are
-// not governed, or that no node sees.
-func (v *View) Judge(d *Diagnosis) {
-	if !v.TopologyKeys.Governed() {
-		for i := range v.Sites {
-			v.Sites[i].cell, v.Sites[i].Verdict = CellOpen, CellOpen.Word()
-		}
-		return
-	}
-	v.Without, v.joined = nil, d.joiner(v.TopologyKeys, v.nodes)
-	v.reach = v.judge(v.tally)
-	slices.SortStableFunc(v.reach, ByObject)
-	reached := map[string]Reach{}
-	for i := range v.Sites {
-		s := &v.Sites[i]
-		s.cell = CellNothing
+		s.Reach, s.Without = t.of(s.Nodes)
 		for _, node := range s.Nodes {
 			reached[node] = v.reachOf(s, node)
-			if _, edge := v.joined.keeping[node]; s.inSite {
-				s.cell = max(s.cell, v.joined.join(node, reached[node]))
+			if _, edge := t.keeping[node]; s.inSite {
+				s.cell, seen = max(s.cell, t.join(node, reached[node])), seen && reached[node] != ReachUnknown
 			} else if !edge {
 				s.cell = max(s.cell, CellOpen)
 			}
 		}
 		s.Verdict = s.cell.Word()
 	}
-	v.Verdict = v.joined.verdict(v.nodes, func(node string) Reach { return reached[node] })
-	v.Findings = append(d.Of(v.TopologyKeys), v.reach...)
+	if !t.keys.Governed() {
+		return
+	}
+	v.reach = v.judge()
+	slices.SortStableFunc(v.reach, ByObject)
+	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
+	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
-	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0
+	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
 }
 
 // reachOf returns the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless
@@ -241,7 +213,7 @@ func (v *View) At(key, value string) []NodeVerdict {
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		for _, node := range s.Nodes {
-			if site, in := v.nodes[node][key]; in && site == value {
+			if site, in := v.tally.nodes[node][key]; in && site == value {
 				verdicts = append(verdicts, v.of(s, node))
 			}
 		}
@@ -254,8 +226,8 @@ func (v *View) of(s *SiteView, node string) NodeVerdict {
 	if !v.TopologyKeys.Governed() {
 		return NodeVerdict{node, CellOpen.Word(), "the Service has no topologyKeys", "every endpoint"}
 	}
-	k, edge := v.joined.keeping[node]
-	n := NodeVerdict{Node: node, Verdict: v.joined.join(node, v.reachOf(s, node)).Word(), Keeps: "yes"}
+	k, edge := v.tally.keeping[node]
+	n := NodeVerdict{Node: node, Verdict: v.tally.join(node, v.reachOf(s, node)).Word(), Keeps: "yes"}
 	switch {
 	case !edge:
 		n.Keeps = "no: it is not an edge node"
@@ -294,9 +266,9 @@ func (v *View) Reached() []Finding { return v.reach }
 
 // Empty reports whether no endpoint takes connections on some port of the Service.
 func (v *View) Empty() bool {
-	if v.TopologyKeys.Governed() && v.tally != nil {
+	if v.TopologyKeys.Governed() {
 		return !slices.ContainsFunc(v.tally.lists, func(l *portList) bool {
-			return l.ways != nil && l.Total(topology.Ready)+l.Total(topology.Terminating) > 0
+			return l.ways != nil && l.Total(topology.Ready)+l.Total(topology.Silent)+l.Total(topology.Terminating) > 0
 		})
 	}
 	return !slices.ContainsFunc(v.Sites, func(s SiteView) bool { return s.Ready > 0 })

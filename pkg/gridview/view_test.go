@@ -67,7 +67,12 @@ func viewOf(annotation string, slices []string, nodes map[string]topology.Labels
 	for _, text := range slices {
 		endpointSlices = append(endpointSlices, slice(text))
 	}
-	return OfService(wiretest.ServiceOf("shop/echo-svc", annotation), endpointSlices, nodes)
+	return ofService(wiretest.ServiceOf("shop/echo-svc", annotation), nodes, nil, endpointSlices...)
+}
+
+func ofService(service *corev1.Service, nodes map[string]topology.Labels, d *Diagnosis,
+	endpointSlices ...discoveryv1.EndpointSlice) *View {
+	return (&Groupings{Nodes: nodes, Diagnosis: d}).View(service, endpointSlices)
 }
 
 func TestViews(t *testing.T) {
@@ -133,8 +138,8 @@ func TestViews(t *testing.T) {
 
 // TestEmptyLabel: an empty value is a value for the rule.
 func TestEmptyLabel(t *testing.T) {
-	view := OfService(wiretest.ServiceOf("s", `["zone"]`), []discoveryv1.EndpointSlice{slice("p@n1")},
-		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}})
+	view := ofService(wiretest.ServiceOf("s", `["zone"]`),
+		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}}, nil, slice("p@n1"))
 	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

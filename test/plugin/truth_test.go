@@ -21,23 +21,24 @@ import (
 type outcome struct {
 	// reached are the nodes of the endpoints that kube-proxy may send it to, with their addresses.
 	reached map[string]string
-	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends.
-	something, ending bool
+	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends, and heard
+	// that the API server knows of a ready one.
+	something, ending, heard bool
 }
 
-// shown are the slices that a node's kube-proxy gets: the wrapper's view, or all.
-func (w *world) shown(name string, s *corev1.Service) []*discoveryv1.EndpointSlice {
+// shown are those of the slices that a node's kube-proxy gets: the wrapper's view, or all.
+func (w *world) shown(name string, s *corev1.Service, of []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	w.Helper()
 	m := w.machines[name]
 	if !m.edge() || m.past {
-		return w.slicesOf(s)
+		return of
 	}
 	store := storagetest.New(storagetest.Options{NodeName: cmp.Or(m.as, name), KeepKubernetesEndpoint: true})
 	var nodes, slices []*wire.Object
 	for other, m := range w.machines {
 		nodes = append(nodes, wiretest.NodeWith(other, m.labels))
 	}
-	for _, slice := range w.slicesOf(s) {
+	for _, slice := range of {
 		slices = append(slices, wiretest.Object(slice))
 	}
 	store.NodeLabels().Replace(nodes)
@@ -55,10 +56,18 @@ func (w *world) shown(name string, s *corev1.Service) []*discoveryv1.EndpointSli
 }
 
 // connect says what connections from a node to each port of a Service do, by kube-proxy's own code on what it is shown.
-// They are by the address that is asked.
+// They are by the address that is asked. A node whose link is down has what it was last shown.
 func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
 	w.Helper()
-	outcomes, shown := map[string]outcome{}, w.shown(name, s)
+	if w.machines[name].cut {
+		return w.connectBy(name, s, w.slicesOf(s))
+	}
+	return w.connectBy(name, s, w.reported(s))
+}
+
+func (w *world) connectBy(name string, s *corev1.Service, of []*discoveryv1.EndpointSlice) map[string]outcome {
+	w.Helper()
+	outcomes, shown := map[string]outcome{}, w.shown(name, s, of)
 	families := s.Spec.IPFamilies
 	if families == nil {
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
@@ -83,7 +92,7 @@ func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
 		for _, slice := range w.slicesOf(s) {
 			on[slice.Endpoints[0].Addresses[0]] = *slice.Endpoints[0].NodeName
 		}
-		here, everywhere := endpoints(shown), endpoints(w.slicesOf(s))
+		here, everywhere, known := endpoints(shown), endpoints(w.slicesOf(s)), endpoints(w.reported(s))
 		for port, info := range ports {
 			o := outcome{reached: map[string]string{}}
 			_, _, reachable, _ := proxy.CategorizeEndpoints(here[port], info, name, w.machines[name].labels)
@@ -96,6 +105,7 @@ func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
 				o.something = o.something || e.IsReady()
 				o.ending = o.ending || e.IsServing() && e.IsTerminating()
 			}
+			o.heard = slices.ContainsFunc(known[port], func(e proxy.Endpoint) bool { return e.IsReady() })
 			outcomes[net.JoinHostPort(s.Spec.ClusterIPs[i], strconv.Itoa(info.Port()))] = o
 		}
 	}
@@ -106,7 +116,8 @@ func (w *world) connect(name string, s *corev1.Service) map[string]outcome {
 type truth struct {
 	// wrong: connections leave their site, or find nothing that is there, in a way that has to be a failure.
 	wrong bool
-	// hidden is that nobody can see it but on the node, apart that the node is in no site of the Service.
+	// hidden is that nobody can see but on the node whether it is well, and apart that the node is in no site of the
+	// Service.
 	hidden, apart bool
 	// warned is that the node lacks an endpoint of its own where a Service has no sites, or that only
 	// endpoints that are
@@ -135,19 +146,25 @@ func (w *world) of(name string, s *corev1.Service) truth {
 		return t
 	}
 	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
-	broken := m.past || m.frozen || m.as != ""
-	for _, o := range w.connect(name, s) {
+	// Of a silent node the API server shows how its programs are set up, and not how they are.
+	broken := m.past || m.frozen && !(m.unready && m.cut) || m.as != ""
+	silent, linked := in && m.cut, w.connectBy(name, s, w.slicesOf(s))
+	for address, o := range w.connect(name, s) {
 		for there := range o.reached {
 			t.wrong = t.wrong || strict && in && !slices.ContainsFunc(keys, func(key string) bool {
 				return shares(key, there)
 			})
 		}
 		lacks := in && len(o.reached) == 0 && o.something
+		// An endpoint on a silent node may serve, and one elsewhere may not.
+		if lacks && (len(linked[address].reached) > 0 || !o.heard) {
+			lacks, silent = false, true
+		}
 		t.wrong = t.wrong || lacks && !slices.Equal(keys, []string{hostname})
 		t.warned = t.warned || lacks || len(o.reached) == 0 && o.ending
 	}
 	t.wrong = t.wrong || broken && in
-	t.hidden = t.wrong && m.past && (m.kind == "systemd" || m.kind == "static")
+	t.hidden = t.wrong && m.past && (m.kind == "systemd" || m.kind == "static") || silent && !t.wrong
 	if !in {
 		// It reaches nothing, as nodes of another fleet. If a pod of the Service runs there it was meant to be in a
 		// site.

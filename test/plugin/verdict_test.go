@@ -34,13 +34,20 @@ func (f finding) String() string {
 
 // answer is that of any command, as far as it is judged.
 type answer struct {
-	code     int
-	Closed   bool
-	Verdict  json.RawMessage
-	Nodes    verdict
-	Sites    json.RawMessage
-	Rows     []struct{ Node, Verdict, Message, Address string }
+	code    int
+	Closed  bool
+	Verdict json.RawMessage
+	Nodes   verdict
+	Sites   json.RawMessage
+	Rows    []struct {
+		Node, Verdict, Message, Address string
+		Asked                           int
+	}
 	Findings []finding
+	Services []struct {
+		Name string
+		Dark []string
+	}
 }
 
 type verdict struct {
@@ -120,13 +127,13 @@ func TestVerdicts(t *testing.T) {
 	if testing.Short() {
 		worlds = 25
 	}
-	wrong, proved, acted := 0, 0, 0
-	failed := 0
+	ran, failed, wrong, proved, acted := 0, 0, 0, 0, 0
 	for seed := range worlds {
 		if failed == 5 {
 			t.Fatal("the other worlds are left out")
 		}
 		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			ran++
 			r := rand.New(rand.NewPCG(uint64(seed), 41))
 			w := newWorld(t, r)
 			api := w.api()
@@ -150,9 +157,10 @@ func TestVerdicts(t *testing.T) {
 			if (check.code == 3) != anything {
 				w.Errorf("check ends with %d, and something is wrong: %t\n%q", check.code, anything, check.failures())
 			}
-			for _, args := range [][]string{{"status"}, {"preview", "--key=zone"}} {
-				w.agree(args[0], ask(t, url, args...).Findings, check)
-			}
+			preview := ask(t, url, "preview", "--key=zone")
+			w.agree("status", ask(t, url, "status").Findings, check)
+			w.agree("preview", preview.Findings, check)
+			w.judgeDark(preview)
 			acted += w.judgeActions(r, check)
 			if t.Failed() {
 				w.describe()
@@ -163,7 +171,7 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 	t.Logf("%d Services were not well, %d were proved, %d actions were carried out", wrong, proved, acted)
-	if wrong < worlds/4 || acted < worlds/4 {
+	if wrong < ran/4 || acted < ran/4 {
 		t.Error("the worlds are too well")
 	}
 }
@@ -192,6 +200,18 @@ func TestVerdictsOnPorts(t *testing.T) {
 	}
 	if t.Logf("%d Services were not well", wrong); wrong < worlds/4 || wrong == worlds*len(severalShapes) {
 		t.Error("the worlds are all alike")
+	}
+}
+
+// judgeDark expects that no site would lose a Service that has an endpoint there.
+func (w *world) judgeDark(preview *answer) {
+	w.Helper()
+	for _, s := range preview.Services {
+		for _, p := range w.places[s.Name] {
+			if slices.Contains(s.Dark, w.machines[p.node].labels["zone"]) && !p.terminating && p.without == "" {
+				w.Errorf("preview: %s would have nothing of %s, and runs it on %s", s.Dark, s.Name, p.node)
+			}
+		}
 	}
 }
 
@@ -243,7 +263,7 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 			w.Errorf("view %s does not say that %s is in none of its sites", s.Name, name)
 		case t.warned && !slices.ContainsFunc(view.Findings, func(f finding) bool { return f.Check == "Reach" }):
 			w.Errorf("view %s says nothing, and %s lacks an endpoint", s.Name, name)
-		case m.lost && !slices.Contains(keysOf(s), "*"):
+		case m.lost && !slices.Contains(keysOf(s), "*"), m.frozen && !m.edge():
 			bad = bad || view.code == 3 // it may be a failure, and need not
 		}
 	}
@@ -293,6 +313,12 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 	proof := ask(w.T, url, "prove", "svc/"+s.Name, "--all-nodes", "--image=x")
 	leaks := false
 	for _, row := range proof.Rows {
+		if row.Node == "" { // none of its nodes is heard
+			continue
+		}
+		if row.Asked == 0 {
+			w.Errorf("prove %s did not connect: %+v", s.Name, row)
+		}
 		strict := !slices.Contains(keysOf(s), "*")
 		for there := range w.connect(row.Node, s)[row.Address].reached {
 			leaks = leaks || strict && !slices.ContainsFunc(keysOf(s), func(key string) bool {
@@ -362,9 +388,11 @@ func (w *world) act(f finding) (undo func()) {
 			w.places["local"] = append(slices.Clone(places), place{node: m[1]})
 		}
 		if labels[m[2]] = m[3]; m[3] == "SITE" {
-			labels[m[2]] = w.machines["e0"].labels[m[2]]
-			if labels[m[2]] == "" {
-				labels[m[2]] = "a"
+			labels[m[2]] = "a"
+			for _, name := range slices.Sorted(maps.Keys(w.machines)) { // a site that there is
+				if other := w.machines[name]; other.edge() && name != m[1] && other.labels[m[2]] != "" {
+					labels[m[2]] = other.labels[m[2]]
+				}
 			}
 		}
 		return func() { w.machines[m[1]].labels, w.places["local"] = before, places }

@@ -37,8 +37,12 @@ type machine struct {
 	// What is wrong: kube-proxy asks the API server; it gets no answer at all; the wrapper is one of another node.
 	past, frozen bool
 	as           string
+	// unready is that its wrapper is said not to be ready.
+	unready bool
 	// lost is that it has lost the label of its site.
 	lost bool
+	// cut is that its link is down. It goes on with what it was last shown.
+	cut bool
 }
 
 func (m *machine) edge() bool { return m.labels[edgeLabel] != "" }
@@ -49,6 +53,8 @@ type place struct {
 	terminating bool
 	// without are the families or ports that it lacks.
 	without string
+	// evicted is that its pod is to be deleted, and that the node, whose link is down, has not heard of it.
+	evicted bool
 }
 
 // world is a cluster with a truth.
@@ -133,6 +139,9 @@ func newWorldOfPorts(t *testing.T, r *rand.Rand) *world {
 			}
 		}
 	}
+	if r.IntN(3) == 0 {
+		linkDown(w, r)
+	}
 	return w
 }
 
@@ -208,7 +217,24 @@ func (w *world) addService(shape shape) {
 	}
 }
 
-// slicesOf are the EndpointSlices of a Service: one for each family and endpoint, as a port may lack in one.
+// reported are the EndpointSlices that the API server has: kube-controller-manager calls no pod ready whose node is
+// silent.
+func (w *world) reported(s *corev1.Service) []*discoveryv1.EndpointSlice {
+	all := w.slicesOf(s)
+	for _, slice := range all {
+		e := &slice.Endpoints[0]
+		if !w.machines[*e.NodeName].cut {
+			continue
+		}
+		evicted := slices.ContainsFunc(w.places[s.Name], func(p place) bool { return p.node == *e.NodeName && p.evicted })
+		e.Conditions.Ready, e.Conditions.Serving = ptr.To(false), ptr.To(false)
+		e.Conditions.Terminating = ptr.To(evicted || *e.Conditions.Terminating)
+	}
+	return all
+}
+
+// slicesOf are the EndpointSlices of a Service as its nodes have them: one for each family and endpoint, as a port may
+// lack in one.
 func (w *world) slicesOf(s *corev1.Service) (all []*discoveryv1.EndpointSlice) {
 	families := s.Spec.IPFamilies
 	if families == nil {
@@ -283,7 +309,7 @@ func (w *world) api() *clustertest.API {
 		typed := s.DeepCopy()
 		typed.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
 		add(typed)
-		for _, slice := range w.slicesOf(s) {
+		for _, slice := range w.reported(s) {
 			slice.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
 			add(slice)
 		}
@@ -305,6 +331,9 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 	node.Labels["superedge.io/kube-proxy"] = "edge"
 	node.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.37.1", OperatingSystem: "linux", Architecture: "amd64"}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if m.cut {
+		node.Status.Conditions[0].Status = corev1.ConditionUnknown
+	}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"},
 		{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}}
 	if m.kind == "k3s" {
@@ -328,6 +357,12 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 		run(a, "kube-proxy-edge", name)
 	case edge == "":
 		run(a, "kube-proxy", name)
+	}
+	for _, o := range a.Objects {
+		if on, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName"); m.cut && on == name {
+			o.Object["status"] = map[string]any{"phase": "Running", "conditions": []any{
+				map[string]any{"type": "Ready", "status": "False"}}}
+		}
 	}
 }
 
@@ -392,6 +427,23 @@ func ofService(what func(w *world, of []place, r *rand.Rand) []place, names ...s
 	}
 }
 
+// linkDown cuts a node, or all nodes of its site. Their pods may be evicted since.
+func linkDown(w *world, r *rand.Rand) bool {
+	name, whole := w.some(r, (*machine).edge), r.IntN(2) == 0
+	for other, m := range w.machines {
+		if m.edge() && (other == name || whole && m.labels["zone"] == w.machines[name].labels["zone"]) {
+			m.cut = true
+		}
+	}
+	evicted := r.IntN(2) == 0
+	for _, places := range w.places {
+		for i := range places {
+			places[i].evicted = evicted
+		}
+	}
+	return true
+}
+
 // defects are what can be wrong. Each reports whether the world has room for it.
 var defects = []struct {
 	name  string
@@ -409,12 +461,13 @@ var defects = []struct {
 		w.machines[name].lost = true
 		return true
 	}},
+	{"a link that is down", linkDown},
 	{"a cloud node in a site", func(w *world, _ *rand.Rand) bool {
 		w.machines["c0"].labels["zone"] = "a"
 		return true
 	}},
 	{"a wrapper that is not ready", onNode(func(w *world, name string) {
-		w.machines[name].frozen = true
+		w.machines[name].frozen, w.machines[name].unready = true, true
 		w.spoil = append(w.spoil, func(a *clustertest.API) {
 			_ = unstructured.SetNestedMap(a.Objects[system+"pods/"+wrapper+"-"+name].Object,
 				map[string]any{"phase": "Pending"}, "status")

@@ -90,8 +90,7 @@ func Diagnose(ctx context.Context, source Source, services Services) *gridview.D
 	c.readGrids(ctx)
 	found := &Report{}
 	found.checkSetting(c)
-	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels(), Wrapped: c.wrapped(),
-		Unread: c.unread}
+	return c.diagnosis(found.finish("").Findings)
 }
 
 func (r *Report) checkController(c *Cluster) {

@@ -24,7 +24,7 @@ func TestAlone(t *testing.T) {
 		"not heard of": {corev1.ConditionTrue, time.Hour, false,
 			[]string{"warning StartsAlone Node edge0: its lite-apiserver has said nothing for 1h0m0s"}},
 		"away": {corev1.ConditionTrue, time.Hour, true,
-			[]string{"warning Wrapper", "warning Daemon"}},
+			[]string{"unknown Wrapper", "unknown Daemon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestCluster(t)

@@ -16,9 +16,10 @@ import (
 
 // node is a reduced Node.
 type node struct {
-	name, edge               string
-	os, arch, kubelet        string
-	ready                    bool
+	name, edge        string
+	os, arch, kubelet string
+	// ready is set if its kubelet says so, and silent if it has said nothing for a while.
+	ready, silent            bool
 	distribution, because    string
 	proxyArgs                []string // those of a kube-proxy inside of the node's agent, where the node tells them
 	tellsArgs, proxyDisabled bool
@@ -47,6 +48,7 @@ func nodeOf(n *corev1.Node) *node {
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			reduced.ready = condition.Status == corev1.ConditionTrue
+			reduced.silent = condition.Status == corev1.ConditionUnknown
 		}
 	}
 	reduced.distribution, reduced.because = distributionOf(n)
@@ -229,21 +231,19 @@ func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
 }
 
-func (c *Cluster) labels() map[string]topology.Labels {
-	labels := make(map[string]topology.Labels, len(c.nodes))
+// diagnosis returns what was read of the nodes, with some findings.
+func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
+	d := &gridview.Diagnosis{Findings: found, Nodes: make(map[string]topology.Labels, len(c.nodes)),
+		Wrapped: map[string]bool{}, Silent: map[string]bool{}, Unread: c.unread}
 	for _, n := range c.nodes {
-		labels[n.name] = n.labels
+		if d.Nodes[n.name] = n.labels; n.silent {
+			d.Silent[n.name] = true
+		}
 	}
-	return labels
-}
-
-// wrapped returns the nodes with a pod of a wrapper.
-func (c *Cluster) wrapped() map[string]bool {
-	wrapped := map[string]bool{}
 	for name := range c.byNode(wrapperProgram) {
-		wrapped[name] = true
+		d.Wrapped[name] = true
 	}
-	return wrapped
+	return d
 }
 
 func (c *Cluster) running(program Program) []*workload {

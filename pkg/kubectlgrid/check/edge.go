@@ -166,6 +166,8 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 		row{len(pods) > 1, Failure, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},
+		row{n.silent, Unknown, p.about(), fmt.Sprintf("node %s is unreachable, so whether the pod runs is not known",
+			n.name), "if the site has no link this is expected; otherwise see why the node is not ready"},
 		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is that of the "+
 			"node's last contact", n.name),
 			"if the site has no link this is expected; otherwise see why the node is not ready"},
@@ -317,7 +319,8 @@ func (r *Report) checkSites(c *Cluster) {
 	if !c.knows(kindNode, kindPod, kindService) {
 		return
 	}
-	sites := gridview.Sites{Nodes: c.labels(), Wrapped: c.wrapped(), Resolvers: c.resolvers}
+	known := c.diagnosis(nil)
+	sites := gridview.Sites{Nodes: known.Nodes, Wrapped: known.Wrapped, Resolvers: c.resolvers}
 	for _, g := range c.grids {
 		if g.key != "" {
 			sites.GridKeys = append(sites.GridKeys, g.key)
@@ -349,27 +352,21 @@ func (r *Report) checkReach(c *Cluster) {
 	if !c.reachKnown {
 		return
 	}
-	labels, groupings := c.labels(), map[string]*gridview.Grouping{}
-	d := &gridview.Diagnosis{Findings: r.Findings, Nodes: labels, Wrapped: c.wrapped(), Unread: c.unread}
+	known := c.diagnosis(r.Findings)
+	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
 	var found []Finding
-	verdicts := map[string]gridview.Verdict{}
+	byKeys := map[string]*gridview.Grouping{}
 	for _, s := range c.services {
 		if s.tally == nil {
 			continue
 		}
-		name := strings.Join(s.keys, " ")
-		if groupings[name] == nil {
-			groupings[name] = gridview.Group(s.keys, labels)
-			verdicts[name] = d.Verdict(s.keys, labels)
-		}
-		view := groupings[name].OfTally(s.tally)
-		view.Judge(&gridview.Diagnosis{Nodes: labels, Wrapped: d.Wrapped})
-		found = append(found, view.Reached()...)
+		byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
+		found = append(found, s.tally.View().Reached()...)
 	}
 	slices.SortStableFunc(found, gridview.ByObject)
 	r.Findings = append(r.Findings, found...)
-	for _, name := range slices.Sorted(maps.Keys(verdicts)) {
-		if v := verdicts[name]; v.Holds() && v.Keeps > 0 {
+	for _, name := range slices.Sorted(maps.Keys(byKeys)) {
+		if v := byKeys[name].Verdict(); v.Holds() && v.Keeps > 0 {
 			r.ok(gridview.CheckReach, Object{Kind: kindService}, "each with the topologyKeys %s %s", name, v.String())
 		}
 	}

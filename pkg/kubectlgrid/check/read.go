@@ -358,12 +358,13 @@ func (c *Cluster) problem(ctx context.Context, w *workload) string {
 // readServices reads the Services that have topologyKeys, and the pods of CoreDNS.
 func (c *Cluster) readServices(ctx context.Context) {
 	var err error
-	labels := c.labels()
+	known := c.diagnosis(nil)
+	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
 	c.services, err = pages.Keep(ctx, c.API, &corev1.ServiceList{}, func(o *corev1.Service) (service, bool) {
 		s := service{about: named(kindService, o.Namespace, o.Name)}
 		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
 		if s.err == nil && s.keys.Governed() && o.Spec.Type != corev1.ServiceTypeExternalName {
-			s.tally = gridview.NewTally(o, s.keys, labels)
+			s.tally = groupings.Of(s.keys).NewTally(o)
 		}
 		return s, s.annotation != ""
 	})
@@ -372,7 +373,7 @@ func (c *Cluster) readServices(ctx context.Context) {
 		return
 	}
 	resolvers, err := pages.Keep(ctx, c.API, &corev1.PodList{}, func(p *corev1.Pod) (string, bool) {
-		return p.Spec.NodeName, p.DeletionTimestamp == nil && gridview.IsReady(p)
+		return p.Spec.NodeName, known.Silent[p.Spec.NodeName] || p.DeletionTimestamp == nil && gridview.IsReady(p)
 	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
 	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
 		c.resolvers = map[string]bool{}

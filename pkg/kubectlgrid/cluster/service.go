@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -85,23 +84,6 @@ func Service(ctx context.Context, api client.Reader, namespace string, wanted Se
 		return nil, errors.New("no Service and no ServiceGrid " + name + " exists in namespace " + namespace)
 	}
 	return service, nil
-}
-
-// View reads the view of a Service: the endpoints that every node sees.
-func View(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*gridview.View, error) {
-	service, err := Service(ctx, api, namespace, wanted)
-	if err != nil {
-		return nil, err
-	}
-	nodes, err := Nodes(ctx, api)
-	if err != nil {
-		return nil, fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
-	}
-	endpointSlices, err := EndpointSlices(ctx, api, service)
-	if err != nil {
-		return nil, err
-	}
-	return gridview.OfService(service, endpointSlices, nodes), nil
 }
 
 // EndpointSlices reads the EndpointSlices of a Service.

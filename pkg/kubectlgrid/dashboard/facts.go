@@ -4,7 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +21,8 @@ import (
 type facts struct {
 	mu sync.Mutex // guards the fields below
 
-	nodes    map[string]topology.Labels
+	// nodes are the labels of the nodes, the last diagnosis, which is nil before the first, and the nodes' groupings.
+	nodes    gridview.Groupings
 	services map[types.NamespacedName]*serviceFacts
 	// serviceOf has the Service of each EndpointSlice.
 	serviceOf map[types.NamespacedName]types.NamespacedName
@@ -31,10 +31,6 @@ type facts struct {
 	children map[kindIn]map[string]*metav1.PartialObjectMetadata
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
-	// diagnosis is the last diagnosis of the cluster; nil before the first.
-	diagnosis *gridview.Diagnosis
-	// groupings are the groupings of the nodes by the keys of Services, made on demand.
-	groupings map[string]*gridview.Grouping
 }
 
 // serviceFacts is a Service with its EndpointSlices. Either may arrive before the other.
@@ -59,13 +55,12 @@ type gridFacts struct {
 
 func newFacts() *facts {
 	return &facts{
-		nodes:     map[string]topology.Labels{},
+		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
 		services:  map[types.NamespacedName]*serviceFacts{},
 		serviceOf: map[types.NamespacedName]types.NamespacedName{},
 		grids:     map[status.GridName]*gridFacts{},
 		children:  map[kindIn]map[string]*metav1.PartialObjectMetadata{},
 		known:     map[string]bool{},
-		groupings: map[string]*gridview.Grouping{},
 	}
 }
 
@@ -81,7 +76,7 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 
 // forgetAll drops all results.
 func (f *facts) forgetAll() {
-	clear(f.groupings)
+	f.nodes = gridview.Groupings{Nodes: f.nodes.Nodes, Diagnosis: f.nodes.Diagnosis}
 	for _, s := range f.services {
 		s.summary = nil
 	}
@@ -93,20 +88,20 @@ func (f *facts) forgetAll() {
 // The methods set… and remove… take a change of an object, and report whether it may affect results.
 
 func (f *facts) setNode(node *metav1.PartialObjectMetadata) bool {
-	labels, known := f.nodes[node.Name]
+	labels, known := f.nodes.Nodes[node.Name]
 	if known && maps.Equal(labels, node.Labels) {
 		return false
 	}
 	if node.Labels == nil {
 		node.Labels = topology.Labels{}
 	}
-	f.nodes[node.Name] = node.Labels
+	f.nodes.Nodes[node.Name] = node.Labels
 	f.forgetAll()
 	return true
 }
 
 func (f *facts) removeNode(name types.NamespacedName) {
-	delete(f.nodes, name.Name)
+	delete(f.nodes.Nodes, name.Name)
 	f.forgetAll()
 }
 
@@ -239,20 +234,7 @@ func (f *facts) summaries() []gridview.ServiceSummary {
 }
 
 // view returns the view of a Service: the endpoints that every node sees.
-func (f *facts) view(s *serviceFacts) *gridview.View {
-	view := f.grouping(s.service).View(s.service, s.all())
-	view.Judge(f.diagnosis)
-	return view
-}
-
-func (f *facts) grouping(service *corev1.Service) *gridview.Grouping {
-	keys := gridview.KeysOf(service)
-	name := strings.Join(keys, " ") // a key has no space
-	if f.groupings[name] == nil {
-		f.groupings[name] = gridview.Group(keys, f.nodes)
-	}
-	return f.groupings[name]
-}
+func (f *facts) view(s *serviceFacts) *gridview.View { return f.nodes.View(s.service, s.all()) }
 
 func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 	all := make([]discoveryv1.EndpointSlice, 0, len(s.slices))
@@ -278,7 +260,7 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 	}
 	surroundings := gridview.Surroundings{Pods: g.pods}
 	if f.known[nodes] {
-		surroundings.Nodes = f.nodes
+		surroundings.Nodes = f.nodes.Nodes
 	}
 	if f.known[resourceOf(g.kind.Child)] {
 		surroundings.Children = f.children[kindIn{g.kind.Kind, g.object.GetNamespace()}]
@@ -293,10 +275,10 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 
 // setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
 func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
-	if diagnosis == nil || reflect.DeepEqual(f.diagnosis, diagnosis) {
+	if diagnosis == nil || reflect.DeepEqual(f.nodes.Diagnosis, diagnosis) {
 		return false
 	}
-	f.diagnosis = diagnosis
+	f.nodes.Diagnosis = diagnosis
 	f.forgetAll()
 	return true
 }

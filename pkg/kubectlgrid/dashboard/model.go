@@ -159,7 +159,7 @@ func (f *facts) overview(key string) Overview {
 	}
 	slices.SortFunc(o.Services, gridview.CompareServices)
 	grids := f.gridStates()
-	o.Keys = gridview.Keys(f.nodes, grids, o.Services)
+	o.Keys = gridview.Keys(f.nodes.Nodes, grids, o.Services)
 	key = chooseKey(key, o.Keys)
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
@@ -171,8 +171,9 @@ func (f *facts) overview(key string) Overview {
 	for i, g := range o.Grids {
 		grids[i] = *f.grids[status.GridName{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name}].state
 	}
-	o.Matrix = gridview.MatrixOf(key, f.nodes, grids, o.Services, f.diagnosis)
-	o.Findings, o.Diagnosed = gridview.WithReach(f.diagnosis.OfGrid([]string{key}), key, o.Services), f.diagnosis != nil
+	o.Matrix = gridview.MatrixOf(key, f.nodes.Nodes, grids, o.Services, f.nodes.Diagnosis)
+	o.Diagnosed = f.nodes.Diagnosis != nil
+	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid([]string{key}), key, o.Services)
 	return o
 }
 
@@ -303,7 +304,7 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	if view == nil || i < 0 {
 		return nil
 	}
-	matrix := gridview.MatrixOf(key, f.nodes, nil, services[i:i+1], f.diagnosis)
+	matrix := gridview.MatrixOf(key, f.nodes.Nodes, nil, services[i:i+1], f.nodes.Diagnosis)
 	row := slices.IndexFunc(matrix.Sites, func(s gridview.MatrixSite) bool { return s.Name == site })
 	if row < 0 {
 		return nil
@@ -344,7 +345,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 	if !f.known[nodes] || !f.known[services] || !f.known[endpointSlices] {
 		return nil
 	}
-	previewer := gridview.NewPreviewer(key, f.nodes)
+	previewer := gridview.NewPreviewer(key, &f.nodes)
 	if key == "" || previewer.Sites() == 0 {
 		return nil
 	}
@@ -358,7 +359,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 			previewer.AddSlice(slice)
 		}
 	}
-	return previewer.Preview(f.diagnosis)
+	return previewer.Preview()
 }
 
 // site returns everything about one site; nil if it does not exist.
@@ -367,7 +368,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 	defer f.mu.Unlock()
 	summaries, grids := f.summaries(), f.gridStates()
 	slices.SortFunc(summaries, gridview.CompareServices)
-	sites := gridview.MatrixOf(key, f.nodes, grids, summaries, f.diagnosis).Sites
+	sites := gridview.MatrixOf(key, f.nodes.Nodes, grids, summaries, f.nodes.Diagnosis).Sites
 	i := slices.IndexFunc(sites, func(u gridview.MatrixSite) bool { return u.Name == name })
 	if i < 0 {
 		return nil
@@ -376,7 +377,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 		TypeMeta: output.TypeMeta(KindSite), Key: key, Site: sites[i],
 		Nodes: []string{}, Workloads: []SiteWorkload{}, Services: []SiteService{},
 	}
-	for node, labels := range f.nodes {
+	for node, labels := range f.nodes.Nodes {
 		if labels[key] == name {
 			d.Nodes = append(d.Nodes, node)
 		}

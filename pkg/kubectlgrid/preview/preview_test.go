@@ -151,17 +151,19 @@ func (c *largeCluster) slice(i int) discoveryv1.EndpointSlice {
 	return s
 }
 
+func undiagnosed() *gridview.Diagnosis { return nil }
+
 // TestReadInPages: the answer is that of one list, also if the list expires on the way, and says what was read.
 func TestReadInPages(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 9, services: 2, slices: 1100, endpoints: 3, expire: 2}
 	var said []string
 	previewer, err := Read(t.Context(), c.start().API, Query{Key: "site"}, func(text string) {
 		said = append(said, text)
-	})
+	}, undiagnosed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	preview := previewer.Preview(nil)
+	preview := previewer.Preview()
 	if len(preview.Services) != 2 || preview.Services[0].Ready != 550*3 || preview.Services[0].ReadyIn["s1"] != 550 ||
 		!preview.Healthy() {
 		t.Errorf("got %+v", preview.Services)
@@ -190,11 +192,11 @@ func TestReadIsBounded(t *testing.T) {
 		if strings.Contains(text, "000 EndpointSlices") {
 			c.peak = max(c.peak, heap())
 		}
-	})
+	}, undiagnosed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	preview := previewer.Preview(nil)
+	preview := previewer.Preview()
 	held := int64(c.peak) - int64(before)
 	t.Logf("%d KiB are held while 1,000,000 endpoints are read", held>>10)
 	if len(preview.Services) != 500 || preview.Services[0].Ready != 2000 || held > 100<<20 {
@@ -206,7 +208,7 @@ func TestReadIsBounded(t *testing.T) {
 func TestReadErrors(t *testing.T) {
 	read := func(c *largeCluster, query Query) error {
 		c.T, c.nodes, c.services, c.slices = t, 6, 1, 1
-		_, err := Read(context.Background(), c.start().API, query, func(string) {})
+		_, err := Read(context.Background(), c.start().API, query, func(string) {}, undiagnosed)
 		return err
 	}
 	for _, test := range []struct {

@@ -38,9 +38,10 @@ const progressEvery = 500
 // candidates is how many label keys a KeyError names.
 const candidates = 5
 
-// Read reads the cluster. progress is called with reports of progress. The API server's answers are read a page at a
-// time.
-func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Previewer, error) {
+// Read reads the cluster. progress is called with reports of progress, and diagnose once the key divides the nodes. The
+// API server's answers are read a page at a time.
+func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
+	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
 	forget := func() { clear(nodes) }
 	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
@@ -48,13 +49,15 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
 	}
-	previewer := gridview.NewPreviewer(query.Key, nodes)
+	groupings := &gridview.Groupings{Nodes: nodes}
+	previewer := gridview.NewPreviewer(query.Key, groupings)
 	if previewer.Sites() == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
+	groupings.Diagnosis = diagnose()
 	in := []client.ListOption{client.InNamespace(query.Namespace)}
 	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, func() {
-		previewer = gridview.NewPreviewer(query.Key, nodes)
+		previewer = gridview.NewPreviewer(query.Key, groupings)
 	}, func(service *corev1.Service) { previewer.AddService(service) })
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)

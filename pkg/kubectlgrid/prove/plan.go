@@ -92,7 +92,7 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	if err != nil {
 		return nil, err
 	}
-	view, err := viewOf(service, slicesOf, nodes)
+	view, err := viewOf(service, slicesOf, nodes, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +126,13 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	return p, nil
 }
 
-func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*gridview.View,
-	error) {
+func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node,
+	d *gridview.Diagnosis) (*gridview.View, error) {
 	labels := make(map[string]topology.Labels, len(nodes))
 	for name, node := range nodes {
 		labels[name] = node.Labels
 	}
-	view := gridview.OfService(service, slicesOf, labels)
+	view := (&gridview.Groupings{Nodes: labels, Diagnosis: d}).View(service, slicesOf)
 	switch {
 	case view.Error != "":
 		return nil, fmt.Errorf("service %s/%s: %s", service.Namespace, service.Name, view.Error)
@@ -259,7 +259,8 @@ func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool
 		func(r gridview.PortReach) bool {
 			return string(r.Family) == string(familyOf(s.target.Addr())) &&
 				(r.Name == p.portName || r.Protocol == "") &&
-				r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachTerminating
+				!slices.Contains([]gridview.Reach{gridview.ReachEmpty, gridview.ReachUnknown, gridview.ReachTerminating},
+					r.Reach)
 		})
 }
 

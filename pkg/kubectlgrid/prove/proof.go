@@ -126,7 +126,7 @@ type Answer struct {
 // endpoints that were allowed before or after, because endpoints change meanwhile.
 func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice,
 	nodes map[string]Node, d *gridview.Diagnosis) (*Proof, error) {
-	after, err := viewOf(service, slicesOf, nodes)
+	after, err := viewOf(service, slicesOf, nodes, d)
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
@@ -136,7 +136,6 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	}
 	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
 	maps.Copy(endpoints, p.endpoints)
-	after.Judge(d)
 	proof := &Proof{
 		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
 		TopologyKeys: p.Keys, Address: p.Targets[0].String(), Requests: requests, Verdict: Closed,

@@ -20,7 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // API is an API server that gets, lists, watches, creates and deletes objects, as JSON. It knows no streaming lists, as
@@ -159,6 +161,20 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 // partsOf finds the version, the namespace, the resource and the name in a path.
 var partsOf = regexp.MustCompile(`^/apis?/((?:[^/]+/)?v\d[^/]*)(?:/namespaces/([^/]+))?/([^/]+)/?(.*)$`)
 
+// objectOf reads an object of a built-in kind, as JSON or protobuf.
+func objectOf(body io.Reader) (*unstructured.Unstructured, error) {
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil, err
+	}
+	typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	return &unstructured.Unstructured{Object: fields}, err
+}
+
 // answer answers a request. It has none for a watch that begins.
 func (a *API) answer(r *http.Request) (code int, answer any) {
 	path, query := r.URL.Path, r.URL.Query()
@@ -182,8 +198,9 @@ func (a *API) answer(r *http.Request) (code int, answer any) {
 	case watch:
 		return http.StatusOK, nil
 	case r.Method == http.MethodPost:
-		o := &unstructured.Unstructured{}
-		if err := json.NewDecoder(r.Body).Decode(&o.Object); err != nil {
+		o, err := objectOf(r.Body)
+		if err != nil {
+			a.Errorf("%s %s: %v", r.Method, path, err)
 			return failure(http.StatusBadRequest, nil)
 		}
 		a.Created(o)

@@ -34,7 +34,7 @@ func TestSteadyState(t *testing.T) {
 	f.gridsOfEveryKind()
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("StatefulSetGrid", "db", 2)
-	f.awaitRest()
+	f.awaitRest(time.Second)
 	told := f.statuses("demo")
 	mark := f.auditMark()
 	// Ten minutes of heartbeats, one every ten seconds, of every node.

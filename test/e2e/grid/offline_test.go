@@ -93,15 +93,15 @@ func (f *fixture) gridsOfEveryKind() {
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DaemonSetGrid", "agent", 2)
-	f.awaitRest()
+	f.awaitRest(time.Second)
 }
 
-// awaitRest waits until no controller writes to what is in the test's namespace.
-func (f *fixture) awaitRest() {
+// awaitRest waits until no controller has written to what is in the test's namespace for so long.
+func (f *fixture) awaitRest(d time.Duration) {
 	f.Helper()
-	f.Eventually("nothing more is written for a second", func() error {
+	f.Eventually(fmt.Sprintf("nothing more is written for %s", d), func() error {
 		mark := f.auditMark()
-		time.Sleep(time.Second)
+		time.Sleep(d)
 		return f.noWrites(mark)
 	})
 }

@@ -141,7 +141,7 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 	return slices.Compact(positions)
 }
 
-// see applies the rules for one group of nodes, and notes the endpoints that they see in seen, unless that is nil.
+// see applies the rules for one group of nodes, and notes the endpoints that they see in seen.
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
@@ -162,9 +162,7 @@ func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 		if !kept {
 			continue
 		}
-		if seen != nil {
-			seen[i] = true
-		}
+		seen[i] = true
 		site.Endpoints = append(site.Endpoints, endpoint)
 		if endpoint.Ready {
 			site.Ready++

@@ -57,13 +57,11 @@ type PreviewService struct {
 
 // Previewer makes a Preview from objects that are read one after the other, and keeps only counts.
 type Previewer struct {
-	key      string
-	nodes    map[string]previewNode
-	sites    map[string]int
-	groups   map[previewNode]int
-	services map[types.NamespacedName]*tally
-	// edge are the sites with an edge node.
-	edge      map[string]bool
+	key       string
+	nodes     map[string]previewNode
+	sites     map[string]int
+	groups    map[previewNode]int
+	services  map[types.NamespacedName]*tally
 	groupings *Groupings
 }
 
@@ -101,7 +99,6 @@ func NewPreviewer(key string, cluster *Groupings) *Previewer {
 		sites:     map[string]int{},
 		groups:    map[previewNode]int{},
 		services:  map[types.NamespacedName]*tally{},
-		edge:      map[string]bool{},
 		groupings: cluster,
 	}
 	for name, labels := range cluster.Nodes {
@@ -111,7 +108,6 @@ func NewPreviewer(key string, cluster *Groupings) *Previewer {
 		if n.sited {
 			p.sites[n.site]++
 			p.groups[n]++
-			p.edge[n.site] = p.edge[n.site] || isEdge(labels)
 		}
 	}
 	return p
@@ -218,7 +214,7 @@ func (p *Previewer) Preview() *Preview {
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
 		if t.governed != nil {
-			preview.Findings = append(preview.Findings, t.governed.View().reach...)
+			preview.Findings = append(preview.Findings, t.governed.View().Reach...)
 		}
 	}
 	slices.SortStableFunc(preview.Findings, ByObject)
@@ -244,9 +240,9 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 		return s
 	}
-	edges := slices.Contains(slices.Collect(maps.Values(p.edge)), true) // without any, all nodes may become edge nodes
-	for site := range p.sites {
-		if (p.edge[site] || !edges) && reachesNone(t.reach.reach("", topology.Labels{p.key: site})) {
+	for _, g := range t.reach.groups {
+		if site, in := g.labels[p.key]; in && slices.ContainsFunc(g.nodes, t.reach.edge) &&
+			reachesNone(t.reach.reach("", g.labels)) {
 			s.Dark = append(s.Dark, site)
 		}
 	}

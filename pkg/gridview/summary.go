@@ -81,7 +81,7 @@ func (v *View) Summary() ServiceSummary {
 	s := ServiceSummary{
 		Namespace: v.Namespace, Name: v.Service, TopologyKeys: v.TopologyKeys, Healthy: v.Healthy(), Severity: OK,
 		Message: cmp.Or(v.Error, v.Conclusion(), "It has no topologyKeys: every node reaches every endpoint."),
-		reach:   v.reach,
+		reach:   v.Reach,
 	}
 	governed := v.TopologyKeys.Governed()
 	for i := range v.Sites {
@@ -89,7 +89,7 @@ func (v *View) Summary() ServiceSummary {
 			s.sites = append(s.sites, summarySite{v.tally.nodes[site.Nodes[0]], site.cell})
 		}
 	}
-	for _, f := range v.reach {
+	for _, f := range v.Reach {
 		if CompareAttention(f.Severity, s.Severity) < 0 {
 			s.Severity = f.Severity
 		}

@@ -41,9 +41,10 @@ type View struct {
 	// Findings are those of kubectl grid check that concern the Service.
 	Findings []Finding `json:"findings,omitempty"`
 
+	// Reach are those of the findings that are about this Service alone.
+	Reach []Finding `json:"-"`
+
 	tally *Tally
-	// reach are the findings about this Service alone.
-	reach []Finding
 }
 
 // SiteView has the endpoints that the nodes with the same values of the topology keys see.
@@ -171,10 +172,10 @@ func (v *View) join(t *Tally) {
 	if !t.keys.Governed() {
 		return
 	}
-	v.reach = v.judge()
-	slices.SortStableFunc(v.reach, ByObject)
+	v.Reach = v.judge()
+	slices.SortStableFunc(v.Reach, ByObject)
 	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
-	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.reach...)
+	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
 	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
 }
@@ -260,9 +261,6 @@ func (v *View) Conclusion() string {
 	}
 	return text
 }
-
-// Reached returns the findings about the Service itself; the others are about the cluster.
-func (v *View) Reached() []Finding { return v.reach }
 
 // Empty reports whether no endpoint takes connections on some port of the Service.
 func (v *View) Empty() bool {

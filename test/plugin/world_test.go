@@ -99,6 +99,7 @@ var shapes = []shape{
 	{"node", `["kubernetes.io/hostname"]`, false, nil, []string{""}},
 	{"prefers-node", `["kubernetes.io/hostname","*"]`, false, nil, []string{""}},
 	{"pool", `["pool"]`, false, nil, []string{""}},
+	{"sticky", `["zone"]`, false, nil, []string{""}},
 	{"typo", `["zon"]`, false, nil, []string{""}},
 }
 
@@ -194,6 +195,11 @@ func (w *world) addService(shape shape) {
 	}
 	if shape.local {
 		s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	}
+	if shape.name == "sticky" {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](10800)}}
 	}
 	w.services = append(w.services, s)
 	keys := keysOf(s)

@@ -361,7 +361,7 @@ func (r *Report) checkReach(c *Cluster) {
 			continue
 		}
 		byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
-		found = append(found, s.tally.View().Reached()...)
+		found = append(found, s.tally.View().Reach...)
 	}
 	slices.SortStableFunc(found, gridview.ByObject)
 	r.Findings = append(r.Findings, found...)

@@ -88,15 +88,10 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 	}
 }
 
-// Put shows a version of an object, and returns the object that is shown afterwards: the former one, if a client would
-// see no difference.
-func (u *Update) Put(r *served.Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
-
-// Restore shows a version at the revision that an earlier process gave it; 0 means a new revision. It is for tables
-// that are not Ready: SetState drops their past before a client reads them.
-func (u *Update) Restore(r *served.Resource, v Version, revision uint64) {
-	u.h.table(r).put(u, v, revision)
-}
+// Put shows a version of an object, unless a client would see no difference. revision is 0, which means a new one, or
+// that at which an earlier process showed the version. The latter is for tables that are not Ready: SetState drops
+// their past before a client reads them.
+func (u *Update) Put(r *served.Resource, v Version, revision uint64) { u.h.table(r).put(u, v, revision) }
 
 // Remove removes an object, if it exists.
 func (u *Update) Remove(r *served.Resource, key types.NamespacedName) { u.h.table(r).remove(u, key) }

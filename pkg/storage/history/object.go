@@ -148,11 +148,6 @@ func (s Selector) Matches(o *Object) bool {
 		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(objectFields{o}))
 }
 
-// Everything reports whether the selector selects all objects.
-func (s Selector) Everything() bool {
-	return s.Namespace == "" && (s.Labels == nil || s.Labels.Empty()) && (s.Fields == nil || s.Fields.Empty())
-}
-
 // objectFields has the fields of an Object for field selectors.
 type objectFields struct{ o *Object }
 

@@ -1,11 +1,9 @@
 package filters
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -236,16 +234,6 @@ func readDelegatedBody(r *http.Request) ([]byte, error) {
 			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
 	}
 	return body, err
-}
-
-func setBody(r *http.Request, body []byte) {
-	r.ContentLength = int64(len(body))
-	if len(body) == 0 {
-		r.Body, r.GetBody = http.NoBody, nil
-		return
-	}
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
 func noEvent(info serve.RequestInfo) error {

@@ -129,19 +129,17 @@ func (c *servingCertificate) files() TLSFiles {
 
 // leaf returns the certificate that is served; nil if none is valid.
 func (c *servingCertificate) leaf() *x509.Certificate {
-	pair, err := tls.LoadX509KeyPair(c.files().Cert, c.files().Key)
+	files := c.files()
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil || !time.Now().Before(pair.Leaf.NotAfter) {
 		return nil
 	}
+	hosts := slices.Clone(c.names)
 	for _, address := range c.addresses {
-		if pair.Leaf.VerifyHostname(address.String()) != nil {
-			return nil
-		}
+		hosts = append(hosts, address.String())
 	}
-	for _, name := range c.names {
-		if pair.Leaf.VerifyHostname(name) != nil {
-			return nil
-		}
+	if slices.ContainsFunc(hosts, func(host string) bool { return pair.Leaf.VerifyHostname(host) != nil }) {
+		return nil
 	}
 	return pair.Leaf
 }

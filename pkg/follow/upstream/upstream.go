@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -42,7 +43,7 @@ type Upstream struct {
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
 	onDemand  map[*served.Resource]*follow.Source
-	addresses *addresses
+	addresses addresses
 }
 
 // New makes an Upstream. It sends no request before Run. It returns an error for an invalid configuration.
@@ -52,10 +53,9 @@ func New(options Options) (*Upstream, error) {
 		return nil, err
 	}
 	u := &Upstream{
-		group:    group,
-		onDemand: make(map[*served.Resource]*follow.Source),
+		group: group, onDemand: make(map[*served.Resource]*follow.Source),
+		addresses: addresses{options.Facts, rate.NewLimiter(rate.Every(addressInterval), 1)},
 	}
-	u.addresses = &addresses{facts: options.Facts}
 	if options.Hub != nil {
 		if u.hub, err = newHub(options); err != nil {
 			return nil, fmt.Errorf("the hub: %w", err)

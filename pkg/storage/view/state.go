@@ -89,7 +89,10 @@ func (b *stateBuilder) resource(r *served.Resource) {
 	for i, name := range names {
 		copied := *b.v.facts.Upstream(r, name)
 		if listsEndpoints(r) {
-			copied.Body = b.listed(b.v.facts.Object(r, name))
+			o := b.v.facts.Object(r, name)
+			copied.Body = b.v.share(o)
+			err := o.Codec().Scan(copied.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
+			b.err = cmp.Or(b.err, err)
 		}
 		if version := shown[name]; version != nil {
 			copied.Meta = version.Meta
@@ -98,14 +101,6 @@ func (b *stateBuilder) resource(r *served.Resource) {
 		section.Objects[i] = &copied
 	}
 	b.state.Sections = append(b.state.Sections, section)
-}
-
-// listed returns the viewer's share of an object that lists endpoints, and notes the nodes that it names.
-func (b *stateBuilder) listed(o *facts.Object) []byte {
-	body := b.v.share(o)
-	err := o.Codec().Scan(body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
-	b.err = cmp.Or(b.err, err)
-	return body
 }
 
 // metadata adds a section of objects that have only metadata.

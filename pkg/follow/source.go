@@ -249,7 +249,10 @@ func (s *Source) attempt(ctx context.Context) error {
 	if len(waiting) > 0 {
 		s.next = mustListNewest
 	}
-	if s.broken && s.withoutContact() > longBreak && time.Since(s.listTried) > longBreak {
+	s.mu.Lock()
+	confirmed := s.confirmed
+	s.mu.Unlock()
+	if s.broken && time.Since(confirmed) > longBreak && time.Since(s.listTried) > longBreak {
 		s.next = max(s.next, tryList)
 	}
 	if s.next != resume {
@@ -284,13 +287,6 @@ func (s *Source) stepped(version string) {
 	})
 	s.follows(time.Now())
 	s.group.outage.caughtUp(s)
-}
-
-// withoutContact returns the time since the last contact that was certainly not with a cache.
-func (s *Source) withoutContact() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Since(s.confirmed)
 }
 
 // verify asks whether the upstream has reached the version at which a watch begins, if that is not certain. An API

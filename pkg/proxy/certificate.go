@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -199,11 +198,6 @@ func (c *servingCertificate) writeKubeconfig() error {
 
 func (c *servingCertificate) write(name string, mode fs.FileMode, content []byte) error {
 	return atomicfile.Write(filepath.Join(c.dir, name), mode, content)
-}
-
-// run requests and renews the certificate until ctx is done.
-func (c *servingCertificate) run(ctx context.Context) {
-	wait.NonSlidingUntilWithContext(ctx, c.try, certificateInterval)
 }
 
 // try takes the next step towards a certificate of the cluster.

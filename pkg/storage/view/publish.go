@@ -78,17 +78,10 @@ type shown struct {
 	version *history.Version
 }
 
-// publish updates the History in one step.
+// publish updates the History in one step. It prunes everything before it locks the History.
 func (v reading) publish(received time.Time, p *publication) {
-	v.show(received, p.keys(), p.objects(), p.cleared)
-}
-
-// show updates the History in one step. It prunes everything before it locks the History.
-func (v reading) show(
-	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
-) {
 	var all []shown
-	for _, key := range whole {
+	for _, key := range p.keys() {
 		if !v.filled[key.Resource] {
 			continue
 		}
@@ -98,7 +91,7 @@ func (v reading) show(
 		}
 		all = append(all, one)
 	}
-	for _, o := range listed {
+	for _, o := range p.objects() {
 		if v.filled[o.Resource()] {
 			all = append(all, v.object(o))
 		}
@@ -113,7 +106,7 @@ func (v reading) show(
 				u.Remove(s.Resource, s.Name)
 			}
 		}
-		for _, r := range cleared {
+		for _, r := range p.cleared {
 			u.Clear(r)
 			v.filled[r] = false
 		}
@@ -123,7 +116,7 @@ func (v reading) show(
 }
 
 func (v reading) setStates(u *history.Update, restored *facts.State) {
-	if v.building || (restored != nil && !v.serveRestored.Load()) {
+	if restored != nil && !v.serveRestored.Load() {
 		return
 	}
 	asOf := uint64(0)

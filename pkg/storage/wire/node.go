@@ -24,8 +24,8 @@ const (
 // InternalIP is the type of the addresses at which nodes reach each other.
 const InternalIP = "InternalIP"
 
-// NodeReady reports whether the condition Ready of a Node with this Object.Body is True, and returns the encoded time of
-// the kubelet's report. The API server sets the condition to Unknown if the kubelet has not reported for a while.
+// NodeReady reports whether the condition Ready of a Node with this Object.Body is True, and returns the encoded time
+// of the kubelet's report. The API server sets the condition to Unknown if the kubelet has not reported for a while.
 func NodeReady(body []byte) (ready bool, at string, err error) {
 	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
 		var kind, status, heartbeat []byte

@@ -83,7 +83,9 @@ type event struct {
 
 // New makes an API with nothing in it.
 func New() *API {
-	return &API{revision: 100, changed: make(chan struct{}), cut: make(chan struct{})}
+	return &API{
+		revision: 100, changed: make(chan struct{}), cut: make(chan struct{}), lagging: make(map[string]*Backup),
+	}
 }
 
 // Behave changes the behaviour from the next request on.
@@ -175,9 +177,6 @@ func (a *API) Restore(b *Backup) {
 func (a *API) Lag(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lagging == nil {
-		a.lagging = make(map[string]*Backup)
-	}
 	if a.lagging[resource] == nil {
 		a.lagging[resource] = &Backup{a.revision, slices.Clone(a.objects)}
 	}

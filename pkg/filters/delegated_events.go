@@ -82,7 +82,11 @@ func (l *eventDelegate) serve(w http.ResponseWriter, r *http.Request, info serve
 			))
 		}
 	}
-	body, err := readDelegatedBody(r)
+	body, err := readBody(r, maxDelegatedEvent+1)
+	if len(body) > maxDelegatedEvent {
+		err = apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
+	}
 	if err != nil {
 		return err
 	}
@@ -225,15 +229,6 @@ func decodeEvent(info serve.RequestInfo, mediaType string, body []byte) (decoded
 	}
 	event := object.(*eventsv1.Event) //nolint:forcetypeassert // eventCodecs have no third type
 	return decodedEvent{event, &event.ObjectMeta, event.Regarding, event.ReportingController}, nil
-}
-
-func readDelegatedBody(r *http.Request) ([]byte, error) {
-	body, err := readBody(r, maxDelegatedEvent+1)
-	if len(body) > maxDelegatedEvent {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
-	}
-	return body, err
 }
 
 func noEvent(info serve.RequestInfo) error {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,7 +26,6 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -116,14 +116,17 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(upstream)
+	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
+	if err != nil {
+		return nil, err
+	}
+	client, err := group.Client(corev1.SchemeGroupVersion, apiclient.SilenceIn)
 	if err != nil {
 		return nil, err
 	}
 	ask := func(ctx context.Context) error {
-		_, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication",
-			metav1.GetOptions{})
-		return err
+		return client.Get().Namespace(metav1.NamespaceSystem).Resource("configmaps").
+			Name("extension-apiserver-authentication").MaxRetries(0).Do(ctx).Error()
 	}
 	for {
 		awaitAnswer(ctx, ask)

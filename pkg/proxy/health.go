@@ -31,7 +31,7 @@ func (p *Proxy) report() health.Report {
 	for _, s := range p.upstream.States() {
 		p.noteSource(&report, s)
 		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
-			labelsSynced = labelsSynced || p.isLive() || s.Synced
+			labelsSynced = labelsSynced || p.facts.IsLive() || s.Synced
 		}
 	}
 	switch {
@@ -117,7 +117,7 @@ func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	if s.Err != nil {
 		line += ": " + s.Err.Error()
 	}
-	if p.view.ServesRestored() != nil || s.Optional && p.isLive() {
+	if p.view.ServesRestored() != nil || s.Optional && p.facts.IsLive() {
 		report.Note("%s", line)
 	} else {
 		report.Fail("%s", line)
@@ -138,16 +138,6 @@ func (p *Proxy) noteSite(report *health.Report) {
 			detail += "; without --cri this node does not say which pods it runs"
 		}
 		report.Note("%s", detail)
-	}
-}
-
-// isLive reports whether the upstream's state was complete once.
-func (p *Proxy) isLive() bool {
-	select {
-	case <-p.facts.Live():
-		return true
-	default:
-		return false
 	}
 }
 

@@ -126,6 +126,16 @@ func New(options Options) *Facts {
 // Live is closed once the state of the upstream is complete and applied.
 func (f *Facts) Live() <-chan struct{} { return f.live }
 
+// IsLive reports whether Live is closed.
+func (f *Facts) IsLive() bool {
+	select {
+	case <-f.live:
+		return true
+	default:
+		return false
+	}
+}
+
 // Input returns the input with that name, which is one of the constants.
 func (f *Facts) Input(name string) *Input { return f.inputs[name] }
 
@@ -141,9 +151,7 @@ func (f *Facts) update(step func()) {
 		f.rebuild()
 	}
 	if !f.hold.restoring() && f.services.synced && f.complete(&f.slices) {
-		select {
-		case <-f.live:
-		default:
+		if !f.IsLive() {
 			close(f.live)
 		}
 	}

@@ -375,10 +375,5 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 func (f *Facts) Applied() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	select {
-	case <-f.live:
-	default:
-		return false
-	}
-	return f.hold.pending == nil
+	return f.IsLive() && f.hold.pending == nil
 }

@@ -19,9 +19,7 @@ import (
 // State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
 // if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
-	select {
-	case <-v.source.Live():
-	default:
+	if !v.source.IsLive() {
 		return nil, errors.New("the upstream's state is not complete yet")
 	}
 	b := stateBuilder{state: &facts.State{

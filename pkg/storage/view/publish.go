@@ -78,10 +78,17 @@ type shown struct {
 	version *history.Version
 }
 
-// publish updates the History in one step. It prunes everything before it locks the History.
+// publish updates the History in one step.
 func (v reading) publish(received time.Time, p *publication) {
+	v.show(received, p.keys(), p.objects(), p.cleared)
+}
+
+// show updates the History in one step. It prunes everything before it locks the History.
+func (v reading) show(
+	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
+) {
 	var all []shown
-	for _, key := range p.keys() {
+	for _, key := range whole {
 		if !v.filled[key.Resource] {
 			continue
 		}
@@ -91,7 +98,7 @@ func (v reading) publish(received time.Time, p *publication) {
 		}
 		all = append(all, one)
 	}
-	for _, o := range p.objects() {
+	for _, o := range listed {
 		if v.filled[o.Resource()] {
 			all = append(all, v.object(o))
 		}
@@ -106,7 +113,7 @@ func (v reading) publish(received time.Time, p *publication) {
 				u.Remove(s.Resource, s.Name)
 			}
 		}
-		for _, r := range p.cleared {
+		for _, r := range cleared {
 			u.Clear(r)
 			v.filled[r] = false
 		}
@@ -116,7 +123,7 @@ func (v reading) publish(received time.Time, p *publication) {
 }
 
 func (v reading) setStates(u *history.Update, restored *facts.State) {
-	if restored != nil && !v.serveRestored.Load() {
+	if v.building || (restored != nil && !v.serveRestored.Load()) {
 		return
 	}
 	asOf := uint64(0)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/proxy/explain"
@@ -14,7 +15,7 @@ import (
 // explainOptions are the flags of the command explain, and its argument.
 type explainOptions struct {
 	client  explain.Client
-	service explain.Service
+	service types.NamespacedName
 	output  string
 }
 

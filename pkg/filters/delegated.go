@@ -1,6 +1,8 @@
 package filters
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -96,6 +98,11 @@ func allowRead(callers *lru.Cache, caller string) bool {
 // path, query and delegatedHeaders, and the given body.
 func delegatedRequest(r *http.Request, body []byte) *http.Request {
 	delegated := r.Clone(r.Context())
+	delegated.ContentLength, delegated.Body, delegated.GetBody = int64(len(body)), http.NoBody, nil
+	if len(body) > 0 {
+		delegated.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		delegated.Body, _ = delegated.GetBody() // it never fails
+	}
 	delegated.URL.RawPath = ""
 	delegated.Header = http.Header{}
 	for _, name := range delegatedHeaders {
@@ -104,7 +111,6 @@ func delegatedRequest(r *http.Request, body []byte) *http.Request {
 		}
 	}
 	delegated.Trailer, delegated.TransferEncoding = nil, nil
-	setBody(delegated, body)
 	return delegated
 }
 

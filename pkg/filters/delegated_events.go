@@ -1,11 +1,9 @@
 package filters
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -84,7 +82,11 @@ func (l *eventDelegate) serve(w http.ResponseWriter, r *http.Request, info serve
 			))
 		}
 	}
-	body, err := readDelegatedBody(r)
+	body, err := readBody(r, maxDelegatedEvent+1)
+	if len(body) > maxDelegatedEvent {
+		err = apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
+	}
 	if err != nil {
 		return err
 	}
@@ -227,25 +229,6 @@ func decodeEvent(info serve.RequestInfo, mediaType string, body []byte) (decoded
 	}
 	event := object.(*eventsv1.Event) //nolint:forcetypeassert // eventCodecs have no third type
 	return decodedEvent{event, &event.ObjectMeta, event.Regarding, event.ReportingController}, nil
-}
-
-func readDelegatedBody(r *http.Request) ([]byte, error) {
-	body, err := readBody(r, maxDelegatedEvent+1)
-	if len(body) > maxDelegatedEvent {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-			"the wrapper delegates its identity for events of up to %d bytes", maxDelegatedEvent))
-	}
-	return body, err
-}
-
-func setBody(r *http.Request, body []byte) {
-	r.ContentLength = int64(len(body))
-	if len(body) == 0 {
-		r.Body, r.GetBody = http.NoBody, nil
-		return
-	}
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
 func noEvent(info serve.RequestInfo) error {

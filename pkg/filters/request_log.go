@@ -41,12 +41,7 @@ type statusRecorder struct {
 	code int
 }
 
-func (s *statusRecorder) status() int {
-	if s.code == 0 {
-		return http.StatusOK
-	}
-	return s.code
-}
+func (s *statusRecorder) status() int { return cmp.Or(s.code, http.StatusOK) }
 
 // WriteHeader implements http.ResponseWriter.
 func (s *statusRecorder) WriteHeader(code int) {

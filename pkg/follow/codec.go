@@ -22,48 +22,32 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
-// object is an upstream object in wire form that passes through client-go as a runtime.Object.
-type object struct {
+// Object is an upstream object in wire form, as the client of a Group decodes it.
+type Object struct {
 	*wire.Object
 
-	kind string
-}
-
-// Decoded returns the object in wire form that the client of a Group has decoded, and its kind; nil for anything else.
-func Decoded(decoded runtime.Object) (o *wire.Object, kind string) {
-	if is, ok := decoded.(object); ok {
-		return is.Object, is.kind
-	}
-	return nil, ""
+	Kind string
 }
 
 // GetObjectKind implements runtime.Object.
-func (object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the object itself, because it is immutable.
-func (o object) DeepCopyObject() runtime.Object { return o }
+func (o Object) DeepCopyObject() runtime.Object { return o }
 
-type objectList struct {
+// List is a list of objects in wire form, as the client of a Group decodes it.
+type List struct {
 	wire.ListMeta
 
-	kind  string
-	items []*wire.Object
-}
-
-// DecodedList returns the objects in wire form of a list that the client of a Group has decoded, the kind of the list,
-// and the token of its next page. The kind is "" for anything else.
-func DecodedList(decoded runtime.Object) (kind string, items []*wire.Object, next string) {
-	if is, ok := decoded.(*objectList); ok {
-		return is.kind, is.items, is.Continue
-	}
-	return "", nil, ""
+	Kind  string
+	Items []*wire.Object
 }
 
 // GetObjectKind implements runtime.Object.
-func (*objectList) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (*List) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the list itself, because it is immutable once it was decoded.
-func (l *objectList) DeepCopyObject() runtime.Object { return l }
+func (l *List) DeepCopyObject() runtime.Object { return l }
 
 // isOf reports whether objects of a kind can belong to a resource. Otherwise a proxy that mixes up its answers could
 // cause the removal of all objects. The kind may be "", because some objects have none.
@@ -75,20 +59,20 @@ func isOf(resource, kind string) bool {
 	return plural.Resource == resource
 }
 
-func (l *objectList) add(message []byte) error {
+func (l *List) add(message []byte) error {
 	o, err := wire.ParseObject(message)
 	if err != nil {
 		return err
 	}
-	l.items = append(l.items, o)
+	l.Items = append(l.Items, o)
 	return nil
 }
 
 // largestVersion returns the largest resourceVersion of the items, or "". It is for lists of some caching proxies,
 // which have no resourceVersion of their own. At worst a watch from there repeats objects of the list.
-func (l *objectList) largestVersion() string {
+func (l *List) largestVersion() string {
 	var largest uint64
-	for _, o := range l.items {
+	for _, o := range l.Items {
 		if v, err := strconv.ParseUint(o.ResourceVersion, 10, 64); err == nil && v > largest {
 			largest = v
 		}
@@ -114,7 +98,7 @@ var scheme = func() *runtime.Scheme {
 
 var parameterCodec = runtime.NewParameterCodec(scheme)
 
-// codec decodes responses to object and objectList, and errors to metav1.Status.
+// codec decodes responses to Object and List, and errors to metav1.Status.
 type codec struct{ runtime.NegotiatedSerializer }
 
 func newCodec() codec {
@@ -169,7 +153,7 @@ func (d decoder) Decode(
 	if err != nil {
 		return nil, gvk, err
 	}
-	return object{o, gvk.Kind}, gvk, nil
+	return Object{o, gvk.Kind}, gvk, nil
 }
 
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
@@ -181,9 +165,9 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 		if err != nil {
 			return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
 		}
-		return object{o, typeMeta.Kind}, nil
+		return Object{o, typeMeta.Kind}, nil
 	}
-	list := &objectList{kind: typeMeta.Kind}
+	list := &List{Kind: typeMeta.Kind}
 	listMeta, err := wire.ParseList(message, list.add)
 	if err != nil {
 		return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
@@ -194,7 +178,7 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 
 // decodeJSONList converts a JSON list into wire form.
 func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
-	list := &objectList{kind: gvk.Kind}
+	list := &List{Kind: gvk.Kind}
 	read := struct {
 		Metadata metav1.ListMeta `json:"metadata"`
 		Items    jsonItems       `json:"items"`
@@ -210,7 +194,7 @@ func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, 
 // times the memory.
 type jsonItems struct {
 	kind schema.GroupVersionKind
-	list *objectList
+	list *List
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

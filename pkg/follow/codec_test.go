@@ -38,13 +38,13 @@ func TestListsInJSON(t *testing.T) {
 		},
 	} {
 		decoded, _, err := d.Decode([]byte(test.body), nil, nil)
-		list, ok := decoded.(*objectList)
+		list, ok := decoded.(*List)
 		if err != nil || !ok {
 			t.Errorf("%s: %T, %v", name, decoded, err)
 			continue
 		}
 		var names []string
-		for _, o := range list.items {
+		for _, o := range list.Items {
 			names = append(names, o.Name)
 		}
 		if got := strings.Join(names, ","); got != test.names || list.ResourceVersion != test.version ||

@@ -373,8 +373,6 @@ func (g *Group) wake() {
 	g.recovered = make(chan struct{})
 }
 
-func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
-
 // RetryAfter returns how long the upstream asks clients to wait, at most longestRetryAfter.
 func RetryAfter(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
@@ -399,7 +397,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 		if err != nil {
 			return fmt.Errorf("getting node %s: %w", name, err)
 		}
-		if len(list.items) == 0 {
+		if len(list.Items) == 0 {
 			return fmt.Errorf("the API server does not know node %s either", name)
 		}
 		return nil

@@ -72,13 +72,7 @@ func (o *outage) caughtUp(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.lost, s)
-	if len(o.lost) > 0 {
-		return
-	}
-	if o.phase == phaseHolding {
-		o.release(phaseWell)
-	}
-	o.phase = phaseWell
+	o.endIfOver()
 }
 
 // end releases the changes that are held back. It is called at the end of Group.Run.
@@ -86,10 +80,18 @@ func (o *outage) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	clear(o.lost)
-	if o.phase == phaseHolding {
+	o.endIfOver()
+}
+
+// endIfOver ends the outage if no source is lost. The caller holds the lock.
+func (o *outage) endIfOver() {
+	switch {
+	case len(o.lost) > 0:
+	case o.phase == phaseHolding:
 		o.release(phaseWell)
+	default:
+		o.phase = phaseWell
 	}
-	o.phase = phaseWell
 }
 
 // release calls Barrier.Release. The caller holds the lock.

@@ -249,7 +249,10 @@ func (s *Source) attempt(ctx context.Context) error {
 	if len(waiting) > 0 {
 		s.next = mustListNewest
 	}
-	if s.broken && s.withoutContact() > longBreak && time.Since(s.listTried) > longBreak {
+	s.mu.Lock()
+	confirmed := s.confirmed
+	s.mu.Unlock()
+	if s.broken && time.Since(confirmed) > longBreak && time.Since(s.listTried) > longBreak {
 		s.next = max(s.next, tryList)
 	}
 	if s.next != resume {
@@ -283,14 +286,7 @@ func (s *Source) stepped(version string) {
 		state.Synced, state.Absent, state.ResourceVersion = true, false, version
 	})
 	s.follows(time.Now())
-	s.group.caughtUp(s)
-}
-
-// withoutContact returns the time since the last contact that was certainly not with a cache.
-func (s *Source) withoutContact() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Since(s.confirmed)
+	s.group.outage.caughtUp(s)
 }
 
 // verify asks whether the upstream has reached the version at which a watch begins, if that is not certain. An API
@@ -397,8 +393,8 @@ func (s *Source) list(ctx context.Context) error {
 		version = list.largestVersion()
 	}
 	s.group.answered(s)
-	s.at(version, func() { s.options.Sink.Replace(list.items) })
-	s.some = len(list.items) > 0
+	s.at(version, func() { s.options.Sink.Replace(list.Items) })
+	s.some = len(list.Items) > 0
 	newer := isOlder(s.version, version)
 	now := time.Now()
 	s.version, s.next, s.watches, s.broken = version, resume, 0, false
@@ -414,35 +410,35 @@ func (s *Source) list(ctx context.Context) error {
 			state.LastContact, s.confirmed = now, now
 		}
 	})
-	s.group.caughtUp(s)
+	s.group.outage.caughtUp(s)
 	return nil
 }
 
 // pages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would keep
 // the last page as the whole list. An upstream may send pages nevertheless.
-func (s *Source) pages(ctx context.Context, version string) (*objectList, error) {
-	all := &objectList{}
+func (s *Source) pages(ctx context.Context, version string) (*List, error) {
+	all := &List{}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
 		got, err := s.request(&options).Do(ctx).Get()
 		if err != nil {
 			return nil, err
 		}
-		page, ok := got.(*objectList)
+		page, ok := got.(*List)
 		if !ok {
 			return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
 		}
-		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.kind, "List")) {
-			return nil, fmt.Errorf("the upstream sent %s in place of a list of %s", page.kind, resource)
+		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.Kind, "List")) {
+			return nil, fmt.Errorf("the upstream sent %s in place of a list of %s", page.Kind, resource)
 		}
-		for _, o := range page.items {
+		for _, o := range page.Items {
 			if o.Name == "" {
 				return nil, ErrNoName
 			}
 		}
-		if all.items == nil {
-			all.items = page.items
+		if all.Items == nil {
+			all.Items = page.Items
 		} else {
-			all.items = append(all.items, page.items...)
+			all.Items = append(all.Items, page.Items...)
 		}
 		all.ResourceVersion = cmp.Or(all.ResourceVersion, page.ResourceVersion)
 		if page.Continue == "" {
@@ -454,14 +450,14 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 }
 
 // distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
-func (s *Source) distrust(ctx context.Context, list *objectList, asked string) error {
+func (s *Source) distrust(ctx context.Context, list *List, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// An API server never gives such an answer. This is a cache.
 		s.fromCache()
 		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
 			ErrFromCache, list.ResourceVersion, asked)
 	}
-	if len(list.items) > 0 || !s.known() {
+	if len(list.Items) > 0 || !s.known() {
 		return nil
 	}
 	if list.ResourceVersion == "" {
@@ -545,7 +541,7 @@ func (s *Source) watch(ctx context.Context) error {
 		case <-calm.C:
 			caughtUp = true
 			s.follows(opened)
-			s.group.caughtUp(s)
+			s.group.outage.caughtUp(s)
 		case event, open := <-w.ResultChan():
 			if !open {
 				s.broken = time.Since(opened) < time.Duration(seconds)*time.Second
@@ -623,8 +619,8 @@ func (s *Source) follows(at time.Time) {
 
 // take passes an event to the Sink, and reports whether it had a new resourceVersion.
 func (s *Source) take(ctx context.Context, event watch.Event) bool {
-	o, ok := event.Object.(object)
-	if !ok || !isOf(s.options.Resource.Resource, o.kind) {
+	o, ok := event.Object.(Object)
+	if !ok || !isOf(s.options.Resource.Resource, o.Kind) {
 		klog.FromContext(ctx).Info("Ignoring an event whose object is not of the resource",
 			"eventType", event.Type, "objectType", fmt.Sprintf("%T", event.Object))
 		return false

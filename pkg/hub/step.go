@@ -99,7 +99,8 @@ func (t *step) placeService(name types.NamespacedName) (slices []*facts.Object) 
 			after = newObject(&kindService, s.Upstream, s.Upstream.Body)
 		}
 	}
-	t.put(t.common, objectName{&kindService, name}, nil, after)
+	service := objectName{&kindService, name}
+	t.put(t.common, service, t.inCommon(service), after)
 	return slices
 }
 
@@ -132,7 +133,7 @@ func (t *step) placeSlice(o *facts.Object) {
 		delete(t.slices, o)
 	}
 	name := objectName{&kindSlice, o.Name()}
-	t.put(t.common, name, nil, is.part(t.common))
+	t.put(t.common, name, t.inCommon(name), is.part(t.common))
 	for c := range t.affected(was, is) {
 		t.put(c, name, was.part(c), is.part(c))
 	}
@@ -195,16 +196,18 @@ func (t *step) name(c *class, o *object, more int) {
 	}
 }
 
-// put records the change of an object in a class, unless it is the same to a wrapper. For the common class, before is
-// not used.
+// inCommon returns an object of the common class; nil if that does not have it.
+func (t *step) inCommon(name objectName) *object { return t.buckets[name.bucket()].objects[name] }
+
+// put records the change of an object in a class, unless it is the same to a wrapper.
 func (t *step) put(c *class, name objectName, before, after *object) {
 	bucket := name.bucket()
-	if c == t.common {
-		objects := t.buckets[bucket].objects
-		before, objects[name] = objects[name], after
-		if after == nil {
-			delete(objects, name)
-		}
+	switch {
+	case c != t.common:
+	case after == nil:
+		delete(t.buckets[bucket].objects, name)
+	default:
+		t.buckets[bucket].objects[name] = after
 	}
 	t.name(c, after, 1)
 	t.name(c, before, -1)

@@ -344,11 +344,11 @@ func (f *follower) get(ctx context.Context, in scope) error {
 	if err != nil {
 		return err
 	}
-	object, kind := follow.Decoded(got)
-	if object == nil || kind != in.kind.Kind || object.Name != in.object() {
-		return fmt.Errorf("the answer is another object: %T of kind %q", got, kind)
+	object, _ := got.(follow.Object)
+	if object.Object == nil || object.Kind != in.kind.Kind || object.Name != in.object() {
+		return fmt.Errorf("the answer is another object: %T of kind %q", got, object.Kind)
 	}
-	to.At(object.ResourceVersion, func() { to.Apply(object) })
+	to.At(object.ResourceVersion, func() { to.Apply(object.Object) })
 	return nil
 }
 

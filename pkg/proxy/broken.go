@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
@@ -15,8 +16,9 @@ type brokenSteps struct {
 	// relist lists the upstream again.
 	relist func()
 
-	mu    sync.Mutex
-	count float64 // guarded by mu
+	count prometheus.Counter
+
+	mu sync.Mutex
 	// pause is the pause between a step that panicked and the list. It grows, because the list repeats the object that
 	// caused the panic. Guarded by mu.
 	pause wait.Backoff
@@ -27,7 +29,11 @@ type brokenSteps struct {
 func newBrokenSteps(logger klog.Logger) *brokenSteps {
 	return &brokenSteps{
 		logger: logger,
-		pause:  wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 1, Steps: 8, Cap: 10 * time.Minute},
+		count: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "cache_panics_total",
+			Help: "Changes of the cache that panicked, which is a defect. The cache was rebuilt.",
+		}),
+		pause: wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 1, Steps: 8, Cap: 10 * time.Minute},
 	}
 }
 
@@ -35,9 +41,9 @@ func newBrokenSteps(logger klog.Logger) *brokenSteps {
 func (b *brokenSteps) note(err error) {
 	b.logger.Error(err, "A step of the cache panicked, which is a defect of this program: please report it. What is "+
 		"shown stays, the cache is rebuilt, and the upstream is listed again")
+	b.count.Inc()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count++
 	if b.due {
 		return
 	}
@@ -48,10 +54,4 @@ func (b *brokenSteps) note(err error) {
 		b.mu.Unlock()
 		b.relist()
 	})
-}
-
-func (b *brokenSteps) counted() float64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.count
 }

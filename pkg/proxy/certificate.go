@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -129,19 +128,17 @@ func (c *servingCertificate) files() TLSFiles {
 
 // leaf returns the certificate that is served; nil if none is valid.
 func (c *servingCertificate) leaf() *x509.Certificate {
-	pair, err := tls.LoadX509KeyPair(c.files().Cert, c.files().Key)
+	files := c.files()
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil || !time.Now().Before(pair.Leaf.NotAfter) {
 		return nil
 	}
+	hosts := slices.Clone(c.names)
 	for _, address := range c.addresses {
-		if pair.Leaf.VerifyHostname(address.String()) != nil {
-			return nil
-		}
+		hosts = append(hosts, address.String())
 	}
-	for _, name := range c.names {
-		if pair.Leaf.VerifyHostname(name) != nil {
-			return nil
-		}
+	if slices.ContainsFunc(hosts, func(host string) bool { return pair.Leaf.VerifyHostname(host) != nil }) {
+		return nil
 	}
 	return pair.Leaf
 }
@@ -201,11 +198,6 @@ func (c *servingCertificate) writeKubeconfig() error {
 
 func (c *servingCertificate) write(name string, mode fs.FileMode, content []byte) error {
 	return atomicfile.Write(filepath.Join(c.dir, name), mode, content)
-}
-
-// run requests and renews the certificate until ctx is done.
-func (c *servingCertificate) run(ctx context.Context) {
-	wait.NonSlidingUntilWithContext(ctx, c.try, certificateInterval)
 }
 
 // try takes the next step towards a certificate of the cluster.

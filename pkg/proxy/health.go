@@ -31,7 +31,7 @@ func (p *Proxy) report() health.Report {
 	for _, s := range p.upstream.States() {
 		p.noteSource(&report, s)
 		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
-			labelsSynced = p.knows() || s.Synced
+			labelsSynced = labelsSynced || p.facts.IsLive() || s.Synced
 		}
 	}
 	switch {
@@ -73,9 +73,6 @@ func (p *Proxy) noteFiles(report *health.Report) {
 	}
 }
 
-// knows reports whether there is something to serve, from a snapshot or from the upstream.
-func (p *Proxy) knows() bool { return p.view.ServesRestored() != nil || p.isLive() }
-
 // noteSource reports how one source is followed.
 func (p *Proxy) noteSource(report *health.Report, s follow.State) {
 	switch {
@@ -114,13 +111,13 @@ func (p *Proxy) noteAbsent(report *health.Report, s follow.State) {
 }
 
 // noteNotSynced reports that a source is not complete, and why. The wrapper is not ready then, unless it serves a
-// snapshot.
+// snapshot, or the source is an optional one without which the state is complete.
 func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	line := s.Name + ": not synced with the upstream yet"
 	if s.Err != nil {
 		line += ": " + s.Err.Error()
 	}
-	if p.knows() {
+	if p.view.ServesRestored() != nil || s.Optional && p.facts.IsLive() {
 		report.Note("%s", line)
 	} else {
 		report.Fail("%s", line)
@@ -141,16 +138,6 @@ func (p *Proxy) noteSite(report *health.Report) {
 			detail += "; without --cri this node does not say which pods it runs"
 		}
 		report.Note("%s", detail)
-	}
-}
-
-// isLive reports whether the upstream's state was complete once.
-func (p *Proxy) isLive() bool {
-	select {
-	case <-p.facts.Live():
-		return true
-	default:
-		return false
 	}
 }
 

@@ -15,7 +15,7 @@ func (p *Proxy) upstreamState() livepods.UpstreamState {
 	switch {
 	case p.view.ServesRestored() != nil:
 		return livepods.Away
-	case !p.isLive():
+	case !p.facts.IsLive():
 		return livepods.Unknown
 	case p.upstream.Current() && p.facts.Applied():
 		return livepods.Followed

@@ -76,11 +76,7 @@ func newMetrics(p *Proxy) *metrics {
 	}
 	m.registry.MustRegister(m.Collectors()...)
 	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.messagesIgnored,
-		m.neighbourRequests,
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: namespace, Name: "cache_panics_total",
-			Help: "Changes of the cache that panicked, which is a defect. The cache was rebuilt.",
-		}, p.broken.counted),
+		m.neighbourRequests, p.broken.count,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collector{p}, follow.Metrics(namespace, p.upstream.States))
 	return m

@@ -434,7 +434,9 @@ func (p *Proxy) runners(address net.Addr) []func(context.Context) {
 		runners = append(runners, metricsport.Port{Address: address, Metrics: p.metrics.handler()}.Run)
 	}
 	if p.certificate != nil {
-		runners = append(runners, p.certificate.run)
+		runners = append(runners, func(ctx context.Context) {
+			wait.NonSlidingUntilWithContext(ctx, p.certificate.try, certificateInterval)
+		})
 	}
 	return append(runners, func(ctx context.Context) {
 		systemd.Notify(ctx, systemd.Program{

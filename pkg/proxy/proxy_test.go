@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -370,6 +371,24 @@ func TestReadyzTellsWhatIsNotAsExpected(t *testing.T) {
 		w.expectReadyz(http.StatusServiceUnavailable, `node "elsewhere" does not exist`)
 		api.Put(wiretest.NodeOf("elsewhere", "b"))
 		w.expectReady()
+	})
+	t.Run("own Node not known yet", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		var answers atomic.Bool
+		w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("fieldSelector") == "metadata.name=node0" && !answers.Load() {
+				http.Error(w, "not this one", http.StatusInternalServerError)
+				return
+			}
+			api.ServeHTTP(w, r)
+		}), nil)
+		w.expectReadyz(http.StatusServiceUnavailable, "node: not synced with the upstream yet", "nodes: ok",
+			"services: ok", "endpointslices: ok", "kubernetes-endpoints: ok")
+		w.expect(http.StatusServiceUnavailable, "/api/v1/nodes/node0")
+		answers.Store(true)
+		w.expectReady()
+		w.expect(http.StatusOK, "/api/v1/nodes/node0")
 	})
 	t.Run("upstream lost after sync", func(t *testing.T) {
 		t.Parallel()

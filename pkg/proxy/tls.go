@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,8 +72,7 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 			return false, fmt.Errorf("%s: %w", f.flag, err)
 		}
 	}
-	if t.current != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) &&
-		bytes.Equal(contents[2], t.contents[2]) {
+	if t.current != nil && slices.EqualFunc(contents[:], t.contents[:], bytes.Equal) {
 		return false, nil
 	}
 	certificate, err := tls.X509KeyPair(contents[0], contents[1])

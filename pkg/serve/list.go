@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
@@ -34,28 +35,19 @@ func (s *Server) list(
 	if err != nil {
 		return err
 	}
-	done, err := s.admit(r, content, as)
-	if err != nil {
-		return err
+	if s.Admit != nil {
+		done, ok := s.Admit(r, listMemory(content, as))
+		if !ok {
+			return apierrors.NewTooManyRequests("the lists under way, of this caller or of all, take as much memory as "+
+				"they may; see --max-list-bytes", int(RetryAfter/time.Second))
+		}
+		defer done()
 	}
-	defer done()
 	body, err := encodeList(r.Context(), content, as)
 	if err != nil {
 		return err
 	}
 	return s.writeBody(w, r, as.encoding, body)
-}
-
-// admit reserves the memory that a list takes. done releases it. The error is a 429.
-func (s *Server) admit(r *http.Request, content list, as *representation) (done func(), err error) {
-	if s.Admit == nil {
-		return func() {}, nil
-	}
-	done, ok := s.Admit(r, listMemory(content, as))
-	if !ok {
-		return nil, tooMuchMemory()
-	}
-	return done, nil
 }
 
 // listOf selects the objects of a LIST response. Lists are whole: kube-apiserver also ignores the limit of a list from

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
@@ -77,7 +78,7 @@ func TestParseOptions(t *testing.T) {
 		check func(Options) bool
 	}{
 		{"", collection, func(o Options) bool {
-			return !o.Watch && o.Revision == 0 && o.Selector.Everything()
+			return !o.Watch && o.Revision == 0 && o.Selector == (history.Selector{})
 		}},
 		{"watch=1", collection, func(o Options) bool { return o.Watch }},
 		{"watch", collection, func(o Options) bool { return o.Watch }},
@@ -109,7 +110,7 @@ func TestParseOptions(t *testing.T) {
 		}},
 		{"fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
 			collection, func(o Options) bool {
-				return !o.Selector.Everything() && !o.Selector.Fields.Empty() && !o.Selector.Labels.Empty()
+				return !o.Selector.Fields.Empty() && !o.Selector.Labels.Empty()
 			}},
 	}
 	for _, test := range tests {

@@ -151,7 +151,8 @@ func (s *Server) read(
 	if of.marked {
 		w.Header().Set(RestoredHeader, RestoredMarked)
 	}
-	if h.Restored() && !of.marks && refusesStale(r) {
+	// A client that stores answers on disk itself may have a newer state (RFC 9111, section 5.2.1.4).
+	if h.Restored() && !of.marks && HeaderHas(r, "Cache-Control", "no-cache") {
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
@@ -172,10 +173,6 @@ const (
 	RestoredHeader = "X-Application-Grid-Restored"
 	RestoredMarked = "marked"
 )
-
-// refusesStale reports whether a client does not accept an answer from a snapshot (RFC 9111, section 5.2.1.4): a client
-// that stores answers on disk itself may have a newer state.
-func refusesStale(r *http.Request) bool { return HeaderHas(r, "Cache-Control", "no-cache") }
 
 // HeaderHas reports whether the values of a request's header, which are lists, contain a token.
 func HeaderHas(r *http.Request, header, token string) bool {

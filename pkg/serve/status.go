@@ -95,14 +95,6 @@ func NotReady(message string) error {
 	return err
 }
 
-// tooMuchMemory returns a 429 for a list for which the memory does not suffice now.
-func tooMuchMemory() error {
-	return apierrors.NewTooManyRequests(
-		"the lists under way, of this caller or of all, take as much memory as they may; see --max-list-bytes",
-		int(RetryAfter/time.Second),
-	)
-}
-
 // NotServed returns the 404 that kube-apiserver answers for a resource that it does not serve.
 func NotServed(resource schema.GroupResource) error {
 	err := Failure(http.StatusNotFound, metav1.StatusReasonNotFound,

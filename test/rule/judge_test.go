@@ -78,7 +78,7 @@ func (w *world) grade(e *discoveryv1.Endpoint) int {
 	if _, dead := w.dead[node]; quiet || dead {
 		return silent
 	}
-	if w.suspected[string(e.TargetRef.UID)] {
+	if _, doubted := w.doubted[node]; doubted || w.suspected[string(e.TargetRef.UID)] {
 		return suspected
 	}
 	return clean

@@ -31,7 +31,9 @@ func TestKubeProxyReachesWhatTheRuleSays(t *testing.T) {
 		for _, name := range nodeNames {
 			w.changeNode(name)
 		}
-		w.changeService()
+		if w.chance(70) { // else slices come before their Service
+			w.changeService()
+		}
 		for step := range changes {
 			w.change()
 			if complaint := w.judge(t); complaint != "" {
@@ -113,7 +115,7 @@ func (w *world) judgeSlice(s *discoveryv1.EndpointSlice, governed bool) (complai
 		return "it has endpoints, and no ports are left"
 	}
 	numbered := slices.ContainsFunc(upstream.Ports, func(p discoveryv1.EndpointPort) bool { return p.Port != nil })
-	if w.service == nil || w.service.Spec.ClusterIP != "None" && numbered {
+	if w.service != nil && w.service.Spec.ClusterIP != "None" && numbered {
 		return ""
 	}
 	if want := w.asOne(upstream); !slices.Equal(addresses, want) {
@@ -127,7 +129,8 @@ func (w *world) judgeSlice(s *discoveryv1.EndpointSlice, governed bool) (complai
 
 // String is the world as YAML.
 func (w *world) String() string {
-	slim := map[string]any{"nodes": w.nodes, "dead": w.dead, "silent": w.silent, "suspected": w.suspected}
+	slim := map[string]any{"nodes": w.nodes, "dead": w.dead, "silent": w.silent, "doubted": w.doubted,
+		"suspected": w.suspected}
 	if w.service != nil {
 		slim["service"] = map[string]any{
 			"annotations": w.service.Annotations, "internal": w.service.Spec.InternalTrafficPolicy,

@@ -30,10 +30,10 @@ type world struct {
 	nodes   map[string]map[string]string
 	service *corev1.Service
 	slices  map[string]*discoveryv1.EndpointSlice
-	// dead and silent are names of nodes, suspected the UIDs of pods.
-	dead, silent map[string]struct{}
-	suspected    map[string]bool
-	addresses    int
+	// dead, silent and doubted are names of nodes, suspected the UIDs of pods. A doubted node's wrapper does not answer.
+	dead, silent, doubted map[string]struct{}
+	suspected             map[string]bool
+	addresses             int
 }
 
 func newWorld(random *rand.Rand) *world {
@@ -57,7 +57,7 @@ var nodeNames = []string{viewer, "node1", "node2", "node3", "node4"}
 
 // change is one event of the world.
 func (w *world) change() {
-	switch w.random.IntN(12) {
+	switch w.random.IntN(13) {
 	case 0, 1:
 		w.changeNode(pick(w, nodeNames...))
 	case 2:
@@ -78,6 +78,10 @@ func (w *world) change() {
 			delete(w.slices, name)
 			w.store.EndpointSlices().Remove("ns", name)
 		}
+	case 7:
+		w.doubted = w.some(pick(w, 0, 30))
+		w.store.SetSuspectedNodes(w.doubted)
+		delete(w.doubted, viewer)
 	default:
 		w.changeSlice(fmt.Sprint("svc-", w.random.IntN(4)))
 	}

@@ -474,3 +474,13 @@ func TestSlowStart(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutARuntime: a keeper that has only neighbours has no runtime to ask.
+func TestWithoutARuntime(t *testing.T) {
+	b := newBench(t)
+	b.keeper.config.Runtime = nil
+	for _, b.state = range []UpstreamState{Followed, Away, Away, Followed, Followed} {
+		b.now = b.now.Add(time.Second)
+		b.keeper.step(t.Context())
+	}
+}

@@ -483,7 +483,7 @@ func (k *Keeper) takeWords(fresh bool) {
 			r.hear(key.UID, known, c)
 		}
 	}
-	if fresh && k.isKubelets() {
+	if fresh && k.config.Runtime != nil && k.isKubelets() {
 		maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
 			_, runs := k.pods[key]
 			return !runs && gone[key] != nil

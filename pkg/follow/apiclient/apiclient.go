@@ -40,10 +40,6 @@ type Options struct {
 	PassesOn bool
 }
 
-func (o Options) userAgent() string {
-	return o.Program + "/" + strings.Fields(version.String())[0]
-}
-
 // load reads the client configuration. Its errors name the flag to change.
 func (o Options) load() (*rest.Config, error) {
 	config, err := o.read()
@@ -51,7 +47,7 @@ func (o Options) load() (*rest.Config, error) {
 		return nil, err
 	}
 	config.Dial = Dial
-	config.UserAgent = o.userAgent()
+	config.UserAgent = o.Program + "/" + strings.Fields(version.String())[0]
 	return config, nil
 }
 

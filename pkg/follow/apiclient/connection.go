@@ -48,10 +48,8 @@ type Connection struct {
 	// refused is why the current file is not used; nil if it is. Guarded by mu.
 	refused error
 
-	// linked guards the making of link.
-	linked  sync.Once
-	link    *Link
-	linkErr error
+	// link makes the one Link.
+	link func() (*Link, error)
 }
 
 // Connect reads the kubeconfig. Its errors name the flag to change. Run notices later changes of the file.
@@ -60,6 +58,7 @@ func (o Options) Connect() (*Connection, error) {
 		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
 	}
 	c := &Connection{options: o}
+	c.link = sync.OnceValues(c.makeLink)
 	loaded, err := o.load()
 	if err != nil {
 		return nil, err
@@ -111,7 +110,9 @@ func (c *Connection) Config() (*rest.Config, error) {
 		QPS: c.options.QPS, Burst: c.options.Burst,
 	}
 	if !c.options.PassesOn {
-		config.Wrap(guard)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return StallGuard{Next: next, Headers: SilenceBefore, Body: SilenceIn}
+		})
 	}
 	return config, nil
 }

@@ -52,15 +52,17 @@ func NewLink(probe func(ctx context.Context) error) *Link {
 }
 
 // Link returns the one Link of the Connection. It needs Link.Run.
-func (c *Connection) Link() (*Link, error) {
-	c.linked.Do(func() {
-		var own http.RoundTripper
-		own, c.linkErr = c.Transport(func(config *rest.Config) *rest.Config { return config })
-		address := strings.TrimSuffix(c.Server().String(), "/") + reviewPath
-		c.link = NewLink(func(ctx context.Context) error { return ask(ctx, own, address) })
-		c.OnChange(c.link.Suspect)
-	})
-	return c.link, c.linkErr
+func (c *Connection) Link() (*Link, error) { return c.link() }
+
+func (c *Connection) makeLink() (*Link, error) {
+	own, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
+	if err != nil {
+		return nil, err
+	}
+	address := c.Server().JoinPath(reviewPath).String()
+	link := NewLink(func(ctx context.Context) error { return ask(ctx, own, address) })
+	c.OnChange(link.Suspect)
+	return link, nil
 }
 
 // ask probes an API server.

@@ -40,15 +40,6 @@ type StallGuard struct {
 	Headers, Body func(*http.Request) time.Duration
 }
 
-// guard is the StallGuard for clients that do not know whether the server sends bookmarks.
-func guard(next http.RoundTripper) http.RoundTripper {
-	return StallGuard{
-		Next:    next,
-		Headers: SilenceBefore,
-		Body:    SilenceIn,
-	}
-}
-
 // SilenceBefore returns how long the server may be silent before its response.
 func SilenceBefore(r *http.Request) time.Duration {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -81,13 +72,12 @@ func (g StallGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	timer := time.AfterFunc(g.Headers(r), func() { cancel(ErrStalled) })
 	response, err := g.Next.RoundTrip(r.WithContext(ctx))
+	timer.Stop()
 	if err != nil {
-		timer.Stop()
 		err = stalled(ctx, err)
 		cancel(nil)
 		return nil, err
 	}
-	timer.Stop()
 	limit := func() time.Duration { return g.Body(r) }
 	body := &guardedBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, limit: limit}
 	body.timer = time.AfterFunc(limit(), func() { cancel(ErrStalled) })

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,9 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -49,9 +48,8 @@ const (
 type addresses struct {
 	facts *facts.Facts
 
-	mu sync.Mutex
-	// listed is when the last list began; guarded by mu.
-	listed time.Time
+	// limit is how often all nodes may be listed.
+	limit *rate.Limiter
 }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
@@ -99,9 +97,8 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 }
 
 func siteNames(f *facts.Facts) []string {
-	site := f.Site()
-	names := make([]string, 0, len(site))
-	for _, n := range site {
+	var names []string
+	for _, n := range f.Site() {
 		names = append(names, n.Name)
 	}
 	slices.Sort(names)
@@ -129,30 +126,21 @@ func (u *Upstream) listSite(ctx context.Context) error {
 	return nil
 }
 
-// nodeAddresses are the addresses of a node, by their type, and the properties that decide between two nodes with the
-// same address: a replaced machine may leave its Node object behind.
+// nodeAddresses are the IP addresses of a node, the InternalIPs among them, and the properties that decide between two
+// nodes with the same address: a replaced machine may leave its Node object behind.
 type nodeAddresses struct {
-	name    string
-	ready   bool
-	created time.Time
-	each    []address
+	name          string
+	ready         bool
+	created       time.Time
+	all, internal []netip.Addr
 }
-
-type address struct{ kind, text string }
 
 // internalIPs returns the InternalIPs of nodes by their names. If two nodes have the same address, it keeps it for the
 // one that is ready, or else for the newer one.
 func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
 	owners := make(map[netip.Addr]nodeAddresses)
-	addresses := make(map[string][]netip.Addr)
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		for _, a := range nodes[name].each {
-			ip, err := netip.ParseAddr(a.text)
-			if err != nil || a.kind != wire.InternalIP || slices.Contains(addresses[name], ip.Unmap()) {
-				continue
-			}
-			ip = ip.Unmap()
-			addresses[name] = append(addresses[name], ip)
+		for _, ip := range nodes[name].internal {
 			before, taken := owners[ip]
 			if !taken || nodes[name].ready && !before.ready ||
 				nodes[name].ready == before.ready && nodes[name].created.After(before.created) {
@@ -160,10 +148,11 @@ func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
 			}
 		}
 	}
-	for name := range addresses {
-		addresses[name] = slices.DeleteFunc(addresses[name], func(ip netip.Addr) bool {
-			return owners[ip].name != name
-		})
+	addresses := make(map[string][]netip.Addr)
+	for name, n := range nodes {
+		if len(n.internal) > 0 {
+			addresses[name] = slices.DeleteFunc(n.internal, func(ip netip.Addr) bool { return owners[ip].name != name })
+		}
 	}
 	return addresses
 }
@@ -178,7 +167,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 		return false, nil
 	}
 	// A list that cannot succeed must not delay the next one.
-	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addresses.due() {
+	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addresses.limit.Allow() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
@@ -191,29 +180,12 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	return true, nil
 }
 
-// due reports whether a list may begin, and notes that it does.
-func (a *addresses) due() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := time.Now()
-	if !a.listed.IsZero() && now.Sub(a.listed) < addressInterval {
-		return false
-	}
-	a.listed = now
-	return true
-}
-
 // listAddresses returns the names of all nodes by their addresses. nodes makes a request for nodes.
 func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
 	err := eachNode(ctx, nodes, func(n nodeAddresses) {
-		for _, a := range n.each {
-			address, err := netip.ParseAddr(a.text)
-			if err != nil {
-				continue // a node's addresses may also be host names
-			}
-			address = address.Unmap()
+		for _, address := range n.all {
 			if other, taken := names[address]; taken && other != n.name {
 				ambiguous[address] = struct{}{}
 			}
@@ -242,18 +214,18 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 		if err != nil {
 			return err
 		}
-		kind, items, more := follow.DecodedList(got)
-		if kind != "NodeList" {
-			return fmt.Errorf("the upstream sent %s, not a NodeList", cmp.Or(kind, fmt.Sprintf("%T", got)))
+		list, ok := got.(*follow.List)
+		if !ok || list.Kind != "NodeList" {
+			return fmt.Errorf("the upstream sent %T, not a NodeList", got)
 		}
-		for _, node := range items {
+		for _, node := range list.Items {
 			n, err := readAddresses(node)
 			if err != nil {
 				return err
 			}
 			visit(n)
 		}
-		if next = more; next == "" {
+		if next = list.Continue; next == "" {
 			return nil
 		}
 	}
@@ -261,7 +233,7 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 
 func readAddresses(node *wire.Object) (n nodeAddresses, err error) {
 	n.name = node.Name
-	if n.ready, err = wire.NodeReady(node.Body); err != nil {
+	if n.ready, _, err = wire.NodeReady(node.Body); err != nil {
 		return n, err
 	}
 	var meta metav1.ObjectMeta
@@ -269,6 +241,16 @@ func readAddresses(node *wire.Object) (n nodeAddresses, err error) {
 		return n, err
 	}
 	n.created = meta.CreationTimestamp.Time
-	err = wire.NodeAddresses(node.Body, func(kind, text string) { n.each = append(n.each, address{kind, text}) })
+	err = wire.NodeAddresses(node.Body, func(kind, text string) {
+		address, err := netip.ParseAddr(text)
+		address = address.Unmap()
+		if err != nil || kind == wire.InternalIP && slices.Contains(n.internal, address) {
+			return // a node's addresses may also be host names
+		}
+		n.all = append(n.all, address)
+		if kind == wire.InternalIP {
+			n.internal = append(n.internal, address)
+		}
+	})
 	return n, err
 }

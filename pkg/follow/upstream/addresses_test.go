@@ -20,7 +20,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 func nodeAt(name string, addresses ...string) *corev1.Node {
@@ -245,7 +244,10 @@ func listsSiteAddresses(t *testing.T) {
 // TestTwoNodesWithOneAddress: the Node object of a machine that was replaced does not take the live one out.
 func TestTwoNodesWithOneAddress(t *testing.T) {
 	at := func(name string, created int64, ready bool) nodeAddresses {
-		return nodeAddresses{name, ready, time.Unix(created, 0), []address{{wire.InternalIP, "10.0.0.1"}}}
+		return nodeAddresses{
+			name: name, ready: ready, created: time.Unix(created, 0),
+			internal: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+		}
 	}
 	for _, test := range []struct {
 		a, b nodeAddresses

@@ -72,12 +72,12 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 		return whole[hubv1alpha1.BucketOf(cmp.Or(shareResources[input], input), name)]
 	}
 	for event := range stream {
-		o, kind := follow.Decoded(event.Object)
-		if o == nil {
+		o, ok := event.Object.(follow.Object)
+		if !ok {
 			return step, apierrors.FromObject(event.Object)
 		}
 		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-		switch input := shareInputs[kind]; {
+		switch input := shareInputs[o.Kind]; {
 		case event.Type == watch.Bookmark:
 			mark, err := hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations())
 			if err != nil {
@@ -93,7 +93,7 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 		case event.Type == watch.Deleted:
 			step.Put(input, name, nil)
 		default:
-			step.Put(input, name, o)
+			step.Put(input, name, o.Object)
 		}
 	}
 	return step, errEnded

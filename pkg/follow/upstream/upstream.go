@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -37,12 +38,13 @@ type Upstream struct {
 	group *follow.Group
 	// hub is nil without a hub.
 	hub *hub
-	// shared are the sources that a hub has as well, the nodes first, or the share. others are those that a hub lacks.
+	// shared are the sources that a hub has as well, the nodes first and the slices last, or the share. others are those
+	// that a hub lacks.
 	shared []*follow.Source
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
 	onDemand  map[*served.Resource]*follow.Source
-	addresses *addresses
+	addresses addresses
 }
 
 // New makes an Upstream. It sends no request before Run. It returns an error for an invalid configuration.
@@ -52,33 +54,23 @@ func New(options Options) (*Upstream, error) {
 		return nil, err
 	}
 	u := &Upstream{
-		group:    group,
-		onDemand: make(map[*served.Resource]*follow.Source),
+		group: group, onDemand: make(map[*served.Resource]*follow.Source),
+		addresses: addresses{options.Facts, rate.NewLimiter(rate.Every(addressInterval), 1)},
 	}
-	u.addresses = &addresses{facts: options.Facts}
 	if options.Hub != nil {
 		if u.hub, err = newHub(options); err != nil {
 			return nil, fmt.Errorf("the hub: %w", err)
 		}
 		u.shared = []*follow.Source{u.hub.share}
-	} else {
-		for _, o := range shareable(options) {
-			o.Sink = options.Facts.Input(o.Name)
-			s, err := group.Add(o)
-			if err != nil {
-				return nil, err
-			}
-			u.shared = append(u.shared, s)
-			s.Start()
-		}
+	} else if u.shared, err = addAll(group, shareable(options), options.Facts); err != nil {
+		return nil, err
 	}
-	for _, o := range unshareable(options) {
-		s, err := group.Add(o)
-		if err != nil {
-			return nil, err
-		}
-		u.others = append(u.others, s)
-		switch o.Name {
+	if u.others, err = addAll(group, unshareable(options), options.Facts); err != nil {
+		return nil, err
+	}
+	for _, s := range slices.Concat(u.shared, u.others) {
+		switch s.Name() {
+		case SourceShare: // is started with its own group
 		case facts.InputEndpoints:
 			u.onDemand[served.Endpoints] = s
 		case facts.InputNamespaces:
@@ -88,6 +80,19 @@ func New(options Options) (*Upstream, error) {
 		}
 	}
 	return u, nil
+}
+
+// addAll makes sources, each of which fills the input with its name.
+func addAll(group *follow.Group, all []follow.Options, f *facts.Facts) (sources []*follow.Source, err error) {
+	for _, o := range all {
+		o.Sink = f.Input(o.Name)
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, s)
+	}
+	return sources, nil
 }
 
 // shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started.
@@ -105,7 +110,7 @@ func shareable(options Options) []follow.Options {
 		follow.Options{Name: facts.InputEndpointSlices, Resource: served.EndpointSlices.GroupVersionResource})
 }
 
-// unshareable returns the sources that only the API server has.
+// unshareable returns the sources that only the API server has, without their sinks.
 func unshareable(options Options) []follow.Options {
 	endpoints := served.Endpoints.GroupVersionResource
 	var all []follow.Options
@@ -116,13 +121,10 @@ func unshareable(options Options) []follow.Options {
 			Namespace:     "default",
 			FieldSelector: "metadata.name=kubernetes",
 			Optional:      true,
-			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
 		})
 	}
 	for _, r := range []*served.Resource{served.Endpoints, served.Namespaces} {
-		all = append(all, follow.Options{
-			Name: r.Resource, Resource: r.GroupVersionResource, Optional: true, Sink: options.Facts.Input(r.Resource),
-		})
+		all = append(all, follow.Options{Name: r.Resource, Resource: r.GroupVersionResource, Optional: true})
 	}
 	return all
 }
@@ -174,12 +176,8 @@ func (u *Upstream) AsOf() time.Time {
 // Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and did not
 // come from a cache.
 func (u *Upstream) Current() bool {
-	for _, state := range u.States() {
-		if state.Name == facts.InputEndpointSlices || state.Name == SourceShare {
-			return state.Started && state.Synced && state.Err == nil && !state.FromCache
-		}
-	}
-	return false
+	state := u.shared[len(u.shared)-1].State() // that of the slices, or of the share
+	return state.Started && state.Synced && state.Err == nil && !state.FromCache
 }
 
 // Reachable reports whether any source got an answer to its last request. An error from the API is also an answer. It

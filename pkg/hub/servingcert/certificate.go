@@ -41,7 +41,7 @@ type pair struct {
 	parsed           *x509.Certificate
 }
 
-// parsePair reads a pair.
+// parsePair reads a pair. The error comes with nil.
 func parsePair(certificate, key []byte) (*pair, error) {
 	both, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -76,10 +76,8 @@ func newPair(names []string, now time.Time) (*pair, error) {
 
 // validFor reports whether the certificate may be served under all the names.
 func (p *pair) validFor(names []string, now time.Time) bool {
-	for _, name := range names {
-		if p.parsed.VerifyHostname(name) != nil {
-			return false
-		}
+	if slices.ContainsFunc(names, func(name string) bool { return p.parsed.VerifyHostname(name) != nil }) {
+		return false
 	}
 	return now.Before(p.parsed.NotAfter) && !now.Before(p.parsed.NotBefore)
 }
@@ -98,12 +96,8 @@ type state struct {
 // parseState reads the data of the Secret. It ignores unusable data, which are recreated.
 func parseState(data map[string][]byte, bundle []byte) state {
 	s := state{bundle: bundle}
-	if p, err := parsePair(data[keyCertificate], data[keyPrivate]); err == nil {
-		s.current = p
-	}
-	if p, err := parsePair(data[keyNextCertificate], data[keyNextPrivate]); err == nil {
-		s.next = p
-	}
+	s.current, _ = parsePair(data[keyCertificate], data[keyPrivate])
+	s.next, _ = parsePair(data[keyNextCertificate], data[keyNextPrivate])
 	return s
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/storage/view"
@@ -44,16 +45,13 @@ func (c Client) Validate() error {
 	return nil
 }
 
-// Service names a Service.
-type Service struct{ Namespace, Name string }
-
 // ParseService reads NAMESPACE/SERVICE.
-func ParseService(text string) (Service, error) {
+func ParseService(text string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return Service{}, fmt.Errorf("%q is not NAMESPACE/SERVICE", text)
+		return types.NamespacedName{}, fmt.Errorf("%q is not NAMESPACE/SERVICE", text)
 	}
-	return Service{namespace, name}, nil
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
 // Answer is a wrapper's answer about a Service.
@@ -65,7 +63,7 @@ type Answer struct {
 }
 
 // Ask asks the wrapper about a Service. A refusal is an error with the wrapper's message.
-func (c Client) Ask(ctx context.Context, service Service) (*Answer, error) {
+func (c Client) Ask(ctx context.Context, service types.NamespacedName) (*Answer, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()

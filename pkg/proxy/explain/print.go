@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -10,6 +11,9 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
+
+// none is printed in place of an empty text.
+const none = "<none>"
 
 // Print writes an explanation as tables.
 func Print(to io.Writer, e *view.Explanation) error {
@@ -29,12 +33,12 @@ func Print(to io.Writer, e *view.Explanation) error {
 				site = append(site, key+"="+value)
 			}
 		}
-		fmt.Fprintf(w, "Its site:\t%s\n", orNone(strings.Join(site, ", ")))
+		fmt.Fprintf(w, "Its site:\t%s\n", cmp.Or(strings.Join(site, ", "), none))
 		if len(e.Ports) == 0 {
-			fmt.Fprintf(w, "Deciding key:\t%s\n", orNone(e.DecidingKey))
+			fmt.Fprintf(w, "Deciding key:\t%s\n", cmp.Or(e.DecidingKey, none))
 		}
 		for _, port := range e.Ports {
-			fmt.Fprintf(w, "Deciding key:\t%s (%s)\n", orNone(port.DecidingKey), nameOf(port))
+			fmt.Fprintf(w, "Deciding key:\t%s (%s)\n", cmp.Or(port.DecidingKey, none), nameOf(port))
 		}
 	}
 	fmt.Fprintf(w, "Endpoints:\t%d kept, %d hidden\n", e.Kept, e.Hidden)
@@ -45,12 +49,12 @@ func Print(to io.Writer, e *view.Explanation) error {
 		return err
 	}
 	fmt.Fprint(w, "\nADDRESS\tTARGET\tNODE\tREADY\tVIEW\tREASON\n")
-	for _, kept := range []bool{true, false} {
+	for _, seen := range []string{"kept", "hidden"} {
 		for _, x := range e.Endpoints {
-			if x.Kept == kept {
+			if x.Kept == (seen == "kept") {
 				row := []string{
-					strings.Join(x.Addresses, ","), orNone(x.Target), orNone(x.Node), strconv.FormatBool(x.Ready),
-					seen(x), x.Reason,
+					strings.Join(x.Addresses, ","), cmp.Or(x.Target, none), cmp.Or(x.Node, none),
+					strconv.FormatBool(x.Ready), seen, x.Reason,
 				}
 				fmt.Fprintln(w, strings.Join(row, "\t"))
 			}
@@ -68,24 +72,10 @@ func nameOf(port view.ExplainedPort) string {
 	return name + port.Protocol
 }
 
-func seen(x view.ExplainedEndpoint) string {
-	if x.Kept {
-		return "kept"
-	}
-	return "hidden"
-}
-
 // from names the annotation that has the keys, where that is not topologyKeys.
 func from(annotation string) string {
 	if annotation == "" || annotation == v1.AnnotationTopologyKeys { // an older wrapper does not say
 		return ""
 	}
 	return " (annotation " + annotation + ")"
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "<none>"
-	}
-	return text
 }

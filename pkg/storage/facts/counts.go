@@ -40,7 +40,7 @@ func (l PortList) ports() []topology.Port {
 
 // portListOf reads the list of an object of a Service.
 func portListOf(s *Service, o *Object) PortList {
-	if o.Resource() != served.EndpointSlices || s.DecidesAsOne() {
+	if o.Resource() != served.EndpointSlices || topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal) {
 		return noPorts
 	}
 	var encoded []byte
@@ -58,10 +58,8 @@ func portListOf(s *Service, o *Object) PortList {
 	return PortList{unique.Make(string(addressType) + string(encoded))}
 }
 
-// DecidesAsOne is topology.DecidesAsOne.
-func (s *Service) DecidesAsOne() bool {
-	return topology.DecidesAsOne(s.traits.Headless, s.traits.AllLocal)
-}
+// Ports returns the ports with a number of one of the Service's objects; nil if the Service decides as one.
+func (s *Service) Ports(o *Object) []topology.Port { return portListOf(s, o).ports() }
 
 // listing has the objects of one collection that belong to a Service.
 type listing struct {

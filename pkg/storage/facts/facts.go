@@ -98,13 +98,10 @@ func New(options Options) *Facts {
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]map[*Node]struct{})}
+	f.nodes, f.services = nodeIndex{f: f}, serviceIndex{f: f}
+	f.emptyIndexes()
 	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
-	f.services = serviceIndex{
-		f: f, byName: make(map[types.NamespacedName]*Service), byKey: make(map[string]map[*Service]struct{}),
-		invalid: make(map[types.NamespacedName]string),
-	}
 	f.slices = collection{
 		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
 		objects: make(map[types.NamespacedName]*Object),
@@ -129,6 +126,16 @@ func New(options Options) *Facts {
 // Live is closed once the state of the upstream is complete and applied.
 func (f *Facts) Live() <-chan struct{} { return f.live }
 
+// IsLive reports whether Live is closed.
+func (f *Facts) IsLive() bool {
+	select {
+	case <-f.live:
+		return true
+	default:
+		return false
+	}
+}
+
 // Input returns the input with that name, which is one of the constants.
 func (f *Facts) Input(name string) *Input { return f.inputs[name] }
 
@@ -144,9 +151,7 @@ func (f *Facts) update(step func()) {
 		f.rebuild()
 	}
 	if !f.hold.restoring() && f.services.synced && f.complete(&f.slices) {
-		select {
-		case <-f.live:
-		default:
+		if !f.IsLive() {
 			close(f.live)
 		}
 	}

@@ -203,13 +203,7 @@ func (in Reader) Why(namespace string, e wire.Endpoint) string {
 // SetPodNotes takes the notes about this node's pods that are needed after a restart. They must not be changed
 // afterwards. They do not affect what is shown.
 func (f *Facts) SetPodNotes(notes []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if bytes.Equal(f.podNotes, notes) {
-		return
-	}
-	f.podNotes = notes
-	f.listings++
+	list(f, &f.podNotes, notes, bytes.Equal)
 }
 
 // PodNotes returns the last value of SetPodNotes, or that of a State. It must not be changed.
@@ -271,29 +265,20 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 	if len(c.f.livePods) == 0 {
 		return nil, 0
 	}
-	changed := false
 	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
 		correction, _ := o.Correction(e)
-		switch {
-		case correction == nil || e.Is(correction):
-			return nil
-		case correction.Gone:
+		if correction != nil && correction.Gone {
 			lost++
 		}
-		changed = true
 		return correction
 	})
 	if err != nil {
 		o.Unreadable(err)
+	}
+	if err != nil || bytes.Equal(body, o.Upstream.Body) {
 		return nil, 0
 	}
-	if !changed {
-		return nil, 0
-	}
-	if body == nil {
-		body = []byte{} // all endpoints are left out
-	}
-	return body, lost
+	return append([]byte{}, body...), lost // not nil, even if all endpoints are left out
 }
 
 func (c *collection) correct(o *Object) {
@@ -381,7 +366,7 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 	if o == nil {
 		return false, ""
 	}
-	ready, heartbeat, err := wire.NodeReport(o.Body)
+	ready, heartbeat, err := wire.NodeReady(o.Body)
 	return err == nil && ready, strings.Clone(heartbeat)
 }
 
@@ -390,10 +375,5 @@ func (f *Facts) NodeReady() (ready bool, heartbeat string) {
 func (f *Facts) Applied() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	select {
-	case <-f.live:
-	default:
-		return false
-	}
-	return f.hold.pending == nil
+	return f.IsLive() && f.hold.pending == nil
 }

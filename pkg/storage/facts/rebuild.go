@@ -33,11 +33,7 @@ func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
 	f.shareMark = nil // the next share is a complete one
 	nodes, services := f.nodes.all(), stored(&f.services)
-	f.nodes.byName = make(map[string]*Node)
-	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
-	f.services.byName = make(map[types.NamespacedName]*Service)
-	f.services.byKey = make(map[string]map[*Service]struct{})
-	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
+	f.emptyIndexes()
 	f.refill(&f.nodes, nodes)
 	f.refill(&f.services, services)
 	for _, c := range []*collection{&f.slices, &f.legacy} {
@@ -46,6 +42,15 @@ func (f *Facts) rebuild() {
 		f.refill(c, objects)
 	}
 	f.attempt(f.services.recount)
+}
+
+// emptyIndexes makes the indexes of nodes and Services that have nothing.
+func (f *Facts) emptyIndexes() {
+	f.nodes.byName = make(map[string]*Node)
+	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
+	f.services.byName = make(map[types.NamespacedName]*Service)
+	f.services.byKey = make(map[string]map[*Service]struct{})
+	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
 }
 
 func (f *Facts) refill(store kept, objects []*wire.Object) {

@@ -111,13 +111,9 @@ func (f *Facts) SiteSelectors() []string {
 // SetInternalIPs takes the known InternalIPs of the nodes of the site by their names. They must not be changed
 // afterwards. They do not affect what is shown.
 func (f *Facts) SetInternalIPs(addresses map[string][]netip.Addr) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if maps.EqualFunc(f.internalIPs, addresses, slices.Equal) {
-		return
-	}
-	f.internalIPs = addresses
-	f.listings++
+	list(f, &f.internalIPs, addresses, func(a, b map[string][]netip.Addr) bool {
+		return maps.EqualFunc(a, b, slices.Equal)
+	})
 }
 
 // InternalIPs returns the last value of SetInternalIPs, or that of a State. It must not be changed.
@@ -130,13 +126,7 @@ func (f *Facts) InternalIPs() map[string][]netip.Addr {
 // SetPartners takes the names of the nodes that exchange facts with this one. They must not be changed afterwards. They
 // do not affect what is shown.
 func (f *Facts) SetPartners(names map[string]struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if maps.Equal(f.partners, names) {
-		return
-	}
-	f.partners = names
-	f.listings++
+	list(f, &f.partners, names, maps.Equal)
 }
 
 // Partners returns the last value of SetPartners, or that of a State. It must not be changed.
@@ -144,6 +134,16 @@ func (f *Facts) Partners() map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.partners
+}
+
+// list replaces one of the facts that the next process needs, unless both are the same.
+func list[T any](f *Facts, kept *T, now T, same func(a, b T) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !same(*kept, now) {
+		*kept = now
+		f.listings++
+	}
 }
 
 // Listings returns a number that grows whenever other addresses or partners are taken.

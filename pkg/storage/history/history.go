@@ -69,8 +69,6 @@ func (h *History) nextRevision() uint64 {
 	return h.revision
 }
 
-func (h *History) table(r *served.Resource) *table { return h.tables[r] }
-
 // Update has the methods that change a History. It is valid only within a call of History.Update.
 type Update struct {
 	h        *History
@@ -88,23 +86,20 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 	}
 }
 
-// Put shows a version of an object, and returns the object that is shown afterwards: the former one, if a client would
-// see no difference.
-func (u *Update) Put(r *served.Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
-
-// Restore shows a version at the revision that an earlier process gave it; 0 means a new revision. It is for tables
-// that are not Ready: SetState drops their past before a client reads them.
-func (u *Update) Restore(r *served.Resource, v Version, revision uint64) {
-	u.h.table(r).put(u, v, revision)
+// Put shows a version of an object, unless a client would see no difference. revision is 0, which means a new one, or
+// that at which an earlier process showed the version. The latter is for tables that are not Ready: SetState drops
+// their past before a client reads them.
+func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
+	u.h.tables[r].put(u, v, revision)
 }
 
 // Remove removes an object, if it exists.
-func (u *Update) Remove(r *served.Resource, key types.NamespacedName) { u.h.table(r).remove(u, key) }
+func (u *Update) Remove(r *served.Resource, key types.NamespacedName) { u.h.tables[r].remove(u, key) }
 
 // SetState sets whether a table can be read. A table that becomes Ready has no past: clients start from its current
 // state.
 func (u *Update) SetState(r *served.Resource, state served.State) {
-	t := u.h.table(r)
+	t := u.h.tables[r]
 	if t.state == state {
 		return
 	}
@@ -117,7 +112,7 @@ func (u *Update) SetState(r *served.Resource, state served.State) {
 
 // Clear removes all objects of a table without events, and makes it NotReady. Its cursors get ErrExpired.
 func (u *Update) Clear(r *served.Resource) {
-	t := u.h.table(r)
+	t := u.h.tables[r]
 	t.objects = nil
 	t.log.clear(u.h.nextRevision())
 	t.state, t.dirty = served.NotReady, true
@@ -149,7 +144,7 @@ func (h *History) Close() {
 func (h *History) Objects(r *served.Resource) map[types.NamespacedName]*Object {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	shown := h.table(r).objects
+	shown := h.tables[r].objects
 	objects := make(map[types.NamespacedName]*Object, len(shown))
 	for _, o := range shown {
 		objects[o.Key()] = o
@@ -174,7 +169,7 @@ func (h *History) Stats() []Stats {
 	defer h.mu.RUnlock()
 	all := make([]Stats, 0, len(h.tables))
 	for _, r := range served.All() {
-		t := h.table(r)
+		t := h.tables[r]
 		all = append(all, Stats{
 			Resource: r, Objects: len(t.objects), LogLength: len(t.log.entries), LogBytes: t.log.bytes,
 		})

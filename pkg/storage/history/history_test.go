@@ -44,7 +44,7 @@ func ready(options Options) *History {
 }
 
 func put(h *History, v Version) {
-	h.Update(time.Now(), func(u *Update) { u.Put(served.Services, v) })
+	h.Update(time.Now(), func(u *Update) { u.Put(served.Services, v, 0) })
 }
 
 func remove(h *History, name string) {
@@ -340,7 +340,7 @@ func TestJSONIsForgotten(t *testing.T) {
 func TestAClientThatHasSeenMore(t *testing.T) {
 	h := New(Options{Revisions: NewRevisions(1000)})
 	h.Update(time.Time{}, func(u *Update) {
-		u.Restore(served.Services, service("s", "u", "red", 1), 500)
+		u.Put(served.Services, service("s", "u", "red", 1), 500)
 		u.ServeAsOf(600)
 		u.SetState(served.Services, served.Ready)
 	})

@@ -2,11 +2,11 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -68,10 +68,7 @@ func (v *Version) size() int {
 // compareKey compares the object's key with another one. The order is that of kube-apiserver's lists: by namespace,
 // then by name.
 func (v *Version) compareKey(namespace, name string) int {
-	if c := strings.Compare(v.Namespace, namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(v.Name, name)
+	return cmp.Or(cmp.Compare(v.Namespace, namespace), cmp.Compare(v.Name, name))
 }
 
 // Object is one version of an object at its revision. It is immutable and may be read without a lock.
@@ -89,10 +86,7 @@ var uncached = &JSONCache{}
 
 // NewObject makes an object outside of any History: an upstream's, with the upstream's own resourceVersion.
 func NewObject(r *served.Resource, o *wire.Object) *Object {
-	revision, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
-	if err != nil {
-		revision = 0 // kube-apiserver's are numbers
-	}
+	revision, _ := strconv.ParseUint(o.ResourceVersion, 10, 64) // kube-apiserver's are numbers
 	return &Object{
 		Version: Version{
 			Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: o.Body,
@@ -146,11 +140,6 @@ func (s Selector) Matches(o *Object) bool {
 	return (s.Namespace == "" || s.Namespace == o.Namespace) &&
 		(s.Labels == nil || s.Labels.Empty() || s.Labels.Matches(labels.Set(o.Labels))) &&
 		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(objectFields{o}))
-}
-
-// Everything reports whether the selector selects all objects.
-func (s Selector) Everything() bool {
-	return s.Namespace == "" && (s.Labels == nil || s.Labels.Empty()) && (s.Fields == nil || s.Fields.Empty())
 }
 
 // objectFields has the fields of an Object for field selectors.

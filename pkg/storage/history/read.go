@@ -35,7 +35,7 @@ func (h *History) admit(t *table, presented uint64) error {
 func (h *History) Readable(r *served.Resource) (changed <-chan struct{}, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	t := h.table(r)
+	t := h.tables[r]
 	return t.changed, t.state.Err()
 }
 
@@ -58,7 +58,7 @@ func (h *History) Revision() uint64 {
 func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	t := h.table(r)
+	t := h.tables[r]
 	if err := h.admit(t, notBefore); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore ui
 func (h *History) List(r *served.Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	t := h.table(r)
+	t := h.tables[r]
 	if err := h.admit(t, notBefore); err != nil {
 		return nil, 0, err
 	}
@@ -94,7 +94,7 @@ type Cursor struct {
 func (h *History) Watch(r *served.Resource, after uint64) (*Cursor, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	t := h.table(r)
+	t := h.tables[r]
 	if err := h.admit(t, after); err != nil {
 		return nil, err
 	}

@@ -38,9 +38,9 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 	t.note(u, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
 }
 
-// put shows a version, unless a client would see no difference, and returns the object that is shown afterwards.
-// revision is the revision for a new object; 0 means the next one.
-func (t *table) put(u *Update, v Version, revision uint64) *Object {
+// put shows a version, unless a client would see no difference. revision is the revision for a new object; 0 means the
+// next one.
+func (t *table) put(u *Update, v Version, revision uint64) {
 	i, found := t.find(v.Namespace, v.Name)
 	if found {
 		before := t.objects[i]
@@ -49,12 +49,11 @@ func (t *table) put(u *Update, v Version, revision uint64) *Object {
 			// The object was deleted and recreated with the same name. For clients these are two objects.
 			t.remove(u, v.Key())
 		case before.sameFor(&v):
-			return before
+			return
 		default:
-			after := t.object(u, v, u.h.nextRevision())
-			t.objects[i] = after
-			t.note(u, Event{Type: watch.Modified, Object: after, Previous: before})
-			return after
+			t.objects[i] = t.object(u, v, u.h.nextRevision())
+			t.note(u, Event{Type: watch.Modified, Object: t.objects[i], Previous: before})
+			return
 		}
 	}
 	if revision == 0 {
@@ -63,7 +62,6 @@ func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	o := t.object(u, v, revision)
 	t.objects = slices.Insert(t.objects, i, o)
 	t.note(u, Event{Type: watch.Added, Object: o})
-	return o
 }
 
 func (t *table) object(u *Update, v Version, revision uint64) *Object {

@@ -74,23 +74,20 @@ func (w *Writer) Run(ctx context.Context) {
 	select {
 	case <-w.Live:
 	case <-ctx.Done():
-		select {
-		case <-w.Live:
-			w.writeLast(ctx)
-		default:
-		}
-		return
 	}
 	ticker := w.Dir.Clock.NewTicker(w.Delay)
 	defer ticker.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ticker.C():
 			w.tick(ctx)
 		case <-ctx.Done():
-			w.writeLast(ctx)
-			return
 		}
+	}
+	select {
+	case <-w.Live:
+		w.writeLast(ctx)
+	default:
 	}
 }
 

@@ -75,165 +75,129 @@ type ExplainedEndpoint struct {
 
 // Explain explains which endpoints of a Service the node of the View sees, and why; with a name in asNode, for another
 // node. Errors: served.ErrNotReady, served.ErrAbsent, ErrNoService, ErrNoNode.
-func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
+//
+// The facts do not change meanwhile: some milliseconds for a Service of 1,000 endpoints, when a person asks.
+func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (e *Explanation, err error) {
 	if _, err := v.history.Readable(served.EndpointSlices); err != nil {
 		return nil, err
 	}
-	q := question{own: nodeName, e: &Explanation{
+	e = &Explanation{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Node:      cmp.Or(asNode, nodeName),
 		Endpoints: []ExplainedEndpoint{},
-	}}
-	var err error
-	v.source.Read(func(in facts.Reader) { err = reading{v, in}.gather(service, nodeName, &q) })
+	}
+	v.source.Read(func(in facts.Reader) {
+		err = (&question{reading: reading{v, in}, e: e, own: nodeName}).answer(service)
+	})
 	if err != nil {
 		return nil, err
 	}
-	// Decoding objects and writing reasons takes long, so the facts may change meanwhile.
-	return q.e, q.answer()
+	return e, nil
 }
 
-// question has the facts of one moment on which an Explanation depends.
+// question is what an Explanation is made from.
 type question struct {
-	e       *Explanation
-	keys    topology.Keys
-	here    topology.Labels
-	members []member
-	// nodes has the labels of the known nodes that the members name.
-	nodes map[string]topology.Labels
+	reading
+
+	e *Explanation
 	// own is the name of the node of the View.
 	own string
+	// service is the Service, and here are the labels of the node that the Explanation is for.
+	service *facts.Service
+	here    topology.Labels
+	members []member
 }
 
+// member is an EndpointSlice of the Service.
 type member struct {
-	upstream *wire.Object
-	// body is the slice's body with corrected endpoints. corrections has one for each endpoint of the upstream's body.
-	body        []byte
-	corrections []correction
-	local       *LocalEndpoint
-	// dead has the nodes that a health service calls dead. silent has these, and those that no longer answer their
-	// neighbours.
-	dead, silent map[string]bool
-	// suspected has the nodes whose machines answer the neighbours, but whose wrappers do not.
-	suspected map[string]bool
-	// list has the slice's ports, and the endpoints of body; tiers are the tiers of these, in the same order. choice is
-	// how the slice is shown.
+	*facts.Object
+
+	local *LocalEndpoint
+	// list has the slice's ports and endpoints, with corrections; tiers are the tiers of these, in the same order.
+	// choice is how the slice is shown.
 	list   topology.List
 	tiers  []topology.Tier
 	choice topology.Choice
 }
 
-// correction is how an endpoint differs from the upstream's. made is set if its node reports its pod differently, and
-// gone as well if the node does not run the pod; asOf and why are the time and reason of that report. tier is the tier
-// of the endpoint as it is shown.
-type correction struct {
-	made, gone bool
-	tier       topology.Tier
-	asOf       time.Time
-	why        string
-}
-
-// gather copies what the answer needs from the facts.
-func (v reading) gather(service types.NamespacedName, nodeName string, q *question) error {
-	s := v.facts.Service(service)
-	if s == nil || s.Upstream == nil {
+// answer completes the Explanation.
+func (q *question) answer(service types.NamespacedName) error {
+	q.service = q.facts.Service(service)
+	if q.service == nil || q.service.Upstream == nil {
 		return ErrNoService
 	}
-	n := v.facts.Node(q.e.Node)
+	n := q.facts.Node(q.e.Node)
 	switch {
 	case n != nil:
 		q.here = n.Labels
-	case q.e.Node != nodeName:
+	case q.e.Node != q.own:
 		return ErrNoNode
 	default:
-		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
-			"there is no node %q in the cluster, so it belongs to no site", nodeName))
+		q.note("there is no node %q in the cluster, so it belongs to no site", q.own)
 	}
-	if restored := v.facts.RestoredState(); restored != nil {
-		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
-			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
-				"other sites",
-			timeOf(restored.AsOf)))
+	if restored := q.facts.RestoredState(); restored != nil {
+		q.note("the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
+			"other sites", timeOf(restored.AsOf))
 	}
-	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
-	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has the error
-	q.nodes = make(map[string]topology.Labels)
-	for _, o := range s.Objects(served.EndpointSlices) {
-		local, notReplaced := v.localEndpointFor(o)
-		if notReplaced != nil {
-			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced))
-		}
-		m := member{
-			upstream: o.Upstream, body: o.Body(), local: local,
-			dead: make(map[string]bool), silent: make(map[string]bool), suspected: make(map[string]bool),
-		}
-		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
-			name := string(e.NodeName)
-			if n := v.facts.Node(name); n != nil {
-				q.nodes[name] = n.Labels
+	q.e.Invalid = q.facts.InvalidReason(service)
+	_, q.e.Annotation, _ = topology.KeysOf(q.service.Upstream.Annotations()) // Invalid has the error
+	if err := q.choose(); err != nil {
+		return err
+	}
+	if keys := q.service.Keys; keys.Governed() && q.e.Invalid == "" {
+		q.e.TopologyKeys, q.e.Site = keys, map[string]string{}
+		for _, key := range keys {
+			if value, ok := q.here[key]; ok {
+				q.e.Site[key] = value
 			}
-			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
-			m.silent[name] = name != q.e.Node && v.facts.Silent(s, e.NodeName)
-			m.suspected[name] = name != q.e.Node && v.facts.SuspectedNode(s, e.NodeName)
-			c, asOf := o.Correction(e)
-			said := correction{made: c != nil && !e.Is(c), asOf: asOf, why: v.facts.Why(o.Upstream.Namespace, e)}
-			said.gone = c != nil && c.Gone
-			m.corrections = append(m.corrections, said)
-		})
-		if err == nil {
-			m.list, m.tiers, err = v.list(s, o, q)
 		}
-		if err != nil {
+		q.nameKeys()
+	}
+	for _, m := range q.members {
+		if err := q.addAll(m); err != nil {
 			return err
 		}
-		q.members = append(q.members, m)
 	}
 	return nil
 }
 
-// list returns the slice in the form that package topology decides on, as the node of the question sees it.
-func (v reading) list(
-	s *facts.Service, o *facts.Object, q *question,
-) (list topology.List, tiers []topology.Tier, err error) {
-	if !s.DecidesAsOne() {
-		var addressType []byte
-		addressType, err = wire.ScanPorts(o.Upstream.Body, func(p wire.Port) {
-			if p.Numbered {
-				list.Ports = append(list.Ports, topology.Port{Name: string(p.Name), Protocol: string(p.Protocol)})
-			}
-		})
-		for i := range list.Ports {
-			list.Ports[i].AddressType = string(addressType)
-		}
-	}
-	list.Counts = &topology.Counts{}
-	err = cmp.Or(err, o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
-		tier := v.facts.TierFrom(q.e.Node, s, o.Upstream.Namespace, e)
-		tiers = append(tiers, tier)
-		list.Add(tier, s.Keys, v.facts.LabelsOf(e.NodeName), 1)
-	}))
-	return list, tiers, err
+func (q *question) note(format string, args ...any) {
+	q.e.Notes = append(q.e.Notes, fmt.Sprintf(format, args...))
 }
 
-// decide chooses how each slice is shown.
-func (q *question) decide() {
-	all := make([]topology.List, len(q.members))
-	for i := range q.members {
-		all[i] = q.members[i].list
+// choose chooses how each slice is shown.
+func (q *question) choose() error {
+	var lists []topology.List
+	for _, o := range slices.SortedFunc(slices.Values(q.service.Objects(served.EndpointSlices)), compareObjects) {
+		m := member{Object: o, list: topology.List{Ports: q.service.Ports(o), Counts: &topology.Counts{}}}
+		var notReplaced error
+		if m.local, notReplaced = q.localEndpointFor(o); notReplaced != nil {
+			q.note("%s keeps its endpoints: %v", o.Upstream.Name, notReplaced)
+		}
+		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
+			tier := q.facts.TierFrom(q.e.Node, q.service, o.Upstream.Namespace, e)
+			m.tiers = append(m.tiers, tier)
+			m.list.Add(tier, q.service.Keys, q.facts.LabelsOf(e.NodeName), 1)
+		})
+		if err != nil {
+			return err
+		}
+		q.members, lists = append(q.members, m), append(lists, m.list)
 	}
-	for i, choice := range q.keys.Choices(q.here, all) {
+	for i, choice := range q.service.Keys.Choices(q.here, lists) {
 		q.members[i].choice = choice
 	}
+	return nil
 }
 
 // nameKeys sets the deciding key, or that of each port if they differ.
 func (q *question) nameKeys() {
 	keys := make(map[topology.Port]string)
-	q.e.DecidingKey = q.keys.Decide(q.here, topology.NoRank).Key() // for a Service without slices
+	q.e.DecidingKey = q.service.Keys.Decide(q.here, topology.NoRank).Key() // for a Service without slices
 	differ := false
 	for i, m := range q.members {
-		key := q.decision(m).Key()
+		key := q.key(m)
 		differ = differ || i > 0 && key != q.e.DecidingKey
 		q.e.DecidingKey = key
 		for _, port := range m.list.Ports {
@@ -255,102 +219,70 @@ func (q *question) nameKeys() {
 	})
 }
 
-func (q *question) decision(m member) topology.Decision {
-	return q.keys.Decide(q.here, m.choice.Rank())
-}
+// key returns the key that decides for a slice; "" if nothing is kept.
+func (q *question) key(m member) string { return q.service.Keys.Decide(q.here, m.choice.Rank()).Key() }
 
-// answer completes the Explanation.
-func (q *question) answer() error {
-	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
-	q.decide()
-	if q.keys.Governed() && q.e.Invalid == "" {
-		q.e.TopologyKeys, q.e.Site = q.keys, map[string]string{}
-		for _, key := range q.keys {
-			if value, ok := q.here[key]; ok {
-				q.e.Site[key] = value
-			}
-		}
-		q.nameKeys()
-	}
-	for _, m := range q.members {
-		if m.local != nil {
-			q.e.Notes = append(q.e.Notes,
-				fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
-					m.upstream.Name, m.local.IP, m.local.Port))
-		}
-		for _, port := range m.choice.Without {
-			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown without port %s, for which other slices have "+
-				"better endpoints", m.upstream.Name, cmp.Or(port.Name, port.Protocol)))
-		}
-		if err := q.addAll(m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// addAll adds the endpoints of a slice.
 func (q *question) addAll(m member) error {
-	upstream, err := decodeSlice(m.upstream, m.upstream.Body)
+	name := m.Upstream.Name
+	if m.local != nil {
+		q.note("%s is shown with one endpoint instead, this node's own API server: %s port %d", name, m.local.IP,
+			m.local.Port)
+	}
+	for _, port := range m.choice.Without {
+		q.note("%s is shown without port %s, for which other slices have better endpoints", name,
+			cmp.Or(port.Name, port.Protocol))
+	}
+	upstream, err := decodeSlice(m.Upstream, m.Upstream.Body)
 	if err != nil {
 		return err
 	}
-	corrected, err := decodeSlice(m.upstream, m.body)
+	corrected, err := decodeSlice(m.Upstream, m.Body())
 	if err != nil {
 		return err
 	}
-	rest, tiers := corrected.Endpoints, m.tiers // without those that are gone, in the same order
-	for i := range upstream.Endpoints {
-		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
-		if !c.gone {
-			endpoint, rest = &rest[0], rest[1:]
-			c.tier, tiers = tiers[0], tiers[1:]
+	all, rest := upstream.Endpoints, corrected.Endpoints // rest lacks those that are gone
+	return m.Codec().Scan(m.Upstream.Body, func(e wire.Endpoint) {
+		shown, tier := &all[0], topology.Unusable
+		all = all[1:]
+		if c, _ := m.Correction(e); c == nil || !c.Gone {
+			shown, rest = &rest[0], rest[1:]
+			tier, m.tiers = m.tiers[0], m.tiers[1:]
 		}
-		q.add(m, endpoint, c)
-	}
-	return nil
+		q.add(m, e, shown, tier)
+	})
 }
 
-// add adds an endpoint, as it is shown.
-func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
+// add adds an endpoint of the upstream, as it is shown.
+func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, tier topology.Tier) {
 	x := ExplainedEndpoint{
-		Slice: m.upstream.Name, Addresses: endpoint.Addresses, Target: target(endpoint.TargetRef),
-		Node: ptr.Deref(endpoint.NodeName, ""), Ready: ptr.Deref(endpoint.Conditions.Ready, true),
+		Slice: m.Upstream.Name, Addresses: shown.Addresses, Target: target(shown.TargetRef),
+		Node: string(e.NodeName), Ready: ptr.Deref(shown.Conditions.Ready, true),
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
 	who := "its container runtime"
 	if x.Node != q.own {
 		who = "that node itself"
 	}
-	switch {
-	case c.gone:
+	why := q.facts.Why(m.Upstream.Namespace, e)
+	switch c, asOf := m.Correction(e); {
+	case c != nil && c.Gone:
 		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s, %s says so)", x.Node,
-			timeOf(c.asOf), who)
-	case c.made:
+			timeOf(asOf), who)
+		why = ""
+	case c != nil && !e.Is(c):
 		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of "+
-			"%s, %s says so)", x.Node, timeOf(c.asOf), who)
+			"%s, %s says so)", x.Node, timeOf(asOf), who)
 	}
-	if c.why != "" && !c.gone {
-		x.Reason += "; " + c.why
+	if why != "" {
+		x.Reason += "; " + why
 	}
-	suspicion := "its own node suspects that it does not answer"
-	switch {
-	case m.dead[x.Node]:
-		suspicion = fmt.Sprintf("the health service calls node %s dead", x.Node)
-	case m.silent[x.Node]:
-		suspicion = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
-	case m.suspected[x.Node]:
-		suspicion = fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", x.Node)
-	}
-	switch {
-	case !x.Kept || c.tier != topology.Suspected && c.tier != topology.Silent:
-	case !m.choice.Hides(c.tier):
-		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
-	default:
-		x.Kept, x.Reason = false, suspicion
-		if m.silent[x.Node] && !m.dead[x.Node] {
-			x.Reason += " (site exchange)"
-		} else if !m.silent[x.Node] && !m.suspected[x.Node] && c.why != "" {
-			x.Reason += ": " + c.why
+	if x.Kept && (tier == topology.Suspected || tier == topology.Silent) {
+		suspicion, detail := q.suspicion(e, why)
+		if x.Kept = !m.choice.Hides(tier); x.Kept {
+			x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", suspicion)
+		} else {
+			x.Reason = suspicion + detail
 		}
 	}
 	if x.Kept {
@@ -359,6 +291,22 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		q.e.Hidden++
 	}
 	q.e.Endpoints = append(q.e.Endpoints, x)
+}
+
+// suspicion returns why an endpoint may not answer, and a detail. why is the reason of the endpoint's own node.
+func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail string) {
+	other := string(e.NodeName) != q.e.Node // a node does not suspect itself
+	switch {
+	case other && q.facts.Dead(q.service, e.NodeName):
+		return fmt.Sprintf("the health service calls node %s dead", e.NodeName), ""
+	case other && q.facts.Silent(q.service, e.NodeName):
+		return fmt.Sprintf("the neighbours do not hear node %s any more", e.NodeName), " (site exchange)"
+	case other && q.facts.SuspectedNode(q.service, e.NodeName):
+		return fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", e.NodeName), ""
+	case why != "":
+		detail = ": " + why
+	}
+	return "its own node suspects that it does not answer", detail
 }
 
 func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
@@ -380,17 +328,17 @@ func (q *question) forPort() string {
 
 // judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
-	key, self := q.decision(m).Key(), q.e.Node
+	keys, key, self := q.service.Keys, q.key(m), q.e.Node
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
 	case q.e.Invalid != "":
 		return false, "the " + q.e.Invalid
-	case !q.keys.Governed():
+	case !keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
 		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", q.forPort(),
-			strings.Join(q.keys, ", "), self)
+			strings.Join(keys, ", "), self)
 	case key == topology.Any:
 		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, q.forPort())
 	}
@@ -398,14 +346,14 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	if !ok {
 		return false, fmt.Sprintf("node %s has no label %s", self, key)
 	}
-	labels, known := q.nodes[node]
+	n := q.facts.Node(node)
 	switch {
 	case node == "":
 		return false, "it names no node"
-	case !known:
+	case n == nil:
 		return false, fmt.Sprintf("node %s is not known", node)
 	}
-	their, ok := labels[key]
+	their, ok := n.Labels[key]
 	switch {
 	case !ok:
 		return false, fmt.Sprintf("node %s has no label %s", node, key)

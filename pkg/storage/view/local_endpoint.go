@@ -120,10 +120,24 @@ func (v *View) LocalEndpointProblem() (problem error) {
 
 // body returns the body of default/kubernetes with this endpoint only.
 func (local LocalEndpoint) body(r *served.Resource) ([]byte, error) {
+	meta := metav1.ObjectMeta{Name: facts.KubernetesService.Name}
 	if r == served.EndpointSlices {
-		return localEndpointSlice(local)
+		return bodyOf(&discoveryv1.EndpointSlice{
+			ObjectMeta:  meta,
+			AddressType: familyOf(local.IP.Is6()),
+			Endpoints: []discoveryv1.Endpoint{{
+				Addresses:  []string{local.IP.String()},
+				Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			}},
+			Ports: []discoveryv1.EndpointPort{{
+				Name: new(localPortName), Protocol: new(corev1.ProtocolTCP), Port: new(int32(local.Port)),
+			}},
+		})
 	}
-	return localEndpoints(local)
+	return bodyOf(&corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
+		Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
+	}}})
 }
 
 func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, error) {
@@ -142,34 +156,6 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 		return nil, err
 	}
 	return &local, nil
-}
-
-func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
-	return bodyOf(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: facts.KubernetesService.Name},
-		AddressType: familyOf(local.IP.Is6()),
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses:  []string{local.IP.String()},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
-		}},
-		Ports: []discoveryv1.EndpointPort{{
-			Name:     new(localPortName),
-			Protocol: new(corev1.ProtocolTCP),
-			Port:     new(int32(local.Port)),
-		}},
-	})
-}
-
-func localEndpoints(local LocalEndpoint) ([]byte, error) {
-	return bodyOf(&corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Name: facts.KubernetesService.Name},
-		Subsets: []corev1.EndpointSubset{{
-			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
-			Ports: []corev1.EndpointPort{
-				{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP},
-			},
-		}},
-	})
 }
 
 func bodyOf(typed served.Typed) ([]byte, error) {

@@ -19,37 +19,26 @@ import (
 // publication has the objects that a step may have to show differently.
 type publication struct {
 	// whole has objects that are shown whole, and objects of any kind that may have been removed.
-	whole touched[facts.Key]
+	whole map[facts.Key]struct{}
 	// listed has objects that list endpoints.
-	listed touched[*facts.Object]
+	listed map[*facts.Object]struct{}
 	// cleared has the resources that are no longer shown.
 	cleared []*served.Resource
 }
 
-// touched is a set that begins as that of a facts.Change, which must not be changed.
-type touched[K comparable] struct {
-	set map[K]struct{}
-	// own is set if the set is a copy.
-	own bool
+// newPublication makes one of what a step touched.
+func newPublication(c *facts.Change) *publication {
+	p := &publication{whole: make(map[facts.Key]struct{}), listed: make(map[*facts.Object]struct{})}
+	maps.Copy(p.whole, c.Whole)
+	maps.Copy(p.listed, c.Objects)
+	return p
 }
 
-func (t *touched[K]) add(member K) {
-	if !t.own {
-		set := make(map[K]struct{}, len(t.set)+1)
-		maps.Copy(set, t.set)
-		t.set, t.own = set, true
-	}
-	t.set[member] = struct{}{}
-}
+func (p *publication) add(o *facts.Object) { p.listed[o] = struct{}{} }
 
-func touchedOf[K comparable](members []K) (t touched[K]) {
-	for _, member := range members {
-		t.add(member)
-	}
-	return t
+func (p *publication) addWhole(r *served.Resource, name types.NamespacedName) {
+	p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
 }
-
-func (p *publication) add(o *facts.Object) { p.listed.add(o) }
 
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
@@ -61,14 +50,14 @@ func (p *publication) addService(s *facts.Service) {
 
 // objects returns the objects that list endpoints, in the order of lists.
 func (p *publication) objects() []*facts.Object {
-	return slices.SortedFunc(maps.Keys(p.listed.set), func(a, b *facts.Object) int {
-		return a.Upstream.Compare(b.Upstream)
-	})
+	return slices.SortedFunc(maps.Keys(p.listed), compareObjects)
 }
+
+func compareObjects(a, b *facts.Object) int { return a.Upstream.Compare(b.Upstream) }
 
 // keys returns the names of the other objects, those of a resource in the order of lists.
 func (p *publication) keys() []facts.Key {
-	return slices.SortedFunc(maps.Keys(p.whole.set), func(a, b facts.Key) int {
+	return slices.SortedFunc(maps.Keys(p.whole), func(a, b facts.Key) int {
 		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), compareNames(a.Name, b.Name))
 	})
 }
@@ -89,10 +78,17 @@ type shown struct {
 	version *history.Version
 }
 
-// publish updates the History in one step. It prunes everything before it locks the History.
+// publish updates the History in one step.
 func (v reading) publish(received time.Time, p *publication) {
+	v.show(received, p.keys(), p.objects(), p.cleared)
+}
+
+// show updates the History in one step. It prunes everything before it locks the History.
+func (v reading) show(
+	received time.Time, whole []facts.Key, listed []*facts.Object, cleared []*served.Resource,
+) {
 	var all []shown
-	for _, key := range p.keys() {
+	for _, key := range whole {
 		if !v.filled[key.Resource] {
 			continue
 		}
@@ -102,7 +98,7 @@ func (v reading) publish(received time.Time, p *publication) {
 		}
 		all = append(all, one)
 	}
-	for _, o := range p.objects() {
+	for _, o := range listed {
 		if v.filled[o.Resource()] {
 			all = append(all, v.object(o))
 		}
@@ -111,16 +107,13 @@ func (v reading) publish(received time.Time, p *publication) {
 	v.history.Update(received, func(u *history.Update) {
 		before := shownBefore(restored)
 		for _, s := range all {
-			switch {
-			case s.version == nil:
+			if s.version != nil {
+				u.Put(s.Resource, *s.version, before[s.Resource].revisionOf(s.version))
+			} else {
 				u.Remove(s.Resource, s.Name)
-			case restored != nil:
-				u.Restore(s.Resource, *s.version, before[s.Resource].revisionOf(s.version))
-			default:
-				u.Put(s.Resource, *s.version)
 			}
 		}
-		for _, r := range p.cleared {
+		for _, r := range cleared {
 			u.Clear(r)
 			v.filled[r] = false
 		}
@@ -231,7 +224,7 @@ func (v reading) edit(
 	return slices.Clip(body), count
 }
 
-// shownObjects has how an earlier process showed the objects of a resource.
+// shownObjects has how an earlier process showed the objects of a resource; nil if the facts are the upstream's.
 type shownObjects map[types.NamespacedName]facts.Shown
 
 // revisionOf returns the revision at which the earlier process showed the same version; 0 if it did not.

@@ -33,9 +33,8 @@ type Sites struct {
 }
 
 type siteView struct {
-	// made is closed once view is set.
-	made chan struct{}
-	view *View
+	// view makes the View when it is first called.
+	view func() *View
 	// users counts the requests under way. Guarded by Sites.mu.
 	users int
 	// used is when the last request ended. Guarded by Sites.mu.
@@ -53,44 +52,38 @@ func NewSites(options Options) *Sites {
 // View returns the View of a site for one request. The caller must call release when the request ends. Error:
 // ErrTooManySites.
 func (u *Sites) View(site string) (shown *View, release func(), err error) {
-	v, made, ended := u.enter(site)
+	v, ended := u.enter(site)
 	if ended != nil {
-		ended.view.Close()
+		ended.view().Close()
 	}
 	if v == nil {
 		return nil, nil, ErrTooManySites
 	}
-	if made {
-		options := u.options
-		options.Viewer = Site(site)
-		v.view = New(options)
-		close(v.made)
-	}
-	<-v.made
-	return v.view, func() { u.leave(site, v) }, nil
+	return v.view(), func() { u.leave(site, v) }, nil
 }
 
-// enter counts a request for a site. v is nil if too many sites have a View. If made is set, the caller must make the
-// View. If ended is not nil, the caller must close it.
-func (u *Sites) enter(site string) (v *siteView, made bool, ended *siteView) {
+// enter counts a request for a site. v is nil if too many sites have a View. If ended is not nil, the caller must close
+// it.
+func (u *Sites) enter(site string) (v, ended *siteView) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	v = u.views[site]
 	if v == nil {
 		if len(u.views) >= maxSites {
 			if ended = u.takeLeastUsed(); ended == nil {
-				return nil, false, nil
+				return nil, nil
 			}
 		}
-		v, made = &siteView{made: make(chan struct{})}, true
+		options := u.options
+		options.Viewer = Site(site)
+		v = &siteView{view: sync.OnceValue(func() *View { return New(options) })}
 		u.views[site] = v
 	}
 	v.users++
 	if v.idle != nil {
 		v.idle.Stop()
-		v.idle = nil
 	}
-	return v, made, ended
+	return v, ended
 }
 
 // takeLeastUsed removes the View that was not used for the longest time, and returns it; nil if all are in use. It is
@@ -134,7 +127,7 @@ func (u *Sites) leave(site string, v *siteView) {
 		}
 		u.mu.Unlock()
 		if gone {
-			v.view.Close()
+			v.view().Close()
 		}
 	})
 }

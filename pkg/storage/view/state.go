@@ -19,9 +19,7 @@ import (
 // State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
 // if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
-	select {
-	case <-v.source.Live():
-	default:
+	if !v.source.IsLive() {
 		return nil, errors.New("the upstream's state is not complete yet")
 	}
 	b := stateBuilder{state: &facts.State{
@@ -89,7 +87,10 @@ func (b *stateBuilder) resource(r *served.Resource) {
 	for i, name := range names {
 		copied := *b.v.facts.Upstream(r, name)
 		if listsEndpoints(r) {
-			copied.Body = b.listed(b.v.facts.Object(r, name))
+			o := b.v.facts.Object(r, name)
+			copied.Body = b.v.share(o)
+			err := o.Codec().Scan(copied.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
+			b.err = cmp.Or(b.err, err)
 		}
 		if version := shown[name]; version != nil {
 			copied.Meta = version.Meta
@@ -98,14 +99,6 @@ func (b *stateBuilder) resource(r *served.Resource) {
 		section.Objects[i] = &copied
 	}
 	b.state.Sections = append(b.state.Sections, section)
-}
-
-// listed returns the viewer's share of an object that lists endpoints, and notes the nodes that it names.
-func (b *stateBuilder) listed(o *facts.Object) []byte {
-	body := b.v.share(o)
-	err := o.Codec().Scan(body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
-	b.err = cmp.Or(b.err, err)
-	return body
 }
 
 // metadata adds a section of objects that have only metadata.

@@ -86,13 +86,13 @@ func New(options Options) *View {
 	}
 	// Changes from here on are published by their steps. Objects that are known already are published in small parts,
 	// so that no step waits long. The History cannot be read meanwhile.
-	var there publication
+	there := newPublication(&facts.Change{})
 	v.source.Attach(v, func(in facts.Reader) {
 		v := reading{v, in}
 		v.here, v.present = options.Viewer(in)
 		for _, r := range served.All() {
 			if in.State(r) == served.Ready {
-				v.fill(r, &there)
+				v.fill(r, there)
 			}
 		}
 	})
@@ -102,17 +102,15 @@ func New(options Options) *View {
 			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
 				return in.Object(o.Resource(), o.Name()) != o
 			})
-			reading{v, in}.publish(time.Time{}, &publication{listed: touchedOf(part)})
+			reading{v, in}.show(time.Time{}, nil, part, nil)
 		})
 	}
 	for part := range slices.Chunk(there.keys(), buildStep) {
-		v.source.Read(func(in facts.Reader) {
-			reading{v, in}.publish(time.Time{}, &publication{whole: touchedOf(part)})
-		})
+		v.source.Read(func(in facts.Reader) { reading{v, in}.show(time.Time{}, part, nil, nil) })
 	}
 	v.source.Read(func(in facts.Reader) {
 		v.building = false
-		reading{v, in}.publish(time.Time{}, &publication{})
+		reading{v, in}.show(time.Time{}, nil, nil, nil)
 	})
 	return v
 }
@@ -176,9 +174,7 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 
 // follow publishes what a step changed.
 func (v reading) follow(c *facts.Change) {
-	p := &publication{
-		whole: touched[facts.Key]{set: c.Whole}, listed: touched[*facts.Object]{set: c.Objects},
-	}
+	p := newPublication(c)
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
 	for s := range c.Governed {
@@ -208,7 +204,7 @@ func (v reading) rebuild(c *facts.Change) {
 	clear(v.counts)
 	clear(v.totals)
 	v.here, v.present = v.options.Viewer(v.facts)
-	p := &publication{}
+	p := newPublication(&facts.Change{})
 	for _, r := range served.All() {
 		if v.facts.State(r) == served.Ready {
 			delete(v.filled, r)
@@ -216,7 +212,7 @@ func (v reading) rebuild(c *facts.Change) {
 		v.stateChanged(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
-				p.whole.add(facts.Key{Resource: r, Name: name})
+				p.addWhole(r, name)
 			}
 		}
 	}
@@ -340,6 +336,6 @@ func (v reading) fill(r *served.Resource, p *publication) {
 		return
 	}
 	for _, name := range v.facts.Names(r) {
-		p.whole.add(facts.Key{Resource: r, Name: name})
+		p.addWhole(r, name)
 	}
 }

@@ -192,11 +192,11 @@ func TestNodeReady(t *testing.T) {
 		"other":     {condition(corev1.NodeMemoryPressure, corev1.ConditionTrue), false},
 		"none":      {&corev1.Node{}, false},
 	} {
-		if got, err := NodeReady(bodyOf(t, test.node)); got != test.want || err != nil {
+		if got, _, err := NodeReady(bodyOf(t, test.node)); got != test.want || err != nil {
 			t.Errorf("%s: got %v, %v", name, got, err)
 		}
 	}
-	if ready, err := NodeReady([]byte{0x1a, 0xff}); ready || err == nil {
+	if ready, _, err := NodeReady([]byte{0x1a, 0xff}); ready || err == nil {
 		t.Errorf("a malformed node: %v, %v", ready, err)
 	}
 }

@@ -24,15 +24,9 @@ const (
 // InternalIP is the type of the addresses at which nodes reach each other.
 const InternalIP = "InternalIP"
 
-// NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
-// Unknown if the kubelet has not reported for a while.
-func NodeReady(body []byte) (ready bool, err error) {
-	ready, _, err = NodeReport(body)
-	return ready, err
-}
-
-// NodeReport returns the result of NodeReady, and the encoded time of the kubelet's report.
-func NodeReport(body []byte) (ready bool, at string, err error) {
+// NodeReady reports whether the condition Ready of a Node with this Object.Body is True, and returns the encoded time
+// of the kubelet's report. The API server sets the condition to Unknown if the kubelet has not reported for a while.
+func NodeReady(body []byte) (ready bool, at string, err error) {
 	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
 		var kind, status, heartbeat []byte
 		f := field.Of(encoded)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -82,7 +83,9 @@ type event struct {
 
 // New makes an API with nothing in it.
 func New() *API {
-	return &API{revision: 100, changed: make(chan struct{}), cut: make(chan struct{})}
+	return &API{
+		revision: 100, changed: make(chan struct{}), cut: make(chan struct{}), lagging: make(map[string]*Backup),
+	}
 }
 
 // Behave changes the behaviour from the next request on.
@@ -138,8 +141,13 @@ func (a *API) Forget() {
 	defer a.mu.Unlock()
 	a.revision++
 	a.floor, a.log = a.revision, nil
-	close(a.cut)
-	a.cut = make(chan struct{})
+	renew(&a.cut)
+}
+
+// renew closes and replaces a channel.
+func renew(c *chan struct{}) {
+	close(*c)
+	*c = make(chan struct{})
 }
 
 // Backup returns what the API server has, for Restore.
@@ -162,17 +170,13 @@ func (a *API) Restore(b *Backup) {
 	defer a.mu.Unlock()
 	a.revision, a.objects, a.log, a.floor = b.revision, slices.Clone(b.objects), nil, b.revision
 	a.catchUp()
-	close(a.cut)
-	a.cut = make(chan struct{})
+	renew(&a.cut)
 }
 
 // Lag stops the watch cache behind Lagging at what there is now of a resource.
 func (a *API) Lag(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lagging == nil {
-		a.lagging = make(map[string]*Backup)
-	}
 	if a.lagging[resource] == nil {
 		a.lagging[resource] = &Backup{a.revision, slices.Clone(a.objects)}
 	}
@@ -189,8 +193,7 @@ func (a *API) catchUp(resources ...string) {
 	maps.DeleteFunc(a.lagging, func(resource string, _ *Backup) bool {
 		return len(resources) == 0 || slices.Contains(resources, resource)
 	})
-	close(a.changed)
-	a.changed = make(chan struct{})
+	renew(&a.changed)
 }
 
 // Lagging is another API server of the same cluster, whose watch cache lags as Lag says. A list that names no
@@ -202,8 +205,7 @@ func (a *API) Lagging() http.Handler {
 
 func (a *API) publish(resource string, eventType watch.EventType, o runtime.Object) {
 	a.log = append(a.log, event{resource, a.revision, watch.Event{Type: eventType, Object: o}})
-	close(a.changed)
-	a.changed = make(chan struct{})
+	renew(&a.changed)
 }
 
 func (a *API) find(resource string, o runtime.Object) int {
@@ -218,9 +220,7 @@ func (s stored) key() string {
 
 func accessorOf(o runtime.Object) metav1.Object {
 	accessor, err := meta.Accessor(o)
-	if err != nil {
-		panic(err)
-	}
+	utilruntime.Must(err)
 	return accessor
 }
 
@@ -238,20 +238,23 @@ type server struct {
 	lags bool // its watch cache lags as Lag says
 }
 
-func (a server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// begin notes a request, and answers it if requests fail.
+func (a *API) begin(w http.ResponseWriter, r *http.Request) (behaviour Behaviour, failing bool) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
-	behaviour := a.behaviour
+	defer a.mu.Unlock()
 	a.requests = append(a.requests, Request{
-		Method: r.Method,
-		Path:   r.URL.EscapedPath(),
-		Query:  r.URL.Query(),
-		Header: r.Header.Clone(),
-		Body:   string(body),
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(), Body: string(body),
 	})
-	a.mu.Unlock()
-	if behaviour.Failing != 0 {
-		http.Error(w, "the upstream fails", behaviour.Failing)
+	if a.behaviour.Failing != 0 {
+		http.Error(w, "the upstream fails", a.behaviour.Failing)
+	}
+	return a.behaviour, a.behaviour.Failing != 0
+}
+
+func (a server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	behaviour, failing := a.begin(w, r)
+	if failing {
 		return
 	}
 	namespace, resource := collectionOf(r.URL.Path)
@@ -425,7 +428,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 			if silent {
 				continue
 			}
-			o := newObject(q.resource)
+			o := newObject(q.resource, "")
 			setRevision(o, from)
 			_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Bookmark, Object: o}))
 		case <-cut:

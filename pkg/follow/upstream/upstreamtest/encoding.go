@@ -13,40 +13,46 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// resources are those that an API has.
-var resources = map[string]struct {
-	schema.GroupVersionKind
-	newList func() runtime.Object
-}{
-	"nodes": {corev1.SchemeGroupVersion.WithKind("Node"), func() runtime.Object { return &corev1.NodeList{} }},
-	"services": {
-		corev1.SchemeGroupVersion.WithKind("Service"), func() runtime.Object { return &corev1.ServiceList{} },
-	},
-	"endpoints": {
-		corev1.SchemeGroupVersion.WithKind("Endpoints"), func() runtime.Object { return &corev1.EndpointsList{} },
-	},
-	"endpointslices": {
-		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
-		func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-	},
+// resources are those that an API has, with their kinds.
+var resources = map[string]schema.GroupVersionKind{
+	"nodes":          corev1.SchemeGroupVersion.WithKind("Node"),
+	"services":       corev1.SchemeGroupVersion.WithKind("Service"),
+	"endpoints":      corev1.SchemeGroupVersion.WithKind("Endpoints"),
+	"endpointslices": discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
 }
 
-// newObject makes an empty object of a resource.
-func newObject(resource string) runtime.Object {
-	o, err := scheme.Scheme.New(resources[resource].GroupVersionKind)
-	if err != nil {
-		panic(err)
+var (
+	scheme = runtime.NewScheme()
+	codecs = serializer.NewCodecFactory(scheme)
+)
+
+func init() {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
+		utilruntime.Must(add(scheme))
 	}
+}
+
+// newObject makes an empty object of the kind of a resource, or with the suffix List an empty list.
+func newObject(resource, suffix string) runtime.Object {
+	kind := resources[resource]
+	kind.Kind += suffix
+	o, err := scheme.New(kind)
+	utilruntime.Must(err)
 	return o
 }
 
 func resourceOf(o runtime.Object) string {
-	for name, r := range resources {
-		if kinds, _, err := scheme.Scheme.ObjectKinds(o); err == nil && kinds[0].Kind == r.Kind {
+	kinds, _, err := scheme.ObjectKinds(o)
+	utilruntime.Must(err)
+	for name, kind := range resources {
+		if kinds[0] == kind {
 			return name
 		}
 	}
@@ -93,7 +99,6 @@ func (e encoding) contentType() string {
 }
 
 func (e encoding) list(resource string, listMeta metav1.ListMeta, items []runtime.Object) []byte {
-	list := resources[resource].newList()
 	if e.metadata {
 		partial := &metav1.PartialObjectMetadataList{ListMeta: listMeta}
 		for _, item := range items {
@@ -101,13 +106,10 @@ func (e encoding) list(resource string, listMeta metav1.ListMeta, items []runtim
 		}
 		return e.object(partial)
 	}
-	if err := meta.SetList(list, items); err != nil {
-		panic(err)
-	}
+	list := newObject(resource, "List")
+	utilruntime.Must(meta.SetList(list, items))
 	accessor, err := meta.ListAccessor(list)
-	if err != nil {
-		panic(err)
-	}
+	utilruntime.Must(err)
 	accessor.SetResourceVersion(listMeta.ResourceVersion)
 	accessor.SetContinue(listMeta.Continue)
 	return e.object(list)
@@ -115,7 +117,6 @@ func (e encoding) list(resource string, listMeta metav1.ListMeta, items []runtim
 
 func partialOf(o runtime.Object) *metav1.PartialObjectMetadata {
 	p := &metav1.PartialObjectMetadata{}
-	p.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
 	accessor := accessorOf(o)
 	p.Namespace, p.Name, p.UID = accessor.GetNamespace(), accessor.GetName(), accessor.GetUID()
 	p.ResourceVersion = accessor.GetResourceVersion()
@@ -126,24 +127,12 @@ func partialOf(o runtime.Object) *metav1.PartialObjectMetadata {
 func (e encoding) object(o runtime.Object) []byte {
 	// Encoders write the kind into what they encode, and it may be shared.
 	o = o.DeepCopyObject()
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), e.contentType())
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), e.contentType())
 	versions := schema.GroupVersions{
 		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, metav1.SchemeGroupVersion,
 	}
-	switch o.(type) {
-	case *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList:
-		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
-		o.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(kind))
-		var buffer bytes.Buffer
-		if err := info.Serializer.Encode(o, &buffer); err != nil {
-			panic(err)
-		}
-		return buffer.Bytes()
-	}
-	encoded, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, versions), o)
-	if err != nil {
-		panic(err)
-	}
+	encoded, err := runtime.Encode(codecs.EncoderForVersion(info.Serializer, versions), o)
+	utilruntime.Must(err)
 	return encoded
 }
 
@@ -158,15 +147,11 @@ func (e encoding) event(event watch.Event) []byte {
 	}
 	if !e.protobuf {
 		line, err := json.Marshal(encoded)
-		if err != nil {
-			panic(err)
-		}
+		utilruntime.Must(err)
 		return append(line, '\n')
 	}
 	encoded.Object.Raw = e.object(o)
 	frame, err := encoded.Marshal()
-	if err != nil {
-		panic(err)
-	}
+	utilruntime.Must(err)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...) //nolint:gosec // a short one
 }

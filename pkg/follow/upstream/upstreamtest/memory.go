@@ -1,16 +1,17 @@
 package upstreamtest
 
 import (
-	"compress/gzip"
 	"context"
 	"errors"
 	"io"
+	"log"
+	"net"
 	"net/http"
-	"sync"
 )
 
-// Memory is a transport that carries requests to a Handler without a network, which a bubble of testing/synctest could
-// not wait for. A Handler that panics breaks off its response, or refuses the connection if it has not begun one.
+// Memory is a transport that carries requests to a Handler through pipes instead of a network, which a bubble of
+// testing/synctest could not wait for. A Handler that panics breaks off its response, or refuses the connection if it
+// has not begun one.
 type Memory struct{ Handler http.Handler }
 
 // errRefused is the error of a request whose connection is refused.
@@ -18,87 +19,38 @@ var errRefused = errors.New("connection refused")
 
 // RoundTrip implements http.RoundTripper.
 func (m Memory) RoundTrip(r *http.Request) (*http.Response, error) {
-	reader, writer := io.Pipe()
-	w := &memoryWriter{header: http.Header{}, body: writer, begun: make(chan struct{})}
-	stop := context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
-	failed := make(chan error, 1)
-	go func() {
-		defer stop()
-		defer func() {
-			if recovered := recover(); recovered != nil {
-				_ = writer.CloseWithError(io.ErrUnexpectedEOF)
-				failed <- errRefused
-				return
-			}
-			w.WriteHeader(http.StatusOK)
-			_ = writer.Close()
-		}()
-		request := r.Clone(r.Context())
-		request.Body = http.NoBody
-		if request.Header.Get("Accept-Encoding") == "" {
-			request.Header.Set("Accept-Encoding", "gzip")
-		}
-		m.Handler.ServeHTTP(w, request)
-	}()
-	select {
-	case <-w.begun:
-		body := io.ReadCloser(reader)
-		if w.header.Get("Content-Encoding") == "gzip" && r.Header.Get("Accept-Encoding") == "" {
-			body = &unzipped{ReadCloser: reader}
-		}
-		return &http.Response{
-			StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: body, Request: r,
-			ContentLength: -1, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		}, nil
-	case err := <-failed:
-		return nil, err
-	case <-r.Context().Done():
-		return nil, context.Cause(r.Context())
+	near, far := net.Pipe()
+	server := &http.Server{Handler: m.Handler, ErrorLog: log.New(io.Discard, "", 0)} //nolint:gosec // of a test
+	go func() { _ = server.Serve(&single{Conn: far}) }()
+	transport := &http.Transport{
+		DisableKeepAlives: true, // so that both ends of the connection end with the request
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return near, nil },
 	}
-}
-
-// unzipped decompresses a body, as http.Transport does for whom has not asked for compression.
-type unzipped struct {
-	io.ReadCloser
-
-	zip *gzip.Reader
-}
-
-// Read implements io.Reader.
-func (u *unzipped) Read(p []byte) (n int, err error) {
-	if u.zip == nil {
-		if u.zip, err = gzip.NewReader(u.ReadCloser); err != nil {
-			return 0, err
-		}
+	response, err := transport.RoundTrip(r)
+	if err != nil && r.Context().Err() == nil {
+		err = errRefused // and not the end of a connection, which a client may take for the end of a watch
 	}
-	return u.zip.Read(p)
+	return response, err
 }
 
-// memoryWriter is the response of a request that Memory carries.
-type memoryWriter struct {
-	header http.Header
-	body   *io.PipeWriter
-	once   sync.Once
-	code   int
-	begun  chan struct{}
+// single is a listener that has one connection.
+type single struct {
+	net.Conn
+
+	accepted bool
 }
 
-func (w *memoryWriter) Header() http.Header { return w.header }
-
-func (w *memoryWriter) WriteHeader(code int) {
-	w.once.Do(func() {
-		w.code = code
-		close(w.begun)
-	})
+// Accept implements net.Listener.
+func (s *single) Accept() (net.Conn, error) {
+	if s.accepted {
+		return nil, io.EOF
+	}
+	s.accepted = true
+	return s.Conn, nil
 }
 
-func (w *memoryWriter) Write(p []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	return w.body.Write(p)
-}
+// Close implements net.Listener. The server closes the connection itself.
+func (s *single) Close() error { return nil }
 
-// FlushError is for http.ResponseController.
-func (w *memoryWriter) FlushError() error {
-	w.WriteHeader(http.StatusOK)
-	return nil
-}
+// Addr implements net.Listener.
+func (s *single) Addr() net.Addr { return s.LocalAddr() }

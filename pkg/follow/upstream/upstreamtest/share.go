@@ -15,17 +15,12 @@ import (
 // ServeShare answers a watch of a node's share with everything that the API has, and with all of it again after every
 // change.
 func (a *API) ServeShare(w http.ResponseWriter, r *http.Request) {
-	a.mu.Lock()
-	behaviour := a.behaviour
-	a.requests = append(a.requests, Request{
-		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(),
-	})
-	cut := a.cut
-	a.mu.Unlock()
-	if behaviour.Failing != 0 {
-		http.Error(w, "the hub fails", behaviour.Failing)
+	if _, failing := a.begin(w, r); failing {
 		return
 	}
+	a.mu.Lock()
+	cut := a.cut
+	a.mu.Unlock()
 	node := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	w.Header().Set("Content-Encoding", "gzip")

@@ -355,7 +355,7 @@ func (w *world) prove(p *place) {
 	p.good += time.Second
 	p.returning = !p.heard()
 	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
-	if checked && p.good >= w.soak(p) {
+	if checked && p.good+2*time.Second >= w.soak(p) { // times in a status are whole seconds, twice in a silence
 		p.proof[p.revision] = p.uid
 	}
 }

@@ -921,7 +921,7 @@ func play(seed uint64) (wrong string, log []string) {
 	}
 	switch {
 	case w.friendly:
-	case w.IntN(3) == 0 && w.in.Current != "":
+	case w.IntN(3) == 0 && w.in.Current != "" && w.in.Current != w.in.Revision:
 		w.in.Revision = w.in.Current
 		delete(w.shape.partition, w.in.Revision)
 	default:

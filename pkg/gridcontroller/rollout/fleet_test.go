@@ -514,7 +514,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 		all = append(all, api)
 	}
 	newest := func(api *corev1.Pod) bool {
-		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, p.revision)
+		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
 	return rollout.Ask(all, silent, newest, since, w.now)
 }

@@ -301,6 +301,14 @@ func (w *world) soak(p *place) time.Duration {
 	return 0
 }
 
+// shown is the revision that a cache shows.
+func (w *world) shown(p *place) string {
+	if w.now.Before(p.staleUntil) {
+		return p.stale
+	}
+	return p.revision
+}
+
 // look is what the controller reads of a site.
 func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
@@ -310,8 +318,8 @@ func (w *world) look(p *place) rollout.Site {
 	switch {
 	case !p.exists:
 		s.Revision = ""
-	case w.now.Before(p.staleUntil):
-		s.Revision = p.stale
+	default:
+		s.Revision = w.shown(p)
 	}
 	w.lookAtPods(p, &s)
 	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
@@ -456,7 +464,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	if len(failed) > w.maxFailures {
 		return fmt.Sprintf("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
 	}
-	if failed[p.name] || p.accepted { // it is tried again
+	if failed[p.name] || p.accepted || slices.ContainsFunc(status.Sites, func(of v1.RolloutSite) bool {
+		return of.Name == p.name && of.State == v1.RolloutSiteFailed
+	}) { // it is tried again
 		return ""
 	}
 	for wave := range p.wave {

@@ -299,6 +299,7 @@ func (w *world) run(p *place, pod *pod) {
 	case cutsOff:
 		if pod.node.heard() {
 			pod.node.silentAt = w.now
+			p.turns = 0
 			w.note("%s is cut off", pod.node.name)
 		}
 	default:

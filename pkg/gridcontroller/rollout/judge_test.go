@@ -65,6 +65,8 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
+	// turns is how often it got another revision since something happened to it.
+	turns int
 	// stale is what a cache shows of its revision, until.
 	stale      string
 	staleUntil time.Time
@@ -576,6 +578,11 @@ func (w *world) apply(p *place, to string) {
 	if p.fate[to] == denied && p.exists && to != w.in.Current {
 		return
 	}
+	if p.exists && p.revision != to && w.other == nil {
+		if p.turns++; p.turns > 4 {
+			w.blame("%s gets %s, without an end: %s", p.name, to, w.describe(p))
+		}
+	}
 	p.stale, p.staleUntil = p.revision, time.Time{}
 	if p.exists && w.IntN(4) == 0 {
 		p.staleUntil = w.now.Add(time.Duration(w.IntN(3)) * time.Second)
@@ -757,7 +764,13 @@ func (w *world) calm() time.Time {
 func (w *world) happen() {
 	p := w.places[w.IntN(len(w.places))]
 	status := w.in.Status
-	switch n := w.IntN(100); {
+	n := w.IntN(100)
+	for _, other := range w.places {
+		if other == p || n >= 22 {
+			other.turns = 0
+		}
+	}
+	switch {
 	case n < 3: // a label is away for a moment, or for long
 		p.away, p.loose = !p.away, true
 		if w.friendly {

@@ -61,9 +61,9 @@ func (h *history) pass() {
 			switch mark := []string{hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10)}; {
 			case u.Silent:
 				u.Pods.Silent = mark
-			case u.Partly && u.PerNode: // a DaemonSet, whose pod on the other node waits for that on the silent one
-				u.Pods.Silent, u.Pods.Missing, u.Pods.Marks, u.Pods.Acknowledged = mark, 1, []string{"heard"}, false
-				if u.Revision == "old" {
+			case u.Partly && u.PerNode: // the pod on the other node waits for that on the silent one, or does not
+				u.Pods.Silent, u.Pods.Missing, u.Pods.Marks, u.Pods.Acknowledged = mark, 1, []string{"other pod."}, false
+				if u.Revision == "old" || u.Name == "well" {
 					u.Pods.Current = 1
 				}
 			case u.Ready:
@@ -466,4 +466,15 @@ func TestPartlySilentFails(t *testing.T) {
 	}
 	h.last(time.Minute)
 	h.expect("a is broken", v1.RolloutHalted, "a")
+}
+
+// TestPartlySilentIsProven: a DaemonSet proves the change on the nodes that are heard.
+func TestPartlySilentIsProven(t *testing.T) {
+	h := begins(t, rest(5*time.Minute, 1), map[string]int{"well": 0})
+	h.behave = func(u *Site, _ string) { u.PerNode, u.Wanted, u.Partly, u.Ready = true, 2, true, false }
+	h.last(6 * time.Minute)
+	h.expect("a node is silent", v1.RolloutComplete, "well")
+	if h.in.Status.Proven != 1 {
+		t.Errorf("%d are proven", h.in.Status.Proven)
+	}
 }

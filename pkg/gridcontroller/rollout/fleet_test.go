@@ -299,6 +299,7 @@ func (w *world) run(p *place, pod *pod) {
 	case cutsOff:
 		if pod.node.heard() {
 			pod.node.silentAt = w.now
+			p.turns = 0
 			w.note("%s is cut off", pod.node.name)
 		}
 	default:
@@ -355,7 +356,7 @@ func (w *world) prove(p *place) {
 	p.good += time.Second
 	p.returning = !p.heard()
 	checked := w.checkOf(p) == nil || p.checked[w.checkName(p)] == p.uid
-	if checked && p.good >= w.soak(p) {
+	if checked && p.good+2*time.Second >= w.soak(p) { // times in a status are whole seconds, twice in a silence
 		p.proof[p.revision] = p.uid
 	}
 }
@@ -514,7 +515,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 		all = append(all, api)
 	}
 	newest := func(api *corev1.Pod) bool {
-		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, p.revision)
+		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
 	return rollout.Ask(all, silent, newest, since, w.now)
 }

@@ -61,6 +61,11 @@ func (h *history) pass() {
 			switch mark := []string{hashOf(fmt.Sprint(u.Name, h.since[u.Name]), 10)}; {
 			case u.Silent:
 				u.Pods.Silent = mark
+			case u.Partly && u.PerNode: // the pod on the other node waits for that on the silent one, or does not
+				u.Pods.Silent, u.Pods.Missing, u.Pods.Marks, u.Pods.Acknowledged = mark, 1, []string{"other pod."}, false
+				if u.Revision == "old" || u.Name == "well" {
+					u.Pods.Current = 1
+				}
 			case u.Ready:
 				u.Pods.Marks = mark
 			default:
@@ -427,5 +432,49 @@ func TestSilenceStopsClocks(t *testing.T) {
 	h.last(10 * time.Minute)
 	if s := h.in.Status; s.Phase != v1.RolloutComplete || s.Proven != 20 {
 		t.Errorf("%s %q, %d are proven", s.Phase, s.Message, s.Proven)
+	}
+}
+
+// TestPartlySilentIsNotPutBack: a node of a DaemonSet's site falls silent before it has seen the change. Its other node
+// is heard, so the site would get the change again at once.
+func TestPartlySilentIsNotPutBack(t *testing.T) {
+	h := begins(t, rest(0, 1), map[string]int{"a": 0, "b": 0})
+	turns := 0
+	h.behave = func(u *Site, _ string) {
+		if u.Name == "a" {
+			turns++
+			u.PerNode, u.Wanted, u.Partly, u.Ready = true, 2, true, false
+		}
+	}
+	h.last(10 * time.Minute)
+	if turns != 1 {
+		t.Errorf("it got another revision %d times", turns)
+	}
+	h.expect("a is silent in part", v1.RolloutAwaitingApproval, "a")
+	h.sites["a"].Partly, h.sites["a"].Ready = false, true
+	h.last(time.Minute)
+	h.expect("a is heard", v1.RolloutComplete, "a", "b")
+}
+
+// TestPartlySilentFails: a site fails on the nodes that are heard.
+func TestPartlySilentFails(t *testing.T) {
+	h := begins(t, rest(0, 1), map[string]int{"a": 0, "b": 0})
+	h.behave = func(u *Site, to string) {
+		if u.Name == "a" && to == "new" {
+			u.Partly, u.Ready, u.Broken, u.Tried = true, false, "no progress", "new"
+		}
+	}
+	h.last(time.Minute)
+	h.expect("a is broken", v1.RolloutHalted, "a")
+}
+
+// TestPartlySilentIsProven: a DaemonSet proves the change on the nodes that are heard.
+func TestPartlySilentIsProven(t *testing.T) {
+	h := begins(t, rest(5*time.Minute, 1), map[string]int{"well": 0})
+	h.behave = func(u *Site, _ string) { u.PerNode, u.Wanted, u.Partly, u.Ready = true, 2, true, false }
+	h.last(6 * time.Minute)
+	h.expect("a node is silent", v1.RolloutComplete, "well")
+	if h.in.Status.Proven != 1 {
+		t.Errorf("%d are proven", h.in.Status.Proven)
 	}
 }

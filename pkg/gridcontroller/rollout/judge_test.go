@@ -65,6 +65,8 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
+	// turns is how often it got another revision since something happened to it.
+	turns int
 	// stale is what a cache shows of its revision, until.
 	stale      string
 	staleUntil time.Time
@@ -301,6 +303,14 @@ func (w *world) soak(p *place) time.Duration {
 	return 0
 }
 
+// shown is the revision that a cache shows.
+func (w *world) shown(p *place) string {
+	if w.now.Before(p.staleUntil) {
+		return p.stale
+	}
+	return p.revision
+}
+
 // look is what the controller reads of a site.
 func (w *world) look(p *place) rollout.Site {
 	s := rollout.Site{
@@ -310,8 +320,8 @@ func (w *world) look(p *place) rollout.Site {
 	switch {
 	case !p.exists:
 		s.Revision = ""
-	case w.now.Before(p.staleUntil):
-		s.Revision = p.stale
+	default:
+		s.Revision = w.shown(p)
 	}
 	w.lookAtPods(p, &s)
 	refused := p.fate[w.in.Revision] == denied && p.revision != w.in.Revision && w.in.Update == w.in.Revision &&
@@ -456,7 +466,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 	if len(failed) > w.maxFailures {
 		return fmt.Sprintf("%s begins, and %d have failed; %d may", p.name, len(failed), w.maxFailures)
 	}
-	if failed[p.name] || p.accepted { // it is tried again
+	if failed[p.name] || p.accepted || slices.ContainsFunc(status.Sites, func(of v1.RolloutSite) bool {
+		return of.Name == p.name && of.State == v1.RolloutSiteFailed
+	}) { // it is tried again
 		return ""
 	}
 	for wave := range p.wave {
@@ -565,6 +577,11 @@ func (w *world) apply(p *place, to string) {
 	}
 	if p.fate[to] == denied && p.exists && to != w.in.Current {
 		return
+	}
+	if p.exists && p.revision != to && w.other == nil {
+		if p.turns++; p.turns > 4 {
+			w.blame("%s gets %s, without an end: %s", p.name, to, w.describe(p))
+		}
 	}
 	p.stale, p.staleUntil = p.revision, time.Time{}
 	if p.exists && w.IntN(4) == 0 {
@@ -747,7 +764,13 @@ func (w *world) calm() time.Time {
 func (w *world) happen() {
 	p := w.places[w.IntN(len(w.places))]
 	status := w.in.Status
-	switch n := w.IntN(100); {
+	n := w.IntN(100)
+	for _, other := range w.places {
+		if other == p || n >= 22 {
+			other.turns = 0
+		}
+	}
+	switch {
 	case n < 3: // a label is away for a moment, or for long
 		p.away, p.loose = !p.away, true
 		if w.friendly {
@@ -921,7 +944,7 @@ func play(seed uint64) (wrong string, log []string) {
 	}
 	switch {
 	case w.friendly:
-	case w.IntN(3) == 0 && w.in.Current != "":
+	case w.IntN(3) == 0 && w.in.Current != "" && w.in.Current != w.in.Revision:
 		w.in.Revision = w.in.Current
 		delete(w.shape.partition, w.in.Revision)
 	default:

@@ -219,8 +219,8 @@ func (v *View) judge() []Finding {
 	if !inSites {
 		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
 			add(Failure, v.annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+
-				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node reaches it",
-				keys)
+				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node "+
+				"reaches it", keys)
 		}
 		return found
 	}
@@ -253,9 +253,9 @@ func (v *View) judge() []Finding {
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
 		if isEdge(t.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
-				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf("it runs a pod of Service "+
-					"%s/%s, and has no label %s: the node reaches nothing of the Service, and no edge node reaches that pod",
-					v.Namespace, v.Service, keys)})
+				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf(
+					"it runs a pod of Service %s/%s, and has no label %s: the node reaches nothing of the Service, "+
+						"and no edge node reaches that pod", v.Namespace, v.Service, keys)})
 		}
 	}
 	return found

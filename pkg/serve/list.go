@@ -38,8 +38,8 @@ func (s *Server) list(
 	if s.Admit != nil {
 		done, ok := s.Admit(r, listMemory(content, as))
 		if !ok {
-			return apierrors.NewTooManyRequests("the lists under way, of this caller or of all, take as much memory as "+
-				"they may; see --max-list-bytes", int(RetryAfter/time.Second))
+			return apierrors.NewTooManyRequests("the lists under way, of this caller or of all, take as much memory "+
+				"as they may; see --max-list-bytes", int(RetryAfter/time.Second))
 		}
 		defer done()
 	}

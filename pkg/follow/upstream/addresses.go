@@ -97,9 +97,10 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 }
 
 func siteNames(f *facts.Facts) []string {
-	var names []string
-	for _, n := range f.Site() {
-		names = append(names, n.Name)
+	site := f.Site()
+	names := make([]string, len(site))
+	for i, n := range site {
+		names[i] = n.Name
 	}
 	slices.Sort(names)
 	return names

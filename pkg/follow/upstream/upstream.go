@@ -38,8 +38,8 @@ type Upstream struct {
 	group *follow.Group
 	// hub is nil without a hub.
 	hub *hub
-	// shared are the sources that a hub has as well, the nodes first and the slices last, or the share. others are those
-	// that a hub lacks.
+	// shared are the sources that a hub has as well, the nodes first and the slices last, or the share. others are
+	// those that a hub lacks.
 	shared []*follow.Source
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.

@@ -62,7 +62,8 @@ func (h *history) pass() {
 			case u.Silent:
 				u.Pods.Silent = mark
 			case u.Partly && u.PerNode: // the pod on the other node waits for that on the silent one, or does not
-				u.Pods.Silent, u.Pods.Missing, u.Pods.Marks, u.Pods.Acknowledged = mark, 1, []string{"other pod."}, false
+				u.Pods.Silent, u.Pods.Missing = mark, 1
+				u.Pods.Marks, u.Pods.Acknowledged = []string{"other pod."}, false
 				if u.Revision == "old" || u.Name == "well" {
 					u.Pods.Current = 1
 				}

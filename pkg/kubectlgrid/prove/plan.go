@@ -259,8 +259,8 @@ func (p *Plan) allowed(view *gridview.View, s sample) (addresses map[string]bool
 		func(r gridview.PortReach) bool {
 			return string(r.Family) == string(familyOf(s.target.Addr())) &&
 				(r.Name == p.portName || r.Protocol == "") &&
-				!slices.Contains([]gridview.Reach{gridview.ReachEmpty, gridview.ReachUnknown, gridview.ReachTerminating},
-					r.Reach)
+				r.Reach != gridview.ReachEmpty && r.Reach != gridview.ReachUnknown &&
+				r.Reach != gridview.ReachTerminating
 		})
 }
 

@@ -30,8 +30,8 @@ func (c *Cluster) startLiteAPIServer(ctx context.Context, node *Node, thread *ne
 	if err != nil {
 		return err
 	}
-	_, err = c.client.StorageV1().CSINodes().Create(ctx,
-		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Spec.Name}}, metav1.CreateOptions{}) // as a kubelet does
+	_, err = c.client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Spec.Name}}, metav1.CreateOptions{}) // as a kubelet does
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating the CSINode: %w", err)
 	}

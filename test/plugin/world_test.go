@@ -232,7 +232,9 @@ func (w *world) reported(s *corev1.Service) []*discoveryv1.EndpointSlice {
 		if !w.machines[*e.NodeName].cut {
 			continue
 		}
-		evicted := slices.ContainsFunc(w.places[s.Name], func(p place) bool { return p.node == *e.NodeName && p.evicted })
+		evicted := slices.ContainsFunc(w.places[s.Name], func(p place) bool {
+			return p.node == *e.NodeName && p.evicted
+		})
 		e.Conditions.Ready, e.Conditions.Serving = ptr.To(false), ptr.To(false)
 		e.Conditions.Terminating = ptr.To(evicted || *e.Conditions.Terminating)
 	}

@@ -30,7 +30,8 @@ type world struct {
 	nodes   map[string]map[string]string
 	service *corev1.Service
 	slices  map[string]*discoveryv1.EndpointSlice
-	// dead, silent and doubted are names of nodes, suspected the UIDs of pods. A doubted node's wrapper does not answer.
+	// dead, silent and doubted are names of nodes, suspected the UIDs of pods. A doubted node's wrapper does not
+	// answer.
 	dead, silent, doubted map[string]struct{}
 	suspected             map[string]bool
 	addresses             int

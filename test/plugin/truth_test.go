@@ -147,7 +147,7 @@ func (w *world) of(name string, s *corev1.Service) truth {
 	}
 	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
 	// Of a silent node the API server shows how its programs are set up, and not how they are.
-	broken := m.past || m.frozen && !(m.unready && m.cut) || m.as != ""
+	broken := m.past || m.frozen && (!m.unready || !m.cut) || m.as != ""
 	silent, linked := in && m.cut, w.connectBy(name, s, w.slicesOf(s))
 	for address, o := range w.connect(name, s) {
 		for there := range o.reached {

@@ -30,8 +30,8 @@ type workflow struct {
 
 var (
 	pinned = regexp.MustCompile(`(?m)^ *- uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
-	makes  = regexp.MustCompile(`(?:^|\s)make((?: +(?:--?[a-z-]+|[A-Z]+="?\$?\w*"?))*)((?: +[a-z][a-z-]*)+)`)
-	target = regexp.MustCompile(`(?m)^([a-z][a-z-]*):(?:[^=]|$)`)
+	makes  = regexp.MustCompile(`(?:^|\s)make((?: +(?:--?[a-z-]+|[A-Z]+="?\$?\w*"?))*)((?: +[a-z][a-z0-9-]*)+)`)
+	target = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):(?:[^=]|$)`)
 )
 
 // TestWorkflows: they are YAML, use only targets and scripts that exist, only actions that are pinned to a commit, and

@@ -15,10 +15,10 @@ import (
 type counter struct {
 	prometheus.Counter
 
-	n int
+	n atomic.Int64
 }
 
-func (c *counter) Inc() { c.n++ }
+func (c *counter) Inc() { c.n.Add(1) }
 
 // TestBrokenSteps: after steps that panicked the upstream is listed again once, soon; with an object that makes a step
 // panic at every list it is listed ever more rarely.
@@ -39,8 +39,8 @@ func TestBrokenSteps(t *testing.T) {
 		b.note(errors.New("another one"))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if lists.Load() != 1 || counted.n != 3 {
-			t.Errorf("%d lists after %v steps", lists.Load(), counted.n)
+		if lists.Load() != 1 || counted.n.Load() != 3 {
+			t.Errorf("%d lists after %v steps", lists.Load(), counted.n.Load())
 		}
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()

@@ -159,7 +159,7 @@ endif
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
 # of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 30m
+	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 60m
 
 # The packages that take longest begin first.
 LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults

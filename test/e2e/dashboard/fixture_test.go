@@ -23,7 +23,7 @@ import (
 
 const (
 	// deadline is how long something may take, on a busy machine.
-	deadline = 60 * time.Second
+	deadline = 2 * time.Minute
 	// between is the pause between two looks.
 	between = 20 * time.Millisecond
 )

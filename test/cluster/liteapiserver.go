@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,10 +29,8 @@ func (c *Cluster) startLiteAPIServer(ctx context.Context, node *Node, thread *ne
 	if err != nil {
 		return err
 	}
-	_, err = c.client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Spec.Name}}, metav1.CreateOptions{}) // as a kubelet does
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating the CSINode: %w", err)
+	if err := c.CreateCSINode(ctx, node.Spec.Name); err != nil {
+		return err
 	}
 	ready := func(ctx context.Context) error {
 		return expectOK(ctx, newClient(node.dial(), nil), node.LiteURL()+"/readyz")
@@ -44,6 +41,16 @@ func (c *Cluster) startLiteAPIServer(ctx context.Context, node *Node, thread *ne
 	return c.startStep(ctx, node.LiteAPIServer)
 }
 
+// CreateCSINode creates the CSINode of a node, as its kubelet does.
+func (c *Cluster) CreateCSINode(ctx context.Context, node string) error {
+	_, err := c.client.StorageV1().CSINodes().Create(ctx,
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating the CSINode of %s: %w", node, err)
+	}
+	return nil
+}
+
 func (n *Node) liteDir() string { return filepath.Join(n.cluster.dir, "lite", n.Spec.Name) }
 
 // LiteURL is where the node's lite-apiserver says how it is, in the node's namespace.
@@ -51,12 +58,22 @@ func (n *Node) LiteURL() string { return "http://" + local(liteHealthPort) }
 
 // KubeletConfig is the client configuration that the node's lite-apiserver has written for its kubelet.
 func (n *Node) KubeletConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(n.liteDir(), "kubelet.conf"))
+	config, err := ReadKubeletConfig(n.liteDir())
+	if err == nil {
+		config.Dial = n.dial()
+	}
+	return config, err
+}
+
+// ReadKubeletConfig reads the client configuration that a lite-apiserver has written for its kubelet to its directory:
+// with the node's certificate, and in protobuf.
+func ReadKubeletConfig(dir string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubelet.conf"))
 	if err != nil {
 		return nil, err
 	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	config.Dial, config.QPS = n.dial(), -1
+	config.QPS = -1
 	return config, nil
 }

@@ -83,7 +83,8 @@ func (k *kubelet) start(t *testing.T) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		for ctx.Err() == nil {
-			k.count(k.list(ctx))
+			_, err := k.list(ctx)
+			k.count(err)
 			time.Sleep(10 * pause)
 		}
 	})
@@ -95,7 +96,7 @@ func (k *kubelet) start(t *testing.T) {
 }
 
 // count counts a list that ended with this error.
-func (k *kubelet) count(_ map[string]string, err error) {
+func (k *kubelet) count(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.tried++
@@ -122,7 +123,7 @@ func (k *kubelet) excuse() (end func()) {
 	return func() { add(-1) }
 }
 
-// list are the pods that a kubelet that starts now is told.
+// list returns the pods with which a kubelet that starts now is answered.
 func (k *kubelet) list(ctx context.Context) (map[string]string, error) {
 	attempt, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -143,7 +144,7 @@ func versions(pods []corev1.Pod) map[string]string {
 	return found
 }
 
-// knows is nil if the kubelet is told these pods, and has been told of them before.
+// knows is nil if a list has these pods, and the kubelet has received them by its watch.
 func (k *kubelet) knows(ctx context.Context, want map[string]string) error {
 	listed, err := k.list(ctx)
 	if err != nil {
@@ -153,7 +154,7 @@ func (k *kubelet) knows(ctx context.Context, want map[string]string) error {
 	for _, object := range k.pods.List() {
 		followed = append(followed, *object.(*corev1.Pod))
 	}
-	for what, got := range map[string]map[string]string{"it is told": listed, "it has heard of": versions(followed)} {
+	for what, got := range map[string]map[string]string{"it lists": listed, "it follows": versions(followed)} {
 		if !maps.Equal(got, want) {
 			return fmt.Errorf("%s: %s %d pods, %v; there are %d, %v", k.node.Name(), what, len(got), got, len(want), want)
 		}
@@ -161,7 +162,7 @@ func (k *kubelet) knows(ctx context.Context, want map[string]string) error {
 	return nil
 }
 
-// awaitKubelets waits until all kubelets are told what kube-apiserver says of their pods.
+// awaitKubelets waits until all kubelets know the pods that kube-apiserver has for them.
 func (w *world) awaitKubelets(what string) {
 	w.Helper()
 	for _, k := range w.kubelets {
@@ -175,7 +176,7 @@ func (w *world) awaitKubelets(what string) {
 	}
 }
 
-// cutPowerAlone cuts the power of a node while its link is down. Its kubelet is told all that it was told before.
+// cutPowerAlone cuts the power of a node while its link is down. Its kubelet is answered as before.
 func (w *world) cutPowerAlone() {
 	w.Helper()
 	node := w.Node(rebooted)
@@ -205,7 +206,7 @@ func (w *world) cutPowerAlone() {
 	after, err := k.list(w.Context())
 	w.Must(err)
 	if !maps.Equal(before, after) {
-		w.Errorf("%s was told of %v before a power cut without a link, and of %v after it", rebooted,
+		w.Errorf("%s lists %v before a power cut without a link, and %v after it", rebooted,
 			slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)))
 	}
 	w.wait(0, 10*time.Second)

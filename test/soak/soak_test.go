@@ -87,13 +87,11 @@ func newWorld(t *testing.T) *world {
 	lite := node("west2", west, cluster.IPTables)
 	lite.Interposed, lite.Lite = true, true
 	nodes := []cluster.NodeSpec{
-		node(steady, east, cluster.NFTables), node(mover, east, cluster.IPTables),
-		node(rebooted, west, cluster.NFTables, "--hub"), lite,
+		node(steady, east, cluster.NFTables), node(rebooted, west, cluster.NFTables, "--hub"),
+		node(mover, east, cluster.IPTables), lite,
 	}
-	for i := range nodes {
-		if nodes[i].Name == steady || nodes[i].Name == rebooted {
-			nodes[i].LiteAPIServer = suite.Binary(t, "lite-apiserver")
-		}
+	for i := range nodes[:2] {
+		nodes[i].LiteAPIServer = suite.Binary(t, "lite-apiserver")
 	}
 	c := suite.Start(t, cluster.Options{HubReplicas: 2, Kubelets: true, Nodes: nodes},
 		"application-grid-wrapper", "application-grid-hub")
@@ -122,9 +120,11 @@ func newWorld(t *testing.T) *world {
 	for name := range w.sites {
 		w.askers[name] = newAsker(w.Node(name), workload.URL(echo))
 	}
-	for _, name := range []string{steady, rebooted} {
-		w.kubelets[name] = w.newKubelet(w.Node(name))
-		w.kubelets[name].start(t)
+	for _, node := range c.Nodes() {
+		if node.LiteAPIServer != nil {
+			w.kubelets[node.Name()] = w.newKubelet(node)
+			w.kubelets[node.Name()].start(t)
+		}
 	}
 	w.await("all nodes reach their sites")
 	for _, a := range w.askers {

@@ -18,7 +18,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -68,9 +67,7 @@ func (s *site) populate() {
 	_, err := s.client.CoreV1().Nodes().Create(s.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec: corev1.NodeSpec{PodCIDR: "10.244.1.0/24"}}, metav1.CreateOptions{})
 	s.Must(err)
-	_, err = s.client.StorageV1().CSINodes().Create(s.ctx, &storagev1.CSINode{ // the kubelet makes it
-		ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
-	s.Must(err)
+	s.Must(shared.CreateCSINode(s.ctx, node))
 	_, err = s.client.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}},
 		metav1.CreateOptions{})
 	s.Must(err)

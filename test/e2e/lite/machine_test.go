@@ -18,11 +18,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/store"
@@ -55,9 +53,7 @@ func newMachine(t *testing.T, name string, losesPower bool) *machine {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	_, err := shared.Client().CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 	m.Must(err)
-	_, err = shared.Client().StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
-		ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}) // as a kubelet does
-	m.Must(err)
+	m.Must(shared.CreateCSINode(t.Context(), name))
 	upstream := strings.TrimPrefix(shared.RESTConfig().Host, "https://")
 	relay, err := cluster.StartRelay(t.Context(), func(ctx context.Context) (net.Conn, error) {
 		if m.cut.Load() {
@@ -157,11 +153,8 @@ func (m *machine) kubelet() kubernetes.Interface {
 
 func (m *machine) kubeletConfig() *rest.Config {
 	m.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(m.dir(), "kubelet.conf"))
+	config, err := cluster.ReadKubeletConfig(m.dir())
 	m.Must(err)
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	config.QPS = -1
 	return config
 }
 

@@ -444,7 +444,7 @@ func TestGridIsMadeAgain(t *testing.T) {
 		f.Must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		}))
-		f.apply(strings.NewReplacer("ROLLOUT", canaryThenRest, "Seconds: 12", "Seconds: 120").Replace(waved))
+		f.apply(strings.ReplaceAll(waved, "ROLLOUT", canaryThenRest))
 		f.inTime("it runs", func() error {
 			grid := f.get("DeploymentGrid", "demo")
 			if text := fmt.Sprint(conditions(grid)); strings.Contains(text, "ControllerRevision") &&

@@ -40,9 +40,6 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 	for name, labels := range nodes {
 		if isEdge(labels) || d.Wrapped[name] {
 			keeping[name] = Keeping{Unknown: unread}
-			if d.Silent[name] {
-				keeping[name] = Keeping{Unknown: unreachable}
-			}
 		}
 	}
 	for _, f := range d.Findings {
@@ -56,16 +53,19 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 				k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
 			}
 		case Unverified:
-			switch edge := nodes[f.Node][v1.LabelEdgeNode]; {
-			case d.Silent[f.Node]: // whatever runs there
-			case edge != v1.EdgeNodePods:
+			k.Unknown = "how kube-proxy is set up"
+			if edge := nodes[f.Node][v1.LabelEdgeNode]; edge != v1.EdgeNodePods {
 				k.Unknown = edge
-			default:
-				k.Unknown = "how kube-proxy is set up"
 			}
 		case OK, Warning:
 		}
 		keeping[f.Node] = k
+	}
+	for name, k := range keeping {
+		if d.Silent[name] { // whatever runs there
+			k.Unknown = unreachable
+			keeping[name] = k
+		}
 	}
 	return keeping
 }

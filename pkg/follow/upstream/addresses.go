@@ -216,8 +216,11 @@ func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAd
 			return err
 		}
 		list, ok := got.(*follow.List)
-		if !ok || list.Kind != "NodeList" {
+		switch {
+		case !ok:
 			return fmt.Errorf("the upstream sent %T, not a NodeList", got)
+		case list.Kind != "NodeList":
+			return fmt.Errorf("the upstream sent %s, not a NodeList", list.Kind)
 		}
 		for _, node := range list.Items {
 			n, err := readAddresses(node)

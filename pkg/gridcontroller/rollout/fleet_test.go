@@ -27,7 +27,7 @@ const (
 // shape is what the workloads of a world are like.
 type shape struct {
 	kind kind
-	// nodes is the largest number of nodes of a site, replicas the number of pods of a workload that is no DaemonSet.
+	// nodes is the largest number of nodes of a site, replicas the number of pods of a Deployment or StatefulSet.
 	nodes, replicas int
 	// parallel: a StatefulSet does not wait for one pod before it makes the next. onDelete: a person replaces pods.
 	// evicts: pods do not tolerate a node that is silent.
@@ -122,7 +122,7 @@ func (w *world) hear(p *place) {
 		return
 	}
 	p.excused = false
-	w.note("%s is heard again", p.name)
+	w.note("%s is reachable again", p.name)
 	for _, n := range p.nodes {
 		booted := w.IntN(2) == 0
 		for _, pod := range p.pods {
@@ -366,7 +366,7 @@ func (p *place) allWork() bool {
 	return !slices.ContainsFunc(p.pods, func(pod *pod) bool { return p.fate[pod.revision] != works })
 }
 
-// triedAt is since when the workload has a pod of its revision, on a node that has heard of it; zero if it has none.
+// triedAt is since when the workload has a pod of its revision, on a node that has received it; zero if it has none.
 func (p *place) triedAt() (at time.Time) {
 	for _, pod := range p.pods {
 		if pod.of == p.uid && pod.revision == p.revision && pod.node != nil && pod.startedAt.After(at) {
@@ -520,7 +520,7 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	return rollout.Ask(all, silent, newest, since, w.now)
 }
 
-// describe is what is so at a site.
+// describe describes a site, its nodes and its pods.
 func (w *world) describe(p *place) string {
 	text := fmt.Sprintf("%+v, workload %d %s of %s, good for %s", w.shape, p.uid, p.revision, p.progressAt, p.good)
 	for _, n := range p.nodes {

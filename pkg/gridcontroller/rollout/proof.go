@@ -234,8 +234,8 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 const silentMessage = "it fell silent with the change"
 
 // suspect judges a silent site with the revision. If all its nodes are silent, and no kubelet has seen a pod of the
-// change, the silence has another reason, and the workload is put back. A question that fails is repeated. With other
-// nodes that are heard it would get the change again.
+// change, the silence has another reason, and the workload is put back. A question that fails is repeated. With
+// other reachable nodes it would get the change again.
 func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 	switch {
 	case of.State == v1.RolloutSiteFailed, of.State == v1.RolloutSiteReturning:

@@ -67,7 +67,7 @@ func (s *site) populate() {
 	_, err := s.client.CoreV1().Nodes().Create(s.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec: corev1.NodeSpec{PodCIDR: "10.244.1.0/24"}}, metav1.CreateOptions{})
 	s.Must(err)
-	s.Must(shared.CreateCSINode(s.ctx, node))
+	s.Must(s.Cluster.CreateCSINode(s.ctx, node))
 	_, err = s.client.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}},
 		metav1.CreateOptions{})
 	s.Must(err)

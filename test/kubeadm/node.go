@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"google.golang.org/grpc"
@@ -126,12 +127,9 @@ func (n *Node) Install(file, name string) error {
 	return os.Rename(target+".new", target) // also over a program that runs
 }
 
-// Run runs a command on the node and returns what it printed. An error has that, too.
+// Run runs a command on the node, once that has booted, and returns what it printed. An error has that, too.
 func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
-	machine, err := n.machine()
-	if err == nil {
-		err = n.booted(machine)
-	}
+	machine, err := n.awaitBoot(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -166,6 +164,33 @@ func (n *Node) machine() (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("node %s has no process 1; see %s", n.name, n.log())
+}
+
+// bootPatience is how long process 1 of a node may take to enter its root, bootInterval how often that is looked at.
+const (
+	bootPatience = 30 * time.Second
+	bootInterval = 20 * time.Millisecond
+)
+
+// awaitBoot waits until process 1 of the node has entered its root, and returns it.
+func (n *Node) awaitBoot(ctx context.Context) (machine int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, bootPatience)
+	defer cancel()
+	for {
+		if machine, err = n.machine(); err == nil {
+			err = n.booted(machine)
+		}
+		if err == nil || n.process == nil {
+			return machine, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-n.ended:
+			return 0, err
+		case <-time.After(bootInterval):
+		}
+	}
 }
 
 // booted is an error until process 1 of the node has entered its root. Before that, what runs beside it has the host's

@@ -72,13 +72,9 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 	if err != nil {
 		return Entry{}, err
 	}
-	present := g.status().UpdateRevision
-	if g.status().ObservedGeneration < g.Object.GetGeneration() {
-		revision, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
-		if err != nil {
-			return Entry{}, err
-		}
-		present = revision.Name
+	present, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
+	if err != nil {
+		return Entry{}, err
 	}
 	i := slices.IndexFunc(entries, func(e Entry) bool { return e.Number == number })
 	if number == 0 {
@@ -89,7 +85,7 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 		return Entry{}, errors.New("no rollout history found to go back to")
 	case i < 0:
 		return Entry{}, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history %s", number, g.Ref())
-	case entries[i].Name == present:
+	case entries[i].data.Same(present):
 		return entries[i], ErrSkipped
 	}
 	var user string
@@ -114,14 +110,14 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 	})
 }
 
-// earlier returns the index of the revision to go back to, other than present: the current one, which last ran
-// everywhere, else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
-func earlier(entries []Entry, present, current string) int {
+// earlier returns the index of the revision to go back to, with another content than present: the current one, which
+// last ran everywhere, else the newest one whose rollout was complete, else the newest one; -1 if no other exists.
+func earlier(entries []Entry, present gridrevision.Revision, current string) int {
 	i, best := -1, -1
 	for n, entry := range entries {
 		rank := 0
 		switch {
-		case entry.Name == present:
+		case entry.data.Same(present):
 			continue
 		case entry.Name == current:
 			rank = 2

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -292,17 +293,23 @@ func TestUndoGoesToWhatWorked(t *testing.T) {
 		"the present one is not newest": {2, 2, nil, 4},
 	} {
 		var entries []Entry
-		revision := func(n int) string { return "echo-" + strconv.Itoa(n) }
+		revision := func(n int) gridrevision.Revision {
+			return gridrevision.Revision{
+				Name: "echo-" + strconv.Itoa(n), Data: fmt.Appendf(nil, `{"template":{"minReadySeconds":%d}}`, n),
+			}
+		}
 		for n := 1; n <= 4; n++ {
 			entries = append(entries, Entry{
-				Number: int64(n), Name: revision(n), Completed: slices.Contains(c.completed, n),
+				Number: int64(n), Name: revision(n).Name, Completed: slices.Contains(c.completed, n), data: revision(n),
 			})
 		}
-		if i := earlier(entries, revision(c.present), revision(c.current)); i < 0 || entries[i].Number != c.want {
+		present := gridrevision.Revision{Name: "of another controller", Data: revision(c.present).Data}
+		if i := earlier(entries, present, revision(c.current).Name); i < 0 || entries[i].Number != c.want {
 			t.Errorf("%s: got the entry %d, want the revision %d", name, i, c.want)
 		}
 	}
-	if i := earlier([]Entry{{Name: "a"}}, "a", "a"); i >= 0 {
+	only := gridrevision.Revision{Name: "a", Data: []byte("{}")}
+	if i := earlier([]Entry{{Name: "a", data: only}}, only, "a"); i >= 0 {
 		t.Errorf("there is no other: got %d", i)
 	}
 }

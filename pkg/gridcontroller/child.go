@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -38,10 +37,8 @@ type child struct {
 	// revision is the revision that our manager has written to the child; empty without one, or if somebody has changed
 	// it.
 	revision string
-	// annotated is set if it has the annotation of a revision, whoever wrote that. templateGeneration is a DaemonSet's;
-	// its pods have a label with theirs.
-	annotated          bool
-	templateGeneration string
+	// annotated is set if it has the annotation of a revision, whoever wrote that.
+	annotated bool
 	// variant is the value of AnnotationVariant, if our manager has written it. key is the gridUniqKey for which the
 	// child was made, from its annotation or label.
 	variant, key string
@@ -112,7 +109,6 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 		}
 	}
 	_, c.annotated = u.GetAnnotations()[v1.AnnotationRevision]
-	c.templateGeneration = u.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	c.held = c.held && !owns(v1.AnnotationHold)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -190,6 +191,90 @@ func TestCheckBesideALostNode(t *testing.T) {
 	}
 }
 
+// reportDaemonSet sets the status of a DaemonSet, whose controller has seen its spec, and returns the DaemonSet.
+func (f *fixture) reportDaemonSet(name string, desired, updated, available int32) *appsv1.DaemonSet {
+	f.Helper()
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	f.get(d)
+	d.Status = appsv1.DaemonSetStatus{
+		ObservedGeneration: d.Generation, DesiredNumberScheduled: desired, CurrentNumberScheduled: desired,
+		UpdatedNumberScheduled: updated, NumberAvailable: available, NumberReady: available,
+	}
+	if err := f.client.Status().Update(f.Context(), d); err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+// TestDaemonSetGoesBackBesideASilentNode: a template that comes back has its hash of before, and its pods an older
+// number.
+func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
+	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(named("all")),
+	}}
+	f := newFixture(t, grid)
+	f.node("lab-a", "lab")
+	f.node("lab-b", "lab")
+	f.passes(grid)
+	d := f.reportDaemonSet("agent-lab", 2, 2, 2)
+	revision := func(hash string) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "agent-lab-" + hash,
+			Labels: map[string]string{"app": "x", appsv1.DefaultDaemonSetUniqueLabelKey: hash},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
+			},
+		}}
+	}
+	one, two := revision("one"), revision("two")
+	pod := func(node, hash string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node + "-" + hash, UID: types.UID(node + hash),
+				Labels: map[string]string{
+					"app": "x", appsv1.DefaultDaemonSetUniqueLabelKey: hash, "pod-template-generation": "1",
+				}},
+			Spec: corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+			}},
+		}
+	}
+	one.Revision, two.Revision = 1, 2
+	for _, o := range []client.Object{one, two, pod("lab-a", "one"), pod("lab-b", "two")} {
+		if err := f.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.passes(grid)
+	f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(plain, `"i"`, `"two"`)) })
+	f.passes(grid)
+	f.note("lab-a", &nodeState{
+		name: "lab-a", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
+	})
+	f.reportDaemonSet("agent-lab", 2, 1, 1)
+	f.update(grid, func() { grid.Spec.Template = raw(plain) })
+	f.pass(grid)
+	f.pass(grid)
+	f.update(d, func() { d.Generation++ })
+	f.passes(grid)
+	f.update(one, func() { one.Revision = 3 })
+	f.reportDaemonSet("agent-lab", 2, 1, 1)
+	f.step(askPause)
+	f.passes(grid)
+	if phase := grid.Status.Rollout.Phase; phase == v1.RolloutComplete {
+		t.Error("node b runs the abandoned template, and the rollout is complete")
+	}
+	f.delete(pod("lab-b", "two"))
+	if err := f.client.Create(t.Context(), pod("lab-b", "one")); err != nil {
+		t.Fatal(err)
+	}
+	f.step(askPause)
+	f.passes(grid)
+	if r := grid.Status.Rollout; r.Phase != v1.RolloutComplete {
+		t.Errorf("node b runs the template that came back, and the rollout is %s: %s", r.Phase, r.Message)
+	}
+}
+
 // TestDaemonSetWithASilentNode: of the site's three nodes one had the change and fell silent, one has it, one does not:
 // the silent one uses up the DaemonSet's maxUnavailable.
 func TestDaemonSetWithASilentNode(t *testing.T) {
@@ -210,20 +295,9 @@ func TestDaemonSetWithASilentNode(t *testing.T) {
 				f.node("lab-"+n, "lab")
 			}
 			f.node("east-a", "east")
-			report := func(site string, desired, updated, available int32) {
-				d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + site}}
-				f.get(d)
-				d.Status = appsv1.DaemonSetStatus{
-					ObservedGeneration: d.Generation, DesiredNumberScheduled: desired, CurrentNumberScheduled: desired,
-					UpdatedNumberScheduled: updated, NumberAvailable: available, NumberReady: available,
-				}
-				if err := f.client.Status().Update(f.Context(), d); err != nil {
-					t.Fatal(err)
-				}
-			}
 			f.passes(grid)
-			report("lab", c.desired, c.desired, c.desired)
-			report("east", 1, 1, 1)
+			f.reportDaemonSet("agent-lab", c.desired, c.desired, c.desired)
+			f.reportDaemonSet("agent-east", 1, 1, 1)
 			f.passes(grid)
 			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(template, `"i"`, `"two"`)) })
 			f.pass(grid)
@@ -231,7 +305,7 @@ func TestDaemonSetWithASilentNode(t *testing.T) {
 			f.note("lab-a", &nodeState{
 				name: "lab-a", labels: map[string]string{"zone1": "lab"}, lost: true, since: f.clock.Now(),
 			})
-			report("lab", c.desired, c.updated, c.available)
+			f.reportDaemonSet("agent-lab", c.desired, c.updated, c.available)
 			f.passes(grid)
 			f.passes(grid)
 			east := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-east"}}

@@ -11,7 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	extensionsv1beta1 "k8s.io/api/extensions/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -266,7 +266,8 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 	}
 	for _, q := range p.planned.Ask {
 		known, now := &p.of(q.Name).asked, p.clock.Now()
-		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) {
+		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
+			!known.At.After(p.of(q.Name).applied.at) {
 			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
@@ -308,12 +309,44 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 			}
 		}
 	}
-	newest := func(pod *corev1.Pod) bool {
-		live := p.child(site.Name)
-		return !site.PerNode ||
-			live != nil && pod.Labels[extensionsv1beta1.DaemonSetTemplateGenerationKey] == live.templateGeneration
+	newest := func(*corev1.Pod) bool { return true }
+	if site.Partly && site.PerNode {
+		if newest, err = p.newestTemplate(ctx, site.Name, template); err != nil {
+			return rollout.Pods{}, err
+		}
 	}
 	return rollout.Ask(all, silent, newest, since, now), nil
+}
+
+// newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
+// controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
+// template that has come back keep the hash, and an older pod-template-generation.
+func (p *pass) newestTemplate(ctx context.Context, site string, spec map[string]any) (rollout.Template, error) {
+	live := p.child(site)
+	if live == nil || !live.observed {
+		return func(*corev1.Pod) bool { return false }, nil
+	}
+	selector, _, err := gridchild.ReadPods(spec)
+	if err != nil {
+		return nil, err
+	}
+	list := &appsv1.ControllerRevisionList{}
+	err = p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+		client.MatchingLabelsSelector{Selector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("listing the ControllerRevisions of %s: %w", live.name, err)
+	}
+	var hash string
+	var highest int64
+	for i := range list.Items {
+		by := metav1.GetControllerOf(&list.Items[i])
+		if by != nil && string(by.UID) == live.uid && list.Items[i].Revision > highest {
+			highest, hash = list.Items[i].Revision, list.Items[i].Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
+		}
+	}
+	return func(pod *corev1.Pod) bool {
+		return hash != "" && pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == hash
+	}, nil
 }
 
 // conclude evaluates the sites after they were synced: which of them are broken, which parts of the spec have no

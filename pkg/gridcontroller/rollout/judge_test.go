@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+	kubectlrollout "github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 )
 
 var (
@@ -669,6 +670,15 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 		default:
 		}
 	}
+	done, failure := w.exits(s)
+	if failure != nil && w.friendly && !w.idleWave() {
+		w.blame("kubectl grid rollout status fails, and all works: %v", failure)
+	}
+	answered := s.HaltTime != nil && w.in.Resumed == s.HaltTime.UTC().Format(time.RFC3339) // and not seen yet
+	stands := w.in.Rollout.Paused && !done || s.Phase == v1.RolloutRolledBack
+	if failure == nil && (stands || len(w.failed()) > w.maxFailures && s.GoesBack == "" && !answered) {
+		w.blame("the rollout does not continue by itself, and kubectl grid rollout status does not fail: %+v", s)
+	}
 	for _, read := range w.in.Sites {
 		p := w.find(read.Name)
 		has := read.Exists && read.Revision == w.in.Revision
@@ -682,7 +692,7 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 			continue
 		}
 		owes := !p.begunAt.IsZero() && !p.loose && !w.backed && !s.AtOnce && !p.proved(w.in.Revision)
-		if s.Phase == v1.RolloutComplete && s.HaltTime == nil && (!has || owes) && !p.accepted && !w.failed()[p.name] {
+		if done && (!has || owes) && !p.accepted && !w.failed()[p.name] {
 			w.blame("complete, and %s has %s: %s", p.name, read.Revision, w.describe(p))
 		}
 		if back && (read.Revision != w.in.Current || !read.Ready) {
@@ -694,6 +704,24 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 		w.blame("%d have it, %d failed, %d suspects, %d have proven it, and the status says %+v", updated, failed,
 			suspects, proofs, s)
 	}
+}
+
+// exits is how kubectl grid rollout status ends with a status: with code 0 if it is done, or with an error. With neither
+// it goes on.
+func (w *world) exits(s *v1.RolloutStatus) (done bool, failure error) {
+	grid := &v1.DeploymentGrid{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			v1.AnnotationResumed: w.in.Resumed, v1.AnnotationApproved: w.in.Approved,
+		}},
+		Spec:   v1.WorkloadGridSpec{Rollout: w.in.Rollout},
+		Status: v1.WorkloadGridStatus{UpdateRevision: w.in.Revision, Rollout: s},
+	}
+	command := &kubectlrollout.Grid{Kind: v1.DeploymentGridKind, Object: grid}
+	state, err := command.State()
+	if err != nil {
+		return false, err
+	}
+	return state.Done, state.Err(command)
 }
 
 // read is what the controller has read of a site last; nil if it has not.
@@ -833,7 +861,10 @@ func (w *world) happen() {
 		w.decide()
 	case n < 47 && !w.friendly:
 		w.editWaves()
-	case n < 49 && w.other == nil && status != nil:
+	case n < 52 && !w.friendly && p.proved(w.in.Revision): // what worked breaks
+		p.fate[w.in.Revision], p.loose, p.begunAt = dead, true, w.now
+		w.note("%s breaks", p.name)
+	case n < 54 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
 	}

@@ -177,12 +177,11 @@ func (p *planner) startListed(u *Site, places int) int {
 	if p.takesPlace(u) {
 		takes = 1
 	}
-	_, written := p.written[u.Name]
 	switch {
 	case takes > max(places, 0): // a site that takes no place always keeps its entry
 		delete(p.listed, u.Name)
 		return 0
-	case written && p.state(u) != v1.RolloutSiteReturning:
+	case p.state(u) != v1.RolloutSiteReturning: // the written status lists it: start only lists others
 		p.plan.Revisions[u.Name] = p.Revision
 	}
 	return takes

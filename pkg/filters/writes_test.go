@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -166,11 +167,11 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 // TestWritesToEndpointsThatAreHidden for a dead node are refused, too.
 func TestWritesToEndpointsThatAreHidden(t *testing.T) {
 	w := newWriteServer(t)
-	w.store.SetDeadNodes(map[string]struct{}{"node1": {}})
+	w.store.SetDoubted(facts.Dead, map[string]struct{}{"node1": {}})
 	if w.send("PUT", slicesInNS+"/open-1", "application/json", []byte(`{}`)); w.reached {
 		t.Error("an update of a slice of which an endpoint is hidden reached the upstream")
 	}
-	w.store.SetDeadNodes(nil)
+	w.store.SetDoubted(facts.Dead, nil)
 	if w.send("PUT", slicesInNS+"/open-1", "application/json", []byte(`{}`)); !w.reached {
 		t.Error("an update of a slice that is shown as it is did not reach the upstream")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
 
@@ -231,7 +232,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}
-	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
+	gauge(descDead, float64(len(c.p.facts.Doubted(facts.Dead))))
 	if c.p.config.Runtime != nil && c.p.livePods != nil {
 		gauge(descLive, float64(c.p.livePods.Status().Corrected))
 	}
@@ -242,7 +243,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descMembers, float64(silent), "silent")
 		gauge(descMembers, float64(suspected), "suspected")
 		gauge(descMembers, float64(status.Members-alive-silent-suspected), "unknown")
-		gauge(descHidden, float64(len(c.p.facts.SilentNodes())))
+		gauge(descHidden, float64(len(c.p.facts.Doubted(facts.Silent))))
 		gauge(descNeighbourPods, float64(c.p.livePods.Status().NeighboursCorrected))
 	}
 	for service := range c.p.facts.Invalid() {

@@ -158,7 +158,7 @@ func metadataOf(n *corev1.Node) *wire.Object {
 // takeDead reads the nodes that are dead now; what it returns hands them over.
 func (g *generator) takeDead() func() {
 	dead := g.model.dead
-	return func() { g.store.SetDeadNodes(dead) }
+	return func() { g.store.SetDoubted(facts.Dead, dead) }
 }
 
 // takeLive reads which pods a node runs now; what it returns hands them over.

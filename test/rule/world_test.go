@@ -65,11 +65,11 @@ func (w *world) change() {
 		w.changeService()
 	case 3:
 		w.dead = w.some(15)
-		w.store.SetDeadNodes(w.dead)
+		w.store.SetDoubted(facts.Dead, w.dead)
 		delete(w.dead, viewer)
 	case 4:
 		w.silent = w.some(pick(w, 0, 30, 80))
-		w.store.SetSilentNodes(w.silent)
+		w.store.SetDoubted(facts.Silent, w.silent)
 		delete(w.silent, viewer)
 	case 5:
 		w.suspect(pick(w, nodeNames...))
@@ -81,7 +81,7 @@ func (w *world) change() {
 		}
 	case 7:
 		w.doubted = w.some(pick(w, 0, 30))
-		w.store.SetSuspectedNodes(w.doubted)
+		w.store.SetDoubted(facts.Unanswering, w.doubted)
 		delete(w.doubted, viewer)
 	default:
 		w.changeSlice(fmt.Sprint("svc-", w.random.IntN(4)))

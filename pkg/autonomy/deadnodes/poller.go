@@ -15,6 +15,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // MaxInterval is the longest time between two polls. The endpoints of a node that dies may be shown for that long.
@@ -53,8 +55,8 @@ func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
 
 // Nodes takes the names of the dead nodes, and knows which nodes exist.
 type Nodes interface {
-	// SetDeadNodes takes the names of all dead nodes. They may include names of nodes that do not exist.
-	SetDeadNodes(names map[string]struct{})
+	// SetDoubted takes the names of all dead nodes, with facts.Dead. They may include names of nodes that do not exist.
+	SetDoubted(why facts.Doubt, names map[string]struct{})
 	// NodeExists reports whether a node of that name is known.
 	NodeExists(name string) bool
 	// NodeAddresses returns the names of nodes by their known addresses.
@@ -179,7 +181,7 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	dead, unknownAddresses := p.names(p.last)
 	before, now := p.status.Dead, slices.Sorted(maps.Keys(dead))
 	if !slices.Equal(now, before) {
-		p.config.Nodes.SetDeadNodes(dead)
+		p.config.Nodes.SetDoubted(facts.Dead, dead)
 	}
 	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.last.err}
 	if say := fmt.Sprint(p.last.result, now, unknownAddresses); say != p.said {

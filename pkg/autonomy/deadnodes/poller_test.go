@@ -20,6 +20,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const interval = 30 * time.Second
@@ -66,7 +68,7 @@ func (f *fixture) counted() counts {
 	return c
 }
 
-func (f *fixture) SetDeadNodes(names map[string]struct{}) {
+func (f *fixture) SetDoubted(_ facts.Doubt, names map[string]struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dead = strings.Join(slices.Sorted(maps.Keys(names)), " ")

@@ -59,8 +59,7 @@ type Facts interface {
 	ClusterUID() string
 	Partners() map[string]struct{}
 	SetPartners(names map[string]struct{})
-	SetSilentNodes(names map[string]struct{})
-	SetSuspectedNodes(names map[string]struct{})
+	SetDoubted(why facts.Doubt, names map[string]struct{})
 }
 
 // Observer observes an Exchange.
@@ -361,8 +360,8 @@ func (e *Exchange) pass() {
 			}
 		}
 	}
-	e.config.Facts.SetSilentNodes(silent)
-	e.config.Facts.SetSuspectedNodes(suspected)
+	e.config.Facts.SetDoubted(facts.Silent, silent)
+	e.config.Facts.SetDoubted(facts.Unanswering, suspected)
 }
 
 // IsTimeout reports whether a neighbour did not answer in time.

@@ -301,11 +301,15 @@ func (n *node) setMembers(members []facts.SiteNode) {
 	n.members = members
 }
 
-// SetSuspectedNodes implements Facts.
-func (n *node) SetSuspectedNodes(names map[string]struct{}) {
+// SetDoubted, Partners and SetPartners implement Facts.
+func (n *node) SetDoubted(why facts.Doubt, names map[string]struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.suspected = names
+	if why == facts.Silent {
+		n.silent = names
+	} else {
+		n.suspected = names
+	}
 }
 
 // suspects are the nodes that count as suspected, separated by spaces.
@@ -313,13 +317,6 @@ func (n *node) suspects() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Join(slices.Sorted(maps.Keys(n.suspected)), " ")
-}
-
-// SetSilentNodes, Partners and SetPartners implement Facts.
-func (n *node) SetSilentNodes(names map[string]struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.silent = names
 }
 
 func (n *node) Partners() map[string]struct{} {

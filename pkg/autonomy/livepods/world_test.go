@@ -788,7 +788,7 @@ func (m *machine) exchange() {
 	}
 	if !maps.Equal(silent, m.silent) {
 		m.silent = silent
-		m.store.SetSilentNodes(silent)
+		m.store.SetDoubted(facts.Silent, silent)
 		m.w.touch()
 	}
 }

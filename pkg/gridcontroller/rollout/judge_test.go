@@ -706,8 +706,8 @@ func (w *world) told(s *v1.RolloutStatus, back bool) {
 	}
 }
 
-// exits is how kubectl grid rollout status ends with a status: with code 0 if it is done, or with an error. With neither
-// it goes on.
+// exits is how kubectl grid rollout status ends with a status: with code 0 if it is done, or with an error. It goes on
+// with neither.
 func (w *world) exits(s *v1.RolloutStatus) (done bool, failure error) {
 	grid := &v1.DeploymentGrid{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{

@@ -51,10 +51,8 @@ type Facts struct {
 	// kubernetes has the annotations of the Endpoints object default/kubernetes.
 	kubernetes kubernetesEndpoints
 
-	// dead has the names of the nodes that count as dead; never this node.
-	dead map[string]struct{}
-	// silent has the names of the nodes that no longer answer their neighbours; never this node.
-	silent map[string]struct{}
+	// doubted has the names of the nodes with each Doubt; never this node.
+	doubted [doubts]map[string]struct{}
 	// addresses has the names of nodes by address, as far as they were listed.
 	addresses map[netip.Addr]string
 	// internalIPs has the InternalIPs of the nodes of the site by name, as far as they were listed.
@@ -67,8 +65,6 @@ type Facts struct {
 	livePods map[string]*LivePods
 	// suspected has the nodes with a suspected pod.
 	suspected map[string]struct{}
-	// suspectedNodes has the names that were passed to SetSuspectedNodes.
-	suspectedNodes map[string]struct{}
 	// podNotes is the value that was passed to SetPodNotes.
 	podNotes []byte
 

@@ -95,7 +95,7 @@ func (f *Facts) holders(c *claims) {
 			}
 			seen[o] = struct{}{}
 			scanUpstream(o, func(e wire.Endpoint) {
-				if len(e.NodeName) > 0 && !f.reader().Silent(o.Service, e.NodeName) && stillHas(o, e) {
+				if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
 					c.isHeld(e.Address, e.NodeName)
 				}
 			})

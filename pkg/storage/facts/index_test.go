@@ -14,13 +14,13 @@ import (
 func (f *Facts) left() string {
 	if len(f.nodes.byName)+len(f.nodes.values)+
 		len(f.services.byName)+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
-		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
+		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.doubted[Dead])+len(f.hold.pending) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("nodes %v, their values %v, services %v, by key %v, to recount %v, "+
 		"invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
 		f.nodes.byName, f.nodes.values, f.services.byName, f.services.byKey, f.services.stale,
-		f.services.invalid, f.slices.objects, f.legacy.objects, f.dead, f.hold.pending)
+		f.services.invalid, f.slices.objects, f.legacy.objects, f.doubted[Dead], f.hold.pending)
 }
 
 // churn lets nodes, Services and what lists endpoints come, change and name each other in turn.
@@ -75,20 +75,20 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 	} {
 		f := New(Options{NodeName: "node-a1"})
 		churn(f)
-		f.SetDeadNodes(map[string]struct{}{"node-b1": {}, "stray-3": {}, "node-a1": {}, "": {}})
+		f.SetDoubted(Dead, map[string]struct{}{"node-b1": {}, "stray-3": {}, "node-a1": {}, "": {}})
 		churn(f)
 		if f.NodeCount() != 20 || len(f.slices.objects) != 20 || len(f.legacy.objects) != 20 ||
 			f.Input(InputServices).Known() != 20 {
 			t.Fatalf("%s: this shows nothing: %s", what, f.left())
 		}
-		if len(f.dead) != 2 {
-			t.Errorf("%s: dead are %v", what, f.dead)
+		if len(f.doubted[Dead]) != 2 {
+			t.Errorf("%s: dead are %v", what, f.doubted[Dead])
 		}
 		// An unknown node has nothing in the index but the objects with endpoints on it, each once.
 		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.objects) != 40 {
 			t.Errorf("%s: node-b1 is %+v", what, n)
 		}
-		f.SetDeadNodes(nil)
+		f.SetDoubted(Dead, nil)
 		empty(f)
 		if left := f.left(); left != "" {
 			t.Errorf("%s: left: %s", what, left)

@@ -194,23 +194,29 @@ func (in Reader) NodeObjectsOf(name string) []*Object {
 // NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int { return len(f.NodeNames()) }
 
-// SetDeadNodes takes the names of all nodes that a health service calls dead. They are treated as silent.
-//
-// This node is never dead, because it runs this process. The endpoints of default/kubernetes are never hidden: they are
-// API servers, and clients find out themselves which of those work. The names may include unknown nodes; their
-// endpoints are hidden when they arrive.
-func (f *Facts) SetDeadNodes(names map[string]struct{}) {
-	f.setDown(&f.dead, names)
-}
+// Doubt is why a node may not answer.
+type Doubt int
 
-// setDown replaces the names of dead, silent or suspected nodes.
-func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
+const (
+	// Dead nodes are called dead by a health service, Silent ones no longer answer their neighbours. The endpoints of
+	// both are hidden, unless a viewer would lose the last ready endpoint of a Service.
+	Dead Doubt = iota
+	Silent
+	// Unanswering nodes have a machine that answers their neighbours, and a wrapper that does not. Their endpoints are
+	// suspected.
+	Unanswering
+	doubts
+)
+
+// SetDoubted takes the names of all nodes with a Doubt. They may include unknown nodes, whose endpoints are judged when
+// they arrive. This node is left out, because it runs this process.
+func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 	now := maps.Clone(names)
 	delete(now, f.options.NodeName)
 	delete(now, "") // an endpoint without a node name is never on such a node
 	f.update(func() {
-		before := *down
-		*down = now
+		before := f.doubted[why]
+		f.doubted[why] = now
 		for _, pair := range [][2]map[string]struct{}{{before, now}, {now, before}} {
 			for name := range pair[0] {
 				if _, both := pair[1][name]; !both {
@@ -221,45 +227,24 @@ func (f *Facts) setDown(down *map[string]struct{}, names map[string]struct{}) {
 	})
 }
 
-// SetSilentNodes takes the names of all nodes that no longer answer their neighbours. Their endpoints are hidden,
-// unless a viewer would lose the last ready endpoint of a Service.
-func (f *Facts) SetSilentNodes(names map[string]struct{}) {
-	f.setDown(&f.silent, names)
-}
-
-// SetSuspectedNodes takes the names of all nodes whose machines answer their neighbours, but whose wrappers do not.
-// Their endpoints are suspected.
-func (f *Facts) SetSuspectedNodes(names map[string]struct{}) {
-	f.setDown(&f.suspectedNodes, names)
-}
-
-// SuspectedNode reports whether an endpoint of the Service, which may be nil, is on a suspected node.
-func (in Reader) SuspectedNode(s *Service, nodeName []byte) bool {
-	return isDown(in.f.suspectedNodes, s, nodeName)
-}
-
-// SilentNodes returns the names that were last passed to SetSilentNodes, without this node's.
-func (f *Facts) SilentNodes() map[string]struct{} {
+// Doubted returns the names that were last passed to SetDoubted, without this node's.
+func (f *Facts) Doubted(why Doubt) map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return maps.Clone(f.silent)
+	return maps.Clone(f.doubted[why])
 }
 
-// Silent reports whether an endpoint of the Service, which may be nil, is on a silent node.
-func (in Reader) Silent(s *Service, nodeName []byte) bool {
-	return isDown(in.f.silent, s, nodeName) || in.Dead(s, nodeName)
+// Doubts reports whether an endpoint of the Service, which may be nil, is on a node with one of the Doubts. The
+// endpoints of default/kubernetes are never in doubt: they are API servers, and clients find out themselves which of
+// those work.
+func (in Reader) Doubts(s *Service, nodeName []byte, why ...Doubt) bool {
+	return s != nil && s.Name != KubernetesService && slices.ContainsFunc(why, func(why Doubt) bool {
+		_, doubted := in.f.doubted[why][string(nodeName)]
+		return doubted
+	})
 }
 
-// isDown reports whether an endpoint of the Service, which may be nil, is on one of the nodes.
-func isDown(nodes map[string]struct{}, s *Service, nodeName []byte) bool {
-	if len(nodes) == 0 || s == nil || s.Name == KubernetesService {
-		return false
-	}
-	_, down := nodes[string(nodeName)]
-	return down
-}
-
-// died notes that a node died or came back to life.
+// died notes that a node is in doubt now, or no longer.
 func (f *Facts) died(name string) {
 	add(&f.step.Died, name)
 	if n := f.nodes.byName[name]; n != nil {
@@ -267,18 +252,6 @@ func (f *Facts) died(name string) {
 			f.services.markForRecount(o.Service)
 		}
 	}
-}
-
-// DeadNodes returns the names that were last passed to SetDeadNodes, without this node's.
-func (f *Facts) DeadNodes() map[string]struct{} {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return maps.Clone(f.dead)
-}
-
-// Dead reports whether an endpoint of the Service, which may be nil, is on a node that a health service calls dead.
-func (in Reader) Dead(s *Service, nodeName []byte) bool {
-	return isDown(in.f.dead, s, nodeName)
 }
 
 // SetNodeAddresses takes the names of nodes by their known IP addresses. NodeAddresses returns them; they do not affect

@@ -160,9 +160,9 @@ func (in Reader) TierFrom(viewer string, s *Service, namespace string, e wire.En
 		return tier
 	case own && s.traits.Local:
 		return tier // traffic with the policy Local has no better endpoints
-	case !own && in.Silent(s, e.NodeName):
+	case !own && in.Doubts(s, e.NodeName, Dead, Silent):
 		return topology.Silent
-	case !own && in.SuspectedNode(s, e.NodeName), in.suspects(s, namespace, e):
+	case !own && in.Doubts(s, e.NodeName, Unanswering), in.suspects(s, namespace, e):
 		return topology.Suspected
 	default:
 		return tier
@@ -184,9 +184,10 @@ func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
 	return found.Suspected
 }
 
-// AnySuspicions reports whether any node is silent, or any node or pod suspected.
+// AnySuspicions reports whether any node is in doubt, or any pod suspected.
 func (in Reader) AnySuspicions() bool {
-	return len(in.f.silent)+len(in.f.dead)+len(in.f.suspectedNodes)+len(in.f.suspected) > 0
+	d := &in.f.doubted
+	return len(d[Dead])+len(d[Silent])+len(d[Unanswering])+len(in.f.suspected) > 0
 }
 
 // Why returns the clause LivePod.Why for the endpoint of a pod; "" if the endpoint is not corrected, or if none is

@@ -269,7 +269,7 @@ func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	s := emptyStore(minRevision)
 	s.Restore(restored)
 	s.View.ServeRestored()
-	s.SetDeadNodes(map[string]struct{}{"node1": {}})
+	s.SetDoubted(facts.Dead, map[string]struct{}{"node1": {}})
 	w := &Writer{
 		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now, Delay: time.Millisecond,
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
@@ -39,7 +40,7 @@ func TestHiddenEndpointsAreCounted(t *testing.T) {
 		{[]string{"node-a1"}, count{8, 1}, count{7, 1}, "node-a2,node-a1,(node-a2)"},
 		{nil, count{8, 1}, count{7, 1}, "node-a2,node-a1,(node-a2)"},
 	} {
-		s.SetDeadNodes(nodeSet(step.dead...))
+		s.SetDoubted(facts.Dead, nodeSet(step.dead...))
 		for r, want := range map[*served.Resource]count{
 			served.EndpointSlices: step.slices, served.Endpoints: step.legacy, served.Services: {}, served.Nodes: {},
 		} {
@@ -59,10 +60,10 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 	want := fiftyServices(s, "")
 	cursor := watchNow(t, s.History)
 	for _, dead := range []map[string]struct{}{nodeSet("node-b2", "stranger"), nil} {
-		s.SetDeadNodes(dead)
+		s.SetDoubted(facts.Dead, dead)
 		expectTold(t, fmt.Sprint(dead, " dead"), want, cursor)
 		_, changed := next(t, cursor)
-		s.SetDeadNodes(dead)
+		s.SetDoubted(facts.Dead, dead)
 		expectWoken(t, fmt.Sprint(dead, " dead again"), changed, false)
 	}
 }
@@ -73,7 +74,7 @@ func TestWhatIsNotHiddenIsNotKeptTwice(t *testing.T) {
 	s.Services().Apply(wiretest.Service("svc", ""))
 	whole := wiretest.Slice("svc", "svc", "node-a1", "node-a2", "node-b1")
 	s.EndpointSlices().Apply(whole)
-	s.SetDeadNodes(nodeSet("node-b2"))
+	s.SetDoubted(facts.Dead, nodeSet("node-b2"))
 	if o, err := s.History.Get(served.EndpointSlices, inNS("svc"), 0); err != nil || &o.Body[0] != &whole.Body[0] {
 		t.Errorf("what has no dead endpoint is kept twice: %v", err)
 	}
@@ -110,7 +111,7 @@ func BenchmarkNodeDies(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		s.SetDeadNodes(nodeSet(fmt.Sprintf("node-%d", r.IntN(20)*50)))
+		s.SetDoubted(facts.Dead, nodeSet(fmt.Sprintf("node-%d", r.IntN(20)*50)))
 		i++
 	}
 	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")

@@ -297,11 +297,11 @@ func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, t
 func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail string) {
 	other := string(e.NodeName) != q.e.Node // a node does not suspect itself
 	switch {
-	case other && q.facts.Dead(q.service, e.NodeName):
+	case other && q.facts.Doubts(q.service, e.NodeName, facts.Dead):
 		return fmt.Sprintf("the health service calls node %s dead", e.NodeName), ""
-	case other && q.facts.Silent(q.service, e.NodeName):
+	case other && q.facts.Doubts(q.service, e.NodeName, facts.Silent):
 		return fmt.Sprintf("the neighbours do not hear node %s any more", e.NodeName), " (site exchange)"
-	case other && q.facts.SuspectedNode(q.service, e.NodeName):
+	case other && q.facts.Doubts(q.service, e.NodeName, facts.Unanswering):
 		return fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", e.NodeName), ""
 	case why != "":
 		detail = ": " + why

@@ -90,7 +90,7 @@ func TestExplain(t *testing.T) {
 		e.Node != "node-a1" {
 		t.Errorf("got %+v", e)
 	}
-	s.SetDeadNodes(map[string]struct{}{"node-a2": {}})
+	s.SetDoubted(facts.Dead, map[string]struct{}{"node-a2": {}})
 	if e := explain(t, s, "strict", ""); e.Kept != 1 ||
 		!strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead, but no other endpoint is ready") {
 		t.Errorf("got %+v", e)
@@ -147,15 +147,15 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], wiretest.Object(slice))
 		}
 		c.fill(s, inputsOf)
-		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
-		s.SetSilentNodes(map[string]struct{}{pick(nodes...): {}})
+		s.SetDoubted(facts.Dead, map[string]struct{}{pick(nodes...): {}})
+		s.SetDoubted(facts.Silent, map[string]struct{}{pick(nodes...): {}})
 
 		// As seen from here, and from another node that is asked itself.
 		for _, as := range []string{"node-a1", "node-a2"} {
 			there := storagetest.New(storagetest.Options{NodeName: as, KeepKubernetesEndpoint: true})
 			c.fill(there, inputsOf)
-			there.SetDeadNodes(s.DeadNodes())
-			there.SetSilentNodes(s.SilentNodes())
+			there.SetDoubted(facts.Dead, s.Doubted(facts.Dead))
+			there.SetDoubted(facts.Silent, s.Doubted(facts.Silent))
 			var told, shown []string
 			e := explain(t, s, "svc", as)
 			for _, x := range e.Endpoints {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -144,8 +145,8 @@ func TestNoStateThatNeverWas(t *testing.T) {
 	for what, step := range map[string]func(){
 		"leaves": func() { n.NodeLabels().Apply(wiretest.Node("node-a2", "b")) },
 		"comes":  func() { n.NodeLabels().Apply(wiretest.Node("node-a2", "a")) },
-		"dies":   func() { n.SetDeadNodes(nodeSet("node-a2")) },
-		"lives":  func() { n.SetDeadNodes(nil) },
+		"dies":   func() { n.SetDoubted(facts.Dead, nodeSet("node-a2")) },
+		"lives":  func() { n.SetDoubted(facts.Dead, nil) },
 	} {
 		cursor := watchNow(t, n.History)
 		step()

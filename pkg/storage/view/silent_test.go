@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -39,11 +40,11 @@ func TestSilentNodes(t *testing.T) {
 		"ordered": "node-a2",
 	}
 	expect("none is silent", all)
-	s.SetSilentNodes(nodeSet("node-a2"))
+	s.SetDoubted(facts.Silent, nodeSet("node-a2"))
 	expect("node-a2 is silent", map[string]string{
 		"governed": "node-a1,node-a2", "open": "node-b1", "two-1": "node-a1", "two-2": "", "ordered": "node-a2",
 	})
-	s.SetSilentNodes(nodeSet("node-a2", "node-b1"))
+	s.SetDoubted(facts.Silent, nodeSet("node-a2", "node-b1"))
 	expect("all others are silent", map[string]string{
 		"governed": "node-a1,node-a2", "open": "node-a2,node-b1", "two-1": "node-a1", "two-2": "", "ordered": "node-a2",
 	})
@@ -55,14 +56,14 @@ func TestSilentNodes(t *testing.T) {
 	s.EndpointSlices().Remove("ns", "two-1")
 	expect("the other is gone", map[string]string{"two-2": "node-a2"})
 	s.EndpointSlices().Apply(wiretest.Slice("two-1", "two", "node-a1", "node-b1"))
-	s.SetDeadNodes(nodeSet("node-a2"))
+	s.SetDoubted(facts.Dead, nodeSet("node-a2"))
 	expect("dead is silent too", map[string]string{
 		"governed": "node-a1,node-a2", "open": "node-a2,node-b1", "two-2": "", "ordered": "node-a2",
 	})
-	s.SetDeadNodes(nil)
-	s.SetSilentNodes(nodeSet("node-a1", ""))
+	s.SetDoubted(facts.Dead, nil)
+	s.SetDoubted(facts.Silent, nodeSet("node-a1", ""))
 	expect("the node itself is never silent", all)
-	s.SetSilentNodes(nil)
+	s.SetDoubted(facts.Silent, nil)
 	expect("none is silent", all)
 }
 
@@ -71,7 +72,7 @@ func TestSilentNodesExplained(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{wiretest.Service("svc", `["zone"]`)})
 	s.EndpointSlices().Replace([]*wire.Object{wiretest.Slice("svc", "svc", "node-a1", "node-a2")})
-	s.SetSilentNodes(nodeSet("node-a2"))
+	s.SetDoubted(facts.Silent, nodeSet("node-a2"))
 	reason := func() (kept bool, said string) {
 		t.Helper()
 		e, err := s.View.Explain(inNS("svc"), "node-a1", "")
@@ -112,7 +113,7 @@ func TestSilentNodesAtRandom(t *testing.T) {
 					silent[node] = struct{}{}
 				}
 			}
-			s.SetSilentNodes(silent)
+			s.SetDoubted(facts.Silent, silent)
 		case 1:
 			delete(slices, name)
 			s.EndpointSlices().Remove("ns", name)

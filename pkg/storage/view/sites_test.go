@@ -73,10 +73,10 @@ func TestSiteView(t *testing.T) {
 	expect("d", "ordered", all)
 	s.NodeLabels().Remove("", "node-a1")
 	expect("d", "ordered", "")
-	s.SetDeadNodes(map[string]struct{}{"node-b1": {}})
+	s.SetDoubted(facts.Dead, map[string]struct{}{"node-b1": {}})
 	expect("b", "strict", "node-b1") // it has nothing better
 	expect("b", "free", "node-a2,node-b2")
-	s.SetDeadNodes(nil)
+	s.SetDoubted(facts.Dead, nil)
 	expect("b", "strict", "node-b1")
 }
 
@@ -344,7 +344,7 @@ func (w *siteWorld) step() {
 		name := service + w.pick("-1", "-2")
 		w.EndpointSlices().Apply(wiretest.Slice(name, service, w.pick(nodesOfOthers...), w.pick(nodesOfOthers...)))
 	case 5:
-		w.SetDeadNodes(map[string]struct{}{w.pick(nodesOfOthers...): {}})
+		w.SetDoubted(facts.Dead, map[string]struct{}{w.pick(nodesOfOthers...): {}})
 	}
 }
 
@@ -424,7 +424,7 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 	there.NodeLabels().Replace(append(nodes, wiretest.NodeWith("node-there", labels)))
 	there.Services().Replace(services)
 	there.EndpointSlices().Replace(endpointSlices)
-	there.SetDeadNodes(s.DeadNodes())
+	there.SetDoubted(facts.Dead, s.Doubted(facts.Dead))
 	return there
 }
 

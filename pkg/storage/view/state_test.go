@@ -449,7 +449,7 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 	t.Run("nodes that are no longer called dead", func(t *testing.T) {
 		before := newStore()
 		smallCloud().fill(before, inputsOf)
-		before.SetDeadNodes(nodeSet("node-a2"))
+		before.SetDoubted(facts.Dead, nodeSet("node-a2"))
 		last := before.History.Revision()
 		if got := nodesShown(t, before.History, "strict-1"); got != "node-a1" {
 			t.Fatalf("the process before shows %s", got)
@@ -508,7 +508,7 @@ func TestDeadNodesOfASnapshot(t *testing.T) {
 	smallCloud().fill(before, inputsOf)
 	s := restored(t, before)
 	was := s.History.Revision()
-	s.SetDeadNodes(nodeSet("node-a2"))
+	s.SetDoubted(facts.Dead, nodeSet("node-a2"))
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a1" {
 		t.Errorf("shows %s", got)
 	}
@@ -522,7 +522,7 @@ func TestDeadNodesOfASnapshot(t *testing.T) {
 	smallCloud().fill(s, inputsOf)
 	want := newStore()
 	smallCloud().fill(want, inputsOf)
-	want.SetDeadNodes(nodeSet("node-a2"))
+	want.SetDoubted(facts.Dead, nodeSet("node-a2"))
 	expectSame(t, "with the upstream's state", s, want)
 }
 
@@ -817,7 +817,7 @@ func TestRandomRestart(t *testing.T) {
 		if random.IntN(3) == 0 {
 			deadBefore[pick(random, cloudNodes...)], deadNow[pick(random, cloudNodes...)] = struct{}{}, struct{}{}
 		}
-		first.SetDeadNodes(deadBefore)
+		first.SetDoubted(facts.Dead, deadBefore)
 		was := shownOf(t, first)
 		process := restarted
 		if random.IntN(2) == 0 {
@@ -828,17 +828,17 @@ func TestRandomRestart(t *testing.T) {
 		serves := random.IntN(3) > 0
 		if serves {
 			serve(t, s)
-			first.SetDeadNodes(nil) // they are not in a State
+			first.SetDoubted(facts.Dead, nil) // they are not in a State
 			expectSame(t, what+": restored", s, first)
 			expectRevisionsKept(t, what+": restored", was, s, last)
 		}
-		s.SetDeadNodes(deadNow)
+		s.SetDoubted(facts.Dead, deadNow)
 		start := s.History.Revision()
 		order := slices.Clone(inputsOf)
 		random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		now.fill(s, order)
 		want := newStore()
-		want.SetDeadNodes(deadNow)
+		want.SetDoubted(facts.Dead, deadNow)
 		now.fill(want, inputsOf)
 		expectSame(t, what, s, want)
 		if len(deadNow) == 0 {

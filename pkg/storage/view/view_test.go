@@ -239,7 +239,7 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	if c := s.View.Endpoints(served.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
 		t.Errorf("counted: %+v", c)
 	}
-	s.SetDeadNodes(nodeSet("node-b1", "stray-3"))
+	s.SetDoubted(facts.Dead, nodeSet("node-b1", "stray-3"))
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)

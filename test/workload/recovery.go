@@ -24,7 +24,8 @@ type Recovery struct {
 	Tried int
 	// Failed says of each connection that failed when it began, and why.
 	Failed []string
-	// Last is when the last connection that failed began; 0 if none has failed.
+	// Last is when the last connection that failed began, without the time in which something on this machine waited
+	// for a processor (see Starved); 0 if none has failed.
 	Last time.Duration
 	// Nodes and Pods count the answers by who gave them.
 	Nodes, Pods map[string]int
@@ -33,20 +34,20 @@ type Recovery struct {
 // Recover connects to an echo Service again and again until the given time has passed since a moment.
 func Recover(ctx context.Context, from Source, url string, since time.Time, until time.Duration) Recovery {
 	r := Recovery{Nodes: map[string]int{}, Pods: map[string]int{}}
-	for time.Since(since) < until && ctx.Err() == nil {
+	starved := Starved()
+	for ; time.Since(since) < until && ctx.Err() == nil; time.Sleep(recoveryPause) {
 		r.Tried++
-		begun := time.Since(since)
+		begun, waited := time.Since(since), Starved()-starved
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
 		answer, err := Ask(attempt, from, url)
 		cancel()
 		if err != nil {
-			r.Last = begun
+			r.Last = max(begun-waited, 1)
 			r.Failed = append(r.Failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
 			continue
 		}
 		r.Nodes[answer.Node]++
 		r.Pods[answer.Pod]++
-		time.Sleep(recoveryPause)
 	}
 	return r
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // upstreamState returns the present state of the upstream.
@@ -49,7 +50,7 @@ func (p *Proxy) makeLivePods() {
 func (p *Proxy) noteBoot(ctx context.Context) {
 	select {
 	case <-p.facts.Live():
-		p.facts.SetPodNotes(livepods.NotesOfBoot(bootID()))
+		p.facts.Note(func(n *facts.Notes) { n.PodNotes = livepods.NotesOfBoot(bootID()) })
 	case <-ctx.Done():
 	}
 }

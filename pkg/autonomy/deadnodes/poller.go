@@ -59,8 +59,8 @@ type Nodes interface {
 	SetDoubted(why facts.Doubt, names map[string]struct{})
 	// NodeExists reports whether a node of that name is known.
 	NodeExists(name string) bool
-	// NodeAddresses returns the names of nodes by their known addresses.
-	NodeAddresses() map[netip.Addr]string
+	// Notes has the names of nodes by their known addresses.
+	Notes() facts.Notes
 }
 
 // Config is what a Poller is made from.
@@ -201,7 +201,7 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 // names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
 func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
-	known := p.config.Nodes.NodeAddresses()
+	known := p.config.Nodes.Notes().Addresses
 	for key, isDead := range a.nodes {
 		name := key
 		// An address with a zone belongs to a link, not to a node. In some clusters the names of nodes are addresses.

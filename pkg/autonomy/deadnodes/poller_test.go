@@ -81,10 +81,10 @@ func (f *fixture) NodeExists(name string) bool {
 	return slices.Contains(f.existing, name)
 }
 
-func (f *fixture) NodeAddresses() map[netip.Addr]string {
+func (f *fixture) Notes() facts.Notes {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.addresses)
+	return facts.Notes{Addresses: maps.Clone(f.addresses)}
 }
 
 // PollDone implements Observer.
@@ -432,7 +432,7 @@ func TestAnAddressFoundAfterTheAnswerWentBad(t *testing.T) {
 		f.expect("no JSON", 2, "", "JSON")
 		close(f.hold)
 		f.expect("the address is found", 2, "", "JSON")
-		if addresses := f.NodeAddresses(); len(addresses) != len(found) {
+		if addresses := f.Notes().Addresses; len(addresses) != len(found) {
 			t.Errorf("it is not: %v", addresses)
 		}
 		f.answers(body)

@@ -57,8 +57,8 @@ var (
 type Facts interface {
 	Site() []facts.SiteNode
 	ClusterUID() string
-	Partners() map[string]struct{}
-	SetPartners(names map[string]struct{})
+	Notes() facts.Notes
+	Note(change func(*facts.Notes))
 	SetDoubted(why facts.Doubt, names map[string]struct{})
 }
 
@@ -300,7 +300,7 @@ func (e *Exchange) close() {
 // loadSite reads the site. It reports whether this node's addresses or its cluster have changed, and returns why
 // nothing can be exchanged.
 func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
-	site, cluster, partners := e.config.Facts.Site(), e.config.Facts.ClusterUID(), e.config.Facts.Partners()
+	site, cluster, partners := e.config.Facts.Site(), e.config.Facts.ClusterUID(), e.config.Facts.Notes().Partners
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before, peers := e.locals, make(map[string]*peer)
@@ -350,7 +350,7 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 func (e *Exchange) pass() {
 	status, silent, suspected := e.Status(), make(map[string]struct{}), make(map[string]struct{})
 	if status.Err == nil {
-		e.config.Facts.SetPartners(status.partners)
+		e.config.Facts.Note(func(n *facts.Notes) { n.Partners = status.partners })
 		if e.config.Needed() {
 			for _, name := range status.Silent {
 				silent[name] = struct{}{}

@@ -301,7 +301,7 @@ func (n *node) setMembers(members []facts.SiteNode) {
 	n.members = members
 }
 
-// SetDoubted, Partners and SetPartners implement Facts.
+// SetDoubted, Notes and Note implement Facts.
 func (n *node) SetDoubted(why facts.Doubt, names map[string]struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -319,16 +319,18 @@ func (n *node) suspects() string {
 	return strings.Join(slices.Sorted(maps.Keys(n.suspected)), " ")
 }
 
-func (n *node) Partners() map[string]struct{} {
+func (n *node) Notes() facts.Notes {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.partners
+	return facts.Notes{Partners: n.partners}
 }
 
-func (n *node) SetPartners(names map[string]struct{}) {
+func (n *node) Note(change func(*facts.Notes)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.partners = names
+	notes := facts.Notes{Partners: n.partners}
+	change(&notes)
+	n.partners = notes.Partners
 }
 
 // start starts the node's Exchange.

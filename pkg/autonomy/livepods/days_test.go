@@ -400,7 +400,7 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 		b.machine, b.named = "same", c.named
 		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
 		b.api()
-		b.store.SetPodNotes(NotesOfBoot(b.machine))
+		b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
 		state, err := b.store.View.State("n0", b.now)
 		if err != nil {
 			t.Fatal(err)

@@ -70,9 +70,9 @@ type Facts interface {
 	// NodeReady reports whether the upstream says that this node is ready. heartbeat differs whenever its kubelet has
 	// reported.
 	NodeReady() (ready bool, heartbeat string)
-	// SetPodNotes takes what is to be known of this node's pods after a restart, PodNotes returns it.
-	SetPodNotes(notes []byte)
-	PodNotes() []byte
+	// Note takes what is to be known of this node's pods after a restart, Notes returns it.
+	Note(change func(*facts.Notes))
+	Notes() facts.Notes
 }
 
 // Runtime is the node's container runtime.
@@ -304,7 +304,7 @@ func NotesOfBoot(boot string) []byte { return fmt.Appendf(nil, `{"boot":%q,"pods
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
 	var notes stored
-	if err := json.Unmarshal(k.config.Facts.PodNotes(), &notes); err != nil {
+	if err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes); err != nil {
 		return
 	}
 	k.rebooted, k.noted = notes.Boot != k.config.Boot, notes.Socket
@@ -498,7 +498,7 @@ func (k *Keeper) takeWords(fresh bool) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	if encoded, err := json.Marshal(notes); err == nil {
-		k.config.Facts.SetPodNotes(encoded)
+		k.config.Facts.Note(func(n *facts.Notes) { n.PodNotes = encoded })
 	}
 }
 

@@ -84,7 +84,7 @@ func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
 				// Random, so that not all wrappers list at the same time.
 				due, listed = now.Add(siteInterval/2+rand.N(siteInterval/2)), names //nolint:gosec // it spreads lists
 				// A new node may get its address a moment later.
-				if len(f.InternalIPs()) >= len(names) {
+				if len(f.Notes().InternalIPs) >= len(names) {
 					incomplete = siteAgain
 				} else {
 					due, incomplete = now.Add(incomplete), min(2*incomplete, siteInterval/2)
@@ -123,7 +123,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
 		}
 	}
-	u.addresses.facts.SetInternalIPs(internalIPs(nodes))
+	u.addresses.facts.Note(func(n *facts.Notes) { n.InternalIPs = internalIPs(nodes) })
 	return nil
 }
 
@@ -177,7 +177,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
-	u.addresses.facts.SetNodeAddresses(names)
+	u.addresses.facts.Note(func(n *facts.Notes) { n.Addresses = names })
 	return true, nil
 }
 

@@ -42,7 +42,7 @@ func addressLists(api *upstreamtest.API) []upstreamtest.Request {
 }
 
 func addressesOf(s *storagetest.Node) string {
-	known := s.NodeAddresses()
+	known := s.Notes().Addresses
 	var all []string
 	for _, address := range slices.SortedFunc(maps.Keys(known), netip.Addr.Compare) {
 		all = append(all, address.String()+"="+known[address])
@@ -195,7 +195,7 @@ func listsSiteAddresses(t *testing.T) {
 	expect := func(what, want string, lists int) {
 		t.Helper()
 		soon.UntilQuiet(t, func() string {
-			got := fmt.Sprint(f.store.InternalIPs())
+			got := fmt.Sprint(f.store.Notes().InternalIPs)
 			if count := len(addressLists(api)); got != want || count != lists {
 				return fmt.Sprintf("%s: got %s after %d lists, want %s after %d", what, got, count, want, lists)
 			}

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"net/netip"
 	"sync"
 	"time"
 
@@ -53,20 +52,13 @@ type Facts struct {
 
 	// doubted has the names of the nodes with each Doubt; never this node.
 	doubted [doubts]map[string]struct{}
-	// addresses has the names of nodes by address, as far as they were listed.
-	addresses map[netip.Addr]string
-	// internalIPs has the InternalIPs of the nodes of the site by name, as far as they were listed.
-	internalIPs map[string][]netip.Addr
-	// partners has the names of the nodes that exchange facts with this one.
-	partners map[string]struct{}
-	// listings counts the changes of internalIPs, partners and podNotes.
-	listings uint64
+	// noted counts the changes of notes.
+	notes Notes
+	noted uint64
 	// livePods has the pods of nodes by the node's name, as reported by the nodes themselves.
 	livePods map[string]*LivePods
 	// suspected has the nodes with a suspected pod.
 	suspected map[string]struct{}
-	// podNotes is the value that was passed to SetPodNotes.
-	podNotes []byte
 
 	inputs map[string]*Input
 	hold   hold

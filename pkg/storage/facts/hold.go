@@ -1,9 +1,7 @@
 package facts
 
 import (
-	"encoding/json"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -29,14 +27,9 @@ type State struct {
 	Revision uint64
 	// Sections has one section for each input, in no order.
 	Sections []Section
-	// Addresses has the names of nodes by address, as NodeAddresses returns them.
-	Addresses map[netip.Addr]string `json:",omitempty"`
-	// InternalIPs are the InternalIPs of the nodes of the site by name, as InternalIPs returns them.
-	InternalIPs map[string][]netip.Addr `json:",omitempty"`
-	// Partners has the names of the nodes that exchange facts with this one, as Partners returns them.
-	Partners map[string]struct{} `json:",omitempty"`
-	// PodNotes are the notes about this node's pods, as PodNotes returns them: JSON of package livepods.
-	PodNotes json.RawMessage `json:",omitempty"`
+
+	Notes
+
 	// ShareMark is the value that ShareMark returns.
 	ShareMark []byte `json:",omitempty"`
 }
@@ -149,8 +142,7 @@ func (h *hold) drop(input string) { delete(h.pending, input) }
 func (f *Facts) Restore(state *State) {
 	f.update(func() {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
-		f.addresses = maps.Clone(state.Addresses)
-		f.internalIPs, f.partners, f.podNotes = state.InternalIPs, state.Partners, state.PodNotes
+		f.notes = state.Notes
 		for _, name := range inputOrder {
 			if section := state.section(name); section != nil {
 				f.inputs[name].replace(section.Objects)

@@ -63,7 +63,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 			}
 		}
 	}
-	for _, addresses := range f.internalIPs {
+	for _, addresses := range f.notes.InternalIPs {
 		for _, address := range addresses {
 			c.isHeldBy(address.Unmap(), "")
 		}

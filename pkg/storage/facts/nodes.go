@@ -2,7 +2,6 @@ package facts
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -252,32 +251,4 @@ func (f *Facts) died(name string) {
 			f.services.markForRecount(o.Service)
 		}
 	}
-}
-
-// SetNodeAddresses takes the names of nodes by their known IP addresses. NodeAddresses returns them; they do not affect
-// what is shown.
-func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
-	unmapped := make(map[netip.Addr]string, len(names))
-	for address, name := range names {
-		unmapped[address.Unmap()] = name
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.addresses = unmapped
-}
-
-// NodeAddresses returns the names of nodes by their IP addresses; IPv4 addresses are never in their IPv6 form. The
-// addresses of removed nodes are left out, because another node may get them.
-func (f *Facts) NodeAddresses() map[netip.Addr]string {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return maps.Clone(f.addresses)
-}
-
-// forgetAddresses drops the addresses of a removed node.
-func (f *Facts) forgetAddresses(name string) {
-	if len(f.addresses) == 0 {
-		return
-	}
-	maps.DeleteFunc(f.addresses, func(_ netip.Addr, of string) bool { return of == name })
 }

@@ -201,19 +201,6 @@ func (in Reader) Why(namespace string, e wire.Endpoint) string {
 	return ""
 }
 
-// SetPodNotes takes the notes about this node's pods that are needed after a restart. They must not be changed
-// afterwards. They do not affect what is shown.
-func (f *Facts) SetPodNotes(notes []byte) {
-	list(f, &f.podNotes, notes, bytes.Equal)
-}
-
-// PodNotes returns the last value of SetPodNotes, or that of a State. It must not be changed.
-func (f *Facts) PodNotes() []byte {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.podNotes
-}
-
 // Correction returns the correction of an endpoint of the object, and the time of the report behind it; nil if the
 // upstream's state applies.
 func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {

@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,7 +40,7 @@ func (f *Facts) Site() []SiteNode {
 			governed := slices.ContainsFunc(n.objects, func(o *Object) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
 			})
-			site = append(site, SiteNode{n.Name, f.internalIPs[n.Name], governed})
+			site = append(site, SiteNode{n.Name, f.notes.InternalIPs[n.Name], governed})
 		}
 	})
 	return site
@@ -107,47 +106,6 @@ func (f *Facts) SiteSelectors() []string {
 	slices.Sort(selectors)
 	return selectors
 }
-
-// SetInternalIPs takes the known InternalIPs of the nodes of the site by their names. They must not be changed
-// afterwards. They do not affect what is shown.
-func (f *Facts) SetInternalIPs(addresses map[string][]netip.Addr) {
-	list(f, &f.internalIPs, addresses, func(a, b map[string][]netip.Addr) bool {
-		return maps.EqualFunc(a, b, slices.Equal)
-	})
-}
-
-// InternalIPs returns the last value of SetInternalIPs, or that of a State. It must not be changed.
-func (f *Facts) InternalIPs() map[string][]netip.Addr {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.internalIPs
-}
-
-// SetPartners takes the names of the nodes that exchange facts with this one. They must not be changed afterwards. They
-// do not affect what is shown.
-func (f *Facts) SetPartners(names map[string]struct{}) {
-	list(f, &f.partners, names, maps.Equal)
-}
-
-// Partners returns the last value of SetPartners, or that of a State. It must not be changed.
-func (f *Facts) Partners() map[string]struct{} {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.partners
-}
-
-// list replaces one of the facts that the next process needs, unless both are the same.
-func list[T any](f *Facts, kept *T, now T, same func(a, b T) bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !same(*kept, now) {
-		*kept = now
-		f.listings++
-	}
-}
-
-// Listings returns a number that grows whenever other addresses or partners are taken.
-func (in Reader) Listings() uint64 { return in.f.listings }
 
 // ClusterUID returns the UID of the Service of the API server, which tells clusters apart; "" if it is not known.
 func (f *Facts) ClusterUID() string {

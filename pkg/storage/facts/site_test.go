@@ -75,19 +75,20 @@ func TestInternalIPs(t *testing.T) {
 			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
 		}},
 	})})
-	f.SetInternalIPs(map[string][]netip.Addr{
-		"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
-	})
-	f.SetInternalIPs(map[string][]netip.Addr{
-		"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
-	})
+	for range 2 {
+		f.Note(func(n *Notes) {
+			n.InternalIPs = map[string][]netip.Addr{
+				"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
+			}
+		})
+	}
 	site := f.Site()
 	slices.SortFunc(site, func(a, b SiteNode) int { return strings.Compare(a.Name, b.Name) })
 	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1] true} {n1 [10.0.0.2] false} {n2 [] false}]" {
 		t.Errorf("got %s", got)
 	}
-	if got := f.reader().Listings(); got != 1 {
-		t.Errorf("%d listings", got)
+	if got := f.reader().Noted(); got != 1 {
+		t.Errorf("%d changes of the notes", got)
 	}
 	if got := f.ClusterUID(); got != "" {
 		t.Errorf("the cluster is %q", got)

@@ -30,13 +30,13 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	addresses := map[netip.Addr]string{
 		netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1",
 	}
-	before.SetNodeAddresses(addresses)
+	before.Note(func(n *facts.Notes) { n.Addresses = addresses })
 	internal := map[string][]netip.Addr{
 		"node0": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, "node2": nil,
 	}
-	before.SetInternalIPs(internal)
+	before.Note(func(n *facts.Notes) { n.InternalIPs = internal })
 	partners := map[string]struct{}{"node2": {}}
-	before.SetPartners(partners)
+	before.Note(func(n *facts.Notes) { n.Partners = partners })
 	path := saved(t, before)
 
 	_, restored, minRevision := open(t, path)
@@ -63,13 +63,13 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 			t.Errorf("%s: got the revisions %v, want %v", r.Resource, got, want)
 		}
 	}
-	if got := after.NodeAddresses(); !maps.Equal(got, addresses) {
+	if got := after.Notes().Addresses; !maps.Equal(got, addresses) {
 		t.Errorf("got the addresses %v", got)
 	}
-	if got := after.InternalIPs(); !maps.EqualFunc(got, internal, slices.Equal) {
+	if got := after.Notes().InternalIPs; !maps.EqualFunc(got, internal, slices.Equal) {
 		t.Errorf("got the InternalIPs %v", got)
 	}
-	if got := after.Partners(); !maps.Equal(got, partners) {
+	if got := after.Notes().Partners; !maps.Equal(got, partners) {
 		t.Errorf("got the partners %v", got)
 	}
 	if after.History.Revision() <= before.History.Revision() {
@@ -154,10 +154,13 @@ func TestForm(t *testing.T) {
 			{Input: facts.InputServices, Objects: []*wire.Object{wiretest.Service("s", "")},
 				Shown: []facts.Shown{{Revision: 3, Digest: 1<<64 - 1}}},
 		},
-		Addresses:   map[netip.Addr]string{v6: "node0", there: "node1", here: "node0"},
-		InternalIPs: map[string][]netip.Addr{"node1": nil, "node0": {v6, here}},
-		Partners:    map[string]struct{}{"node2": {}, "node1": {}},
-		PodNotes:    []byte(`[{"Note":1}]`), ShareMark: []byte{1, 2},
+		Notes: facts.Notes{
+			Addresses:   map[netip.Addr]string{v6: "node0", there: "node1", here: "node0"},
+			InternalIPs: map[string][]netip.Addr{"node1": nil, "node0": {v6, here}},
+			Partners:    map[string]struct{}{"node2": {}, "node1": {}},
+			PodNotes:    []byte(`[{"Note":1}]`),
+		},
+		ShareMark: []byte{1, 2},
 	}
 	path := t.TempDir()
 	d, _, _ := open(t, path)
@@ -434,7 +437,7 @@ func TestEveryState(t *testing.T) {
 		case 1:
 			s.EndpointSlices().Apply(slice(t, "s003", fmt.Sprintf("10.7.%d.9", i)))
 		case 2:
-			s.SetPartners(map[string]struct{}{fmt.Sprint("node", i): {}})
+			s.Note(func(n *facts.Notes) { n.Partners = map[string]struct{}{fmt.Sprint("node", i): {}} })
 		default:
 			for n := range 20 {
 				s.Services().Apply(large(n, i))

@@ -258,7 +258,9 @@ func TestHeldByOthers(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{NodeName: "node-a1"})
 	s.Services().Apply(wiretest.Service("svc", `["zone"]`))
 	s.EndpointSlices().Apply(wiretest.Slice("svc-1", "svc", "node-a1", "node-a2"))
-	s.SetInternalIPs(map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}})
+	s.Note(func(n *facts.Notes) {
+		n.InternalIPs = map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}}
+	})
 	s.SetLivePods("node-a1", runs("0=10.9.0.0"))
 	claimed := make([]netip.Addr, 0, 4)
 	for _, address := range []string{"192.168.0.2", "10.9.0.0", "10.0.0.1", "10.7.7.7"} {

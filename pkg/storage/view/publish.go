@@ -263,6 +263,6 @@ func (v reading) noteContent(all []shown) {
 // Content returns a number that grows with every change that is worth a new State on disk.
 func (v *View) Content() uint64 {
 	var content uint64
-	v.source.Read(func(in facts.Reader) { content = v.content + in.Listings() })
+	v.source.Read(func(in facts.Reader) { content = v.content + in.Noted() })
 	return content
 }

@@ -23,8 +23,7 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 		return nil, errors.New("the upstream's state is not complete yet")
 	}
 	b := stateBuilder{state: &facts.State{
-		NodeName: nodeName, AsOf: asOf, Addresses: v.source.NodeAddresses(), InternalIPs: v.source.InternalIPs(),
-		Partners: v.source.Partners(), PodNotes: v.source.PodNotes(),
+		NodeName: nodeName, AsOf: asOf, Notes: v.source.Notes(),
 	}, named: map[string]struct{}{nodeName: {}}}
 	v.source.Read(func(in facts.Reader) {
 		b.v = reading{v, in}

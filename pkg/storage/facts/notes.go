@@ -1,0 +1,57 @@
+package facts
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"reflect"
+)
+
+// Notes are what other packages have found out, and the next process needs. They do not affect what is shown. Their
+// maps are never changed.
+type Notes struct {
+	// Addresses has the names of nodes by address, as far as they were listed; IPv4 addresses are never in their IPv6
+	// form.
+	Addresses map[netip.Addr]string `json:",omitempty"`
+	// InternalIPs are the InternalIPs of the nodes of the site by name, as far as they were listed.
+	InternalIPs map[string][]netip.Addr `json:",omitempty"`
+	// Partners has the names of the nodes that exchange facts with this one.
+	Partners map[string]struct{} `json:",omitempty"`
+	// PodNotes are about this node's pods: JSON of package livepods.
+	PodNotes json.RawMessage `json:",omitempty"`
+}
+
+// Notes returns the notes of this process, or those of a State.
+func (f *Facts) Notes() Notes {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.notes
+}
+
+// Note changes the notes: it puts new maps into them.
+func (f *Facts) Note(change func(*Notes)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note(change)
+}
+
+// note is for callers within the lock.
+func (f *Facts) note(change func(*Notes)) {
+	before := f.notes
+	if change(&f.notes); !reflect.DeepEqual(before, f.notes) {
+		f.noted++
+	}
+}
+
+// Noted returns a number that grows with every change of the notes.
+func (in Reader) Noted() uint64 { return in.f.noted }
+
+// forgetAddresses drops the addresses of a removed node, because another node may get them.
+func (f *Facts) forgetAddresses(name string) {
+	f.note(func(n *Notes) {
+		if len(n.Addresses) > 0 {
+			n.Addresses = maps.Clone(n.Addresses)
+			maps.DeleteFunc(n.Addresses, func(_ netip.Addr, of string) bool { return of == name })
+		}
+	})
+}

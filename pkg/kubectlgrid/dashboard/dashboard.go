@@ -15,7 +15,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -81,9 +80,8 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	for _, r := range resources() {
 		s := &source{
 			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
-			names: map[types.NamespacedName]bool{},
+			status: SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()},
 		}
-		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()}
 		d.sources = append(d.sources, s)
 	}
 	var config net.ListenConfig
@@ -183,9 +181,9 @@ func (d *Dashboard) notReady() map[status.GridName]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
 	grids := map[status.GridName]v1.Object{}
-	for name, g := range d.facts.grids {
-		if status.AskForPods(*d.facts.gridState(g)) {
-			grids[name] = g.object
+	for _, name := range d.facts.gridNames() {
+		if status.AskForPods(*d.facts.gridState(name)) {
+			grids[name] = d.facts.gridObject(name)
 		}
 	}
 	return grids

@@ -171,7 +171,7 @@ func (s *server) chosenKey(r *http.Request) string {
 func (f *facts) mostUsedKey() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return chooseKey("", gridview.Keys(f.nodes.Nodes, f.gridStates(), f.summaries()))
+	return chooseKey("", gridview.Keys(f.nodes.Nodes, f.gridStates(), f.serviceSummaries()))
 }
 
 // events sends a stream of server-sent events: the number of the newest revision, at once and then whenever a newer one

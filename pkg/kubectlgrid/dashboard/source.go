@@ -3,6 +3,8 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -66,8 +68,6 @@ type source struct {
 	changed func()
 
 	status SourceStatus // guarded by facts.mu
-	// names are the names of the existing objects. Only the reflector's goroutine uses them.
-	names map[types.NamespacedName]bool
 	// plain is set while the objects are those of a plain list, which is useful only with the watch after it. It is not
 	// read after the reflector has returned because of its context.
 	plain bool
@@ -121,16 +121,13 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil && !initial:
-		s.follows()
+		s.become(SourceFollowing, "")
 	case err != nil && (!initial || !errors.As(err, &answer)):
 		s.failed(err)
 	default: // the objects follow; or the API server has no streaming lists, and a plain one is next
 	}
 	return watcher, err
 }
-
-// follows notes that the resource is followed.
-func (s *source) follows() { s.become(SourceFollowing, "") }
 
 // failed notes why the resource is not followed.
 func (s *source) failed(err error) {
@@ -169,15 +166,22 @@ func (s *source) become(state SourceState, message string) {
 func (s *source) Add(object any) error { return s.Update(object) }
 
 // Update implements toolscache.ReflectorStore.
-func (s *source) Update(object any) error {
-	o, name, err := objectOf(object)
-	if err != nil {
-		return err
+func (s *source) Update(object any) error { return s.replace(object, false) }
+
+// Delete implements toolscache.ReflectorStore.
+func (s *source) Delete(object any) error { return s.replace(object, true) }
+
+func (s *source) replace(object any, gone bool) error {
+	o, ok := object.(client.Object)
+	if !ok {
+		return fmt.Errorf("%T is not an object of an API server", object)
 	}
-	s.trim(o)
-	s.names[name] = true
+	name := client.ObjectKeyFromObject(o)
+	if trim(o); gone {
+		o = nil
+	}
 	s.facts.mu.Lock()
-	changed := s.set(s.facts, o)
+	changed := s.facts.set(s.name, name, o)
 	s.facts.mu.Unlock()
 	if changed {
 		s.changed()
@@ -185,42 +189,28 @@ func (s *source) Update(object any) error {
 	return nil
 }
 
-// Delete implements toolscache.ReflectorStore.
-func (s *source) Delete(object any) error {
-	_, name, err := objectOf(object)
-	if err != nil {
-		return err
-	}
-	delete(s.names, name)
-	s.facts.mu.Lock()
-	s.remove(s.facts, name)
-	s.facts.mu.Unlock()
-	s.changed()
-	return nil
-}
-
 // Replace implements toolscache.ReflectorStore. It is called with the first list, and with the list after each watch
 // that could not continue.
 func (s *source) Replace(objects []any, _ string) error {
-	gone := s.names
-	s.names = map[types.NamespacedName]bool{}
-	s.facts.mu.Lock()
+	listed := map[types.NamespacedName]client.Object{}
 	for _, object := range objects {
-		o, name, err := objectOf(object)
-		if err != nil {
-			continue
+		if o, ok := object.(client.Object); ok {
+			trim(o)
+			listed[client.ObjectKeyFromObject(o)] = o
 		}
-		delete(gone, name)
-		s.names[name] = true
-		s.trim(o)
-		s.set(s.facts, o)
 	}
-	for name := range gone {
-		s.remove(s.facts, name)
+	s.facts.mu.Lock()
+	for _, before := range slices.Collect(s.facts.all(s.name)) {
+		if name := client.ObjectKeyFromObject(before); listed[name] == nil {
+			s.facts.set(s.name, name, nil)
+		}
+	}
+	for name, o := range listed {
+		s.facts.set(s.name, name, o)
 	}
 	s.facts.mu.Unlock()
 	if !s.plain {
-		s.follows()
+		s.become(SourceFollowing, "")
 	}
 	s.changed()
 	return nil
@@ -232,9 +222,7 @@ func (s *source) Resync() error { return nil }
 // Transformer implements toolscache.TransformingStore, so that a streaming list is trimmed as it arrives.
 func (s *source) Transformer() toolscache.TransformFunc {
 	return func(object any) (any, error) {
-		if o, ok := object.(runtime.Object); ok {
-			s.trim(o)
-		}
+		trim(object)
 		return object, nil
 	}
 }

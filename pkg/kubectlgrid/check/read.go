@@ -395,12 +395,7 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 	if len(tallies) == 0 || !c.reachKnown {
 		return
 	}
-	restart := func() {
-		for _, tally := range tallies {
-			tally.Restart()
-		}
-	}
-	err := pages.Each(ctx, c.API, &discoveryv1.EndpointSliceList{}, restart, func(s *discoveryv1.EndpointSlice) {
+	err := pages.Each(ctx, c.API, &discoveryv1.EndpointSliceList{}, func(s *discoveryv1.EndpointSlice) {
 		if tally := tallies[named(kindService, s.Namespace, s.Labels[discoveryv1.LabelServiceName])]; tally != nil {
 			tally.Add(s)
 		}

@@ -338,7 +338,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 		return nil
 	}
 	previewer := gridview.NewPreviewer(key, &f.nodes)
-	if key == "" || previewer.Sites() == 0 {
+	if key == "" || len(previewer.Sites()) == 0 {
 		return nil
 	}
 	for _, name := range names {

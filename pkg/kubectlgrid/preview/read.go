@@ -43,27 +43,21 @@ const candidates = 5
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
-	forget := func() { clear(nodes) }
-	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
+	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(),
 		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
 	}
-	groupings := &gridview.Groupings{Nodes: nodes}
-	previewer := gridview.NewPreviewer(query.Key, groupings)
-	if previewer.Sites() == 0 {
+	if len(gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes}).Sites()) == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
-	groupings.Diagnosis = diagnose()
+	previewer := gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes, Diagnosis: diagnose()})
 	in := []client.ListOption{client.InNamespace(query.Namespace)}
-	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, func() {
-		previewer = gridview.NewPreviewer(query.Key, groupings)
-	}, func(service *corev1.Service) { previewer.AddService(service) })
+	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, previewer.AddService)
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, reader{api, progress, "EndpointSlice", in}, &discoveryv1.EndpointSliceList{},
-		previewer.ForgetSlices, previewer.AddSlice)
+	err = each(ctx, reader{api, progress, "EndpointSlice", in}, &discoveryv1.EndpointSliceList{}, previewer.AddSlice)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
@@ -78,15 +72,10 @@ type reader struct {
 	options  []client.ListOption
 }
 
-// each takes every object of a list's kind. If the list starts over, restart must drop everything that was taken.
-func each[T runtime.Object](
-	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
-) error {
+// each takes every object of a list's kind.
+func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectList, take func(T)) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, func() {
-		restart()
-		read = 0
-	}, func(object T) {
+	return pages.Each(ctx, r.api, list, func(object T) {
 		take(object)
 		if read++; read%progressEvery == 0 {
 			r.progress(enumerate.Count(read, r.kind) + " read")

@@ -47,6 +47,9 @@ type Grid struct {
 	Unlisted      int32 `json:"unlisted,omitempty"`
 }
 
+// Object names the grid.
+func (g Grid) Object() Object { return Object{g.Kind, g.Namespace, g.Name} }
+
 // Site is the state of one site of a grid. The counts are of pods.
 type Site struct {
 	Name  string       `json:"name"`

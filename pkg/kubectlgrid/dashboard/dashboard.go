@@ -177,10 +177,10 @@ func (d *Dashboard) diagnose(ctx context.Context) {
 }
 
 // notReady returns the grids whose pods may show why a site is not ready.
-func (d *Dashboard) notReady() map[status.GridName]v1.Object {
+func (d *Dashboard) notReady() map[gridview.Object]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
-	grids := map[status.GridName]v1.Object{}
+	grids := map[gridview.Object]v1.Object{}
 	for _, name := range d.facts.gridNames() {
 		if status.AskForPods(*d.facts.gridState(name)) {
 			grids[name] = d.facts.gridObject(name)

@@ -29,10 +29,10 @@ type facts struct {
 	// nodes are the labels of the nodes, the last diagnosis, which is nil before the first, and the nodes' groupings.
 	nodes gridview.Groupings
 	// pods are those of the sites of grids that are not ready.
-	pods map[status.GridName][]corev1.Pod
+	pods map[gridview.Object][]corev1.Pod
 	// summaries and states are results. One that is missing has to be computed again.
 	summaries map[types.NamespacedName]*gridview.ServiceSummary
-	states    map[status.GridName]*gridview.Grid
+	states    map[gridview.Object]*gridview.Grid
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
 }
@@ -56,8 +56,8 @@ func newFacts() *facts {
 	return &facts{
 		objects: map[key]client.Object{}, groups: map[key]map[string]client.Object{},
 		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
-		pods:      map[status.GridName][]corev1.Pod{},
-		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[status.GridName]*gridview.Grid{},
+		pods:      map[gridview.Object][]corev1.Pod{},
+		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[gridview.Object]*gridview.Grid{},
 		known: map[string]bool{},
 	}
 }
@@ -120,7 +120,7 @@ func (f *facts) forget(group key, name types.NamespacedName) {
 		delete(f.summaries, group.NamespacedName)
 	}
 	for _, kind := range v1.Kinds {
-		grid := status.GridName{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name}
+		grid := gridview.Object{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name}
 		switch group.resource {
 		case kind.Plural:
 			// Pods from an earlier time when sites were not ready are outdated.
@@ -129,7 +129,7 @@ func (f *facts) forget(group key, name types.NamespacedName) {
 			}
 			delete(f.states, grid)
 		case resourceOf(kind.Child):
-			maps.DeleteFunc(f.states, func(of status.GridName, _ *gridview.Grid) bool {
+			maps.DeleteFunc(f.states, func(of gridview.Object, _ *gridview.Grid) bool {
 				return of.Kind == kind.Kind && of.Namespace == name.Namespace
 			})
 		}
@@ -198,11 +198,11 @@ func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
 }
 
 // gridNames returns the names of all grids, in the order of kubectl grid status.
-func (f *facts) gridNames() []status.GridName {
-	var names []status.GridName
+func (f *facts) gridNames() []gridview.Object {
+	var names []gridview.Object
 	for _, kind := range v1.Kinds {
 		for object := range f.all(kind.Plural) {
-			names = append(names, status.GridName{Kind: kind.Kind, Namespace: object.GetNamespace(),
+			names = append(names, gridview.Object{Kind: kind.Kind, Namespace: object.GetNamespace(),
 				Name: object.GetName()})
 		}
 	}
@@ -219,19 +219,19 @@ func (f *facts) gridStates() []gridview.Grid {
 	return states
 }
 
-func kindOf(name status.GridName) v1.GridKind {
+func kindOf(name gridview.Object) v1.GridKind {
 	return v1.Kinds[slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == name.Kind })]
 }
 
 // gridObject returns a grid; nil if it does not exist.
-func (f *facts) gridObject(name status.GridName) v1.Object {
+func (f *facts) gridObject(name gridview.Object) v1.Object {
 	in := types.NamespacedName{Namespace: name.Namespace, Name: name.Name}
 	grid, _ := f.objects[key{kindOf(name).Plural, in}].(v1.Object)
 	return grid
 }
 
 // gridState returns the state of a grid that exists.
-func (f *facts) gridState(name status.GridName) *gridview.Grid {
+func (f *facts) gridState(name gridview.Object) *gridview.Grid {
 	if f.states[name] != nil {
 		return f.states[name]
 	}
@@ -263,7 +263,7 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 }
 
 // setPods sets the pods of a grid's sites that are not ready, and reports whether they may change its state.
-func (f *facts) setPods(name status.GridName, pods []corev1.Pod) bool {
+func (f *facts) setPods(name gridview.Object, pods []corev1.Pod) bool {
 	if f.gridObject(name) == nil {
 		return false
 	}

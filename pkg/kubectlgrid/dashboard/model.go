@@ -170,7 +170,7 @@ func (f *facts) overview(key string) Overview {
 	}
 	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return gridview.CompareStates(a.State, b.State) })
 	for i, g := range o.Grids {
-		grids[i] = *f.gridState(status.GridName{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
+		grids[i] = *f.gridState(gridview.Object{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
 	}
 	o.Matrix = gridview.MatrixOf(key, f.nodes.Nodes, grids, o.Services, f.nodes.Diagnosis)
 	o.Diagnosed = f.nodes.Diagnosis != nil
@@ -216,7 +216,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	if g.UnlistedReady > 0 {
 		s.Phases[v1.SiteReady] += int(g.UnlistedReady)
 	}
-	s.Rollout = f.rolloutOf(status.NameOf(*g))
+	s.Rollout = f.rolloutOf(g.Object())
 	s.State = stateOf(g, s.Rollout)
 	if r := s.Rollout; r != nil && (r.Phase == v1.RolloutProgressing || r.Phase == v1.RolloutSoaking) && !r.Failed {
 		s.Healthy = s.Healthy || g.RollsOut
@@ -225,7 +225,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 }
 
 // rolloutOf returns the rollout of a grid; nil if it has none.
-func (f *facts) rolloutOf(name status.GridName) *Rollout {
+func (f *facts) rolloutOf(name gridview.Object) *Rollout {
 	grid := f.gridObject(name)
 	spec, gridStatus := v1.Workload(grid)
 	if spec == nil || spec.Rollout == nil {
@@ -252,7 +252,7 @@ func (f *facts) statusList() status.List {
 }
 
 // grid returns one grid; nil if it does not exist.
-func (f *facts) grid(name status.GridName) *GridDetail {
+func (f *facts) grid(name gridview.Object) *GridDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gridObject(name) == nil {

@@ -54,8 +54,8 @@ type foundGrid struct {
 	grid v1.Object
 }
 
-func (f foundGrid) name() GridName {
-	return GridName{f.kind.Kind, f.grid.GetNamespace(), f.grid.GetName()}
+func (f foundGrid) name() gridview.Object {
+	return gridview.Object{Kind: f.kind.Kind, Namespace: f.grid.GetNamespace(), Name: f.grid.GetName()}
 }
 
 // Read returns the grids with their states, in the order of namespaces, kinds and names. It returns an error if a named

@@ -110,7 +110,8 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.expire--
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusGone)
-			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`)
+			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":"0%s"},"status":"Failure","reason":"Expired","code":410}`,
+				r.URL.Query().Get("continue"))
 			return
 		}
 		l := &discoveryv1.EndpointSliceList{

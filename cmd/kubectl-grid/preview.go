@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,9 +69,6 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 			return diagnosis
 		})
 	done()
-	if errors.As(err, &preview.KeyError{}) {
-		return flags.Usage(err)
-	}
 	if err != nil {
 		return err
 	}

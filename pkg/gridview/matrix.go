@@ -142,14 +142,6 @@ func CompareStates(a, b MapState) int {
 	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
 }
 
-// Worse returns the worse of two states.
-func Worse(a, b MapState) MapState {
-	if CompareStates(b, a) < 0 {
-		return b
-	}
-	return a
-}
-
 // matrixMaker collects the states of the sites of a key.
 type matrixMaker struct {
 	key   string

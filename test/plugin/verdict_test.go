@@ -201,6 +201,9 @@ func (w *world) judgeWords(check *answer) {
 		if f.Severity == "ok" && strings.Contains(f.Message, "CoreDNS") {
 			w.Errorf("there is no CoreDNS, and check says %s", f)
 		}
+		if m := unlabelAction.FindStringSubmatch(f.Action); m != nil && m[1] != edgeLabel {
+			w.Errorf("%q removes a label that other programs may use", f.Action)
+		}
 	}
 }
 
@@ -376,6 +379,7 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 
 var (
 	labelAction    = regexp.MustCompile(`kubectl label node (\S+) (?:--overwrite )?(\S+)=(\w+)`)
+	unlabelAction  = regexp.MustCompile(`kubectl label nodes? .*?([a-z0-9./-]*[a-z0-9])-(?:[^a-z0-9]|$)`)
 	annotateAction = regexp.MustCompile(`kubectl annotate --overwrite service -n shop (\S+) 'topologyKeys=(\[[^']*\])'`)
 	patchAction    = regexp.MustCompile(`kubectl patch service -n shop (\S+) -p '\{"spec":\{"internalTrafficPolicy":"Cluster"\}\}'`)
 )
@@ -415,10 +419,6 @@ func similar(one string, all []string) bool {
 
 // act carries out the last command of an action; it returns nil if there is none that it knows.
 func (w *world) act(f finding) (undo func()) {
-	if strings.Contains(f.Action, "kubectl label") && regexp.MustCompile(`[a-z0-9]-$`).MatchString(f.Action) &&
-		strings.Contains(f.Action, "kubernetes.io") {
-		w.Errorf("%q removes a well-known label", f.Action)
-	}
 	service := func(name string) *corev1.Service {
 		return w.services[slices.IndexFunc(w.services, func(s *corev1.Service) bool { return s.Name == name })]
 	}

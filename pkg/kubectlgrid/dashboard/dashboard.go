@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -164,7 +166,10 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 	for name, object := range d.notReady() {
 		// Without an answer the states show that pods are not ready, without the reason.
 		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
-			d.note(func() bool { return d.facts.setPods(name, gridview.NotReadyPods(pods)) })
+			pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+				return p.DeletionTimestamp != nil || gridview.IsReady(&p)
+			})
+			d.note(func() bool { return d.facts.setPods(name, pods) })
 		}
 	}
 }

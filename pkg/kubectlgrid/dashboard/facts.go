@@ -167,8 +167,8 @@ func (f *facts) slicesOf(name types.NamespacedName) []discoveryv1.EndpointSlice 
 	return all
 }
 
-// serviceSummaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if nodes
-// or EndpointSlices are not known, because both are needed.
+// serviceSummaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if
+// nodes or EndpointSlices are not known, because both are needed.
 func (f *facts) serviceSummaries() []gridview.ServiceSummary {
 	if !f.known[nodes] || !f.known[endpointSlices] {
 		return nil

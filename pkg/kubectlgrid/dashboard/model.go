@@ -193,7 +193,7 @@ func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
 	}
 	worst := gridview.MapChanging
 	for i := range g.Sites {
-		worst = gridview.Worse(worst, g.Sites[i].MapState())
+		worst = slices.MinFunc([]gridview.MapState{worst, g.Sites[i].MapState()}, gridview.CompareStates)
 	}
 	rollsOut := r != nil && !r.Failed && r.Phase != v1.RolloutComplete
 	if g.Problem != "" && !rollsOut {

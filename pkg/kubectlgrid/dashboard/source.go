@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,12 +21,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
-// The pauses before a resource is requested again. A forbidden resource, or one that is not served, may become
+// pause is the time before a resource is requested again. A forbidden resource, or one that is not served, may become
 // readable: someone grants a right, or installs the CRDs.
-const (
-	pause        = time.Second
-	refusedPause = 15 * time.Second
-)
+const pause = 3 * time.Second
 
 // SourceState is whether a resource is followed.
 type SourceState string
@@ -71,9 +67,6 @@ type source struct {
 	// plain is set while the objects are those of a plain list, which is useful only with the watch after it. It is not
 	// read after the reflector has returned because of its context.
 	plain bool
-	// pause is how long to wait before the next attempt, a time.Duration. A list continues for a moment after the
-	// reflector has returned because of its context.
-	pause atomic.Int64
 }
 
 // run follows the resource until ctx is done.
@@ -84,11 +77,10 @@ func (s *source) run(ctx context.Context) {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
 		}, nil, s, toolscache.ReflectorOptions{Name: s.name, Logger: new(logr.Discard())})
-		s.pause.Store(int64(pause))
 		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(s.pause.Load())):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -134,10 +126,8 @@ func (s *source) failed(err error) {
 	switch {
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // it is listed again
 	case apierrors.IsForbidden(err):
-		s.pause.Store(int64(refusedPause))
 		s.become(SourceForbidden, err.Error())
 	case cluster.IsNotServed(err):
-		s.pause.Store(int64(refusedPause))
 		s.become(SourceNotServed, cluster.Explain(err).Error())
 	default:
 		s.become(SourceFailing, err.Error())

@@ -23,6 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // largeCluster is an API server of so many nodes, Services and slices, which it makes up as they are asked for.
@@ -241,7 +242,7 @@ func TestReadErrors(t *testing.T) {
 		},
 	} {
 		err := read(test.cluster, test.query)
-		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &KeyError{}) != test.key {
+		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &flags.UsageError{}) != test.key {
 			t.Errorf("%+v: got %v, want %s", test.query, err, test.want)
 		}
 	}

@@ -2,8 +2,8 @@ package preview
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -27,18 +28,13 @@ type Query struct {
 	Namespace string
 }
 
-// KeyError means that a key does not divide the nodes into sites, or that none was given. It names keys that would.
-type KeyError struct{ text string }
-
-func (e KeyError) Error() string { return e.text }
-
 // progressEvery is how many objects are read between two reports of progress.
 const progressEvery = 500
 
-// candidates is how many label keys a KeyError names.
+// candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the cluster. progress is called with reports of progress, and diagnose once the key divides the nodes. The
+// Read reads the cluster. A key that makes no sites is an error of usage. progress is called with reports of progress, and diagnose once the key divides the nodes. The
 // API server's answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
@@ -91,7 +87,7 @@ func readError(what, namespace string, err error) error {
 	return fmt.Errorf("reading the %s: %w", what, err)
 }
 
-// keyError returns the KeyError for a key.
+// keyError returns the error about a key that makes no sites, or that was not given. It names keys that would.
 func keyError(key string, nodes map[string]topology.Labels) error {
 	text := "give the label key whose values are the sites: --key"
 	if key != "" {
@@ -99,12 +95,12 @@ func keyError(key string, nodes map[string]topology.Labels) error {
 	}
 	keys, sites := gridview.DivideNodes(nodes)
 	if len(keys) == 0 {
-		return KeyError{text + ". No label has different values on these nodes: give each the label of its site " +
-			"first, kubectl label node NODE site=SITE, and then --key site"}
+		return flags.Usage(errors.New(text + ". No label has different values on these nodes: give each the label of " +
+			"its site first, kubectl label node NODE site=SITE, and then --key site"))
 	}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
 		names = append(names, fmt.Sprintf("%s (%s)", k, enumerate.Count(sites[k], "site")))
 	}
-	return KeyError{text + ". Labels that divide these nodes: " + strings.TrimSpace(enumerate.First(names, candidates))}
+	return flags.Usage(errors.New(text + ". Labels that divide these nodes: " + enumerate.First(names, candidates)))
 }

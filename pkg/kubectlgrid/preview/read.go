@@ -39,7 +39,7 @@ const candidates = 5
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
-	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(),
+	err := each(ctx, api, cluster.NodeList(), "node", progress,
 		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
@@ -48,35 +48,28 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 		return nil, keyError(query.Key, nodes)
 	}
 	previewer := gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes, Diagnosis: diagnose()})
-	in := []client.ListOption{client.InNamespace(query.Namespace)}
-	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, previewer.AddService)
+	in := client.InNamespace(query.Namespace)
+	err = each(ctx, api, &corev1.ServiceList{}, "Service", progress, previewer.AddService, in)
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, reader{api, progress, "EndpointSlice", in}, &discoveryv1.EndpointSliceList{}, previewer.AddSlice)
+	err = each(ctx, api, &discoveryv1.EndpointSliceList{}, "EndpointSlice", progress, previewer.AddSlice, in)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
 	return previewer, nil
 }
 
-// reader reads lists, and reports its progress.
-type reader struct {
-	api      client.Reader
-	progress func(string)
-	kind     string // what is read, in the singular
-	options  []client.ListOption
-}
-
-// each takes every object of a list's kind.
-func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectList, take func(T)) error {
+// each takes every object of a list's kind, and reports the progress.
+func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, noun string,
+	progress func(string), take func(T), options ...client.ListOption) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, func(object T) {
+	return pages.Each(ctx, api, list, func(object T) {
 		take(object)
 		if read++; read%progressEvery == 0 {
-			r.progress(enumerate.Count(read, r.kind) + " read")
+			progress(enumerate.Count(read, noun) + " read")
 		}
-	}, r.options...)
+	}, options...)
 }
 
 // readError adds advice if a right is missing.

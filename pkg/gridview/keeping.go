@@ -218,9 +218,9 @@ func (v *View) judge() []Finding {
 	}
 	if !inSites {
 		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
-			add(Failure, annotate(v.Namespace, v.Service, `"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+
-				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node "+
-				"reaches it", keys)
+			action := fmt.Sprintf("%s, with the label key of the sites; or %s for the nodes of each",
+				annotate(v.Namespace, v.Service, `"KEY"`), actionLabel("NODE", site))
+			add(Failure, action, "no node has the label %s, so there are no sites, and no edge node reaches it", keys)
 		}
 		return found
 	}

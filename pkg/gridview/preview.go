@@ -169,7 +169,8 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 
 // Preview returns the counts, and the findings that concern Services with the key.
 func (p *Previewer) Preview() *Preview {
-	preview := &Preview{Key: p.key, Sites: p.Sites(), Services: []PreviewService{}, NodesWithoutSite: len(p.groupings.Nodes)}
+	preview := &Preview{Key: p.key, Sites: p.Sites(), Services: []PreviewService{},
+		NodesWithoutSite: len(p.groupings.Nodes)}
 	for _, site := range preview.Sites {
 		preview.NodesWithoutSite -= site.Nodes
 	}

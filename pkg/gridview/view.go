@@ -290,8 +290,8 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
 
-// partsOf returns the endpoints in all slices, in an order that depends only on their content: the parts of one endpoint
-// follow each other. lists has the list of ports of each slice.
+// partsOf returns the endpoints in all slices, in an order that depends only on their content: the parts of one
+// endpoint follow each other. lists has the list of ports of each slice.
 func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []endpointPart {
 	var parts []endpointPart
 	for i := range endpointSlices {

@@ -34,8 +34,8 @@ const progressEvery = 500
 // candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the cluster. A key that makes no sites is an error of usage. progress is called with reports of progress, and diagnose once the key divides the nodes. The
-// API server's answers are read a page at a time.
+// Read reads the cluster. A key that makes no sites is an error of usage. progress is called with reports of progress,
+// and diagnose once the key divides the nodes. The API server's answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}

@@ -163,15 +163,16 @@ func (d *Dashboard) note(change func() bool) {
 
 // askForPods asks why pods of grids are not ready, while some are not.
 func (d *Dashboard) askForPods(ctx context.Context) {
+	notReady := map[gridview.Object][]corev1.Pod{}
 	for name, object := range d.notReady() {
 		// Without an answer the states show that pods are not ready, without the reason.
 		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
-			pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+			notReady[name] = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
 				return p.DeletionTimestamp != nil || gridview.IsReady(&p)
 			})
-			d.note(func() bool { return d.facts.setPods(name, pods) })
 		}
 	}
+	d.note(func() bool { return d.facts.setPods(notReady) })
 }
 
 // diagnose updates the diagnosis of the cluster. It prints warnings only once.

@@ -120,14 +120,9 @@ func (f *facts) forget(group key, name types.NamespacedName) {
 		delete(f.summaries, group.NamespacedName)
 	}
 	for _, kind := range v1.Kinds {
-		grid := gridview.Object{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name}
 		switch group.resource {
 		case kind.Plural:
-			// Pods from an earlier time when sites were not ready are outdated.
-			if f.gridObject(grid) != nil && !status.AskForPods(*f.gridState(grid)) {
-				delete(f.pods, grid)
-			}
-			delete(f.states, grid)
+			delete(f.states, gridview.Object{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name})
 		case resourceOf(kind.Child):
 			maps.DeleteFunc(f.states, func(of gridview.Object, _ *gridview.Grid) bool {
 				return of.Kind == kind.Kind && of.Namespace == name.Namespace
@@ -262,13 +257,19 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	return true
 }
 
-// setPods sets the pods of a grid's sites that are not ready, and reports whether they may change its state.
-func (f *facts) setPods(name gridview.Object, pods []corev1.Pod) bool {
-	if f.gridObject(name) == nil {
-		return false
+// setPods sets the pods of the sites of grids that are not ready, and reports whether they may change the state of one.
+func (f *facts) setPods(pods map[gridview.Object][]corev1.Pod) (changed bool) {
+	of := slices.Collect(maps.Keys(f.pods)) // those of grids that have become ready are outdated
+	for _, name := range slices.AppendSeq(of, maps.Keys(pods)) {
+		before, now := f.pods[name], pods[name]
+		if f.gridObject(name) == nil || reflect.DeepEqual(before, now) {
+			continue
+		}
+		state := f.gridState(name)
+		delete(f.states, name)
+		f.pods[name] = now
+		changed = changed || !reflect.DeepEqual(state, f.gridState(name))
 	}
-	before := f.gridState(name)
-	delete(f.states, name)
-	f.pods[name] = pods
-	return !reflect.DeepEqual(before, f.gridState(name))
+	f.pods = pods
+	return changed
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,18 +29,14 @@ func newPreviewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
 		Short: "Show what site-local Services would change, on any cluster",
-		Long: "Prints, for every Service, how many ready endpoints it has, what share of the endpoints that a " +
-			"node uses\n" +
+		Long: "Prints, for every Service, how many ready endpoints it has, what share of the endpoints that a node uses\n" +
 			"today is in another site, which sites would be left without a ready endpoint if the Service were\n" +
 			"site-local, and the command that makes it site-local. The sites are the values of a label key of the " +
-			"nodes.\n" +
-			"\n" +
-			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be " +
-			"installed.\n" +
-			"\n" +
-			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not " +
-			"be read;\n" +
-			"2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
+			"nodes.\n\n" +
+			"It reads nodes, Services and EndpointSlices, and changes nothing. application-grid need not be installed.\n\n" +
+			"Exit codes: 0 every site has a ready endpoint of every Service that has any; 1 something could not be " +
+			"read;\n2 the command line is wrong; 3 a site would be left without one, or kubectl grid check finds a " +
+			"failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone1 -n shop -o wide",
 		Args: flags.UsageArgs(cobra.NoArgs),
@@ -74,9 +69,6 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 			return diagnosis
 		})
 	done()
-	if errors.As(err, &preview.KeyError{}) {
-		return flags.Usage(err)
-	}
 	if err != nil {
 		return err
 	}
@@ -96,11 +88,15 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	return ending(!found.Healthy(), diagnosis.Complete())
 }
 
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
 // progressOn writes a line that is written over again and again, if out is a terminal. done removes it.
 func progressOn(out io.Writer) (progress func(string), done func()) {
 	const clearLine = "\r\033[K"
-	file, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(out) {
 		return func(string) {}, func() {}
 	}
 	return func(text string) { fmt.Fprint(out, clearLine+text) }, func() { fmt.Fprint(out, clearLine) }

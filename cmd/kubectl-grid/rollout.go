@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
@@ -159,9 +157,7 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 				ctx, cancel = context.WithTimeoutCause(ctx, timeout, rollout.ErrTimeout)
 				defer cancel()
 			}
-			file, isFile := c.stdout.(*os.File)
-			printer := &rollout.Printer{Out: c.stdout}
-			printer.Live = watch && isFile && term.IsTerminal(int(file.Fd()))
+			printer := &rollout.Printer{Out: c.stdout, Live: watch && isTerminal(c.stdout)}
 			patience := rollout.UntilPerson
 			if wait {
 				patience = rollout.UntilDone

@@ -106,7 +106,7 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 				}
 			}
 		}
-		for _, e := range endpointsOf(endpointSlices, make([]*portList, len(endpointSlices))) {
+		for _, e := range merge(partsOf(endpointSlices, make([]*portList, len(endpointSlices)))) {
 			known := func(address string) bool { return seen[address] || hidden[address] }
 			if !slices.ContainsFunc(e.Addresses, known) {
 				t.Fatalf("%v is neither seen nor hidden", e.Addresses)

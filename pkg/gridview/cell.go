@@ -65,15 +65,10 @@ func (c Cell) letter() byte { return 'a' + byte(c) }
 
 // cellOf returns the state of a grid in a site.
 func cellOf(s *Site) Cell {
-	switch state := s.MapState(); {
-	case state == MapReady && s.Revision != "":
+	state := s.MapState()
+	if state == MapReady && s.Revision != "" {
 		return CellReadyOlder
-	case state == MapReady:
-		return CellReady
-	case state == MapUnreachable:
-		return CellUnreachable
-	case state == MapFailed:
-		return CellFailed
 	}
-	return CellChanging
+	return map[MapState]Cell{MapReady: CellReady, MapUnreachable: CellUnreachable, MapFailed: CellFailed,
+		MapChanging: CellChanging}[state]
 }

@@ -95,9 +95,9 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 type viewer struct {
 	*Tally
 
-	endpoints []Endpoint
-	// all are the positions of all endpoints. on has for every key and value the positions of those on nodes with it:
-	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
+	parts []endpointPart
+	// all are the positions of all parts. on has for every key and value the positions of those on nodes with it: without
+	// that, every group would be compared with every endpoint, and both grow with the number of sites.
 	all []int
 	on  []map[string][]int
 }
@@ -108,15 +108,14 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 	for i := range endpointSlices {
 		lists[i] = v.add(&endpointSlices[i])
 	}
-	endpoints := endpointsOf(endpointSlices, lists)
-	v.endpoints, v.all = endpoints, make([]int, len(endpoints))
-	for i := range endpoints {
-		v.all[i] = i
+	v.parts = partsOf(endpointSlices, lists)
+	for i := range v.parts {
+		v.all = append(v.all, i)
 	}
 	for _, key := range g.keys {
 		on := map[string][]int{}
-		for i := range endpoints {
-			if value, ok := g.nodes[endpoints[i].Node][key]; ok {
+		for i := range v.parts {
+			if value, ok := g.nodes[v.parts[i].Node][key]; ok {
 				on[value] = append(on[value], i)
 			}
 		}
@@ -125,8 +124,8 @@ func (g *Grouping) viewer(service *corev1.Service, endpointSlices []discoveryv1.
 	return v
 }
 
-// candidates returns the positions of all endpoints that may be kept for a group: those on nodes that have one of the
-// keys with the same value. The rules of topology decide among them.
+// candidates returns the positions of all parts that may be kept for a group: those on nodes that have one of the keys
+// with the same value. The rules of topology decide among them.
 func (v *viewer) candidates(group *nodeGroup) []int {
 	if !v.keys.Governed() || slices.Contains(v.keys, topology.Any) {
 		return v.all
@@ -141,9 +140,9 @@ func (v *viewer) candidates(group *nodeGroup) []int {
 	return slices.Compact(positions)
 }
 
-// see applies the rules for one group of nodes, and notes the endpoints that they see in seen.
+// see applies the rules for one group of nodes, and notes in seen which endpoints they see.
 func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
-	site := SiteView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
+	site := SiteView{Name: group.name, Nodes: group.nodes}
 	decisions, keys := map[*portList]topology.Decision{}, map[string]bool{}
 	for list, choice := range v.choices(group.labels) {
 		decisions[list] = v.keys.Decide(group.labels, choice.Rank())
@@ -155,39 +154,17 @@ func (v *viewer) see(group *nodeGroup, seen []bool) SiteView {
 	if len(keys) == 1 {
 		site.Key = slices.Collect(maps.Keys(keys))[0]
 	}
+	var kept []endpointPart
 	for _, i := range v.candidates(group) {
-		endpoint, kept := v.endpoints[i].of(func(list *portList) bool {
-			return !v.keys.Governed() || decisions[list].Keep(v.nodes[v.endpoints[i].Node])
-		})
-		if !kept {
-			continue
+		if p := v.parts[i]; !v.keys.Governed() || decisions[p.list].Keep(v.nodes[p.Node]) {
+			kept, seen[p.of] = append(kept, p), true
 		}
-		seen[i] = true
-		site.Endpoints = append(site.Endpoints, endpoint)
-		if endpoint.Ready {
+	}
+	site.Endpoints = merge(kept)
+	for i := range site.Endpoints {
+		if site.Endpoints[i].Ready {
 			site.Ready++
 		}
 	}
 	return site
-}
-
-// of returns the part of an endpoint that is in slices with some lists of ports. kept is false if none is.
-func (e *Endpoint) of(has func(*portList) bool) (left Endpoint, kept bool) {
-	left = *e
-	left.parts = nil
-	for _, part := range e.parts {
-		if has(part.list) {
-			left.parts = append(left.parts, part)
-		}
-	}
-	if len(left.parts) == len(e.parts) || len(left.parts) == 0 {
-		return *e, len(left.parts) > 0
-	}
-	left.Addresses, left.Ready = nil, false
-	for _, part := range left.parts {
-		left.Addresses, left.Ready = append(left.Addresses, part.addresses...), left.Ready || part.ready
-	}
-	slices.Sort(left.Addresses)
-	left.Addresses = slices.Compact(left.Addresses)
-	return left, true
 }

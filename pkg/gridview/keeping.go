@@ -218,14 +218,14 @@ func (v *View) judge() []Finding {
 	}
 	if !inSites {
 		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
-			add(Failure, v.annotate(`"KEY"`)+", with the label key of the sites; or "+actionLabel("NODE", site)+
-				" for the nodes of each", "no node has the label %s, so there are no sites, and no edge node "+
-				"reaches it", keys)
+			action := fmt.Sprintf("%s, with the label key of the sites; or %s for the nodes of each",
+				annotate(v.Namespace, v.Service, `"KEY"`), actionLabel("NODE", site))
+			add(Failure, action, "no node has the label %s, so there are no sites, and no edge node reaches it", keys)
 		}
 		return found
 	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		v.annotate(v.TopologyKeys.Quoted()+`,"*"`)
+		annotate(v.Namespace, v.Service, v.TopologyKeys.Quoted()+`,"*"`)
 	what := "have no ready endpoint"
 	if t.local {
 		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
@@ -261,8 +261,8 @@ func (v *View) judge() []Finding {
 	return found
 }
 
-// annotate returns the command that gives the Service these topology keys.
-func (v *View) annotate(keys string) string {
-	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", v.Namespace, v.Service,
+// annotate returns the command that gives a Service these topology keys, as JSON without brackets.
+func annotate(namespace, service, keys string) string {
+	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", namespace, service,
 		v1.AnnotationTopologyKeys, keys)
 }

@@ -142,14 +142,6 @@ func CompareStates(a, b MapState) int {
 	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
 }
 
-// Worse returns the worse of two states.
-func Worse(a, b MapState) MapState {
-	if CompareStates(b, a) < 0 {
-		return b
-	}
-	return a
-}
-
 // matrixMaker collects the states of the sites of a key.
 type matrixMaker struct {
 	key   string
@@ -202,21 +194,12 @@ func (m *matrixMaker) addGrid(column int, g *Grid) {
 	}
 }
 
+// mapStateOf is the state for a phase. With any other phase the workload changes, or waits for someone.
+var mapStateOf = map[v1.SitePhase]MapState{v1.SiteReady: MapReady, v1.SiteUnreachable: MapUnreachable,
+	v1.SiteFailed: MapFailed, v1.SiteStalled: MapFailed, Missing: MapFailed}
+
 // MapState is what the phase of a site in one grid contributes to its state.
-func (u *Site) MapState() MapState {
-	switch u.Phase {
-	case v1.SiteReady:
-		return MapReady
-	case v1.SiteFailed, v1.SiteStalled, Missing:
-		return MapFailed
-	case v1.SiteUnreachable:
-		return MapUnreachable
-	case v1.SiteProgressing, v1.SiteRetained, v1.SiteHeld, v1.SiteRemoving, Unknown:
-		return MapChanging
-	default:
-		return MapChanging
-	}
-}
+func (u *Site) MapState() MapState { return cmp.Or(mapStateOf[u.Phase], MapChanging) }
 
 func (m *matrixMaker) addService(column int, s *ServiceSummary) {
 	if !s.TopologyKeys.Governed() {

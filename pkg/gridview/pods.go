@@ -37,17 +37,6 @@ func FirstPodProblem(pods []corev1.Pod, key, site string) string {
 	return fmt.Sprintf("pod %s: %s", first.Name, PodProblem(first))
 }
 
-// NotReadyPods returns the pods that may have a problem.
-func NotReadyPods(pods []corev1.Pod) []corev1.Pod {
-	var notReady []corev1.Pod
-	for i := range pods {
-		if pods[i].DeletionTimestamp == nil && !IsReady(&pods[i]) {
-			notReady = append(notReady, pods[i])
-		}
-	}
-	return notReady
-}
-
 // IsReady reports whether a pod has the condition Ready.
 func IsReady(pod *corev1.Pod) bool {
 	ready := podCondition(pod, corev1.PodReady)

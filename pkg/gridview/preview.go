@@ -3,7 +3,6 @@ package gridview
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -58,17 +56,8 @@ type PreviewService struct {
 // Previewer makes a Preview from objects that are read one after the other, and keeps only counts.
 type Previewer struct {
 	key       string
-	nodes     map[string]previewNode
-	sites     map[string]int
-	groups    map[previewNode]int
 	services  map[types.NamespacedName]*tally
 	groupings *Groupings
-}
-
-// previewNode is a reduced node. sited is set if it has the label, whose value may be empty.
-type previewNode struct {
-	site, zone string
-	sited      bool
 }
 
 // tally counts the ready endpoints of a Service.
@@ -77,44 +66,40 @@ type tally struct {
 	family  discoveryv1.AddressType
 	// reach counts what each site would reach, governed what edge nodes reach today.
 	reach, governed *Tally
-	counts
-}
-
-// counts are the sums over the slices of a Service.
-type counts struct {
-	// ready is how many endpoints are ready, and readyIn how many of them each site has.
-	ready   int
-	readyIn map[string]int
+	// ready are the ready endpoints, and hinted those of them that are meant for a zone.
+	ready  share
+	hinted map[string]*share
 	// unhinted is how many ready endpoints have no hints. If any has none, kube-proxy ignores all hints.
 	unhinted int
-	// hinted counts the ready endpoints by the zone that they are for, and their site.
-	hinted map[string]map[previewNode]int
+}
+
+// share is a number of endpoints, and how many of them are in each site.
+type share struct {
+	all int
+	in  map[string]int
+}
+
+func (s *share) add(site string, in bool) {
+	if s.all++; in {
+		s.in[site]++
+	}
 }
 
 // NewPreviewer makes a Previewer for a key.
 func NewPreviewer(key string, cluster *Groupings) *Previewer {
-	p := &Previewer{
-		key:       key,
-		nodes:     make(map[string]previewNode, len(cluster.Nodes)),
-		sites:     map[string]int{},
-		groups:    map[previewNode]int{},
-		services:  map[types.NamespacedName]*tally{},
-		groupings: cluster,
-	}
-	for name, labels := range cluster.Nodes {
-		n := previewNode{zone: labels[corev1.LabelTopologyZone]}
-		n.site, n.sited = labels[key]
-		p.nodes[name] = n
-		if n.sited {
-			p.sites[n.site]++
-			p.groups[n]++
-		}
-	}
-	return p
+	return &Previewer{key: key, services: map[types.NamespacedName]*tally{}, groupings: cluster}
 }
 
-// Sites returns the number of sites.
-func (p *Previewer) Sites() int { return len(p.sites) }
+// Sites returns the sites, by name.
+func (p *Previewer) Sites() []PreviewSite {
+	sites := []PreviewSite{}
+	for _, group := range p.groupings.Of(topology.Keys{p.key}).groups {
+		if site, in := group.labels[p.key]; in {
+			sites = append(sites, PreviewSite{site, len(group.nodes)})
+		}
+	}
+	return sites
+}
 
 // AddService counts a Service in, before its slices. Services without endpoints of the cluster are left out, and so is
 // default/kubernetes, whose endpoint every node replaces by its own.
@@ -126,8 +111,9 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	}
 	t := &tally{
 		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
-		family:  discoveryv1.AddressTypeIPv4, counts: noCounts(),
-		reach: p.groupings.Of(topology.Keys{p.key}).NewTally(s),
+		family:  discoveryv1.AddressTypeIPv4,
+		reach:   p.groupings.Of(topology.Keys{p.key}).NewTally(s),
+		ready:   share{in: map[string]int{}}, hinted: map[string]*share{},
 	}
 	t.reach.local = false           // the site of a node with an endpoint is not dark
 	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
@@ -148,21 +134,6 @@ func (p *Previewer) AddService(s *corev1.Service) {
 	p.services[name] = t
 }
 
-func noCounts() counts {
-	return counts{readyIn: map[string]int{}, hinted: map[string]map[previewNode]int{}}
-}
-
-// ForgetSlices drops all slices, because their list starts over.
-func (p *Previewer) ForgetSlices() {
-	for _, t := range p.services {
-		t.counts = noCounts()
-		t.reach.Restart()
-		if t.governed != nil {
-			t.governed.Restart()
-		}
-	}
-}
-
 // AddSlice counts the ready endpoints of a slice.
 func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	t := p.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
@@ -181,35 +152,27 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 		if !ptr.Deref(e.Conditions.Ready, true) {
 			continue
 		}
-		t.ready++
-		node := p.nodes[ptr.Deref(e.NodeName, "")]
-		if node.sited {
-			t.readyIn[node.site]++
-		}
+		site, in := p.groupings.Nodes[ptr.Deref(e.NodeName, "")][p.key]
+		t.ready.add(site, in)
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
 			t.unhinted++
 			continue
 		}
 		for _, zone := range e.Hints.ForZones {
 			if t.hinted[zone.Name] == nil {
-				t.hinted[zone.Name] = map[previewNode]int{}
+				t.hinted[zone.Name] = &share{in: map[string]int{}}
 			}
-			t.hinted[zone.Name][previewNode{site: node.site, sited: node.sited}]++
+			t.hinted[zone.Name].add(site, in)
 		}
 	}
 }
 
 // Preview returns the counts, and the findings that concern Services with the key.
 func (p *Previewer) Preview() *Preview {
-	preview := &Preview{
-		Key:              p.key,
-		Sites:            []PreviewSite{},
-		Services:         []PreviewService{},
-		NodesWithoutSite: len(p.nodes),
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.sites)) {
-		preview.Sites = append(preview.Sites, PreviewSite{name, p.sites[name]})
-		preview.NodesWithoutSite -= p.sites[name]
+	preview := &Preview{Key: p.key, Sites: p.Sites(), Services: []PreviewService{},
+		NodesWithoutSite: len(p.groupings.Nodes)}
+	for _, site := range preview.Sites {
+		preview.NodesWithoutSite -= site.Nodes
 	}
 	for _, t := range p.services {
 		preview.Services = append(preview.Services, p.conclude(t))
@@ -228,16 +191,12 @@ func (p *Previewer) Preview() *Preview {
 
 func (p *Previewer) conclude(t *tally) PreviewService {
 	s := t.service
-	s.Ready, s.ReadyIn = t.ready, t.readyIn
-	annotation := fmt.Sprintf("[%q]", p.key) // a label key has no characters that JSON escapes
+	s.Ready, s.ReadyIn = t.ready.all, t.ready.in
 	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
-		s.Command = fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=%s'", s.Namespace, s.Name,
-			v1.AnnotationTopologyKeys, annotation)
+		s.Command = annotate(s.Namespace, s.Name, topology.Keys{p.key}.Quoted())
 	}
 	if s.Ready == 0 {
-		if s.Message == "" {
-			s.Message = "no endpoint is ready anywhere"
-		}
+		s.Message = cmp.Or(s.Message, "no endpoint is ready anywhere")
 		return s
 	}
 	for _, g := range t.reach.groups {
@@ -247,8 +206,8 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 	}
 	slices.Sort(s.Dark)
-	if len(s.TopologyKeys) == 0 && len(p.sites) > 0 {
-		s.Foreign = new(p.foreign(t))
+	if foreign, sites := p.foreign(t); len(s.TopologyKeys) == 0 && sites {
+		s.Foreign = &foreign
 		if s.Message == "" && t.heedsHints() {
 			s.Message = "hints keep part of the traffic in its zone"
 		}
@@ -259,25 +218,26 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 // heedsHints reports whether kube-proxy uses the hints of the endpoints: all of them must have hints.
 func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 }
 
-// foreign returns the share of the endpoints used by a node today that are not in its site, on average over the nodes.
-func (p *Previewer) foreign(t *tally) float64 {
-	if isLocal(t.reach.service) {
-		return 0
-	}
+// foreign returns the share of the endpoints used by a node today that are not in its site, on average over the nodes
+// in sites. It reports false if there are none.
+func (p *Previewer) foreign(t *tally) (foreign float64, sites bool) {
 	sum, nodes := 0.0, 0
-	for node, count := range p.groups {
-		all, own := t.ready, t.readyIn[node.site]
-		// If no endpoint is meant for the node's zone, kube-proxy uses all of them.
-		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
-			all, own = 0, near[previewNode{site: node.site, sited: true}]
-			for _, n := range near {
-				all += n
-			}
+	for _, group := range p.groupings.Of(topology.Keys{p.key, corev1.LabelTopologyZone}).groups {
+		site, in := group.labels[p.key]
+		if !in {
+			continue
 		}
-		sum += float64(count) * float64(all-own) / float64(all)
-		nodes += count
+		used := &t.ready
+		// If no endpoint is meant for the node's zone, kube-proxy uses all of them.
+		if near := t.hinted[group.labels[corev1.LabelTopologyZone]]; t.heedsHints() && near != nil {
+			used = near
+		}
+		if !isLocal(t.reach.service) {
+			sum += float64(len(group.nodes)) * (1 - float64(used.in[site])/float64(used.all))
+		}
+		nodes += len(group.nodes)
 	}
-	return sum / float64(nodes)
+	return sum / float64(nodes), nodes > 0
 }
 
 // Healthy reports whether all Services can be closed without a site losing its last ready endpoint, and without a

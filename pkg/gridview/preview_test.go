@@ -52,7 +52,7 @@ func previewService(change func(*corev1.Service)) *corev1.Service {
 	return s
 }
 
-func annotate(value string) func(*corev1.Service) {
+func annotated(value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Annotations = map[string]string{"topologyKeys": value} }
 }
 
@@ -101,24 +101,22 @@ func TestPreview(t *testing.T) {
 			message: "internalTrafficPolicy",
 		},
 		"closed already": {
-			service: annotate(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			service: annotated(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
 			foreign: nothing,
 			closed:  true,
 		},
 		"closed by another key": {
-			service: annotate(`["rack"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			service: annotated(`["rack"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
 			foreign: nothing,
 		},
 		"keys that do not parse": {
-			service: annotate(`site`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			service: annotated(`site`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
 			foreign: 50, message: "annotation topologyKeys=site is ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPreviewer("site", &Groupings{Nodes: previewNodes})
 			p.AddService(previewService(test.service))
-			p.AddSlice(endpointsOn(test.endpoints...))
-			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
 			expectPreview(t, p.Preview(), test)
 		})
@@ -212,7 +210,7 @@ func TestPreviewOfAnEmptyValue(t *testing.T) {
 		Endpoints:   []discoveryv1.Endpoint{{NodeName: &node}},
 	})
 	got := p.Preview()
-	if p.Sites() != 1 || len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
+	if len(p.Sites()) != 1 || len(got.Sites) != 1 || got.Sites[0] != (PreviewSite{Nodes: 2}) || got.NodesWithoutSite != 1 {
 		t.Errorf("got the sites %+v, %d nodes without", got.Sites, got.NodesWithoutSite)
 	}
 	if s := got.Services[0]; len(s.Dark) != 0 || s.ReadyIn[""] != 1 {

@@ -111,21 +111,16 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 		fixedFamilies: len(spec.IPFamilies) > 0,
 		local:         local,
 		one:           topology.DecidesAsOne(headless, local && spec.ExternalTrafficPolicy == ""),
+		ports:         map[Port]bool{}, strays: map[string]bool{},
 	}
-	t.Restart()
+	for _, family := range spec.IPFamilies {
+		t.addFamily(discoveryv1.AddressType(family))
+	}
 	return t
 }
 
 func isLocal(service *corev1.Service) bool {
 	return ptr.Deref(service.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
-}
-
-// Restart forgets all slices.
-func (t *Tally) Restart() {
-	t.ports, t.lists, t.strays = map[Port]bool{}, nil, map[string]bool{}
-	for _, family := range t.service.Spec.IPFamilies {
-		t.addFamily(discoveryv1.AddressType(family))
-	}
 }
 
 func (t *Tally) addFamily(family discoveryv1.AddressType) {

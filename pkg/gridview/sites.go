@@ -89,9 +89,8 @@ func (s Sites) Findings() []Finding {
 // label: other programs may use it, such as topology.kubernetes.io/zone.
 func halfInSite(name, key, value string) Finding {
 	return Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name, Key: key,
-		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to "+
-			"the site, "+
-			"so they reach every site from there", key, value),
+		Message: fmt.Sprintf("it is in the site %s=%s and is not an edge node: nothing on it keeps Services to the "+
+			"site, so they reach every site from there", key, value),
 		Action: fmt.Sprintf("kubectl label node %s --overwrite %s=%s", name, v1.LabelEdgeNode, v1.EdgeNodePods)}
 }
 

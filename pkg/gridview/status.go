@@ -47,6 +47,9 @@ type Grid struct {
 	Unlisted      int32 `json:"unlisted,omitempty"`
 }
 
+// Object names the grid.
+func (g Grid) Object() Object { return Object{g.Kind, g.Namespace, g.Name} }
+
 // Site is the state of one site of a grid. The counts are of pods.
 type Site struct {
 	Name  string       `json:"name"`
@@ -84,7 +87,7 @@ type Surroundings struct {
 	Nodes map[string]topology.Labels
 	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
 	// namespace, by name.
-	Children map[string]*metav1.PartialObjectMetadata
+	Children map[string]metav1.Object
 	// Pods includes the pods of the grid's sites.
 	Pods []corev1.Pod
 	// Now is the time to which others are relative. If it is zero, they are absolute, and a state changes only with its
@@ -134,7 +137,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		}
 		live := children[name]
 		if live != nil {
-			site.Child, site.Others = live.Name, v1.ForeignFields(live.ManagedFields)
+			site.Child, site.Others = live.GetName(), v1.ForeignFields(live.GetManagedFields())
 		}
 		if nodes != nil {
 			count := nodes[name]
@@ -167,8 +170,8 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 
 // childrenOf returns the workloads of a grid by site. If a site has two, it returns the one whose name is derived from
 // the site.
-func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialObjectMetadata {
-	children := map[string]*metav1.PartialObjectMetadata{}
+func (s Surroundings) childrenOf(grid metav1.Object) map[string]metav1.Object {
+	children := map[string]metav1.Object{}
 	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
 		live := s.Children[name]
 		if !metav1.IsControlledBy(live, grid) {
@@ -270,7 +273,7 @@ func describe(site *Site, state v1.SiteState, child, key string, s Surroundings)
 
 // lookFor compares the controller's report on a site's workload with the existing objects, because the controller may
 // be away.
-func (s Surroundings) lookFor(site *Site, child string, live *metav1.PartialObjectMetadata) {
+func (s Surroundings) lookFor(site *Site, child string, live metav1.Object) {
 	if s.Children == nil || live != nil || site.Phase == v1.SiteFailed || site.Phase == v1.SiteRemoving {
 		return
 	}

@@ -29,8 +29,8 @@ func conditions(status metav1.ConditionStatus, reason, message string) []metav1.
 }
 
 // childrenOf makes objects of the names; the values are the UIDs of the grids that control them.
-func childrenOf(uids map[string]string) map[string]*metav1.PartialObjectMetadata {
-	children := map[string]*metav1.PartialObjectMetadata{}
+func childrenOf(uids map[string]string) map[string]metav1.Object {
+	children := map[string]metav1.Object{}
 	for name, uid := range uids {
 		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
 			OwnerReferences: []metav1.OwnerReference{

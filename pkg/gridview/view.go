@@ -77,16 +77,15 @@ type Endpoint struct {
 	Pod       string   `json:"pod,omitempty"`
 	Node      string   `json:"node,omitempty"`
 	Ready     bool     `json:"ready"`
-
-	// parts are its parts in each slice.
-	parts []endpointPart
 }
 
-// endpointPart is an endpoint in one EndpointSlice, with these ports.
+// endpointPart is an endpoint in one EndpointSlice.
 type endpointPart struct {
-	list      *portList
-	addresses []string
-	ready     bool
+	Endpoint
+
+	list *portList
+	// of is the position of the endpoint among all.
+	of int
 }
 
 // HiddenEndpoint is an endpoint that no node sees.
@@ -115,25 +114,22 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 		view.ServiceGrid = by.Name
 	}
 	viewer := g.Of(keys).viewer(service, endpointSlices)
-	endpoints := viewer.endpoints
+	why := func(e Endpoint) string { return whyHidden(view.TopologyKeys, e, g.Nodes) }
+	seen := make([]bool, len(viewer.parts)) // by endpointPart.of
 	if err != nil {
 		view.Error = fmt.Sprintf("annotation %s=%s is %v", annotation, service.Annotations[annotation], err)
-		for _, endpoint := range endpoints {
-			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, "the annotation does not parse"})
+		why = func(Endpoint) string { return "the annotation does not parse" }
+	} else {
+		view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
+		for i := range viewer.groups {
+			view.Sites = append(view.Sites, viewer.see(&viewer.groups[i], seen))
 		}
-		return view
+		view.join(viewer.Tally)
 	}
-	view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
-	seen := make([]bool, len(endpoints))
-	for i := range viewer.groups {
-		view.Sites = append(view.Sites, viewer.see(&viewer.groups[i], seen))
+	hidden := slices.DeleteFunc(viewer.parts, func(p endpointPart) bool { return seen[p.of] })
+	for _, endpoint := range merge(hidden) {
+		view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, why(endpoint)})
 	}
-	for i, endpoint := range endpoints {
-		if !seen[i] {
-			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.Nodes)})
-		}
-	}
-	view.join(viewer.Tally)
 	return view
 }
 
@@ -294,53 +290,54 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
 }
 
-// endpointsOf returns the endpoints of all slices, in an order that depends only on their content. lists has the list
-// of ports of each slice.
-func endpointsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []Endpoint {
-	count := 0
-	for i := range endpointSlices {
-		count += len(endpointSlices[i].Endpoints)
-	}
-	all := make([]Endpoint, 0, count)
+// partsOf returns the endpoints in all slices, in an order that depends only on their content: the parts of one
+// endpoint follow each other. lists has the list of ports of each slice.
+func partsOf(endpointSlices []discoveryv1.EndpointSlice, lists []*portList) []endpointPart {
+	var parts []endpointPart
 	for i := range endpointSlices {
 		for j := range endpointSlices[i].Endpoints {
 			e := &endpointSlices[i].Endpoints[j]
-			endpoint := Endpoint{
-				Addresses: e.Addresses,
-				Node:      ptr.Deref(e.NodeName, ""),
-				// discovery/v1: a nil ready condition means ready.
-				Ready: ptr.Deref(e.Conditions.Ready, true),
-			}
+			// discovery/v1: a nil ready condition means ready. The slice is not ours, so its addresses are not sorted.
+			part := endpointPart{list: lists[i], Endpoint: Endpoint{Addresses: sorted(e.Addresses),
+				Node: ptr.Deref(e.NodeName, ""), Ready: ptr.Deref(e.Conditions.Ready, true)}}
 			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
-				endpoint.Pod = target.Name
+				part.Pod = target.Name
 			}
-			if len(e.Addresses) > 1 {
-				endpoint.Addresses = slices.Compact(slices.Sorted(slices.Values(e.Addresses))) // the slice is not ours
-			}
-			endpoint.parts = []endpointPart{{lists[i], endpoint.Addresses, endpoint.Ready}}
-			all = append(all, endpoint)
+			parts = append(parts, part)
 		}
 	}
-	slices.SortFunc(all, func(a, b Endpoint) int {
+	slices.SortFunc(parts, func(a, b endpointPart) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Pod, b.Pod),
 			slices.Compare(a.Addresses, b.Addresses))
 	})
-	endpoints := all[:0]
-	for _, e := range all {
-		if len(endpoints) == 0 || !isSame(&endpoints[len(endpoints)-1], &e) {
-			endpoints = append(endpoints, e)
+	for i := 1; i < len(parts); i++ {
+		// Two are one if they are of one pod, or, if they have no pod, have the same addresses.
+		p, before := &parts[i], &parts[i-1]
+		if p.of = before.of; p.Node != before.Node || p.Pod != before.Pod ||
+			p.Pod == "" && !slices.Equal(p.Addresses, before.Addresses) {
+			p.of++
+		}
+	}
+	return parts
+}
+
+// merge returns the endpoints that some parts, in order, make.
+func merge(parts []endpointPart) []Endpoint {
+	endpoints := []Endpoint{}
+	for i, p := range parts {
+		if i == 0 || p.of != parts[i-1].of {
+			endpoints = append(endpoints, p.Endpoint)
 			continue
 		}
 		last := &endpoints[len(endpoints)-1]
-		last.Ready, last.parts = last.Ready || e.Ready, append(last.parts, e.parts...)
-		addresses := slices.Concat(last.Addresses, e.Addresses)
-		slices.Sort(addresses)
-		last.Addresses = slices.Compact(addresses)
+		last.Ready, last.Addresses = last.Ready || p.Ready, sorted(slices.Concat(last.Addresses, p.Addresses))
 	}
 	return endpoints
 }
 
-// isSame reports whether two endpoints are one: of one pod, or, if they have no pod, with the same addresses.
-func isSame(a, b *Endpoint) bool {
-	return a.Node == b.Node && a.Pod == b.Pod && (a.Pod != "" || slices.Equal(a.Addresses, b.Addresses))
+func sorted(addresses []string) []string {
+	if len(addresses) < 2 {
+		return addresses
+	}
+	return slices.Compact(slices.Sorted(slices.Values(addresses)))
 }

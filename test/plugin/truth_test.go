@@ -145,6 +145,15 @@ func (w *world) of(name string, s *corev1.Service) truth {
 		t.apart = !t.wrong
 		return t
 	}
+	unseen := m.past && (m.kind == "systemd" || m.kind == "static")
+	if unseen { // whether its wrapper has something to show is in sight of everybody
+		kept := *m
+		kept.past, w.machines[name] = false, &kept
+		shown := w.of(name, s)
+		if w.machines[name] = m; shown.wrong {
+			return shown
+		}
+	}
 	in := !strict || slices.ContainsFunc(keys, func(key string) bool { return m.labels[key] != "" })
 	// Of a silent node the API server shows how its programs are set up, and not how they are.
 	broken := m.past || m.frozen && (!m.unready || !m.cut) || m.as != ""
@@ -164,7 +173,7 @@ func (w *world) of(name string, s *corev1.Service) truth {
 		t.warned = t.warned || lacks || len(o.reached) == 0 && o.ending
 	}
 	t.wrong = t.wrong || broken && in
-	t.hidden = t.wrong && m.past && (m.kind == "systemd" || m.kind == "static") || silent && !t.wrong
+	t.hidden = t.wrong && unseen || silent && !t.wrong
 	if !in {
 		// It reaches nothing, as nodes of another fleet. If a pod of the Service runs there it was meant to be in a
 		// site.

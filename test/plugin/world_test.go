@@ -68,8 +68,11 @@ type world struct {
 	extra   []string
 	spoil   []func(*clustertest.API)
 	defects []string
-	// away is that a hub that is required is away, which no connection shows.
-	away bool
+	// away is that a hub that is required is away, and unanswered that the controller does not answer a change of a grid,
+	// which no connection shows.
+	away, unanswered bool
+	// warned are the checks that have to warn of something, which no connection from a node shows.
+	warned []string
 }
 
 // shape is a kind of Service.
@@ -108,20 +111,33 @@ func keysOf(s *corev1.Service) (keys []string) {
 	return keys
 }
 
-// newWorld makes a cluster of two fleets, with some Services and, among them, some defects.
-func newWorld(t *testing.T, r *rand.Rand) *world {
+// newWorld makes a cluster of two fleets, with some Services and, among them, some defects. The worlds take turns with
+// a defect that they have for certain, and one of each turn has none for certain.
+func newWorld(t *testing.T, r *rand.Rand, turn int) *world {
 	t.Helper()
-	w := newMachines(t, r)
-	for _, i := range r.Perm(len(shapes) - 1)[:1+r.IntN(4)] {
-		w.addService(shapes[i])
-	}
-	for range []int{0, 1, 1, 1, 2, 2, 3}[r.IntN(7)] {
-		d := defects[r.IntN(len(defects))]
-		if d.spoil(w, r) {
-			w.defects = append(w.defects, d.name)
+	certain := turn % (len(defects) + 1)
+	for {
+		w := newMachines(t, r)
+		for _, i := range r.Perm(len(shapes) - 1)[:1+r.IntN(4)] {
+			w.addService(shapes[i])
 		}
+		if certain < len(defects) && !w.spoilBy(certain, r) {
+			continue // it has no room for that defect
+		}
+		for range []int{0, 0, 0, 1, 1, 2}[r.IntN(6)] {
+			w.spoilBy(r.IntN(len(defects)), r)
+		}
+		return w
 	}
-	return w
+}
+
+// spoilBy adds a defect, and reports whether there is room for it.
+func (w *world) spoilBy(defect int, r *rand.Rand) bool {
+	if !defects[defect].spoil(w, r) {
+		return false
+	}
+	w.defects = append(w.defects, defects[defect].name)
+	return true
 }
 
 // newWorldOfPorts makes a cluster whose Services lack ports and families here and there.
@@ -553,6 +569,9 @@ var defects = []struct {
 		return true
 	}},
 	{"a hub that is away", func(w *world, _ *rand.Rand) bool {
+		if slices.Contains(w.warned, "ProgramVersions") {
+			return false // there is a hub already
+		}
 		w.away = true
 		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
  spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v1"}]}}},
@@ -567,6 +586,33 @@ var defects = []struct {
 			container["args"] = []any{"--hub"}
 			_ = unstructured.SetNestedSlice(set.Object, containers, "spec", "template", "spec", "containers")
 		})
+		return true
+	}},
+	{"a grid whose change is not answered", func(w *world, _ *rand.Rand) bool {
+		w.unanswered = true
+		w.spoil = append(w.spoil, func(a *clustertest.API) {
+			grid := a.Objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo-zone"]
+			grid.SetGeneration(7)
+			_ = unstructured.SetNestedField(grid.Object, int64(3), "status", "observedGeneration") // it has one
+		})
+		return true
+	}},
+	{"an ingress controller that reads endpoints", func(w *world, r *rand.Rand) bool {
+		images := []string{"nginx/nginx-ingress:5", "kong/kubernetes-ingress-controller:3", "projectcontour/contour:v1",
+			"emissaryingress/emissary:3", "opensource/skipper:v1", "kumahq/kuma-cp:2"}
+		w.warned = append(w.warned, "Bypass")
+		w.extra = append(w.extra, fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: front, namespace: shop},
+ spec: {template: {spec: {containers: [{name: main, image: "docker.io/%s"}]}}}}`, images[r.IntN(len(images))]))
+		return true
+	}},
+	{"a hub of another version", func(w *world, _ *rand.Rand) bool {
+		if w.away {
+			return false // there is a hub already
+		}
+		w.warned = append(w.warned, "ProgramVersions")
+		w.extra = append(w.extra, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system},
+ spec: {replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "registry.example.org/application-grid-hub:v0"}]}}},
+ status: {availableReplicas: 1}}`)
 		return true
 	}},
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
@@ -184,11 +186,11 @@ func (r *Report) checkImages(images setup.Images) {
 }
 
 // rightsToInstall returns the rights that the commands of docs/install.md take.
-func rightsToInstall(distribution string, c *Cluster) []right {
+func rightsToInstall(distribution string, c *Cluster) []authorizationv1.ResourceAttributes {
 	server, known := minor(c.Server.Version)
 	since := func(minor int) bool { return !known || server >= minor }
 	const rbac, admission = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-	var rights []right
+	var rights []authorizationv1.ResourceAttributes
 	for _, of := range []struct {
 		needed           bool
 		group, namespace string
@@ -211,31 +213,37 @@ func rightsToInstall(distribution string, c *Cluster) []right {
 		for _, resource := range of.resources {
 			for _, verb := range []string{"create", "patch"} {
 				if of.needed {
-					rights = append(rights, right{verb: verb, group: of.group, resource: resource,
-						namespace: of.namespace})
+					rights = append(rights, authorizationv1.ResourceAttributes{Verb: verb, Group: of.group,
+						Resource: resource, Namespace: of.namespace})
 				}
 			}
 		}
 	}
 	// A user who may not escalate can only grant rights of his own.
-	return append(rights, right{verb: "escalate", group: rbac, resource: "clusterroles"},
-		right{verb: "patch", resource: "nodes"})
+	return append(rights, authorizationv1.ResourceAttributes{Verb: "escalate", Group: rbac, Resource: "clusterroles"},
+		authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
 }
 
 // checkRights reports missing rights for the installation.
 func (r *Report) checkRights(c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}
-	for _, right := range c.rights {
-		message := "you may not " + right.String()
-		if right.reason != "" {
-			message += " (" + right.reason + ")"
+	for _, review := range c.rights {
+		right, allowed := review.Spec.ResourceAttributes, review.Status.Allowed
+		message := "you may not " + right.Verb + " " + right.Resource
+		if right.Group != "" {
+			message += "." + right.Group
+		}
+		if right.Namespace != "" {
+			message += " in " + right.Namespace
+		}
+		if review.Status.Reason != "" {
+			message += " (" + review.Status.Reason + ")"
 		}
 		r.first(check, "",
-			row{!right.allowed && right.verb == "escalate", Warning, about, message + ": the roles can be created " +
-				"only if you have every right yourself that they give", "install as a cluster administrator"},
-			row{!right.allowed, Failure, about, message,
-				"install as a cluster administrator, or have this right granted"})
+			row{!allowed && right.Verb == "escalate", Warning, about, message + ": the roles can be created only if " +
+				"you have every right yourself that they give", "install as a cluster administrator"},
+			row{!allowed, Failure, about, message, "install as a cluster administrator, or have this right granted"})
 	}
 	r.well(check, len(c.rights) > 0, about, "you may do all that installing takes")
 }

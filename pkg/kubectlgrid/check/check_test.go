@@ -405,14 +405,16 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// TestExpiredPages: a list that expires between pages begins again, and nothing is counted twice.
+// TestExpiredPages: a list that expires between pages goes on, and nothing is counted twice.
 func TestExpiredPages(t *testing.T) {
 	c := newTestCluster(t)
 	asked := 0
 	c.refuse = func(kind string) error {
 		if kind == "Node" {
 			if asked++; asked == 2 {
-				return apierrors.NewResourceExpired("too old")
+				expired := apierrors.NewResourceExpired("too old")
+				expired.ErrStatus.Continue = "2 newer"
+				return expired
 			}
 		}
 		return nil

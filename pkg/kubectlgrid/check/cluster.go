@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -219,7 +220,7 @@ type Cluster struct {
 
 	definitions []definition
 	grids       []grid
-	rights      []right
+	rights      []*authorizationv1.SelfSubjectAccessReview
 
 	// unread are the findings about objects that could not be read, and missing are their kinds.
 	unread  []Finding

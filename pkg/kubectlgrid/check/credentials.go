@@ -1,10 +1,8 @@
 package check
 
 import (
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -30,10 +29,7 @@ type credential struct {
 
 // credentialsIn finds certificates and tokens in a text: PEM, a JSON Web Token, or a kubeconfig with such in it.
 func credentialsIn(text string) []credential {
-	var found []credential
-	if strings.Contains(text, "-----BEGIN CERTIFICATE-----") {
-		found = append(found, certificatesIn([]byte(text))...)
-	}
+	found := certificatesIn([]byte(text))
 	if ends, ok := tokenEnd(strings.TrimSpace(text)); ok {
 		found = append(found, credential{"token", ends})
 	}
@@ -56,13 +52,9 @@ func credentialsIn(text string) []credential {
 
 func certificatesIn(data []byte) []credential {
 	var found []credential
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
-			found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
-		}
+	certificates, _ := cert.ParseCertsPEM(data) // without any there is nothing that ends
+	for _, certificate := range certificates {
+		found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
 	}
 	return found
 }

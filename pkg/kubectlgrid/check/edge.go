@@ -173,9 +173,8 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 			"if the site has no link this is expected; otherwise see why the node is not ready"},
 		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)},
 		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
-			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach "+
-				"that node's "+
-				"site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
+			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that "+
+				"node's site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
 				"$(NODE_NAME)"})
 }
 
@@ -188,8 +187,7 @@ func (r *Report) checkNodeArgs(n *node, wrappers []*pod) {
 		Failure, n.about(), fmt.Sprintf("its kube-proxy, a part of %s, asks %s, where no wrapper serves: its rules "+
 			"stay as "+
 			"they are", n.distribution, master), fmt.Sprintf("take master=%s out of kube-proxy-arg in the node's "+
-			"config.yaml "+
-			"and restart %s", master, n.distribution)})
+			"config.yaml and restart %s", master, n.distribution)})
 }
 
 // remedy returns what to do about a pod that is not ready.
@@ -226,12 +224,10 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 				fmt.Sprintf("give it the server http://localhost:%d and restart it; docs/other-clusters.md says how",
 					port)},
 			row{otherScheme(config.server, e.wrappers[n.name]) != "", Failure, p.about(), fmt.Sprintf("it asks %s "+
-				"(%s) on "+
-				"node %s%s: it never gets an answer, and its rules do not "+
+				"(%s) on node %s%s: it never gets an answer, and its rules do not "+
 				"change", config.server, config.source, n.name,
-				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or " +
-				"change the " +
-				"wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
+				otherScheme(config.server, e.wrappers[n.name])), "give its server the wrapper's scheme, or change " +
+				"the wrapper's --insecure, and restart it; docs/other-clusters.md says how"},
 			row{!p.started.IsZero() && config.changed.After(p.started), Warning, p.about(), "its configuration was " +
 				"changed after it started on node " + n.name + ", and it reads the server only once",
 				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
@@ -264,9 +260,8 @@ func (e *edgeCheck) twoProxies(n *node) {
 	e.all(gridview.CheckKubeProxy, n.name, row{len(proxies) > 1, Failure, n.about(),
 		fmt.Sprintf("%d kube-proxies run there, and overwrite each other's rules: %s", len(proxies), podNames(proxies)),
 		"keep all but one off the node (docs/other-clusters.md; on kubeadm: manifests/kubeadm/kube-proxy-away.yaml), " +
-			"then " +
-			"delete the pod of the one that stays: it writes only what changes, and would find out of the other's " +
-			"rules within an hour"})
+			"then delete the pod of the one that stays: it writes only what changes, and would find out of the " +
+			"other's rules within an hour"})
 }
 
 // noProxyPod checks an edge node without a pod of kube-proxy.

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -395,12 +394,7 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 	if len(tallies) == 0 || !c.reachKnown {
 		return
 	}
-	restart := func() {
-		for _, tally := range tallies {
-			tally.Restart()
-		}
-	}
-	err := pages.Each(ctx, c.API, &discoveryv1.EndpointSliceList{}, restart, func(s *discoveryv1.EndpointSlice) {
+	err := pages.Each(ctx, c.API, &discoveryv1.EndpointSliceList{}, func(s *discoveryv1.EndpointSlice) {
 		if tally := tallies[named(kindService, s.Namespace, s.Labels[discoveryv1.LabelServiceName])]; tally != nil {
 			tally.Add(s)
 		}
@@ -515,9 +509,8 @@ func (c *Cluster) gridTrouble(object v1.Object) string {
 		trouble = append(trouble, "the controller has not reported on it yet")
 	} else if generation := object.GetGeneration(); observed < generation &&
 		c.Now.Sub(changed(object)) > changeAnswered {
-		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at "+
-			"generation %d "+
-			"of %d", observed, generation))
+		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at generation "+
+			"%d of %d", observed, generation))
 	}
 	return strings.Join(trouble, "; ")
 }
@@ -533,44 +526,16 @@ func (c *Cluster) readCredentials(ctx context.Context) {
 	}
 }
 
-// right is a right that the installation needs.
-type right struct {
-	verb, group, resource, namespace, name string
-	allowed                                bool
-	reason                                 string
-}
-
-func (r *right) String() string {
-	text := r.verb + " " + r.resource
-	if r.group != "" {
-		text += "." + r.group
-	}
-	if r.name != "" {
-		text = r.verb + " " + path.Join(r.resource, r.name)
-	}
-	if r.namespace != "" {
-		text += " in " + r.namespace
-	}
-	return text
-}
-
 // readRights asks which of the wanted rights the user has.
-func (c *Cluster) readRights(ctx context.Context, wanted []right) {
+func (c *Cluster) readRights(ctx context.Context, wanted []authorizationv1.ResourceAttributes) {
 	for _, right := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb:      right.verb,
-				Group:     right.group,
-				Resource:  right.resource,
-				Namespace: right.namespace,
-				Name:      right.name,
-			},
+			ResourceAttributes: &right,
 		}}
 		if err := c.API.Create(ctx, review); err != nil {
 			c.lost(Object{Kind: "SelfSubjectAccessReview"}, err, "what you may do is not known")
 			return
 		}
-		right.allowed, right.reason = review.Status.Allowed, review.Status.Reason
-		c.rights = append(c.rights, right)
+		c.rights = append(c.rights, review)
 	}
 }

@@ -47,30 +47,20 @@ func (r *Report) checkVersions(c *Cluster) {
 	if !c.knows(kindNode) || !known {
 		return
 	}
-	byVersion := c.nodesBy(func(n *node) string {
+	for version, nodes := range c.nodesBy(func(n *node) string {
 		if n.os == "windows" {
 			return ""
 		}
 		return n.kubelet
-	})
-	for version, nodes := range byVersion {
+	}) {
 		kubelet, ok := minor(version)
-		for _, problem := range []struct {
-			holds bool
-			text  string
-		}{
-			{!ok, "has no meaning here"},
-			{kubelet > server, "is newer than the API server's " + c.Server.Version},
-			{kubelet < server-oldestSkew, fmt.Sprintf("is more than %d minor versions older than the API server's %s",
-				oldestSkew, c.Server.Version)},
-			{kubelet < oldestTested, "is older " + tested},
-		} {
-			if problem.holds {
-				r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version,
-					problem.text), "upgrade "+namesOf(nodes))
-				break
-			}
-		}
+		about, say, upgrade := aboutNodes(nodes), "the kubelet's version "+version+" ", "upgrade "+namesOf(nodes)
+		r.first(check, "",
+			row{!ok, Warning, about, say + "has no meaning here", upgrade},
+			row{kubelet > server, Warning, about, say + "is newer than the API server's " + c.Server.Version, upgrade},
+			row{kubelet < server-oldestSkew, Warning, about, fmt.Sprintf("%sis more than %d minor versions older than the "+
+				"API server's %s", say, oldestSkew, c.Server.Version), upgrade},
+			row{kubelet < oldestTested, Warning, about, say + "is older " + tested, upgrade})
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,7 +52,7 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	log.SetLogger(logr.Discard())
 	c, scheme := Cluster{Config: config, Warnings: warnings}, runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		authenticationv1.AddToScheme, batchv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
+		authenticationv1.AddToScheme, batchv1.AddToScheme, check.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)

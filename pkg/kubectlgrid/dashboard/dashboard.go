@@ -9,13 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -81,9 +82,8 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	for _, r := range resources() {
 		s := &source{
 			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
-			names: map[types.NamespacedName]bool{},
+			status: SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()},
 		}
-		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.Now()}
 		d.sources = append(d.sources, s)
 	}
 	var config net.ListenConfig
@@ -163,12 +163,16 @@ func (d *Dashboard) note(change func() bool) {
 
 // askForPods asks why pods of grids are not ready, while some are not.
 func (d *Dashboard) askForPods(ctx context.Context) {
+	notReady := map[gridview.Object][]corev1.Pod{}
 	for name, object := range d.notReady() {
 		// Without an answer the states show that pods are not ready, without the reason.
 		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
-			d.note(func() bool { return d.facts.setPods(name, gridview.NotReadyPods(pods)) })
+			notReady[name] = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+				return p.DeletionTimestamp != nil || gridview.IsReady(&p)
+			})
 		}
 	}
+	d.note(func() bool { return d.facts.setPods(notReady) })
 }
 
 // diagnose updates the diagnosis of the cluster. It prints warnings only once.
@@ -179,13 +183,13 @@ func (d *Dashboard) diagnose(ctx context.Context) {
 }
 
 // notReady returns the grids whose pods may show why a site is not ready.
-func (d *Dashboard) notReady() map[status.GridName]v1.Object {
+func (d *Dashboard) notReady() map[gridview.Object]v1.Object {
 	d.facts.mu.Lock()
 	defer d.facts.mu.Unlock()
-	grids := map[status.GridName]v1.Object{}
-	for name, g := range d.facts.grids {
-		if status.AskForPods(*d.facts.gridState(g)) {
-			grids[name] = g.object
+	grids := map[gridview.Object]v1.Object{}
+	for _, name := range d.facts.gridNames() {
+		if status.AskForPods(*d.facts.gridState(name)) {
+			grids[name] = d.facts.gridObject(name)
 		}
 	}
 	return grids

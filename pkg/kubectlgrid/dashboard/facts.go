@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -21,46 +23,42 @@ import (
 type facts struct {
 	mu sync.Mutex // guards the fields below
 
+	// objects has the objects, and groups has them by what is computed from them together.
+	objects map[key]client.Object
+	groups  map[key]map[string]client.Object
 	// nodes are the labels of the nodes, the last diagnosis, which is nil before the first, and the nodes' groupings.
-	nodes    gridview.Groupings
-	services map[types.NamespacedName]*serviceFacts
-	// serviceOf has the Service of each EndpointSlice.
-	serviceOf map[types.NamespacedName]types.NamespacedName
-	grids     map[status.GridName]*gridFacts
-	// children has the children of the grids of a kind in a namespace, by name.
-	children map[kindIn]map[string]*metav1.PartialObjectMetadata
+	nodes gridview.Groupings
+	// pods are those of the sites of grids that are not ready.
+	pods map[gridview.Object][]corev1.Pod
+	// summaries and states are results. One that is missing has to be computed again.
+	summaries map[types.NamespacedName]*gridview.ServiceSummary
+	states    map[gridview.Object]*gridview.Grid
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
 }
 
-// serviceFacts is a Service with its EndpointSlices. Either may arrive before the other.
-type serviceFacts struct {
-	service *corev1.Service
-	slices  map[string]*discoveryv1.EndpointSlice
-	// summary is nil if it has to be computed again.
-	summary *gridview.ServiceSummary
+// key names an object, or a group of objects: the EndpointSlices of a Service, or those of another resource in a
+// namespace.
+type key struct {
+	resource string
+	types.NamespacedName
 }
 
-// kindIn identifies the grids of a kind in a namespace.
-type kindIn struct{ kind, namespace string }
-
-// gridFacts is a grid with the pods of its sites that are not ready.
-type gridFacts struct {
-	kind   v1.GridKind
-	object v1.Object
-	pods   []corev1.Pod
-	// state is nil if it has to be computed again.
-	state *gridview.Grid
+func groupOf(resource string, o client.Object) key {
+	group := key{resource, types.NamespacedName{Namespace: o.GetNamespace()}}
+	if resource == endpointSlices {
+		group.Name = o.GetLabels()[discoveryv1.LabelServiceName]
+	}
+	return group
 }
 
 func newFacts() *facts {
 	return &facts{
+		objects: map[key]client.Object{}, groups: map[key]map[string]client.Object{},
 		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
-		services:  map[types.NamespacedName]*serviceFacts{},
-		serviceOf: map[types.NamespacedName]types.NamespacedName{},
-		grids:     map[status.GridName]*gridFacts{},
-		children:  map[kindIn]map[string]*metav1.PartialObjectMetadata{},
-		known:     map[string]bool{},
+		pods:      map[gridview.Object][]corev1.Pod{},
+		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[gridview.Object]*gridview.Grid{},
+		known: map[string]bool{},
 	}
 }
 
@@ -77,200 +75,176 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 // forgetAll drops all results.
 func (f *facts) forgetAll() {
 	f.nodes = gridview.Groupings{Nodes: f.nodes.Nodes, Diagnosis: f.nodes.Diagnosis}
-	for _, s := range f.services {
-		s.summary = nil
-	}
-	for _, g := range f.grids {
-		g.state = nil
-	}
+	clear(f.summaries)
+	clear(f.states)
 }
 
-// The methods set… and remove… take a change of an object, and report whether it may affect results.
-
-func (f *facts) setNode(node *metav1.PartialObjectMetadata) bool {
-	labels, known := f.nodes.Nodes[node.Name]
-	if known && maps.Equal(labels, node.Labels) {
+// set takes an object of a resource, nil if it is gone, and reports whether that may affect results.
+func (f *facts) set(resource string, name types.NamespacedName, object client.Object) (changed bool) {
+	k := key{resource, name}
+	before := f.objects[k]
+	if reflect.DeepEqual(before, object) {
 		return false
 	}
-	if node.Labels == nil {
-		node.Labels = topology.Labels{}
+	delete(f.objects, k)
+	if before != nil {
+		group := groupOf(resource, before)
+		f.forget(group, name)
+		if delete(f.groups[group], name.Name); len(f.groups[group]) == 0 {
+			delete(f.groups, group)
+		}
 	}
-	f.nodes.Nodes[node.Name] = node.Labels
-	f.forgetAll()
-	return true
-}
-
-func (f *facts) removeNode(name types.NamespacedName) {
-	delete(f.nodes.Nodes, name.Name)
-	f.forgetAll()
-}
-
-// service returns the facts of a Service, and adds them if they are missing.
-func (f *facts) service(name types.NamespacedName) *serviceFacts {
-	if f.services[name] == nil {
-		f.services[name] = &serviceFacts{slices: map[string]*discoveryv1.EndpointSlice{}}
+	if object != nil {
+		group := groupOf(resource, object)
+		f.forget(group, name)
+		if f.groups[group] == nil {
+			f.groups[group] = map[string]client.Object{}
+		}
+		f.objects[k], f.groups[group][name.Name] = object, object
 	}
-	return f.services[name]
-}
-
-func (f *facts) setService(service *corev1.Service) bool {
-	name := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
-	s := f.service(name)
-	if s.service != nil && reflect.DeepEqual(s.service, service) {
-		return false
-	}
-	s.service, s.summary = service, nil
-	if _, isChild := service.Labels[v1.LabelGridSelector]; isChild {
-		f.setChild(v1.ServiceGridKind, &metav1.PartialObjectMetadata{ObjectMeta: service.ObjectMeta})
-	} else {
-		f.removeChild(v1.ServiceGridKind, name)
+	if resource == nodes {
+		if delete(f.nodes.Nodes, name.Name); object != nil {
+			f.nodes.Nodes[name.Name] = object.GetLabels()
+		}
+		f.forgetAll()
 	}
 	return true
 }
 
-func (f *facts) removeService(name types.NamespacedName) {
-	if s := f.services[name]; s != nil {
-		s.service, s.summary = nil, nil
-		f.dropIfEmpty(name)
+// forget drops the results that depend on an object of a group.
+func (f *facts) forget(group key, name types.NamespacedName) {
+	switch group.resource {
+	case services:
+		delete(f.summaries, name)
+	case endpointSlices:
+		delete(f.summaries, group.NamespacedName)
 	}
-	f.removeChild(v1.ServiceGridKind, name)
-}
-
-func (f *facts) dropIfEmpty(name types.NamespacedName) {
-	if s := f.services[name]; s != nil && s.service == nil && len(s.slices) == 0 {
-		delete(f.services, name)
-	}
-}
-
-func (f *facts) setSlice(slice *discoveryv1.EndpointSlice) bool {
-	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
-	of := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-	if before, known := f.serviceOf[name]; known && before != of {
-		f.removeSlice(name)
-	}
-	s := f.service(of)
-	if old := s.slices[slice.Name]; old != nil && reflect.DeepEqual(old, slice) {
-		return false
-	}
-	f.serviceOf[name] = of
-	s.slices[slice.Name], s.summary = slice, nil
-	return true
-}
-
-func (f *facts) removeSlice(name types.NamespacedName) {
-	of, known := f.serviceOf[name]
-	if !known {
-		return
-	}
-	delete(f.serviceOf, name)
-	s := f.services[of]
-	delete(s.slices, name.Name)
-	s.summary = nil
-	f.dropIfEmpty(of)
-}
-
-func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
-	name := status.GridName{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName()}
-	var pods []corev1.Pod
-	// Pods from an earlier time when sites were not ready are outdated.
-	if old := f.grids[name]; old != nil && status.AskForPods(*f.gridState(old)) {
-		pods = old.pods
-	}
-	f.grids[name] = &gridFacts{kind: kind, object: grid, pods: pods}
-	return true
-}
-
-func (f *facts) removeGrid(kind v1.GridKind, name types.NamespacedName) {
-	delete(f.grids, status.GridName{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name})
-}
-
-func (f *facts) setChild(kind v1.GridKind, child *metav1.PartialObjectMetadata) bool {
-	in := kindIn{kind.Kind, child.Namespace}
-	if old := f.children[in][child.Name]; old != nil && reflect.DeepEqual(old, child) {
-		return false
-	}
-	if f.children[in] == nil {
-		f.children[in] = map[string]*metav1.PartialObjectMetadata{}
-	}
-	f.children[in][child.Name] = child
-	f.forgetGrids(in)
-	return true
-}
-
-func (f *facts) removeChild(kind v1.GridKind, name types.NamespacedName) {
-	if in := (kindIn{kind.Kind, name.Namespace}); f.children[in][name.Name] != nil {
-		delete(f.children[in], name.Name)
-		f.forgetGrids(in)
-	}
-}
-
-// forgetGrids drops the states of grids.
-func (f *facts) forgetGrids(in kindIn) {
-	for name, g := range f.grids {
-		if name.Kind == in.kind && name.Namespace == in.namespace {
-			g.state = nil
+	for _, kind := range v1.Kinds {
+		switch group.resource {
+		case kind.Plural:
+			delete(f.states, gridview.Object{Kind: kind.Kind, Namespace: name.Namespace, Name: name.Name})
+		case resourceOf(kind.Child):
+			maps.DeleteFunc(f.states, func(of gridview.Object, _ *gridview.Grid) bool {
+				return of.Kind == kind.Kind && of.Namespace == name.Namespace
+			})
 		}
 	}
 }
 
-// summaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if nodes
-// or EndpointSlices are not known, because both are needed.
-func (f *facts) summaries() []gridview.ServiceSummary {
-	if !f.known[nodes] || !f.known[endpointSlices] {
-		return nil
-	}
-	summaries := make([]gridview.ServiceSummary, 0, len(f.services))
-	for _, s := range f.services {
-		if s.service == nil || s.service.Spec.Type == corev1.ServiceTypeExternalName {
-			continue
+// all returns the objects of a resource.
+func (f *facts) all(resource string) iter.Seq[client.Object] {
+	return func(yield func(client.Object) bool) {
+		for group, members := range f.groups {
+			for _, object := range members {
+				if group.resource == resource && !yield(object) {
+					return
+				}
+			}
 		}
-		if s.summary == nil {
-			summary := f.view(s).Summary()
-			s.summary = &summary
-		}
-		summaries = append(summaries, *s.summary)
 	}
-	return summaries
 }
 
-// view returns the view of a Service: the endpoints that every node sees.
-func (f *facts) view(s *serviceFacts) *gridview.View { return f.nodes.View(s.service, s.all()) }
+// service returns a Service; nil if it does not exist.
+func (f *facts) service(name types.NamespacedName) *corev1.Service {
+	s, _ := f.objects[key{services, name}].(*corev1.Service)
+	return s
+}
 
-func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
-	all := make([]discoveryv1.EndpointSlice, 0, len(s.slices))
-	for _, slice := range s.slices {
-		all = append(all, *slice)
+// slicesOf returns the EndpointSlices of a Service.
+func (f *facts) slicesOf(name types.NamespacedName) []discoveryv1.EndpointSlice {
+	group := f.groups[key{endpointSlices, name}]
+	all := make([]discoveryv1.EndpointSlice, 0, len(group))
+	for _, object := range group {
+		if s, ok := object.(*discoveryv1.EndpointSlice); ok {
+			all = append(all, *s)
+		}
 	}
 	return all
 }
 
+// serviceSummaries returns the summaries of all Services with endpoints in the cluster, in no order. It returns nil if
+// nodes or EndpointSlices are not known, because both are needed.
+func (f *facts) serviceSummaries() []gridview.ServiceSummary {
+	if !f.known[nodes] || !f.known[endpointSlices] {
+		return nil
+	}
+	summaries := []gridview.ServiceSummary{}
+	for object := range f.all(services) {
+		name := client.ObjectKeyFromObject(object)
+		if f.service(name).Spec.Type == corev1.ServiceTypeExternalName {
+			continue
+		}
+		if f.summaries[name] == nil {
+			f.summaries[name] = new(f.viewOf(name).Summary())
+		}
+		summaries = append(summaries, *f.summaries[name])
+	}
+	return summaries
+}
+
+// viewOf returns the view of a Service: the endpoints that every node sees. It returns nil if the Service does not
+// exist, or if nodes or EndpointSlices are not known.
+func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
+	s := f.service(name)
+	if s == nil || !f.known[nodes] || !f.known[endpointSlices] {
+		return nil
+	}
+	return f.nodes.View(s, f.slicesOf(name))
+}
+
+// gridNames returns the names of all grids, in the order of kubectl grid status.
+func (f *facts) gridNames() []gridview.Object {
+	var names []gridview.Object
+	for _, kind := range v1.Kinds {
+		for object := range f.all(kind.Plural) {
+			names = append(names, gridview.Object{Kind: kind.Kind, Namespace: object.GetNamespace(),
+				Name: object.GetName()})
+		}
+	}
+	slices.SortFunc(names, status.CompareNames)
+	return names
+}
+
 // gridStates returns the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
-	names := slices.SortedFunc(maps.Keys(f.grids), status.CompareNames)
-	states := make([]gridview.Grid, 0, len(names))
-	for _, name := range names {
-		states = append(states, *f.gridState(f.grids[name]))
+	states := []gridview.Grid{}
+	for _, name := range f.gridNames() {
+		states = append(states, *f.gridState(name))
 	}
 	return states
 }
 
-func (f *facts) gridState(g *gridFacts) *gridview.Grid {
-	if g.state != nil {
-		return g.state
+func kindOf(name gridview.Object) v1.GridKind {
+	return v1.Kinds[slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == name.Kind })]
+}
+
+// gridObject returns a grid; nil if it does not exist.
+func (f *facts) gridObject(name gridview.Object) v1.Object {
+	in := types.NamespacedName{Namespace: name.Namespace, Name: name.Name}
+	grid, _ := f.objects[key{kindOf(name).Plural, in}].(v1.Object)
+	return grid
+}
+
+// gridState returns the state of a grid that exists.
+func (f *facts) gridState(name gridview.Object) *gridview.Grid {
+	if f.states[name] != nil {
+		return f.states[name]
 	}
-	surroundings := gridview.Surroundings{Pods: g.pods}
+	kind, surroundings := kindOf(name), gridview.Surroundings{Pods: f.pods[name]}
 	if f.known[nodes] {
 		surroundings.Nodes = f.nodes.Nodes
 	}
-	if f.known[resourceOf(g.kind.Child)] {
-		surroundings.Children = f.children[kindIn{g.kind.Kind, g.object.GetNamespace()}]
-		if surroundings.Children == nil {
-			surroundings.Children = map[string]*metav1.PartialObjectMetadata{}
+	if children := resourceOf(kind.Child); f.known[children] {
+		surroundings.Children = map[string]metav1.Object{}
+		for child, object := range f.groups[key{children, types.NamespacedName{Namespace: name.Namespace}}] {
+			// Of Services, those with the label are the children of grids.
+			if _, ours := object.GetLabels()[v1.LabelGridSelector]; ours || children != services {
+				surroundings.Children[child] = object
+			}
 		}
 	}
-	state := gridview.Of(g.kind, g.object, surroundings)
-	g.state = &state
-	return g.state
+	f.states[name] = new(gridview.Of(kind, f.gridObject(name), surroundings))
+	return f.states[name]
 }
 
 // setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
@@ -283,13 +257,19 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 	return true
 }
 
-// setPods sets the pods of a grid's sites that are not ready, and reports whether they may change its state.
-func (f *facts) setPods(name status.GridName, pods []corev1.Pod) bool {
-	g := f.grids[name]
-	if g == nil {
-		return false
+// setPods sets the pods of the sites of grids that are not ready, and reports whether they may change the state of one.
+func (f *facts) setPods(pods map[gridview.Object][]corev1.Pod) (changed bool) {
+	of := slices.Collect(maps.Keys(f.pods)) // those of grids that have become ready are outdated
+	for _, name := range slices.AppendSeq(of, maps.Keys(pods)) {
+		before, now := f.pods[name], pods[name]
+		if f.gridObject(name) == nil || reflect.DeepEqual(before, now) {
+			continue
+		}
+		state := f.gridState(name)
+		delete(f.states, name)
+		f.pods[name] = now
+		changed = changed || !reflect.DeepEqual(state, f.gridState(name))
 	}
-	before := f.gridState(g)
-	g.pods, g.state = pods, nil
-	return !reflect.DeepEqual(before, f.gridState(g))
+	f.pods = pods
+	return changed
 }

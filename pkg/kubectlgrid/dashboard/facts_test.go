@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -86,21 +88,25 @@ func put(tb testing.TB, f *facts, objects ...kruntime.Object) (changed bool) {
 			"*v1.PartialObjectMetadata": nodes, "*v1.Service": services, "*v1.EndpointSlice": endpointSlices,
 			"*v1.DeploymentGrid": v1.DeploymentGridKind.Plural,
 		}[fmt.Sprintf("%T", object)]
-		for _, r := range resources() {
-			if r.name == name {
-				r.trim(object)
-				changed = r.set(f, object) || changed
-			}
+		o := object.(client.Object)
+		if o.GetNamespace() != "" && name == nodes {
+			name = "deployments"
 		}
+		trim(o)
+		changed = f.set(name, client.ObjectKeyFromObject(o), o) || changed
 	}
 	return changed
+}
+
+func inShop(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: name}
 }
 
 // TestTrimmed: what is not needed is not kept.
 func TestTrimmed(t *testing.T) {
 	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"))
-	s := f.services[types.NamespacedName{Namespace: "shop", Name: "db"}]
-	kept, err := json.Marshal([]any{s.service, s.slices["db-1"]})
+	db := inShop("db")
+	kept, err := json.Marshal([]any{f.service(db), f.slicesOf(db)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +127,7 @@ func TestTrimmed(t *testing.T) {
 func TestOnlyChangesCount(t *testing.T) {
 	f := read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"), closed("web"), slice("web", "web-1", "n1", "n2"))
 	state := func(name string) gridview.ServiceState {
-		for _, s := range f.summaries() {
+		for _, s := range f.serviceSummaries() {
 			if s.Name == name {
 				return s.State
 			}
@@ -136,11 +142,11 @@ func TestOnlyChangesCount(t *testing.T) {
 	if put(t, f, again, other, closed("db")) {
 		t.Error("objects that are the same are a change")
 	}
-	web := f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary
+	web := f.summaries[inShop("web")]
 	if !put(t, f, slice("db", "db-1", "n1", "n2")) || state("db") != gridview.ServiceClosed {
 		t.Errorf("db is %s", state("db"))
 	}
-	if f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary != web {
+	if f.summaries[inShop("web")] != web {
 		t.Error("another Service was summed up again")
 	}
 	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Matrix.Sites) != 2 || f.overview("zone").Matrix.Sites[1].Name != "north" {
@@ -151,11 +157,11 @@ func TestOnlyChangesCount(t *testing.T) {
 	if state("db") != gridview.ServiceEmpty {
 		t.Errorf("db is %s without a slice", state("db"))
 	}
-	f.removeSlice(types.NamespacedName{Namespace: "shop", Name: "db-1"})
-	f.removeService(types.NamespacedName{Namespace: "shop", Name: "db"})
-	f.removeNode(types.NamespacedName{Name: "n2"})
-	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Matrix.Sites) != 1 {
-		t.Errorf("%d Services, %+v", len(f.services), f.overview("zone").Matrix)
+	f.set(endpointSlices, inShop("db-1"), nil)
+	f.set(services, inShop("db"), nil)
+	f.set(nodes, types.NamespacedName{Name: "n2"}, nil)
+	if left := len(slices.Collect(f.all(services))); state("db") != "" || left != 1 || len(f.overview("zone").Matrix.Sites) != 1 {
+		t.Errorf("%d Services, %+v", left, f.overview("zone").Matrix)
 	}
 }
 
@@ -175,18 +181,14 @@ func TestChildren(t *testing.T) {
 			},
 		}}
 	}
-	resource := childResource(v1.DeploymentGridKind)
 	f := read(t)
-	set := func(child *metav1.PartialObjectMetadata) bool {
-		resource.trim(child)
-		return resource.set(f, child)
-	}
+	set := func(child *metav1.PartialObjectMetadata) bool { return put(t, f, child) }
 	const theirs = `{"f:spec":{"f:paused":{}}}`
 	if !set(child(1, theirs)) || set(child(2, theirs)) || !set(child(3, `{"f:spec":{"f:replicas":{}}}`)) || !set(child(4, `{}`)) || set(child(5, `{}`)) {
 		t.Error("a change of the status is a change, or another is not")
 	}
-	kept := f.children[kindIn{"DeploymentGrid", "shop"}]["echo-east"]
-	if v1.SiteOf(kept, "echo") != "east" || len(kept.ManagedFields) != 0 {
+	kept := f.objects[key{"deployments", inShop("echo-east")}]
+	if v1.SiteOf(kept, "echo") != "east" || len(kept.GetManagedFields()) != 0 {
 		t.Errorf("got %+v", kept)
 	}
 }
@@ -197,7 +199,7 @@ func TestUnknown(t *testing.T) {
 	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[gridview.Missing] != 1 {
 		t.Errorf("a grid without its Deployment: %+v", got)
 	}
-	childResource(v1.DeploymentGridKind).set(f, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+	put(t, f, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "echo-east", Labels: map[string]string{v1.LabelGridSite: "east"},
 		OwnerReferences: []metav1.OwnerReference{{UID: "u", Controller: ptr.To(true)}},
 	}})
@@ -212,7 +214,7 @@ func TestUnknown(t *testing.T) {
 	if got := f.overview(""); got.Services == nil || len(got.Services) != 0 {
 		t.Errorf("Services without nodes: %+v", got.Services)
 	}
-	if f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "db"}, "zone") != nil || f.preview("zone", "") != nil {
+	if f.serviceDetail(inShop("db"), "zone") != nil || f.preview("zone", "") != nil {
 		t.Error("it is said who sees what, and nodes are not known")
 	}
 }
@@ -279,7 +281,7 @@ func TestLarge(t *testing.T) {
 		}
 	})
 	measure("a Service", func() {
-		if d := f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "s7"}, "zone"); d == nil || len(d.View.Sites) != sites-1 {
+		if d := f.serviceDetail(inShop("s7"), "zone"); d == nil || len(d.View.Sites) != sites-1 {
 			t.Errorf("got %+v", d)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -153,7 +154,7 @@ type CellDetail struct {
 func (f *facts) overview(key string) Overview {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Services: f.summaries(), Grids: []GridSummary{}}
+	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Services: f.serviceSummaries(), Grids: []GridSummary{}}
 	if o.Services == nil {
 		o.Services = []gridview.ServiceSummary{} // [], not null, in JSON; Sources say that they are not known
 	}
@@ -169,7 +170,7 @@ func (f *facts) overview(key string) Overview {
 	}
 	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return gridview.CompareStates(a.State, b.State) })
 	for i, g := range o.Grids {
-		grids[i] = *f.grids[status.GridName{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name}].state
+		grids[i] = *f.gridState(gridview.Object{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
 	}
 	o.Matrix = gridview.MatrixOf(key, f.nodes.Nodes, grids, o.Services, f.nodes.Diagnosis)
 	o.Diagnosed = f.nodes.Diagnosis != nil
@@ -192,7 +193,7 @@ func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
 	}
 	worst := gridview.MapChanging
 	for i := range g.Sites {
-		worst = gridview.Worse(worst, g.Sites[i].MapState())
+		worst = slices.MinFunc([]gridview.MapState{worst, g.Sites[i].MapState()}, gridview.CompareStates)
 	}
 	rollsOut := r != nil && !r.Failed && r.Phase != v1.RolloutComplete
 	if g.Problem != "" && !rollsOut {
@@ -215,7 +216,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	if g.UnlistedReady > 0 {
 		s.Phases[v1.SiteReady] += int(g.UnlistedReady)
 	}
-	s.Rollout = rolloutOf(f.grids[status.NameOf(*g)])
+	s.Rollout = f.rolloutOf(g.Object())
 	s.State = stateOf(g, s.Rollout)
 	if r := s.Rollout; r != nil && (r.Phase == v1.RolloutProgressing || r.Phase == v1.RolloutSoaking) && !r.Failed {
 		s.Healthy = s.Healthy || g.RollsOut
@@ -224,12 +225,13 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 }
 
 // rolloutOf returns the rollout of a grid; nil if it has none.
-func rolloutOf(g *gridFacts) *Rollout {
-	spec, gridStatus := v1.Workload(g.object)
+func (f *facts) rolloutOf(name gridview.Object) *Rollout {
+	grid := f.gridObject(name)
+	spec, gridStatus := v1.Workload(grid)
 	if spec == nil || spec.Rollout == nil {
 		return nil
 	}
-	state, err := (&rollout.Grid{Kind: g.kind, Object: g.object}).State()
+	state, err := (&rollout.Grid{Kind: kindOf(name), Object: grid}).State()
 	if err != nil {
 		return nil // only a grid without a rollout has no state
 	}
@@ -250,14 +252,13 @@ func (f *facts) statusList() status.List {
 }
 
 // grid returns one grid; nil if it does not exist.
-func (f *facts) grid(name status.GridName) *GridDetail {
+func (f *facts) grid(name gridview.Object) *GridDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	g := f.grids[name]
-	if g == nil {
+	if f.gridObject(name) == nil {
 		return nil
 	}
-	state, r := f.gridState(g), rolloutOf(g)
+	state, r := f.gridState(name), f.rolloutOf(name)
 	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r,
 		fmt.Sprintf("kubectl grid status %s/%s -n %s", strings.ToLower(name.Kind), name.Name, name.Namespace)}
 }
@@ -280,15 +281,6 @@ func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDet
 	return d
 }
 
-// viewOf returns the view of a Service; nil if the Service does not exist, or if nodes or EndpointSlices are not known.
-func (f *facts) viewOf(name types.NamespacedName) *gridview.View {
-	s := f.services[name]
-	if s == nil || s.service == nil || !f.known[nodes] || !f.known[endpointSlices] {
-		return nil
-	}
-	return f.view(s)
-}
-
 func viewCommand(name types.NamespacedName) string {
 	return fmt.Sprintf("kubectl grid view svc/%s -n %s", name.Name, name.Namespace)
 }
@@ -297,7 +289,7 @@ func viewCommand(name types.NamespacedName) string {
 func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	view, services := f.viewOf(name), f.summaries()
+	view, services := f.viewOf(name), f.serviceSummaries()
 	i := slices.IndexFunc(services, func(s gridview.ServiceSummary) bool {
 		return s.Namespace == name.Namespace && s.Name == name.Name
 	})
@@ -328,9 +320,9 @@ func (f *facts) preview(key, namespace string) *preview.Document {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var names []types.NamespacedName
-	for name := range f.services {
-		if namespace == "" || name.Namespace == namespace {
-			names = append(names, name)
+	for service := range f.all(services) {
+		if namespace == "" || service.GetNamespace() == namespace {
+			names = append(names, client.ObjectKeyFromObject(service))
 		}
 	}
 	found := f.previewOf(key, names...)
@@ -346,17 +338,13 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 		return nil
 	}
 	previewer := gridview.NewPreviewer(key, &f.nodes)
-	if key == "" || previewer.Sites() == 0 {
+	if key == "" || len(previewer.Sites()) == 0 {
 		return nil
 	}
 	for _, name := range names {
-		s := f.services[name]
-		if s.service == nil {
-			continue
-		}
-		previewer.AddService(s.service)
-		for _, slice := range s.slices {
-			previewer.AddSlice(slice)
+		previewer.AddService(f.service(name))
+		for _, slice := range f.slicesOf(name) {
+			previewer.AddSlice(&slice)
 		}
 	}
 	return previewer.Preview()
@@ -366,7 +354,7 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 func (f *facts) site(key, name string) *SiteDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	summaries, grids := f.summaries(), f.gridStates()
+	summaries, grids := f.serviceSummaries(), f.gridStates()
 	slices.SortFunc(summaries, gridview.CompareServices)
 	sites := gridview.MatrixOf(key, f.nodes.Nodes, grids, summaries, f.nodes.Diagnosis).Sites
 	i := slices.IndexFunc(sites, func(u gridview.MatrixSite) bool { return u.Name == name })

@@ -1,16 +1,13 @@
 package dashboard
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,63 +23,54 @@ const (
 	endpointSlices = "endpointslices"
 )
 
-// resource describes a followed resource: its requests, the parts of its objects that are kept, and where they are
-// kept.
+// resource describes a followed resource.
 type resource struct {
 	name       string
 	namespaced bool
 	// selector selects objects by their labels; empty for all.
 	selector string
 	newList  func() client.ObjectList
-	// trim drops the parts of a received object that are not needed.
-	trim func(runtime.Object)
-	// set takes an object, and reports whether it may affect results. remove takes its removal.
-	set    func(*facts, runtime.Object) bool
-	remove func(*facts, types.NamespacedName)
 }
 
 // resources returns all resources that the page needs.
 func resources() []resource {
-	all := []resource{nodeResource(), serviceResource(), sliceResource()}
-	for _, kind := range v1.Kinds {
-		all = append(all, gridResource(kind))
+	all := []resource{
+		{name: nodes, newList: func() client.ObjectList { return cluster.NodeList() }},
+		{name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} }},
+		{name: endpointSlices, namespaced: true,
+			newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }},
 	}
 	for _, kind := range v1.Kinds {
-		if kind.Kind != v1.ServiceGridKind.Kind { // their Services are among the Services
-			all = append(all, childResource(kind))
+		all = append(all, resource{name: kind.Plural, namespaced: true,
+			newList: func() client.ObjectList { return kind.NewList() }})
+		if kind.Kind != v1.ServiceGridKind.Kind { // whose Services are among the Services
+			all = append(all, resource{name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
+				newList: func() client.ObjectList { return pages.Metadata(kind.Child) }})
 		}
 	}
 	return all
 }
 
-// typed makes the functions of a resource whose objects have this type; they ignore objects of other types.
-func typed[T runtime.Object](r resource, trim func(T), set func(*facts, T) bool) resource {
-	r.trim = func(object runtime.Object) {
-		if o, ok := object.(T); ok {
-			trim(o)
+// resourceOf returns the name of the resource of a kind of children.
+func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(child.Kind) + "s" }
+
+// trim drops the parts of a received object that no result depends on.
+func trim(object any) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		trimService(o)
+	case *discoveryv1.EndpointSlice:
+		trimSlice(o)
+	case *metav1.PartialObjectMetadata:
+		if o.Namespace == "" {
+			o.ObjectMeta = metav1.ObjectMeta{Name: o.Name, Labels: o.Labels} // a node
+		} else {
+			trimChild(o)
 		}
+	case v1.Object:
+		o.SetManagedFields(nil)
+		o.SetAnnotations(nil)
 	}
-	r.set = func(f *facts, object runtime.Object) bool {
-		o, ok := object.(T)
-		return ok && set(f, o)
-	}
-	return r
-}
-
-func nodeResource() resource {
-	return typed(resource{
-		name: nodes, newList: func() client.ObjectList { return cluster.NodeList() },
-		remove: (*facts).removeNode,
-	}, func(node *metav1.PartialObjectMetadata) {
-		node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}
-	}, (*facts).setNode)
-}
-
-func serviceResource() resource {
-	return typed(resource{
-		name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} },
-		remove: (*facts).removeService,
-	}, trimService, (*facts).setService)
 }
 
 func trimService(s *corev1.Service) {
@@ -111,14 +99,6 @@ func trimService(s *corev1.Service) {
 	s.Status = corev1.ServiceStatus{}
 }
 
-func sliceResource() resource {
-	return typed(resource{
-		name: endpointSlices, namespaced: true,
-		newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} },
-		remove:  (*facts).removeSlice,
-	}, trimSlice, (*facts).setSlice)
-}
-
 // trimSlice keeps only the fields that determine who sees an endpoint. A large cluster has hundreds of thousands of
 // endpoints.
 func trimSlice(s *discoveryv1.EndpointSlice) {
@@ -140,28 +120,6 @@ func trimSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-func gridResource(kind v1.GridKind) resource {
-	return typed(resource{
-		name: kind.Plural, namespaced: true,
-		newList: func() client.ObjectList { return kind.NewList() },
-		remove:  func(f *facts, name types.NamespacedName) { f.removeGrid(kind, name) },
-	}, func(grid v1.Object) {
-		grid.SetManagedFields(nil)
-		grid.SetAnnotations(nil)
-	}, func(f *facts, grid v1.Object) bool { return f.setGrid(kind, grid) })
-}
-
-// resourceOf returns the name of the resource of a kind of children.
-func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(child.Kind) + "s" }
-
-func childResource(kind v1.GridKind) resource {
-	return typed(resource{
-		name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
-		newList: func() client.ObjectList { return pages.Metadata(kind.Child) },
-		remove:  func(f *facts, name types.NamespacedName) { f.removeChild(kind, name) },
-	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
-}
-
 // trimChild keeps the owner of a child, its site, and which of its fields others own.
 func trimChild(child *metav1.PartialObjectMetadata) {
 	meta := metav1.ObjectMeta{
@@ -179,12 +137,4 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 		}
 	}
 	child.ObjectMeta = meta
-}
-
-func objectOf(object any) (client.Object, types.NamespacedName, error) {
-	o, ok := object.(client.Object)
-	if !ok {
-		return nil, types.NamespacedName{}, fmt.Errorf("%T is not an object of an API server", object)
-	}
-	return o, client.ObjectKeyFromObject(o), nil
 }

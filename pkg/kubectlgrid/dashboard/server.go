@@ -15,7 +15,6 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
-	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 )
 
 const (
@@ -129,7 +128,7 @@ func (s *server) grid(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, err.Error())
 		return
 	}
-	found(w, s.facts.grid(status.GridName{
+	found(w, s.facts.grid(gridview.Object{
 		Kind: kind.Kind, Namespace: r.PathValue("namespace"), Name: r.PathValue("name"),
 	}),
 		"this "+kind.Kind+" does not exist")
@@ -171,7 +170,7 @@ func (s *server) chosenKey(r *http.Request) string {
 func (f *facts) mostUsedKey() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return chooseKey("", gridview.Keys(f.nodes.Nodes, f.gridStates(), f.summaries()))
+	return chooseKey("", gridview.Keys(f.nodes.Nodes, f.gridStates(), f.serviceSummaries()))
 }
 
 // events sends a stream of server-sent events: the number of the newest revision, at once and then whenever a newer one

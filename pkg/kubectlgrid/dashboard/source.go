@@ -3,7 +3,8 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,12 +21,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
-// The pauses before a resource is requested again. A forbidden resource, or one that is not served, may become
+// pause is the time before a resource is requested again. A forbidden resource, or one that is not served, may become
 // readable: someone grants a right, or installs the CRDs.
-const (
-	pause        = time.Second
-	refusedPause = 15 * time.Second
-)
+const pause = 3 * time.Second
 
 // SourceState is whether a resource is followed.
 type SourceState string
@@ -66,14 +64,9 @@ type source struct {
 	changed func()
 
 	status SourceStatus // guarded by facts.mu
-	// names are the names of the existing objects. Only the reflector's goroutine uses them.
-	names map[types.NamespacedName]bool
 	// plain is set while the objects are those of a plain list, which is useful only with the watch after it. It is not
 	// read after the reflector has returned because of its context.
 	plain bool
-	// pause is how long to wait before the next attempt, a time.Duration. A list continues for a moment after the
-	// reflector has returned because of its context.
-	pause atomic.Int64
 }
 
 // run follows the resource until ctx is done.
@@ -84,11 +77,10 @@ func (s *source) run(ctx context.Context) {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
 		}, nil, s, toolscache.ReflectorOptions{Name: s.name, Logger: new(logr.Discard())})
-		s.pause.Store(int64(pause))
 		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(s.pause.Load())):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -121,7 +113,7 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil && !initial:
-		s.follows()
+		s.become(SourceFollowing, "")
 	case err != nil && (!initial || !errors.As(err, &answer)):
 		s.failed(err)
 	default: // the objects follow; or the API server has no streaming lists, and a plain one is next
@@ -129,18 +121,13 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 	return watcher, err
 }
 
-// follows notes that the resource is followed.
-func (s *source) follows() { s.become(SourceFollowing, "") }
-
 // failed notes why the resource is not followed.
 func (s *source) failed(err error) {
 	switch {
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // it is listed again
 	case apierrors.IsForbidden(err):
-		s.pause.Store(int64(refusedPause))
 		s.become(SourceForbidden, err.Error())
 	case cluster.IsNotServed(err):
-		s.pause.Store(int64(refusedPause))
 		s.become(SourceNotServed, cluster.Explain(err).Error())
 	default:
 		s.become(SourceFailing, err.Error())
@@ -169,15 +156,22 @@ func (s *source) become(state SourceState, message string) {
 func (s *source) Add(object any) error { return s.Update(object) }
 
 // Update implements toolscache.ReflectorStore.
-func (s *source) Update(object any) error {
-	o, name, err := objectOf(object)
-	if err != nil {
-		return err
+func (s *source) Update(object any) error { return s.replace(object, false) }
+
+// Delete implements toolscache.ReflectorStore.
+func (s *source) Delete(object any) error { return s.replace(object, true) }
+
+func (s *source) replace(object any, gone bool) error {
+	o, ok := object.(client.Object)
+	if !ok {
+		return fmt.Errorf("%T is not an object of an API server", object)
 	}
-	s.trim(o)
-	s.names[name] = true
+	name := client.ObjectKeyFromObject(o)
+	if trim(o); gone {
+		o = nil
+	}
 	s.facts.mu.Lock()
-	changed := s.set(s.facts, o)
+	changed := s.facts.set(s.name, name, o)
 	s.facts.mu.Unlock()
 	if changed {
 		s.changed()
@@ -185,42 +179,28 @@ func (s *source) Update(object any) error {
 	return nil
 }
 
-// Delete implements toolscache.ReflectorStore.
-func (s *source) Delete(object any) error {
-	_, name, err := objectOf(object)
-	if err != nil {
-		return err
-	}
-	delete(s.names, name)
-	s.facts.mu.Lock()
-	s.remove(s.facts, name)
-	s.facts.mu.Unlock()
-	s.changed()
-	return nil
-}
-
 // Replace implements toolscache.ReflectorStore. It is called with the first list, and with the list after each watch
 // that could not continue.
 func (s *source) Replace(objects []any, _ string) error {
-	gone := s.names
-	s.names = map[types.NamespacedName]bool{}
-	s.facts.mu.Lock()
+	listed := map[types.NamespacedName]client.Object{}
 	for _, object := range objects {
-		o, name, err := objectOf(object)
-		if err != nil {
-			continue
+		if o, ok := object.(client.Object); ok {
+			trim(o)
+			listed[client.ObjectKeyFromObject(o)] = o
 		}
-		delete(gone, name)
-		s.names[name] = true
-		s.trim(o)
-		s.set(s.facts, o)
 	}
-	for name := range gone {
-		s.remove(s.facts, name)
+	s.facts.mu.Lock()
+	for _, before := range slices.Collect(s.facts.all(s.name)) {
+		if name := client.ObjectKeyFromObject(before); listed[name] == nil {
+			s.facts.set(s.name, name, nil)
+		}
+	}
+	for name, o := range listed {
+		s.facts.set(s.name, name, o)
 	}
 	s.facts.mu.Unlock()
 	if !s.plain {
-		s.follows()
+		s.become(SourceFollowing, "")
 	}
 	s.changed()
 	return nil
@@ -232,9 +212,7 @@ func (s *source) Resync() error { return nil }
 // Transformer implements toolscache.TransformingStore, so that a streaming list is trimmed as it arrives.
 func (s *source) Transformer() toolscache.TransformFunc {
 	return func(object any) (any, error) {
-		if o, ok := object.(runtime.Object); ok {
-			s.trim(o)
-		}
+		trim(object)
 		return object, nil
 	}
 }

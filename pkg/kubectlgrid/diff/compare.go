@@ -110,11 +110,10 @@ func (c *comparison) readLive(ctx context.Context) error {
 		c.claims[u.GetName()] = gridchild.Claim(c.owner, c.owner.GridKind, u.GetName(), metav1.GetControllerOf(u),
 			u.GetLabels()[v1.LabelGridSelector])
 	}
-	restart := func() { c.live, c.claims = map[string]live{}, map[string]error{} }
-	restart()
+	c.live, c.claims = map[string]live{}, map[string]error{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(c.owner.Child.GroupVersion().WithKind(c.owner.Child.Kind + "List"))
-	err := pages.Each(ctx, c.API, list, restart, visit, client.InNamespace(c.owner.Namespace))
+	err := pages.Each(ctx, c.API, list, visit, client.InNamespace(c.owner.Namespace))
 	return errors.Join(err, unreadable)
 }
 

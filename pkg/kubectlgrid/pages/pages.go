@@ -4,6 +4,7 @@ package pages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,12 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-const (
-	// Size is how many objects are asked for at a time. A Node with its list of images has 10 kB.
-	Size = 500
-	// restarts is how often a list starts over because the API server has forgotten the revision of its first page.
-	restarts = 3
-)
+// Size is how many objects are asked for at a time. A Node with its list of images has 10 kB.
+const Size = 500
 
 // Metadata makes an empty list of the metadata of objects of a kind.
 func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
@@ -29,27 +26,27 @@ func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// Each lists in pages, and calls visit for every object. empty is a list of the kind. If a list expires between two
-// pages, it starts over after a call of restart, which must drop everything from visit.
+// Each lists in pages, and calls visit for every object. empty is a list of the kind. If the API server forgets the
+// revision of the first page meanwhile, the further pages are of a newer one.
 func Each[T runtime.Object](
-	ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(T),
-	options ...client.ListOption,
+	ctx context.Context, api client.Reader, empty client.ObjectList, visit func(T), options ...client.ListOption,
 ) error {
 	token := ""
-	for again := 0; ; {
+	for {
 		// Each page gets a new list, because decoding JSON into a used one keeps fields that the page does not have.
 		page, ok := empty.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return fmt.Errorf("%T is not a list", empty)
 		}
 		err := api.List(ctx, page, append(slices.Clone(options), client.Limit(Size), client.Continue(token))...)
-		switch {
-		case apierrors.IsResourceExpired(err) && token != "" && again < restarts:
-			again++
-			token = ""
-			restart()
-			continue
-		case err != nil:
+		var expired apierrors.APIStatus
+		if apierrors.IsResourceExpired(err) && errors.As(err, &expired) {
+			if newer := expired.Status().Continue; newer != "" && newer != token {
+				token = newer
+				continue
+			}
+		}
+		if err != nil {
 			return err
 		}
 		err = meta.EachListItem(page, func(item runtime.Object) error {
@@ -76,7 +73,7 @@ func Keep[T runtime.Object, Kept any](
 	options ...client.ListOption,
 ) ([]Kept, error) {
 	var all []Kept
-	err := Each(ctx, api, empty, func() { all = nil }, func(object T) {
+	err := Each(ctx, api, empty, func(object T) {
 		if kept, ok := keep(object); ok {
 			all = append(all, kept)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 )
 
 // largeCluster is an API server of so many nodes, Services and slices, which it makes up as they are asked for.
@@ -110,7 +111,8 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.expire--
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusGone)
-			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`)
+			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":"0%s"},"status":"Failure","reason":"Expired","code":410}`,
+				r.URL.Query().Get("continue"))
 			return
 		}
 		l := &discoveryv1.EndpointSliceList{
@@ -240,7 +242,7 @@ func TestReadErrors(t *testing.T) {
 		},
 	} {
 		err := read(test.cluster, test.query)
-		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &KeyError{}) != test.key {
+		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &flags.UsageError{}) != test.key {
 			t.Errorf("%+v: got %v, want %s", test.query, err, test.want)
 		}
 	}

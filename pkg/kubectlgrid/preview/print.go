@@ -49,8 +49,12 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 			header = append(header, "READY IN SITES", "COMMAND")
 		}
 		rows = append(rows, columns.row("NAMESPACE", header))
-		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, enumerate.Count(len(p.Sites), "site"),
-			enumerate.First(siteNames(p), namedSites), without(p.NodesWithoutSite))
+		fmt.Fprintf(out, "The values of %s are %s: %s.", p.Key, enumerate.Count(len(p.Sites), "site"),
+			enumerate.First(siteNames(p), namedSites))
+		if p.NodesWithoutSite > 0 {
+			fmt.Fprintf(out, " The label is missing on %s.", enumerate.Count(p.NodesWithoutSite, "node"))
+		}
+		fmt.Fprint(out, "\n\n")
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
@@ -81,25 +85,9 @@ func (c Columns) row(namespace string, cells []string) []string {
 func siteNames(p *gridview.Preview) []string {
 	names := make([]string, 0, len(p.Sites))
 	for _, u := range p.Sites {
-		names = append(names, fmt.Sprintf("%s (%s)", named(u.Name), enumerate.Count(u.Nodes, "node")))
+		names = append(names, fmt.Sprintf("%s (%s)", cmp.Or(u.Name, `""`), enumerate.Count(u.Nodes, "node")))
 	}
 	return names
-}
-
-// named quotes an empty name of a site.
-func named(site string) string {
-	if site == "" {
-		return strconv.Quote(site)
-	}
-	return site
-}
-
-// without describes how many nodes are not in any site.
-func without(nodes int) string {
-	if nodes == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" The label is missing on %s.", enumerate.Count(nodes, "node"))
 }
 
 // percent formats a share; it never rounds to 0 or 100 %.
@@ -142,7 +130,7 @@ func state(s *gridview.PreviewService) string {
 func perSite(readyIn map[string]int) string {
 	cells := make([]string, 0, len(readyIn))
 	for _, site := range slices.Sorted(maps.Keys(readyIn)) {
-		cells = append(cells, fmt.Sprintf("%s=%d", named(site), readyIn[site]))
+		cells = append(cells, fmt.Sprintf("%s=%d", cmp.Or(site, `""`), readyIn[site]))
 	}
 	return strings.Join(cells, ",")
 }

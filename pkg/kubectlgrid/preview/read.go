@@ -2,8 +2,8 @@ package preview
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/program/flags"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -27,71 +28,48 @@ type Query struct {
 	Namespace string
 }
 
-// KeyError means that a key does not divide the nodes into sites, or that none was given. It names keys that would.
-type KeyError struct{ text string }
-
-func (e KeyError) Error() string { return e.text }
-
 // progressEvery is how many objects are read between two reports of progress.
 const progressEvery = 500
 
-// candidates is how many label keys a KeyError names.
+// candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the cluster. progress is called with reports of progress, and diagnose once the key divides the nodes. The
-// API server's answers are read a page at a time.
+// Read reads the cluster. A key that makes no sites is an error of usage. progress is called with reports of progress,
+// and diagnose once the key divides the nodes. The API server's answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
 	nodes := map[string]topology.Labels{}
-	forget := func() { clear(nodes) }
-	err := each(ctx, reader{api, progress, "node", nil}, cluster.NodeList(), forget,
+	err := each(ctx, api, cluster.NodeList(), "node", progress,
 		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
 	}
-	groupings := &gridview.Groupings{Nodes: nodes}
-	previewer := gridview.NewPreviewer(query.Key, groupings)
-	if previewer.Sites() == 0 {
+	if len(gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes}).Sites()) == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
-	groupings.Diagnosis = diagnose()
-	in := []client.ListOption{client.InNamespace(query.Namespace)}
-	err = each(ctx, reader{api, progress, "Service", in}, &corev1.ServiceList{}, func() {
-		previewer = gridview.NewPreviewer(query.Key, groupings)
-	}, func(service *corev1.Service) { previewer.AddService(service) })
+	previewer := gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes, Diagnosis: diagnose()})
+	in := client.InNamespace(query.Namespace)
+	err = each(ctx, api, &corev1.ServiceList{}, "Service", progress, previewer.AddService, in)
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, reader{api, progress, "EndpointSlice", in}, &discoveryv1.EndpointSliceList{},
-		previewer.ForgetSlices, previewer.AddSlice)
+	err = each(ctx, api, &discoveryv1.EndpointSliceList{}, "EndpointSlice", progress, previewer.AddSlice, in)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
 	return previewer, nil
 }
 
-// reader reads lists, and reports its progress.
-type reader struct {
-	api      client.Reader
-	progress func(string)
-	kind     string // what is read, in the singular
-	options  []client.ListOption
-}
-
-// each takes every object of a list's kind. If the list starts over, restart must drop everything that was taken.
-func each[T runtime.Object](
-	ctx context.Context, r reader, list client.ObjectList, restart func(), take func(T),
-) error {
+// each takes every object of a list's kind, and reports the progress.
+func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, noun string,
+	progress func(string), take func(T), options ...client.ListOption) error {
 	read := 0
-	return pages.Each(ctx, r.api, list, func() {
-		restart()
-		read = 0
-	}, func(object T) {
+	return pages.Each(ctx, api, list, func(object T) {
 		take(object)
 		if read++; read%progressEvery == 0 {
-			r.progress(enumerate.Count(read, r.kind) + " read")
+			progress(enumerate.Count(read, noun) + " read")
 		}
-	}, r.options...)
+	}, options...)
 }
 
 // readError adds advice if a right is missing.
@@ -102,7 +80,7 @@ func readError(what, namespace string, err error) error {
 	return fmt.Errorf("reading the %s: %w", what, err)
 }
 
-// keyError returns the KeyError for a key.
+// keyError returns the error about a key that makes no sites, or that was not given. It names keys that would.
 func keyError(key string, nodes map[string]topology.Labels) error {
 	text := "give the label key whose values are the sites: --key"
 	if key != "" {
@@ -110,12 +88,12 @@ func keyError(key string, nodes map[string]topology.Labels) error {
 	}
 	keys, sites := gridview.DivideNodes(nodes)
 	if len(keys) == 0 {
-		return KeyError{text + ". No label has different values on these nodes: give each the label of its site " +
-			"first, kubectl label node NODE site=SITE, and then --key site"}
+		return flags.Usage(errors.New(text + ". No label has different values on these nodes: give each the label of " +
+			"its site first, kubectl label node NODE site=SITE, and then --key site"))
 	}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {
 		names = append(names, fmt.Sprintf("%s (%s)", k, enumerate.Count(sites[k], "site")))
 	}
-	return KeyError{text + ". Labels that divide these nodes: " + strings.TrimSpace(enumerate.First(names, candidates))}
+	return flags.Usage(errors.New(text + ". Labels that divide these nodes: " + enumerate.First(names, candidates)))
 }

@@ -66,32 +66,27 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
 	}
 	defer r.remove(ctx, pod)
-	why := "it was not started"
-	for {
-		select {
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return probe.Result{}, fmt.Errorf("pod %s did not end in time: %s", pod.Name, why)
-			}
-			return probe.Result{}, errors.New("it was interrupted")
-		case <-time.After(between):
-		}
-		err := r.API.Get(ctx, client.ObjectKeyFromObject(pod), pod)
-		switch {
+	why, result := errors.New("it was not started"), probe.Result{}
+	err := wait.PollUntilContextCancel(ctx, between, false, func(ctx context.Context) (done bool, err error) {
+		switch err := r.API.Get(ctx, client.ObjectKeyFromObject(pod), pod); {
 		case apierrors.IsNotFound(err):
-			return probe.Result{}, fmt.Errorf("somebody removed pod %s", pod.Name)
+			return false, fmt.Errorf("somebody removed pod %s", pod.Name)
 		case err != nil:
-			why = err.Error() // the next read may succeed
-			continue
+			why = err // the next read may succeed
+			return false, nil
 		}
-		result, done, err := outcome(pod)
-		if done {
-			return result, err
+		if result, done, err = outcome(pod); !done && err != nil {
+			why, err = err, nil
 		}
-		if err != nil {
-			why = err.Error()
-		}
+		return done, err
+	})
+	switch {
+	case wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return probe.Result{}, fmt.Errorf("pod %s did not end in time: %w", pod.Name, why)
+	case wait.Interrupted(err):
+		return probe.Result{}, errors.New("it was interrupted")
 	}
+	return result, err
 }
 
 // create makes a pod, even if ctx ends meanwhile: an abandoned request may still succeed, and then the name of the pod

@@ -64,9 +64,8 @@ func (p *Proof) Print(out io.Writer) {
 	printCounts(out, rows)
 	switch p.Verdict {
 	case Leak:
-		fmt.Fprintln(out, "\nThe Service does not stay in its sites: connections left them. kubectl grid check "+
-			"looks for "+
-			"the reason.")
+		fmt.Fprintln(out, "\nThe Service does not stay in its sites: connections left them. kubectl grid check looks "+
+			"for the reason.")
 	case Unproved:
 		fmt.Fprintln(out, "\nNot proved that the Service stays in its sites; no connection was seen to leave its site.")
 	default:

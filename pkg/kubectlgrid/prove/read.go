@@ -24,8 +24,7 @@ func Surroundings(ctx context.Context, api client.Reader, service *corev1.Servic
 		return nil, nil, err
 	}
 	nodes := map[string]Node{}
-	restart := func() { clear(nodes) }
-	err = pages.Each(ctx, api, &corev1.NodeList{}, restart, func(node *corev1.Node) { nodes[node.Name] = NodeOf(node) })
+	err = pages.Each(ctx, api, &corev1.NodeList{}, func(node *corev1.Node) { nodes[node.Name] = NodeOf(node) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
 	}
@@ -41,8 +40,7 @@ type Image struct {
 // Images reads the images of the wrappers' pods, by node.
 func Images(ctx context.Context, api client.Reader) (map[string]Image, error) {
 	images := map[string]Image{}
-	restart := func() { clear(images) }
-	err := pages.Each(ctx, api, &corev1.PodList{}, restart, func(p *corev1.Pod) {
+	err := pages.Each(ctx, api, &corev1.PodList{}, func(p *corev1.Pod) {
 		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
 			return
 		}

@@ -64,7 +64,11 @@ func Title(view *gridview.View) string {
 	case !view.TopologyKeys.Governed():
 		return title + " is not governed: it has no topologyKeys, and every node sees all endpoints."
 	}
-	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, view.TopologyKeys.Quoted(), from(view.Annotation))
+	title += fmt.Sprintf(", topologyKeys [%s]", view.TopologyKeys.Quoted())
+	if view.Annotation != v1.AnnotationTopologyKeys {
+		title += " (annotation " + view.Annotation + ")"
+	}
+	return title
 }
 
 // siteRows returns the rows of all sites, below a header.
@@ -95,14 +99,6 @@ func keyOf(site gridview.SiteView) string {
 		}
 	}
 	return cmp.Or(site.Key, strings.Join(keys, ", "))
-}
-
-// from names the annotation that has the keys, where that is not topologyKeys.
-func from(annotation string) string {
-	if annotation == v1.AnnotationTopologyKeys {
-		return ""
-	}
-	return " (annotation " + annotation + ")"
 }
 
 func ready(e gridview.Endpoint) string {

@@ -21,20 +21,10 @@ import (
 // Kind is that of an answer as JSON or YAML.
 const Kind = "GridStatusList"
 
-// GridName names a grid.
-type GridName struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-}
-
-// NameOf returns the name of a grid.
-func NameOf(g gridview.Grid) GridName { return GridName{g.Kind, g.Namespace, g.Name} }
-
 // CompareNames orders grids: by namespaces, kinds and names.
-func CompareNames(a, b GridName) int {
-	order := func(n GridName) int {
-		return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == n.Kind })
+func CompareNames(a, b gridview.Object) int {
+	order := func(o gridview.Object) int {
+		return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == o.Kind })
 	}
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(order(a), order(b)), cmp.Compare(a.Name, b.Name))
 }
@@ -45,7 +35,7 @@ type List struct {
 
 	Grids []gridview.Grid `json:"grids"`
 	// Removed are grids that were deleted since the last document.
-	Removed []GridName `json:"removed,omitempty"`
+	Removed []gridview.Object `json:"removed,omitempty"`
 	// Findings are those of kubectl grid check that concern the grids; in the first document only.
 	Findings []gridview.Finding `json:"findings,omitempty"`
 }
@@ -73,9 +63,32 @@ type Printer struct {
 	Findings []gridview.Finding
 
 	table *output.Printer
-	// rows are the rows that were written, and grids all grids of the last answer.
-	rows  map[rowKey][]string
-	grids map[GridName]gridview.Grid
+	rows  written[rowKey, row]
+	grids written[gridview.Object, gridview.Grid]
+}
+
+// written has the parts of an answer that were written last.
+type written[K comparable, V any] map[K]V
+
+// next takes the next answer, with the parts of it that are wanted. It returns the parts to write: the wanted ones that
+// are new or have changed, and those that were written and are no longer wanted. gone are those that no longer exist.
+func (w *written[K, V]) next(all, wanted []V, key func(V) K) (changed []V, gone map[K]V) {
+	now := map[K]V{}
+	for _, part := range wanted {
+		now[key(part)] = part
+	}
+	gone, *w = *w, now
+	for _, part := range all {
+		old, before := gone[key(part)]
+		kept, keep := now[key(part)]
+		if delete(gone, key(part)); keep {
+			part = kept
+		}
+		if (keep || before) && !(before && reflect.DeepEqual(old, part)) {
+			changed = append(changed, part)
+		}
+	}
+	return changed, gone
 }
 
 // Print writes the first answer completely, and only the differences of each later one. It reports whether it has
@@ -109,41 +122,24 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 // encode writes grids that are new or have changed as one document.
 func (p *Printer) encode(grids, wanted []gridview.Grid) (wrote bool, err error) {
 	first := p.grids == nil
-	list := List{TypeMeta: output.TypeMeta(Kind), Grids: []gridview.Grid{}}
-	before := p.grids
-	p.grids = map[GridName]gridview.Grid{}
-	for _, g := range wanted {
-		p.grids[NameOf(g)] = g
-	}
-	for _, g := range grids {
-		name := NameOf(g)
-		old, shown := before[name]
-		now, still := p.grids[name]
-		switch {
-		case still && (!shown || !reflect.DeepEqual(old, now)):
-			list.Grids = append(list.Grids, now)
-		case shown && !still: // it is healthy again
-			list.Grids = append(list.Grids, g)
-		}
-		delete(before, name)
-	}
-	list.Removed = slices.SortedFunc(maps.Keys(before), CompareNames)
-	if !first && len(list.Grids)+len(list.Removed) == 0 {
+	changed, gone := p.grids.next(grids, wanted, gridview.Grid.Object)
+	list := List{TypeMeta: output.TypeMeta(Kind), Grids: append([]gridview.Grid{}, changed...),
+		Removed: slices.SortedFunc(maps.Keys(gone), CompareNames)}
+	switch {
+	case first:
+		list.Findings = p.Findings
+	case len(list.Grids)+len(list.Removed) == 0:
 		return false, nil
-	}
-	if !first && p.Format == output.YAML {
+	case p.Format == output.YAML:
 		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
 			return false, fmt.Errorf("printing: %w", err)
 		}
-	}
-	if first {
-		list.Findings = p.Findings
 	}
 	return true, output.Encode(p.Out, list, p.Format)
 }
 
 type rowKey struct {
-	grid GridName
+	grid gridview.Object
 	// site is the site's name, or <all>, <none> or one of the rows of <others>.
 	site string
 }
@@ -155,31 +151,17 @@ type row struct {
 
 // changes returns the rows that differ from the written ones, and rows about removed ones.
 func (p *Printer) changes(grids, wanted []gridview.Grid) [][]string {
-	keep := map[rowKey]bool{}
-	for _, row := range p.Columns.rows(wanted) {
-		keep[row.key] = true
-	}
-	before := p.rows
-	p.rows = map[rowKey][]string{}
-	exists := map[GridName]bool{}
-	for _, g := range grids {
-		exists[NameOf(g)] = true
-	}
+	differ, gone := p.rows.next(p.Columns.rows(grids), p.Columns.rows(wanted), func(r row) rowKey { return r.key })
 	var changed [][]string
-	for _, row := range p.Columns.rows(grids) {
-		old, shown := before[row.key]
-		delete(before, row.key)
-		if keep[row.key] {
-			p.rows[row.key] = row.cells
-		}
-		if (keep[row.key] || shown) && !slices.Equal(old, row.cells) {
-			changed = append(changed, slices.Clone(row.cells))
-		}
+	for _, row := range differ {
+		changed = append(changed, slices.Clone(row.cells))
 	}
-	gone := slices.SortedFunc(maps.Keys(before), func(a, b rowKey) int { return slices.Compare(before[a], before[b]) })
-	for _, key := range gone {
-		if state := key.afterwards(exists[key.grid]); state != "" {
-			changed = append(changed, p.Columns.withState(before[key], state))
+	for _, row := range slices.SortedFunc(maps.Values(gone), func(a, b row) int {
+		return slices.Compare(a.cells, b.cells)
+	}) {
+		exists := slices.ContainsFunc(grids, func(g gridview.Grid) bool { return g.Object() == row.key.grid })
+		if state := row.key.afterwards(exists); state != "" {
+			changed = append(changed, p.Columns.withState(row.cells, state))
 		}
 	}
 	return changed
@@ -236,7 +218,7 @@ func (c Columns) chosen(all ...string) []string {
 
 // row makes a row: after the site come the cells from DESIRED on.
 func (c Columns) row(g gridview.Grid, site string, cells ...string) row {
-	return row{rowKey{NameOf(g), site}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, site},
+	return row{rowKey{g.Object(), site}, c.chosen(append([]string{g.Namespace, g.Kind, g.Name, g.Key, site},
 		cells...)...)}
 }
 

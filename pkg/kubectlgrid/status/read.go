@@ -54,8 +54,8 @@ type foundGrid struct {
 	grid v1.Object
 }
 
-func (f foundGrid) name() GridName {
-	return GridName{f.kind.Kind, f.grid.GetNamespace(), f.grid.GetName()}
+func (f foundGrid) name() gridview.Object {
+	return gridview.Object{Kind: f.kind.Kind, Namespace: f.grid.GetNamespace(), Name: f.grid.GetName()}
 }
 
 // Read returns the grids with their states, in the order of namespaces, kinds and names. It returns an error if a named
@@ -128,7 +128,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 			r.unread[kindNode] = true
 		}
 	}
-	children := map[string]map[string]map[string]*metav1.PartialObjectMetadata{}
+	children := map[string]map[string]map[string]metav1.Object{}
 	grids := make([]gridview.Grid, 0, len(found))
 	for _, f := range found {
 		if _, asked := children[f.kind.Kind]; !asked {
@@ -138,7 +138,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 		if known := children[f.kind.Kind]; known != nil {
 			s.Children = known[f.grid.GetNamespace()]
 			if s.Children == nil {
-				s.Children = map[string]*metav1.PartialObjectMetadata{}
+				s.Children = map[string]metav1.Object{}
 			}
 		}
 		var err error
@@ -153,7 +153,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 // children reads the objects with the label of children of one kind of grid, by namespace and name; nil if they cannot
 // be read.
 func (r *Reader) children(ctx context.Context, k v1.GridKind,
-	namespace string) map[string]map[string]*metav1.PartialObjectMetadata {
+	namespace string) map[string]map[string]metav1.Object {
 	if r.unread[k.Child.Kind] {
 		return nil
 	}
@@ -164,11 +164,11 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 		r.unread[k.Child.Kind] = true
 		return nil
 	}
-	children := map[string]map[string]*metav1.PartialObjectMetadata{}
+	children := map[string]map[string]metav1.Object{}
 	for i := range list.Items {
 		item := &list.Items[i]
 		if children[item.Namespace] == nil {
-			children[item.Namespace] = map[string]*metav1.PartialObjectMetadata{}
+			children[item.Namespace] = map[string]metav1.Object{}
 		}
 		children[item.Namespace][item.Name] = item
 	}

@@ -17,10 +17,12 @@ import (
 	"sync"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -188,20 +190,20 @@ func (a *API) answer(r *http.Request) (code int, answer any) {
 	}
 	switch {
 	case refused != 0:
-		return failure(refused, nil)
+		return failure(refused, "")
 	case path == "/version":
 		return http.StatusOK, map[string]string{"gitVersion": "v1.37.1"}
 	case parts == nil:
-		return failure(http.StatusNotFound, nil)
+		return failure(http.StatusNotFound, "")
 	case watch && query.Get("sendInitialEvents") != "":
-		return failure(http.StatusUnprocessableEntity, nil)
+		return failure(http.StatusUnprocessableEntity, "")
 	case watch:
 		return http.StatusOK, nil
 	case r.Method == http.MethodPost:
 		o, err := objectOf(r.Body)
 		if err != nil {
 			a.Errorf("%s %s: %v", r.Method, path, err)
-			return failure(http.StatusBadRequest, nil)
+			return failure(http.StatusBadRequest, "")
 		}
 		a.Created(o)
 		a.Objects[path+"/"+o.GetName()] = o
@@ -212,7 +214,7 @@ func (a *API) answer(r *http.Request) (code int, answer any) {
 	case a.Objects[path] != nil:
 		return http.StatusOK, a.Objects[path].Object
 	case parts[4] != "":
-		return failure(http.StatusNotFound, &metav1.StatusDetails{Name: parts[4]})
+		return failure(http.StatusNotFound, parts[4])
 	}
 	items, selected := []any{}, a.selected(r)
 	for _, path := range slices.Sorted(maps.Keys(selected)) {
@@ -250,10 +252,11 @@ var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "services": "Servi
 
 var status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 
-func failure(code int, details *metav1.StatusDetails) (int, any) {
-	reasons := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden,
-		http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid}
-	return code, metav1.Status{TypeMeta: status, Status: metav1.StatusFailure, Reason: reasons[code],
-		Code:    int32(code), //nolint:gosec // of HTTP
-		Message: fmt.Sprint("code ", code), Details: details}
+// failure is an error about the object with a name; without a name, about a resource that is not served.
+func failure(code int, name string) (int, any) {
+	answer := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, name, "", 0, false).ErrStatus
+	if answer.TypeMeta, answer.Message = status, fmt.Sprint("code ", code); name == "" {
+		answer.Details = nil
+	}
+	return code, answer
 }

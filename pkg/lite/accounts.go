@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -284,13 +285,14 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	}
 	as := func(account string) *rest.Config {
 		config := rest.CopyConfig(config)
-		config.Transport = asAccount{s.link.Watch(anonymous), s.store, account}
+		config.Transport = asAccount{anonymous, s.store, account}
 		return config
 	}
 	for account := range s.store.accounts {
 		if s.follower.groups[account], err = follow.NewGroup(follow.GroupOptions{Config: as(account)}); err != nil {
 			return err
 		}
+		s.link.OnBack(apiclient.Spread, s.follower.groups[account].Retry)
 	}
 	s.follower.asAny, err = apiFor(as(""))
 	return err

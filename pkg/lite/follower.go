@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,8 +31,6 @@ const (
 	// refusalPatience is how long kube-apiserver must refuse a list or an object to an account before it is forgotten.
 	// While kube-apiserver starts, it refuses requests that it will allow later.
 	refusalPatience = time.Minute
-	// retrySpread is the time after kube-apiserver is back within which the scopes of accounts are followed again.
-	retrySpread = 10 * time.Second
 )
 
 // follower follows everything that the node needs and that accounts read into a Store.
@@ -198,19 +195,6 @@ func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...fun
 			}
 		}
 	}
-}
-
-// retry makes everything try again after kube-apiserver was away: the node's needs at once, and the scopes of accounts
-// within retrySpread, so that a thousand nodes that were away together do not ask at the same time.
-func (f *follower) retry() {
-	for account, group := range f.groups {
-		if account == "" {
-			group.Retry()
-		} else {
-			time.AfterFunc(rand.N(retrySpread), group.Retry) //nolint:gosec // it spreads requests
-		}
-	}
-	f.store.poke()
 }
 
 // relist makes everything be listed and fetched again. A watch from a version that the API server does not have would

@@ -140,20 +140,16 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 // connect makes the handlers that pass requests to kube-apiserver.
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
-	var err error
-	if s.link, err = s.connection.Link(); err != nil {
-		return err
-	}
+	s.link = s.connection.Link()
 	config, err := s.connection.Config()
 	if err != nil {
 		return err
 	}
-	ofNode := rest.CopyConfig(config)
-	ofNode.Wrap(s.link.Watch)
-	if s.follower, err = newFollower(s.store, ofNode); err != nil {
+	if s.follower, err = newFollower(s.store, config); err != nil {
 		return err
 	}
-	s.link.OnBack(s.follower.retry)
+	s.link.OnBack(0, s.follower.groups[""].Retry)
+	s.link.OnBack(0, s.store.poke)
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
@@ -170,8 +166,8 @@ func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler,
 	if err != nil {
 		return nil, err
 	}
-	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: s.link.Watch(ordinary),
-		UpgradeTransport: s.link.Watch(upgrade), Stopping: s.stopping})
+	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: ordinary,
+		UpgradeTransport: upgrade, Link: s.link, Stopping: s.stopping})
 	return filters.WithUpgrades()(forward), nil
 }
 

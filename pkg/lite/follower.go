@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -321,9 +322,8 @@ func (f *follower) get(ctx context.Context, in scope) error {
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()
 	to := sink{f.store, in}
 	if isNotFound(err, in.object()) {
-		if _, objects, ok := f.store.read(in); ok && len(objects) > 0 {
-			to.At(objects[0].ResourceVersion, func() { to.Replace(nil) })
-		}
+		// The answer has no version. That of the pods is one that kube-apiserver had reached.
+		to.At(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
 	}
 	if err != nil {
 		return err

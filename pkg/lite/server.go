@@ -61,6 +61,8 @@ const (
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
+	// kubeletDir is the kubelet's own directory (its --root-dir).
+	kubeletDir string
 	listener   net.Listener
 	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
 	pair      atomic.Pointer[tls.Certificate]
@@ -108,7 +110,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
-		store: newStore(nodeOf(certificate.Subject))}
+		kubeletDir: "/var/lib/kubelet", store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.heardPrecision = min(keepVersion, config.MaxOfflineAge/10)

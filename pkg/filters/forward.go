@@ -38,6 +38,8 @@ type Target struct {
 	UpgradeTransport http.RoundTripper
 	// Link is suspected when a request has no answer for some seconds. The request is given up only while it is away.
 	Link Link
+	// Answered, if set, is called with each answer before it is passed on.
+	Answered func(*http.Response)
 	// Stopping is done when the process is about to end. Streams then end as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
@@ -60,7 +62,7 @@ func Forward(target Target) http.Handler {
 		Transport:      roundTripper{target},
 		BufferPool:     &bufferPool{},
 		ErrorHandler:   forwardError,
-		ModifyResponse: target.endWithProcess,
+		ModifyResponse: target.answered,
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
@@ -84,8 +86,11 @@ func (b *bufferPool) Get() []byte {
 // Put implements httputil.BufferPool.
 func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)) }
 
-// endWithProcess makes a stream, such as a watch, end when the process is about to end.
-func (t Target) endWithProcess(r *http.Response) error {
+// answered calls Answered, and makes a stream, such as a watch, end when the process is about to end.
+func (t Target) answered(r *http.Response) error {
+	if t.Answered != nil {
+		t.Answered(r)
+	}
 	if t.Stopping == nil || r.ContentLength >= 0 || !isStream(r.Request) {
 		return nil
 	}

@@ -155,21 +155,23 @@ func (s *Server) connect() error {
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
-	if s.asKubelet, err = s.forward(own); err != nil {
+	if s.asKubelet, err = s.forward(own, s.settleRemoval); err != nil {
 		return err
 	}
-	s.asCaller, err = s.forward(rest.AnonymousClientConfig)
+	s.asCaller, err = s.forward(rest.AnonymousClientConfig, s.noteRead)
 	return err
 }
 
 // forward makes a handler that passes requests on. variant selects which of the node's own credentials it uses.
-func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler, error) {
+func (s *Server) forward(
+	variant func(*rest.Config) *rest.Config, answered func(*http.Response),
+) (http.Handler, error) {
 	ordinary, upgrade, err := s.connection.Transports(variant)
 	if err != nil {
 		return nil, err
 	}
 	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: ordinary,
-		UpgradeTransport: upgrade, Link: s.link, Stopping: s.stopping})
+		UpgradeTransport: upgrade, Link: s.link, Answered: answered, Stopping: s.stopping})
 	return filters.WithUpgrades()(forward), nil
 }
 
@@ -196,14 +198,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if who == theKubelet {
 		s.asked.Store(time.Now().Unix())
-		confirmed, err := s.confirmation(w, r)
-		if err != nil {
+		var err error
+		if r, err = s.noteRemoval(w, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
-		}
-		if confirmed != nil {
-			defer confirmed.settle()
-			w = confirmed
 		}
 	}
 	back := s.link.Away()
@@ -211,7 +209,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case back == nil && who == theKubelet:
 		s.asKubelet.ServeHTTP(w, r)
 	case back == nil:
-		s.passOn(w, r)
+		s.asCaller.ServeHTTP(w, r)
 	case who == theKubelet:
 		s.answerAway(w, r, "", back)
 	default:

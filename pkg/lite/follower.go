@@ -49,9 +49,8 @@ type follower struct {
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
 
-	// sources are used by update only, clients by fetch only.
+	// sources are used by update only.
 	sources map[scope]*follow.Source
-	clients map[clientKey]rest.Interface
 	// wanted is the last result of update. tokensDue and fetchDue have a value when it may have changed.
 	wanted              atomic.Pointer[needs]
 	tokensDue, fetchDue chan struct{}
@@ -62,12 +61,6 @@ type follower struct {
 	// guarded by mu.
 	fetched, refused map[scope]time.Time
 	relisted         time.Time
-}
-
-// clientKey identifies a client by its group version and the account of its credentials.
-type clientKey struct {
-	version schema.GroupVersion
-	account string
 }
 
 // newFollower makes a follower. config has the node's credentials.
@@ -82,8 +75,7 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	}
 	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
 		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
-		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
-		refused: map[scope]time.Time{}, clients: map[clientKey]rest.Interface{}}
+		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{}, refused: map[scope]time.Time{}}
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -308,15 +300,9 @@ func (f *follower) isRefused(in scope, err error) bool {
 }
 
 func (f *follower) get(ctx context.Context, in scope) error {
-	key := clientKey{in.kind.GroupVersion(), in.kind.account}
-	client, ok := f.clients[key]
-	if !ok {
-		var err error
-		client, err = f.groups[key.account].Client(key.version, apiclient.SilenceIn)
-		if err != nil {
-			return err
-		}
-		f.clients[key] = client
+	client, err := f.groups[in.kind.account].Client(in.kind.GroupVersion(), apiclient.SilenceIn)
+	if err != nil {
+		return err
 	}
 	got, err := client.Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()

@@ -73,8 +73,6 @@ type Server struct {
 	metrics   *metrics
 	// asked is when the kubelet last sent a request, in seconds since 1970.
 	asked atomic.Int64
-	// saving is set while changes are written less often.
-	saving atomic.Bool
 	// places limits the requests of clients other than the kubelet. Each token counts as one caller.
 	places *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
@@ -268,7 +266,7 @@ func (s *Server) report() health.Report {
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
 	}
-	if s.saving.Load() {
+	if !s.due() {
 		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
 			"flash", hourlyBytes>>20)
 	}

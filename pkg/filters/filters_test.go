@@ -147,11 +147,11 @@ func TestServedOrPassedOn(t *testing.T) {
 }
 
 func TestLocalEndpoints(t *testing.T) {
-	var reachable bool
+	link := &linkStub{}
 	for pprof, profiles := range map[string]http.Handler{"upstream": nil, "profiles": mark("profiles")} {
 		handler := WithLocalEndpoints(LocalEndpoints{
 			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
-			Reachable: func() bool { return reachable }, Profiles: profiles,
+			Link: link, Profiles: profiles,
 		})(mark("upstream"))
 		for path, want := range map[string]string{
 			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream",
@@ -178,18 +178,19 @@ func TestLocalEndpoints(t *testing.T) {
 			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics",
 			"/debug/explain/ns/svc": "explain",
 		} {
-			for _, reachable = range []bool{true, false} {
+			for _, away := range []bool{true, false} {
+				link.set(away)
 				want := own
-				if reachable && strings.HasSuffix(path, "z") {
+				if !away && strings.HasSuffix(path, "z") {
 					want = "upstream"
 				}
 				r := request(t, "GET", path)
 				r.Header.Set("Authorization", "Bearer of-a-client")
 				if got := answer(handler, r).Body.String(); got != want {
-					t.Errorf("%s of a client, reachable %t: answered by %s, want %s", path, reachable, got, want)
+					t.Errorf("%s of a client, away %t: answered by %s, want %s", path, away, got, want)
 				}
 				if got := answer(handler, request(t, "GET", path)).Body.String(); got != own {
-					t.Errorf("%s of nobody, reachable %t: answered by %s, want %s", path, reachable, got, own)
+					t.Errorf("%s of nobody, away %t: answered by %s, want %s", path, away, got, own)
 				}
 			}
 		}

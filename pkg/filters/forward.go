@@ -19,6 +19,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
+// Link knows whether the upstream is away. *apiclient.Link is one.
+type Link interface {
+	// Away returns a channel that is closed when the upstream is back; nil while it is not away.
+	Away() <-chan struct{}
+	// Suspect causes a probe of the upstream.
+	Suspect()
+}
+
 // Target is the server to which requests are passed on.
 type Target struct {
 	// URL is the URL of the server, with a path if the API is served under a prefix.
@@ -28,10 +36,10 @@ type Target struct {
 	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which is not possible over
 	// HTTP/2.
 	UpgradeTransport http.RoundTripper
-	// Patience returns how long an answer may take to begin while the upstream is known to be away, and 0 while it is
-	// not. It is called for every request. While it returns 0, a request that has no answer for some seconds is given
-	// up only if the upstream does not answer a probe either.
-	Patience func() time.Duration
+	// Link is suspected when a request has no answer for some seconds. The request is given up only while it is away.
+	Link Link
+	// Answered, if set, is called with each answer before it is passed on.
+	Answered func(*http.Response)
 	// Stopping is done when the process is about to end. Streams then end as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
@@ -54,7 +62,7 @@ func Forward(target Target) http.Handler {
 		Transport:      roundTripper{target},
 		BufferPool:     &bufferPool{},
 		ErrorHandler:   forwardError,
-		ModifyResponse: target.endWithProcess,
+		ModifyResponse: target.answered,
 		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
@@ -78,8 +86,11 @@ func (b *bufferPool) Get() []byte {
 // Put implements httputil.BufferPool.
 func (b *bufferPool) Put(buffer []byte) { b.Pool.Put((*[bufferSize]byte)(buffer)) }
 
-// endWithProcess makes a stream, such as a watch, end when the process is about to end.
-func (t Target) endWithProcess(r *http.Response) error {
+// answered calls Answered, and makes a stream, such as a watch, end when the process is about to end.
+func (t Target) answered(r *http.Response) error {
+	if t.Answered != nil {
+		t.Answered(r)
+	}
 	if t.Stopping == nil || r.ContentLength >= 0 || !isStream(r.Request) {
 		return nil
 	}
@@ -129,15 +140,10 @@ func joinPath(prefix, requested string) string {
 // roundTripper picks the transport for a request.
 type roundTripper struct{ target Target }
 
-const (
-	// probeAfter is how long a request may be without an answer before the upstream is probed, and the time between two
-	// probes. Some requests take long although the upstream is well.
-	probeAfter = 2500 * time.Millisecond
-	// probeWait is how long a probe may take.
-	probeWait = 2 * time.Second
-	// probePath is the path of a probe. Any answer will do.
-	probePath = "/livez"
-)
+// suspectAfter is how long a request may be without an answer before the upstream is suspected, which is more than a
+// probe takes, and the time between two looks at the link from then on. Some requests take long although the upstream
+// is well.
+const suspectAfter = 2500 * time.Millisecond
 
 // errNoAnswer is the error of a request that is given up.
 var errNoAnswer = errors.New("it does not answer")
@@ -154,14 +160,8 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	var over sync.Once // the request is answered, or given up
 	giveUp := func() { over.Do(func() { cancel(errNoAnswer) }) }
 	sent := &sentBody{ReadCloser: r.Body}
-	patience, probes := probeAfter, true
-	if t.target.Patience != nil {
-		if known := t.target.Patience(); known > 0 {
-			patience, probes = known, false
-		}
-	}
-	timer := time.AfterFunc(patience, func() {
-		if !probes || t.probeUntil(ctx, answered, sent) != nil {
+	timer := time.AfterFunc(suspectAfter, func() {
+		if t.isLost(ctx, answered, sent) {
 			giveUp()
 		}
 	})
@@ -181,42 +181,28 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// probeUntil probes the upstream again and again until the request is answered, or ctx is done. The error is that of a
-// probe. Without it half a minute may pass before a dead connection is noticed.
-func (t roundTripper) probeUntil(ctx context.Context, answered <-chan struct{}, body *sentBody) error {
+// isLost waits until the request is answered or ctx is done, and then returns false, or until the upstream is away.
+// Without it half a minute may pass before a dead connection is noticed.
+func (t roundTripper) isLost(ctx context.Context, answered <-chan struct{}, body *sentBody) bool {
 	for sent := int64(0); ; {
 		// While the request's body is being sent, an answer is not due yet, and on a slow link a probe would wait
 		// behind the body.
-		if now := body.sent.Load(); now != sent {
+		switch now := body.sent.Load(); {
+		case now != sent:
 			sent = now
-		} else if err := t.probe(ctx); err != nil {
-			return err
+		case t.target.Link.Away() != nil:
+			return true
+		default:
+			t.target.Link.Suspect()
 		}
 		select {
 		case <-answered:
-			return nil
+			return false
 		case <-ctx.Done():
-			return nil
-		case <-time.After(probeAfter):
+			return false
+		case <-time.After(suspectAfter):
 		}
 	}
-}
-
-// probe requests probePath from the upstream, without the credentials of a caller.
-func (t roundTripper) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
-	defer cancel()
-	u := withoutPath(t.target.URL)
-	u.Path = joinPath(t.target.URL.Path, probePath)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	response, err := t.target.Transport.RoundTrip(r)
-	if err != nil {
-		return err
-	}
-	return response.Body.Close()
 }
 
 // sentBody is a request's body that counts the bytes that are read of it.

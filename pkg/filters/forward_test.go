@@ -1,12 +1,12 @@
 package filters
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +18,40 @@ type upstreamFunc func(r *http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f upstreamFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// linkStub is a Link that goes away when it is suspected, if dead is set.
+type linkStub struct {
+	dead bool
+
+	mu   sync.Mutex
+	away chan struct{}
+}
+
+// Away implements Link.
+func (l *linkStub) Away() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.away
+}
+
+// Suspect implements Link.
+func (l *linkStub) Suspect() {
+	if l.dead {
+		l.set(true)
+	}
+}
+
+func (l *linkStub) set(away bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case away && l.away == nil:
+		l.away = make(chan struct{})
+	case !away && l.away != nil:
+		close(l.away)
+		l.away = nil
+	}
+}
+
 func respond(code int) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("answer"))}, nil
 }
@@ -27,8 +61,8 @@ func hang(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestPatience: a request without an answer is given up within 5 s if the upstream answers nothing else either, and
-// waits as long as it likes if it does.
+// TestPatience: a request without an answer is given up within 5 s if the upstream is away, and waits as long as it
+// likes if it is not.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	slowly := func(r *http.Request) (*http.Response, error) {
@@ -39,41 +73,30 @@ func TestPatience(t *testing.T) {
 			return nil, r.Context().Err()
 		}
 	}
-	refuse := func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }
 	refusal := func(*http.Request) (*http.Response, error) { return respond(http.StatusUnauthorized) }
 	for name, test := range map[string]struct {
-		request, probe upstreamFunc
-		// away is what is known of the upstream.
-		away time.Duration
-		code int
-		most time.Duration
+		request upstreamFunc
+		// away is what is known of the upstream, dead what it is.
+		away, dead bool
+		code       int
+		most       time.Duration
 	}{
-		"dead, and not known to be": {
-			request: hang, probe: hang, code: http.StatusServiceUnavailable, most: 5 * time.Second,
-		},
-		"nothing new can be connected": {
-			request: hang, probe: refuse, code: http.StatusServiceUnavailable, most: 5 * time.Second,
-		},
-		"known to be away": {
-			request: hang, probe: refusal, away: 4 * time.Second, code: http.StatusServiceUnavailable,
-			most: 4 * time.Second,
-		},
-		"slow by nature": {request: slowly, probe: refusal, code: http.StatusOK, most: 3 * time.Minute},
-		"quick":          {request: refusal, probe: hang, code: http.StatusUnauthorized, most: 0},
+		"dead, and not known to be": {request: hang, dead: true, code: http.StatusServiceUnavailable,
+			most: 5 * time.Second},
+		"known to be away": {request: hang, away: true, code: http.StatusServiceUnavailable,
+			most: 2500 * time.Millisecond},
+		"slow by nature":                      {request: slowly, code: http.StatusOK, most: 3 * time.Minute},
+		"quick":                               {request: refusal, dead: true, code: http.StatusUnauthorized},
+		"quick, and away by a moment's fault": {request: refusal, away: true, code: http.StatusUnauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				upstream := upstreamFunc(func(r *http.Request) (*http.Response, error) {
-					if r.URL.Path == "/under"+probePath {
-						return test.probe(r)
-					}
-					return test.request(r)
-				})
+				link := &linkStub{dead: test.dead}
+				link.set(test.away)
 				front := Forward(Target{
-					URL: &url.URL{Scheme: "https", Host: "upstream.example", Path: "/under"}, Transport: upstream,
-					UpgradeTransport: upstream,
-					Patience:         func() time.Duration { return test.away },
+					URL: &url.URL{Scheme: "https", Host: "upstream.example", Path: "/under"}, Transport: test.request,
+					UpgradeTransport: test.request, Link: link,
 				})
 				began := time.Now()
 				w := httptest.NewRecorder()
@@ -91,9 +114,6 @@ func TestSlowUpload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		upstream := upstreamFunc(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == probePath {
-				return hang(r)
-			}
 			if _, err := io.Copy(io.Discard, r.Body); err != nil {
 				return nil, err
 			}
@@ -101,6 +121,7 @@ func TestSlowUpload(t *testing.T) {
 		})
 		front := Forward(Target{
 			URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream, UpgradeTransport: upstream,
+			Link: &linkStub{dead: true},
 		})
 		body, writer := io.Pipe()
 		go func() {

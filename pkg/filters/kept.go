@@ -2,7 +2,6 @@ package filters
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -14,10 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
@@ -30,9 +27,9 @@ type KeptOptions struct {
 	Dir string
 	// Clients are the names of the clients, as their User-Agents begin, up to a slash.
 	Clients []string
-	// Reachable reports whether the upstream can be reached.
-	Reachable func() bool
-	Logger    logr.Logger
+	// Link knows whether the upstream is away.
+	Link   Link
+	Logger logr.Logger
 }
 
 // KeptAnswers are answers of the upstream that some clients need to start, which the wrapper gives them again while the
@@ -58,8 +55,6 @@ const (
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20
-	// returnInterval is how often a watch that was answered from memory looks whether the upstream is back.
-	returnInterval = time.Second
 	// initialEventsEnd is the annotation of the bookmark after the objects that there are at the beginning of a watch.
 	initialEventsEnd = "k8s.io/initial-events-end"
 )
@@ -109,14 +104,16 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 			}
 			version := query.Get("resourceVersion")
 			request := requestOf(r, query)
-			if !kept.Reachable() {
-				if (version == "" || version == "0") && kept.answerKept(w, request) {
-					if watch {
-						kept.await(r)
+			if back := kept.Link.Away(); back != nil {
+				switch {
+				case version != "" && version != "0", !kept.answerKept(w, request):
+					next.ServeHTTP(w, r)
+				case watch:
+					select {
+					case <-back:
+					case <-r.Context().Done():
 					}
-					return
 				}
-				next.ServeHTTP(w, r)
 				return
 			}
 			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
@@ -182,13 +179,6 @@ func (k *KeptAnswers) find(request string) []byte {
 // noteAsked puts a request at the end of those that were asked for. The caller holds the lock.
 func (k *KeptAnswers) noteAsked(request string) {
 	k.asked = append(slices.DeleteFunc(k.asked, func(r string) bool { return r == request }), request)
-}
-
-// await returns when the upstream is back, or the client gone.
-func (k *KeptAnswers) await(r *http.Request) {
-	_ = wait.PollUntilContextCancel(r.Context(), returnInterval, true, func(context.Context) (bool, error) {
-		return k.Reachable(), nil
-	})
 }
 
 // keep keeps an answer, unless it is kept already. It is written later if too much was written of late.

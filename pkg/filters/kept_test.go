@@ -22,7 +22,7 @@ import (
 type keptServer struct {
 	*testing.T
 	url, dir string
-	away     atomic.Bool
+	link     linkStub
 	kept     *KeptAnswers
 	// restart has another process answer.
 	restart func()
@@ -34,7 +34,7 @@ func newKeptServer(t *testing.T) *keptServer {
 	t.Helper()
 	s := &keptServer{T: t, dir: filepath.Join(t.TempDir(), "kept"), answers: map[string]string{}}
 	upstream := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.away.Load() {
+		if s.link.Away() != nil {
 			http.Error(w, "away", http.StatusServiceUnavailable)
 			return
 		}
@@ -58,7 +58,7 @@ func newKeptServer(t *testing.T) *keptServer {
 			}
 		}
 		s.kept = OpenKeptAnswers(KeptOptions{Dir: s.dir, Clients: []string{"agent"}, Logger: logr.Discard(),
-			Reachable: func() bool { return !s.away.Load() }})
+			Link: &s.link})
 		handler.Store(WithKeptAnswers(s.kept)(upstream))
 	}
 	s.restart()
@@ -85,8 +85,8 @@ func (s *keptServer) get(client, path, accept string) (code int, body string) {
 	}
 	defer response.Body.Close()
 	if strings.Contains(path, "watch=true") && response.StatusCode == http.StatusOK {
-		s.away.Store(false)
-		defer s.away.Store(true)
+		s.link.set(false)
+		defer s.link.set(true)
 	}
 	data, err := io.ReadAll(response.Body)
 	if err != nil || (code == http.StatusOK && response.Header.Get("Content-Type") != accept) {
@@ -130,9 +130,9 @@ func TestKeptAnswers(t *testing.T) {
 		{"agent", "/apis/x/v1/things/one/token", json, "", ""},
 		{"agents", "/version", json, "", ""},
 	} {
-		s.away.Store(false)
+		s.link.set(false)
 		s.get(test.client, test.path, test.accept)
-		s.away.Store(true)
+		s.link.set(true)
 		s.restart()
 		again := test.again
 		if again == "" {
@@ -146,7 +146,7 @@ func TestKeptAnswers(t *testing.T) {
 			t.Errorf("%s: got %d %q, want none", again, code, body)
 		}
 	}
-	s.away.Store(true)
+	s.link.set(true)
 	if code, body := s.get("agent", "/version", protobuf); code != http.StatusServiceUnavailable {
 		t.Errorf("another encoding: got %d %q", code, body)
 	}

@@ -9,8 +9,8 @@ import (
 // LocalEndpoints are the paths that the wrapper answers about itself.
 type LocalEndpoints struct {
 	Alive, Ready, Metrics http.Handler
-	// Reachable reports whether the upstream can be reached.
-	Reachable func() bool
+	// Link knows whether the upstream is away.
+	Link Link
 	// Explain answers /debug/explain/{namespace}/{service}. It gets namespace and service as path values.
 	Explain http.Handler
 	// Profiles answers /debug/pprof. If it is nil, that is passed on like every other path.
@@ -32,7 +32,7 @@ func WithLocalEndpoints(local LocalEndpoints) Filter {
 			case local.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
 				handler = local.Profiles
 			case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			case health[path] != nil && (r.Header.Get("Authorization") == "" || !local.Reachable()):
+			case health[path] != nil && (r.Header.Get("Authorization") == "" || local.Link.Away() != nil):
 				handler = health[path]
 			case path == "/metrics":
 				handler = local.Metrics

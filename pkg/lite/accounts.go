@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -167,52 +168,28 @@ func (s *Store) refuse(in scope) {
 	s.refused[in] = true
 }
 
-// noting notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
+// noteRead notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
 // and authorised the request. So the token is not verified here. The noted scope is then read with this node's own
 // token of the same account, so a mistake could not reveal more than that account may read.
-type noting struct {
-	http.ResponseWriter
-
-	server *Server
-	r      *http.Request
-}
-
-// Unwrap is for http.ResponseController.
-func (n noting) Unwrap() http.ResponseWriter { return n.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (n noting) WriteHeader(code int) {
-	if code == http.StatusOK {
-		n.note()
-	}
-	n.ResponseWriter.WriteHeader(code)
-}
-
-func (n noting) note() {
-	store := n.server.store
-	parsed, said, err := parseToken(bearerOf(n.r))
-	if err != nil || !store.accounts[said.account()] {
+func (s *Server) noteRead(answer *http.Response) {
+	if len(s.store.accounts) == 0 || answer.StatusCode != http.StatusOK || answer.Request.Method != http.MethodGet {
 		return
 	}
-	if len(store.keysOf(parsed)) == 0 {
-		store.wantKeys()
+	parsed, said, err := parseToken(bearerOf(answer.Request))
+	if err != nil || !s.store.accounts[said.account()] {
+		return
 	}
-	in, ok := store.scopeOf(n.r, said.account())
+	if len(s.store.keysOf(parsed)) == 0 {
+		s.store.wantKeys()
+	}
+	in, ok := s.store.scopeOf(answer.Request, said.account())
 	if !ok {
 		return
 	}
-	if err := store.note(in); err != nil {
-		klog.FromContext(n.r.Context()).Error(err, "Cannot keep all that a ServiceAccount reads",
+	if err := s.store.note(in); err != nil {
+		klog.FromContext(answer.Request.Context()).Error(err, "Cannot keep all that a ServiceAccount reads",
 			"serviceAccount", said.account())
 	}
-}
-
-// passOn passes on a request with a token.
-func (s *Server) passOn(w http.ResponseWriter, r *http.Request) {
-	if len(s.store.accounts) > 0 && r.Method == http.MethodGet {
-		w = noting{w, s, r}
-	}
-	s.asCaller.ServeHTTP(w, r)
 }
 
 // answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else gets 503: a token
@@ -284,13 +261,14 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 	}
 	as := func(account string) *rest.Config {
 		config := rest.CopyConfig(config)
-		config.Transport = asAccount{s.link.Watch(anonymous), s.store, account}
+		config.Transport = asAccount{anonymous, s.store, account}
 		return config
 	}
 	for account := range s.store.accounts {
 		if s.follower.groups[account], err = follow.NewGroup(follow.GroupOptions{Config: as(account)}); err != nil {
 			return err
 		}
+		s.link.OnBack(apiclient.Spread, s.follower.groups[account].Retry)
 	}
 	s.follower.asAny, err = apiFor(as(""))
 	return err

@@ -24,7 +24,7 @@ func TestHourlyBytes(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		s := &Server{store: kept, disk: opened}
+		s := &Server{store: kept, disk: opened, config: Config{Dir: filepath.Dir(dir)}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -41,14 +41,14 @@ func TestHourlyBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		change(0, 10)
-		if s.written() == 0 || s.saving.Load() {
+		if s.written() == 0 || !s.due() {
 			t.Error("a calm node is not written within a second")
 		}
 		const seconds = 900
 		for i := range seconds {
 			change(i, 1<<20)
 		}
-		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.written() > limit || !s.saving.Load() {
+		if limit := int64(hourlyBytes*(1+seconds/3600.0)) + 8<<20; s.written() > limit || s.due() {
 			t.Errorf("%d bytes in %d s, want %d at most", s.written(), seconds, limit)
 		}
 		cancel()

@@ -105,41 +105,34 @@ func (s *Server) keep(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(commitInterval)
 	defer ticker.Stop()
-	var looked time.Time
-	for {
+	for tick := 1; ; tick++ {
 		select {
 		case <-ctx.Done():
 			s.commit(logger)
 			return
 		case <-ticker.C:
 		}
-		s.mu.Lock()
-		due := s.disk.Due()
-		s.mu.Unlock()
-		s.saving.Store(!due)
 		changed := s.store.hasChanged()
-		if due {
+		if s.due() {
 			s.commit(logger)
 		} else {
 			s.commitGone(logger)
 		}
-		if again := time.Since(looked) >= lookInterval; changed || again {
-			if again {
-				s.retryFiles(logger)
-			}
+		again := tick%int(lookInterval/commitInterval) == 0
+		if again {
+			s.writeFiles(logger) // the disk may have been full
+		}
+		if changed || again {
 			s.look()
-			looked = time.Now()
 		}
 	}
 }
 
-func (s *Server) retryFiles(logger klog.Logger) {
+// due reports whether the budget of the disk has bytes left.
+func (s *Server) due() bool {
 	s.mu.Lock()
-	failed := s.unwritten != nil
-	s.mu.Unlock()
-	if failed {
-		s.writeFiles(logger)
-	}
+	defer s.mu.Unlock()
+	return s.disk.Due()
 }
 
 // written is how many bytes were written to the disk.

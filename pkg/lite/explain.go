@@ -48,11 +48,12 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
+	verified := verifiedImages(s.kubeletDir)
 	for _, pod := range pods {
 		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || (ended(pod) && shutDown(pod) == nil) {
 			continue
 		}
-		missing := s.store.missing(pod)
+		missing := append(s.store.missing(pod), verified.refuse(pod)...)
 		slices.Sort(missing)
 		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
 	}

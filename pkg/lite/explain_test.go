@@ -3,6 +3,8 @@ package lite
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -245,4 +247,67 @@ func TestMetricsReference(t *testing.T) {
 	t.Parallel()
 	f := running(t)
 	docstest.CompareMetrics(t, "lite-apiserver", f.server.metrics.registry)
+}
+
+// TestImagesThatTheKubeletVerifies: of the images in the kubelet's records only those that nothing but tokens of
+// ServiceAccounts have pulled keep a pod from starting.
+func TestImagesThatTheKubeletVerifies(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	records := filepath.Join(dir, "image_manager", "pulled")
+	if err := os.MkdirAll(records, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// As kubelets of 1.35 to 1.37 write them.
+	const account = `"kubernetesServiceAccounts":[{"uid":"u","namespace":"shop","name":"default"}]`
+	for name, mapping := range map[string]string{
+		"sha256-a":     `"r.example:5000/token":{` + account + `},"token":{` + account + `}`,
+		"sha256-b":     `"public":{"nodePodsAccessible":true},"both":{"kubernetesSecrets":[{"uid":"s"}],` + account + `}`,
+		"sha256-c":     `"secret":{"kubernetesSecrets":[{"uid":"s"}]}`,
+		"sha256-d.tmp": `"cut`,
+	} {
+		content := `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","imageRef":"sha256:1",` +
+			`"lastUpdatedTime":"2026-01-01T00:00:00Z","credentialMapping":{` + mapping + `}}`
+		if err := os.WriteFile(filepath.Join(records, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verified := verifiedImages(dir)
+	for image, refused := range map[string]bool{
+		"token": true, "token:v1": true, "token@sha256:00": true, "token:v1@sha256:00": true,
+		"r.example:5000/token": true, "r.example:5000/token:v1": true, "r.example:5000/other": false,
+		"public": false, "both": false, "secret": false, "preloaded": false,
+	} {
+		for _, spec := range []corev1.PodSpec{
+			{Containers: []corev1.Container{{Image: image}}}, {InitContainers: []corev1.Container{{Image: image}}},
+			{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+				Image: &corev1.ImageVolumeSource{Reference: image}}}}},
+		} {
+			if missing := verified.refuse(&corev1.Pod{Spec: spec}); (len(missing) > 0) != refused {
+				t.Errorf("%s: %q", image, missing)
+			}
+		}
+	}
+	if none := verifiedImages(t.TempDir()); len(none) > 0 {
+		t.Errorf("without records: %v", none)
+	}
+}
+
+// TestNodeWithoutACSINode: the kubelet makes it after its start, and a node with nothing else to wait for is ready
+// before. Without kube-apiserver the answer is 503 as ever: 404 would make the kubelet give up after some tries to make
+// it.
+func TestNodeWithoutACSINode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	delete(f.cloud.lists, "/apis/storage.k8s.io/v1/csinodes/node0")
+	f.start()
+	f.followed()
+	f.rebootWithoutTheCloud()
+	if reasons := f.report().Reasons; len(reasons) > 0 {
+		t.Errorf("it is not ready: %q", reasons)
+	}
+	_, err := f.clientFor(f.kubelet()).StorageV1().CSINodes().Get(t.Context(), "node0", metav1.GetOptions{})
+	if !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("got %v", err)
+	}
 }

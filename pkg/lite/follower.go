@@ -1,10 +1,10 @@
 package lite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,8 +32,6 @@ const (
 	// refusalPatience is how long kube-apiserver must refuse a list or an object to an account before it is forgotten.
 	// While kube-apiserver starts, it refuses requests that it will allow later.
 	refusalPatience = time.Minute
-	// retrySpread is the time after kube-apiserver is back within which the scopes of accounts are followed again.
-	retrySpread = 10 * time.Second
 )
 
 // follower follows everything that the node needs and that accounts read into a Store.
@@ -51,9 +49,8 @@ type follower struct {
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
 
-	// sources are used by update only, clients by fetch only.
+	// sources are used by update only.
 	sources map[scope]*follow.Source
-	clients map[clientKey]rest.Interface
 	// wanted is the last result of update. tokensDue and fetchDue have a value when it may have changed.
 	wanted              atomic.Pointer[needs]
 	tokensDue, fetchDue chan struct{}
@@ -64,12 +61,6 @@ type follower struct {
 	// guarded by mu.
 	fetched, refused map[scope]time.Time
 	relisted         time.Time
-}
-
-// clientKey identifies a client by its group version and the account of its credentials.
-type clientKey struct {
-	version schema.GroupVersion
-	account string
 }
 
 // newFollower makes a follower. config has the node's credentials.
@@ -84,8 +75,7 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	}
 	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
 		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
-		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{},
-		refused: map[scope]time.Time{}, clients: map[clientKey]rest.Interface{}}
+		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{}, refused: map[scope]time.Time{}}
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -200,19 +190,6 @@ func (f *follower) again(ctx context.Context, due <-chan struct{}, things ...fun
 	}
 }
 
-// retry makes everything try again after kube-apiserver was away: the node's needs at once, and the scopes of accounts
-// within retrySpread, so that a thousand nodes that were away together do not ask at the same time.
-func (f *follower) retry() {
-	for account, group := range f.groups {
-		if account == "" {
-			group.Retry()
-		} else {
-			time.AfterFunc(rand.N(retrySpread), group.Retry) //nolint:gosec // it spreads requests
-		}
-	}
-	f.store.poke()
-}
-
 // relist makes everything be listed and fetched again. A watch from a version that the API server does not have would
 // be silent.
 func (f *follower) relist(ctx context.Context) {
@@ -323,23 +300,16 @@ func (f *follower) isRefused(in scope, err error) bool {
 }
 
 func (f *follower) get(ctx context.Context, in scope) error {
-	key := clientKey{in.kind.GroupVersion(), in.kind.account}
-	client, ok := f.clients[key]
-	if !ok {
-		var err error
-		client, err = f.groups[key.account].Client(key.version, apiclient.SilenceIn)
-		if err != nil {
-			return err
-		}
-		f.clients[key] = client
+	client, err := f.groups[in.kind.account].Client(in.kind.GroupVersion(), apiclient.SilenceIn)
+	if err != nil {
+		return err
 	}
 	got, err := client.Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()
 	to := sink{f.store, in}
 	if isNotFound(err, in.object()) {
-		if _, objects, ok := f.store.read(in); ok && len(objects) > 0 {
-			to.At(objects[0].ResourceVersion, func() { to.Replace(nil) })
-		}
+		// The answer has no version. That of the pods is one that kube-apiserver had reached.
+		to.At(cmp.Or(f.store.versionOf(in), f.store.versionOf(podsOf(f.store.node))), func() { to.Replace(nil) })
 	}
 	if err != nil {
 		return err

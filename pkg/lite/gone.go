@@ -2,6 +2,7 @@ package lite
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -83,45 +84,20 @@ func (s *Store) forget() {
 	}
 }
 
-// confirmation passes on the answer to a DELETE, and learns from it whether the pod is gone.
-type confirmation struct {
-	http.ResponseWriter
-
-	server *Server
-	name   string
-	uid    types.UID
-	logger klog.Logger
-	code   int
-	// answer is the beginning of the body.
-	answer bytes.Buffer
+// removed is the context value of a DELETE that may remove a pod.
+type removed struct {
+	name string
+	uid  types.UID
 }
 
-// Unwrap is for http.ResponseController.
-func (c *confirmation) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+type removedKey struct{}
 
-// WriteHeader implements http.ResponseWriter.
-func (c *confirmation) WriteHeader(code int) {
-	if c.code == 0 && code >= http.StatusOK {
-		c.code = code
-	}
-	c.ResponseWriter.WriteHeader(code)
-}
-
-// Write implements http.ResponseWriter.
-func (c *confirmation) Write(data []byte) (int, error) {
-	if c.code == 0 {
-		c.code = http.StatusOK
-	}
-	c.answer.Write(data[:min(len(data), statusLimit-c.answer.Len())])
-	return c.ResponseWriter.Write(data)
-}
-
-// confirmation records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
-// DELETE without grace that it sends when nothing of the pod is left on the node. It returns nil for other requests.
-func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (*confirmation, error) {
+// noteRemoval records on the disk, before a request is passed on, that the kubelet is about to remove a pod: with the
+// DELETE without grace that it sends when nothing of the pod is left on the node. It returns the request to pass on.
+func (s *Server) noteRemoval(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	info := serve.ParseRequest(r)
 	if info.Verb != "delete" || info.Group != "" || info.Resource != "pods" || info.Subresource != "" {
-		return nil, nil //nolint:nilnil // nothing is confirmed
+		return r, nil
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, deleteLimit))
 	if err != nil {
@@ -140,11 +116,10 @@ func (s *Server) confirmation(w http.ResponseWriter, r *http.Request) (*confirma
 	}
 	if options.GracePeriodSeconds == nil || *options.GracePeriodSeconds != 0 || uid == "" ||
 		len(options.DryRun) > 0 || r.URL.Query().Has("dryRun") {
-		return nil, nil //nolint:nilnil // nothing is confirmed
+		return r, nil
 	}
-	logger := klog.FromContext(r.Context())
-	s.say(logger, uid, &end{at: time.Now(), intended: true})
-	return &confirmation{ResponseWriter: w, server: s, name: info.Name, uid: uid, logger: logger}, nil
+	s.say(klog.FromContext(r.Context()), uid, &end{at: time.Now(), intended: true})
+	return r.WithContext(context.WithValue(r.Context(), removedKey{}, removed{info.Name, uid})), nil
 }
 
 // say records the end of a pod on the disk. If that fails, the next commit tries again.
@@ -154,26 +129,33 @@ func (s *Server) say(logger klog.Logger, uid types.UID, e *end) {
 	}
 }
 
-// settle records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's; the
-// kubelet then repeats the DELETE.
-func (c *confirmation) settle() {
-	switch {
-	case c.code >= http.StatusOK && c.code < http.StatusMultipleChoices,
-		c.code == http.StatusNotFound && c.saysNotFound():
-		c.server.say(c.logger, c.uid, &end{at: time.Now()})
-	case c.code >= http.StatusBadRequest && c.code < http.StatusInternalServerError &&
-		c.code != http.StatusTooManyRequests && c.code != http.StatusNotFound:
-		c.server.say(c.logger, c.uid, nil)
+// settleRemoval records the outcome. It is not known without an answer, or if the answer may not be kube-apiserver's;
+// the kubelet then repeats the DELETE.
+func (s *Server) settleRemoval(answer *http.Response) {
+	pod, ok := answer.Request.Context().Value(removedKey{}).(removed)
+	if !ok {
+		return
+	}
+	logger := klog.FromContext(answer.Request.Context())
+	switch code := answer.StatusCode; {
+	case code >= http.StatusOK && code < http.StatusMultipleChoices,
+		code == http.StatusNotFound && saysNotFound(answer, pod.name):
+		s.say(logger, pod.uid, &end{at: time.Now()})
+	case code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
+		code != http.StatusTooManyRequests && code != http.StatusNotFound:
+		s.say(logger, pod.uid, nil)
 	}
 }
 
-// saysNotFound reports whether the answer is kube-apiserver's that the pod does not exist.
-func (c *confirmation) saysNotFound() bool {
+// saysNotFound reports whether an answer is kube-apiserver's that the pod does not exist.
+func saysNotFound(answer *http.Response, name string) bool {
+	begin, _ := io.ReadAll(io.LimitReader(answer.Body, statusLimit)) // a Status that is cut off cannot be decoded
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(begin), answer.Body), answer.Body}
 	status := &metav1.Status{}
-	if decodeBody(c.answer.Bytes(), status) != nil {
-		return false
-	}
-	return isNotFound(&apierrors.StatusError{ErrStatus: *status}, c.name)
+	return decodeBody(begin, status) == nil && isNotFound(&apierrors.StatusError{ErrStatus: *status}, name)
 }
 
 // isNotFound reports whether kube-apiserver says that no object of this name exists. A gateway's 404 has no Status with

@@ -1,8 +1,12 @@
 package lite
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -118,6 +122,60 @@ func projections(pod *corev1.Pod) []string {
 			if source.ClusterTrustBundle != nil {
 				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
 			}
+		}
+	}
+	return missing
+}
+
+// imagesOfTokens are the images that were pulled only with tokens of ServiceAccounts, by name without tag and digest. A
+// kubelet of 1.35 or later uses such an image only for a pod for whose ServiceAccount the credential provider gives a
+// credential again, and for that the kubelet needs the ServiceAccount and a new token from kube-apiserver, and most
+// providers the cloud (pkg/credentialprovider/plugin and pkg/kubelet/images/pullmanager of Kubernetes).
+type imagesOfTokens map[string]bool
+
+// verifiedImages reads the kubelet's own records of the images that it has pulled (ImagePulledRecord of
+// kubelet.config.k8s.io). A kubelet before 1.35 has none.
+func verifiedImages(kubeletDir string) imagesOfTokens {
+	found := imagesOfTokens{}
+	records, _ := filepath.Glob(filepath.Join(kubeletDir, "image_manager", "pulled", "sha256-*")) // a valid pattern
+	for _, path := range records {
+		var record struct {
+			CredentialMapping map[string]struct {
+				KubernetesSecrets, KubernetesServiceAccounts []json.RawMessage
+			}
+		}
+		content, err := os.ReadFile(path) //nolint:gosec // in the kubelet's directory
+		if err != nil || json.Unmarshal(content, &record) != nil {
+			continue // the kubelet is writing it
+		}
+		for image, credentials := range record.CredentialMapping {
+			if len(credentials.KubernetesServiceAccounts) > 0 && len(credentials.KubernetesSecrets) == 0 {
+				found[image] = true
+			}
+		}
+	}
+	return found
+}
+
+func (v imagesOfTokens) refuse(pod *corev1.Pod) []string {
+	var missing []string
+	verify := func(user, image string) {
+		name, _, _ := strings.Cut(image, "@")
+		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+			name = name[:at]
+		}
+		if v[name] {
+			missing = append(missing, "the image of "+user+" was pulled with a token of the pod's ServiceAccount: at "+
+				"each start the kubelet gets a new one from kube-apiserver, to verify that the pod may use the image")
+		}
+	}
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for i := range containers {
+		verify("container "+containers[i].Name, containers[i].Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			verify("volume "+pod.Spec.Volumes[i].Name, image.Reference)
 		}
 	}
 	return missing

@@ -61,6 +61,8 @@ const (
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
+	// kubeletDir is the kubelet's own directory (its --root-dir).
+	kubeletDir string
 	listener   net.Listener
 	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
 	pair      atomic.Pointer[tls.Certificate]
@@ -71,8 +73,6 @@ type Server struct {
 	metrics   *metrics
 	// asked is when the kubelet last sent a request, in seconds since 1970.
 	asked atomic.Int64
-	// saving is set while changes are written less often.
-	saving atomic.Bool
 	// places limits the requests of clients other than the kubelet. Each token counts as one caller.
 	places *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
@@ -108,7 +108,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
-		store: newStore(nodeOf(certificate.Subject))}
+		kubeletDir: "/var/lib/kubelet", store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.heardPrecision = min(keepVersion, config.MaxOfflineAge/10)
@@ -140,38 +140,36 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 // connect makes the handlers that pass requests to kube-apiserver.
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
-	var err error
-	if s.link, err = s.connection.Link(); err != nil {
-		return err
-	}
+	s.link = s.connection.Link()
 	config, err := s.connection.Config()
 	if err != nil {
 		return err
 	}
-	ofNode := rest.CopyConfig(config)
-	ofNode.Wrap(s.link.Watch)
-	if s.follower, err = newFollower(s.store, ofNode); err != nil {
+	if s.follower, err = newFollower(s.store, config); err != nil {
 		return err
 	}
-	s.link.OnBack(s.follower.retry)
+	s.link.OnBack(0, s.follower.groups[""].Retry)
+	s.link.OnBack(0, s.store.poke)
 	if err := s.connectAccounts(config); err != nil {
 		return err
 	}
-	if s.asKubelet, err = s.forward(own); err != nil {
+	if s.asKubelet, err = s.forward(own, s.settleRemoval); err != nil {
 		return err
 	}
-	s.asCaller, err = s.forward(rest.AnonymousClientConfig)
+	s.asCaller, err = s.forward(rest.AnonymousClientConfig, s.noteRead)
 	return err
 }
 
 // forward makes a handler that passes requests on. variant selects which of the node's own credentials it uses.
-func (s *Server) forward(variant func(*rest.Config) *rest.Config) (http.Handler, error) {
+func (s *Server) forward(
+	variant func(*rest.Config) *rest.Config, answered func(*http.Response),
+) (http.Handler, error) {
 	ordinary, upgrade, err := s.connection.Transports(variant)
 	if err != nil {
 		return nil, err
 	}
-	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: s.link.Watch(ordinary),
-		UpgradeTransport: s.link.Watch(upgrade), Stopping: s.stopping})
+	forward := filters.Forward(filters.Target{URL: s.connection.Server(), Transport: ordinary,
+		UpgradeTransport: upgrade, Link: s.link, Answered: answered, Stopping: s.stopping})
 	return filters.WithUpgrades()(forward), nil
 }
 
@@ -198,14 +196,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if who == theKubelet {
 		s.asked.Store(time.Now().Unix())
-		confirmed, err := s.confirmation(w, r)
-		if err != nil {
+		var err error
+		if r, err = s.noteRemoval(w, r); err != nil {
 			serve.WriteError(w, r, err)
 			return
-		}
-		if confirmed != nil {
-			defer confirmed.settle()
-			w = confirmed
 		}
 	}
 	back := s.link.Away()
@@ -213,7 +207,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case back == nil && who == theKubelet:
 		s.asKubelet.ServeHTTP(w, r)
 	case back == nil:
-		s.passOn(w, r)
+		s.asCaller.ServeHTTP(w, r)
 	case who == theKubelet:
 		s.answerAway(w, r, "", back)
 	default:
@@ -272,7 +266,7 @@ func (s *Server) report() health.Report {
 	} else {
 		report.Note("kube-apiserver is away, and the kubelet is answered from what is kept")
 	}
-	if s.saving.Load() {
+	if !s.due() {
 		report.Note("so much changes that the disk is some minutes behind: more than %d MiB an hour would wear out "+
 			"flash", hourlyBytes>>20)
 	}

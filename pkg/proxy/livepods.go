@@ -18,7 +18,8 @@ func (p *Proxy) upstreamState() livepods.UpstreamState {
 		return livepods.Away
 	case !p.facts.IsLive():
 		return livepods.Unknown
-	case p.upstream.Current() && p.facts.Applied():
+	case p.stateLink.Away() == nil && p.upstream.Current() && p.facts.Applied():
+		// While the API server is away, lite-apiserver answers watches in its place.
 		return livepods.Followed
 	default:
 		return livepods.Away

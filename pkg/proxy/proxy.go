@@ -95,13 +95,8 @@ const (
 // Go's default of 100 that garbage may take as much memory as the cache, which is too much on a small node.
 const GCPercent = 50
 
-const (
-	// gracePeriod is how long running requests may take when the process is stopped.
-	gracePeriod = 10 * time.Second
-	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It is the
-	// time in which a connection can be made; if it were shorter, the first request after the link is back would fail.
-	awayPatience = apiclient.DialTimeout
-)
+// gracePeriod is how long running requests may take when the process is stopped.
+const gracePeriod = 10 * time.Second
 
 // Proxy is the wrapper.
 type Proxy struct {
@@ -112,8 +107,11 @@ type Proxy struct {
 	view      *view.View
 	sites     *view.Sites
 	upstream  *upstream.Upstream
-	demand    *demands
-	metrics   *metrics
+	// link knows whether kube-apiserver or lite-apiserver is away, stateLink whether the server is from which Services,
+	// slices and nodes come.
+	link, stateLink *apiclient.Link
+	demand          *demands
+	metrics         *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *deadnodes.Poller
 	// livePods is nil without Config.Runtime and Config.SiteExchange.
@@ -222,22 +220,32 @@ func (p *Proxy) makeCache(logger klog.Logger) error {
 	options := upstream.Options{
 		Config: own, Facts: p.facts, NodeName: p.config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
 	}
+	state := cmp.Or(p.config.HubConnection, p.config.Connection)
 	if p.config.Hub {
-		if options.Hub, err = cmp.Or(p.config.HubConnection, p.config.Connection).Config(); err != nil {
+		if options.Hub, err = state.Config(); err != nil {
 			return err
 		}
 	}
+	p.link, p.stateLink = p.config.Connection.Link(), state.Link()
 	p.upstream, err = upstream.New(options)
 	if err != nil {
 		return err
 	}
 	p.broken.relist = p.upstream.Relist
-	if p.config.HubConnection != nil {
-		p.config.HubConnection.OnChange(p.upstream.Retry)
+	for _, c := range p.servers() {
+		c.OnChange(p.upstream.Retry)
+		c.Link().OnBack(apiclient.Spread, p.upstream.Retry)
 	}
-	p.config.Connection.OnChange(p.upstream.Retry)
 	p.demand = newDemands(p.facts, p.upstream)
 	return nil
+}
+
+// servers returns the connections, one for each server.
+func (p *Proxy) servers() []*apiclient.Connection {
+	if p.config.HubConnection == nil {
+		return []*apiclient.Connection{p.config.Connection}
+	}
+	return []*apiclient.Connection{p.config.Connection, p.config.HubConnection}
 }
 
 // makeTargets makes the targets to which requests are passed on.
@@ -280,21 +288,13 @@ func (p *Proxy) makeSite(klog.Logger) (err error) {
 	return nil
 }
 
-// patience implements filters.Target.Patience.
-func (p *Proxy) patience() time.Duration {
-	if p.upstream.Reachable() {
-		return 0
-	}
-	return awayPatience
-}
-
 // target makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its requests
 // use.
 func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
 	ordinary, upgrade, err := p.config.Connection.Transports(variant)
 	return filters.Target{
 		URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
-		Patience: p.patience, Stopping: p.stopping,
+		Link: p.link, Stopping: p.stopping,
 	}, err
 }
 
@@ -410,9 +410,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 // runners returns the functions that run next to the server, each until its context is done. address is that of the
 // server.
 func (p *Proxy) runners(address net.Addr) []func(context.Context) {
-	runners := []func(context.Context){p.upstream.Run, p.config.Connection.Run, p.returnMemory, p.restore}
-	if hub := p.config.HubConnection; hub != nil {
-		runners = append(runners, hub.Run)
+	runners := []func(context.Context){p.upstream.Run, p.returnMemory, p.restore}
+	for _, c := range p.servers() {
+		runners = append(runners, c.Run, c.Link().Run)
 	}
 	if snapshots := p.snapshots.Load(); snapshots != nil {
 		runners = append(runners, snapshots.Run)

@@ -22,9 +22,9 @@ const (
 	justBooted = 5 * time.Minute
 	// bootPatience is how long the upstream may take then before the snapshot is served.
 	bootPatience = 500 * time.Millisecond
-	// silencePatience is how long the upstream may take otherwise. If no source got an answer by then, not even the
-	// small one of this node's own Node, the upstream counts as away.
-	silencePatience = 3 * time.Second
+	// awayPatience is how long the upstream must be away otherwise. On a link with a long round trip the first probe
+	// may come too late.
+	awayPatience = time.Second
 	// evidenceInterval is how often the evidence is checked.
 	evidenceInterval = 50 * time.Millisecond
 )
@@ -37,7 +37,7 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 	}
 	if clients := p.config.KeepAnswersFor; len(clients) > 0 {
 		p.keptAnswers = filters.OpenKeptAnswers(filters.KeptOptions{
-			Dir: filepath.Join(p.config.StateDir, "answers"), Clients: clients, Reachable: p.upstream.Reachable,
+			Dir: filepath.Join(p.config.StateDir, "answers"), Clients: clients, Link: p.link,
 			Logger: logger.WithName("kept-answers"),
 		})
 		// The former version had a file for each request.
@@ -123,6 +123,7 @@ func (p *Proxy) restore(ctx context.Context) {
 // complete before, or if ctx is done.
 func (p *Proxy) awaitEvidence(ctx context.Context) string {
 	started := time.Now()
+	answered := started // when the upstream was last not away
 	ticker := time.NewTicker(evidenceInterval)
 	defer ticker.Stop()
 	for {
@@ -133,14 +134,14 @@ func (p *Proxy) awaitEvidence(ctx context.Context) string {
 			return ""
 		case <-ticker.C:
 		}
-		waited := time.Since(started)
+		if p.stateLink.Away() == nil || p.upstream.Answers() {
+			answered = time.Now()
+		}
 		switch {
-		case !p.upstream.Reachable():
+		case time.Since(answered) >= awayPatience:
 			return "the upstream does not answer"
-		case waited >= bootPatience && uptime() < justBooted:
+		case time.Since(started) >= bootPatience && uptime() < justBooted:
 			return "the machine has just booted and the upstream takes long"
-		case waited >= silencePatience && p.upstream.Silent():
-			return "the upstream is silent"
 		}
 	}
 }

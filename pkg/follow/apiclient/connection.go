@@ -48,8 +48,7 @@ type Connection struct {
 	// refused is why the current file is not used; nil if it is. Guarded by mu.
 	refused error
 
-	// link makes the one Link.
-	link func() (*Link, error)
+	link *Link
 }
 
 // Connect reads the kubeconfig. Its errors name the flag to change. Run notices later changes of the file.
@@ -58,12 +57,17 @@ func (o Options) Connect() (*Connection, error) {
 		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
 	}
 	c := &Connection{options: o}
-	c.link = sync.OnceValues(c.makeLink)
 	loaded, err := o.load()
+	if err == nil {
+		err = c.use(loaded)
+	}
+	if err == nil {
+		c.link, err = c.makeLink()
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c, c.use(loaded)
+	return c, nil
 }
 
 // use starts to use a configuration. If no transport can be made from it, nothing changes.
@@ -139,7 +143,7 @@ func (c *Connection) Server() *url.URL {
 func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.RoundTripper, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := &transport{variant: variant, first: c.server}
+	t := &transport{variant: variant, first: c.server, link: c.link}
 	next, err := rest.TransportFor(variant(rest.CopyConfig(c.loaded)))
 	if err != nil {
 		return nil, fmt.Errorf("making a transport: %w", err)
@@ -266,8 +270,10 @@ type route struct {
 	left context.Context //nolint:containedctx // as in Connection
 }
 
-// transport sends each request by the newest route.
+// transport sends each request by the newest route, and reports failures to the Link.
 type transport struct {
+	// link is nil for the Link's own probes.
+	link    *Link
 	variant func(*rest.Config) *rest.Config
 	// first is the server's address when the transport was made, which the URLs of requests have.
 	first *url.URL
@@ -292,6 +298,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		redirect(r, t.first, route.server)
 	}
 	response, err := route.next.RoundTrip(r)
+	if t.link != nil {
+		t.link.note(ctx, response, err)
+	}
 	switch {
 	case err != nil:
 		release()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -23,6 +24,10 @@ const (
 	// suspectInterval is the time between two probes of an API server that answers.
 	suspectInterval = 250 * time.Millisecond
 
+	// Spread is the time within which what can wait is done after the API server is back, so that a thousand nodes that
+	// lost it together do not ask at the same time.
+	Spread = 10 * time.Second
+
 	reviewPath = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	review     = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
 )
@@ -30,7 +35,7 @@ const (
 // Link knows whether the API server of a Connection is away: from the first dial or probe that fails until a probe is
 // answered. It is asked for every request, so that only one request waits for a server that is away. Other errors of
 // requests may be their senders' fault, and an answer of 502, 503 or 504 may have another cause than the API server, so
-// these only cause a probe.
+// these only cause a probe. The requests are those of all the Connection's transports.
 //
 // A probe is a request that no cache answers. Every answer counts, except those with a status of 500 and above, which a
 // gateway may send in place of the API server.
@@ -46,13 +51,12 @@ type Link struct {
 	hurry chan struct{}
 }
 
-// NewLink makes a Link with the given probe.
-func NewLink(probe func(ctx context.Context) error) *Link {
+func newLink(probe func(ctx context.Context) error) *Link {
 	return &Link{probe: probe, hurry: make(chan struct{}, 1)}
 }
 
 // Link returns the one Link of the Connection. It needs Link.Run.
-func (c *Connection) Link() (*Link, error) { return c.link() }
+func (c *Connection) Link() *Link { return c.link }
 
 func (c *Connection) makeLink() (*Link, error) {
 	own, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
@@ -60,7 +64,7 @@ func (c *Connection) makeLink() (*Link, error) {
 		return nil, err
 	}
 	address := c.Server().JoinPath(reviewPath).String()
-	link := NewLink(func(ctx context.Context) error { return ask(ctx, own, address) })
+	link := newLink(func(ctx context.Context) error { return ask(ctx, own, address) })
 	c.OnChange(link.Suspect)
 	return link, nil
 }
@@ -91,11 +95,14 @@ func (l *Link) Away() <-chan struct{} {
 	return l.away
 }
 
-// OnBack registers a function that is called whenever the API server is back.
-func (l *Link) OnBack(back func()) {
+// OnBack registers a function that is called whenever the API server is back: at a random time within spread, or at
+// once if that is 0.
+func (l *Link) OnBack(spread time.Duration, back func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.back = append(l.back, back)
+	l.back = append(l.back, func() {
+		time.AfterFunc(rand.N(spread+1), back) //nolint:gosec // it spreads requests
+	})
 }
 
 // Fail notes that the API server is away.
@@ -154,13 +161,13 @@ func (l *Link) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
-	said, suspected := false, false
+	said, suspected := false, true // nothing is known yet
 	var asked time.Time
 	for {
 		if away := l.Away() != nil; away != said {
 			said = away
 			if away {
-				logger.Info("kube-apiserver is away: requests are answered from what is kept")
+				logger.Info("kube-apiserver is away: it does not answer, or something in its place answers 5xx")
 			} else {
 				logger.Info("kube-apiserver is back")
 			}
@@ -179,32 +186,19 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// Watch returns a transport that reports failed requests to the Link.
-func (l *Link) Watch(next http.RoundTripper) http.RoundTripper { return watched{next, l} }
-
-type watched struct {
-	next http.RoundTripper
-	link *Link
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(r)
+// note notes the outcome of a request with this context.
+func (l *Link) note(ctx context.Context, response *http.Response, err error) {
 	var failed *net.OpError
 	switch {
 	case err == nil:
 		switch response.StatusCode {
 		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-			t.link.Suspect()
+			l.Suspect()
 		}
-	case r.Context().Err() != nil && !errors.Is(err, context.DeadlineExceeded):
+	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):
 	case errors.As(err, &failed) && failed.Op == "dial":
-		t.link.Fail()
+		l.Fail()
 	default:
-		t.link.Suspect()
+		l.Suspect()
 	}
-	return response, err
 }
-
-// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
-func (t watched) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -13,12 +13,6 @@ import (
 	"time"
 )
 
-// failing is a transport that fails.
-type failing struct{ err error }
-
-// RoundTrip implements http.RoundTripper.
-func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
-
 // TestLink: an error of a request that may be its sender's fault causes a probe, and only that decides.
 func TestLink(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -38,30 +32,21 @@ func TestLink(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var probes atomic.Int32
 				var l *Link
-				send := func(err error) error {
-					response, err := l.Watch(failing{err}).RoundTrip(
-						httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/", http.NoBody))
-					if err == nil {
-						return response.Body.Close()
-					}
-					return err
-				}
-				l = NewLink(func(context.Context) error {
+				l = newLink(func(context.Context) error {
 					probes.Add(1)
-					if test.probe == nil {
-						return nil
-					}
-					return send(test.probe)
+					return test.probe
 				})
+				l.Ask(t.Context())
+				l.answered() // it was there before
+				probes.Store(0)
 				go l.Run(t.Context()) // until the test's end
-				synctest.Wait()
-				_ = send(test.request)
+				l.note(t.Context(), nil, test.request)
 				if away := l.Away() != nil; away != test.away {
 					t.Errorf("at once it is away: %v", away)
 				}
 				for range 1000 {
 					time.Sleep(time.Millisecond)
-					_ = send(test.request)
+					l.note(t.Context(), nil, test.request)
 				}
 				time.Sleep(10 * time.Second)
 				if away := l.Away() != nil; away != test.later {
@@ -92,26 +77,29 @@ func TestLinkAsksTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link, err := connection.Link()
-	if err != nil {
-		t.Fatal(err)
-	}
-	back := 0
-	link.OnBack(func() { back++ })
+	link := connection.Link()
+	back := make(chan struct{}, 1)
+	link.OnBack(0, func() { back <- struct{}{} })
 	for _, test := range []struct {
-		code int
-		away bool
-		back int
+		code       int
+		away, back bool
 	}{
-		{http.StatusCreated, false, 0}, {http.StatusServiceUnavailable, true, 0}, {http.StatusBadGateway, true, 0},
-		{http.StatusTooManyRequests, false, 1}, {http.StatusInternalServerError, true, 1},
-		{http.StatusUnauthorized, false, 2}, {http.StatusNotFound, false, 2},
+		{http.StatusCreated, false, false}, {http.StatusServiceUnavailable, true, false},
+		{http.StatusBadGateway, true, false}, {http.StatusTooManyRequests, false, true},
+		{http.StatusInternalServerError, true, false}, {http.StatusUnauthorized, false, true},
+		{http.StatusNotFound, false, false},
 	} {
 		code.Store(int64(test.code))
 		link.Ask(t.Context())
-		if away := link.Away() != nil; away != test.away || back != test.back {
-			t.Errorf("%d: away %v, back %d times", test.code, away, back)
+		if away := link.Away() != nil; away != test.away {
+			t.Errorf("%d: away %v", test.code, away)
 		}
+		if test.back {
+			<-back
+		}
+	}
+	if len(back) > 0 {
+		t.Error("it is back without having been away")
 	}
 	server.Close()
 	if link.Ask(t.Context()); link.Away() == nil {

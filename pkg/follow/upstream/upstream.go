@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -180,31 +178,10 @@ func (u *Upstream) Current() bool {
 	return state.Started && state.Synced && state.Err == nil && !state.FromCache
 }
 
-// Reachable reports whether any source got an answer to its last request. An error from the API is also an answer. It
-// is true before the first request has ended.
-func (u *Upstream) Reachable() bool {
-	asked := false
-	for _, state := range u.States() {
-		if !state.Started {
-			continue
-		}
-		var status apierrors.APIStatus
-		if (state.Err == nil && !state.LastContact.IsZero()) || errors.As(state.Err, &status) {
-			return true
-		}
-		asked = asked || state.Err != nil
-	}
-	return !asked
-}
-
-// Silent reports whether no request to the upstream has ended yet, neither with an answer nor with an error.
-func (u *Upstream) Silent() bool {
-	for _, state := range u.States() {
-		if state.Started && (state.Err != nil || state.Answered) {
-			return false
-		}
-	}
-	return true
+// Answers reports whether the answer to a source has begun, and has not failed. The first list of a large cluster may
+// fill a slow link for so long that no probe comes through.
+func (u *Upstream) Answers() bool {
+	return slices.ContainsFunc(u.States(), func(s follow.State) bool { return s.Started && s.Answered && s.Err == nil })
 }
 
 // States returns the states of all sources.

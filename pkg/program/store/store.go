@@ -381,9 +381,7 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 	err = next.write(at, sorted(changes), s.budgetEntry)
 	s.charge(at.written)
 	if err != nil {
-		if to.Truncate(g.offset) != nil {
-			s.abandon(g)
-		}
+		g.torn = true
 		return err
 	}
 	if err := to.Sync(); err != nil {

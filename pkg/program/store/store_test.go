@@ -426,3 +426,30 @@ func TestNewestLastingValue(t *testing.T) {
 		t.Errorf("got %q, %v", k.state, problems)
 	}
 }
+
+// TestFailedWriteIsNoDamage: what a full disk has left of a commit is gone when the next one is on the disk.
+func TestFailedWriteIsNoDamage(t *testing.T) {
+	for seed := range uint64(30) {
+		w := newWorld(t, seed)
+		if err := w.store.Commit(map[string][]byte{"key": {}}); err != nil {
+			t.Fatal(err)
+		}
+		random := make([]byte, 2*reserveSize)
+		for i := range random {
+			random[i] = byte(w.random.Uint32())
+		}
+		w.disk.full = true
+		if err := w.store.CommitLasting(map[string][]byte{"gone 1": random}); err == nil {
+			t.Fatal("it is on a full disk")
+		}
+		w.disk.full = false
+		w.now = w.now.Add(time.Minute)
+		if err := w.store.Commit(map[string][]byte{"another": {}}); err != nil {
+			t.Fatal(err)
+		}
+		_, state, problems := open(w.options(), w.disk)
+		if _, ok := state["another"]; !ok || len(problems) > 0 {
+			t.Errorf("seed %d: %q, %v", seed, state, problems)
+		}
+	}
+}

@@ -262,7 +262,8 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 	const account = `"kubernetesServiceAccounts":[{"uid":"u","namespace":"shop","name":"default"}]`
 	for name, mapping := range map[string]string{
 		"sha256-a":     `"r.example:5000/token":{` + account + `},"token":{` + account + `}`,
-		"sha256-b":     `"public":{"nodePodsAccessible":true},"both":{"kubernetesSecrets":[{"uid":"s"}],` + account + `}`,
+		"sha256-b":     `"public":{"nodePodsAccessible":true}`,
+		"sha256-e":     `"both":{"kubernetesSecrets":[{"uid":"s"}],` + account + `}`,
 		"sha256-c":     `"secret":{"kubernetesSecrets":[{"uid":"s"}]}`,
 		"sha256-d.tmp": `"cut`,
 	} {

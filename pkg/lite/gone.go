@@ -49,14 +49,15 @@ func endOf(value []byte) (e end) {
 	return e
 }
 
-// setGone records the end of a pod; nil revokes it. It reports whether anything has changed.
+// setGone records the end of a pod; nil revokes an intention. A pod that is gone stays so, because a repeated DELETE may
+// get another answer, for example about a new pod of the same name. It reports whether anything has changed.
 func (s *Store) setGone(uid types.UID, e *end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, there := s.gone[uid]
 	key := keyOf(keyGone, string(uid))
 	switch {
-	case e == nil && !there, e != nil && there && (before.intended == e.intended || !before.intended):
+	case there && !before.intended, e == nil && !there, e != nil && e.intended && there:
 		return false
 	case e == nil:
 		delete(s.gone, uid)

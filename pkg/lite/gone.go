@@ -69,10 +69,19 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget drops gone pods that kube-apiserver has not listed for goneFor.
+// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the disk may still list them: the
+// end of a pod is written sooner than the pods, and to a full disk too.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ofPods := podsOf(s.node).key(keyObject, "")
+	for _, unsaved := range []map[string][]byte{s.pending, s.writing} {
+		for key := range unsaved {
+			if strings.HasPrefix(key, ofPods) {
+				return
+			}
+		}
+	}
 	there := map[types.UID]bool{}
 	for _, o := range s.set(podsOf(s.node)).objects {
 		there[types.UID(o.UID)] = true

@@ -312,3 +312,30 @@ func TestNodeWithoutACSINode(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestSetsThatWereNeverOnTheDisk: without one of the sets that every node needs no pod would start again. An older state
+// of it would do.
+func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
+	s := newStore("node0")
+	reach := func(version string) {
+		for _, in := range always("node0") {
+			sink{s, in}.At(version, func() {})
+		}
+	}
+	reach("1")
+	if unsaved := s.unsaved(); len(unsaved) != len(always("node0")) {
+		t.Errorf("before a commit: %q", unsaved)
+	}
+	state := s.takePending(true)
+	s.taken(false)
+	if unsaved := s.unsaved(); len(unsaved) == 0 {
+		t.Error("after a commit that failed")
+	}
+	s.takePending(true)
+	s.taken(true)
+	reach("2")
+	next := newStore("node0")
+	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {
+		t.Errorf("after a commit: %q, after a start: %q, %v", s.unsaved(), next.unsaved(), problems)
+	}
+}

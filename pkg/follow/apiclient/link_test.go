@@ -92,7 +92,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		code.Store(int64(test.code))
 		link.Ask(t.Context())
 		if away := link.Away() != nil; away != test.away {
-			t.Errorf("%d: away %v", test.code, away)
+			t.Fatalf("%d: away %v", test.code, away)
 		}
 		if test.back {
 			<-back

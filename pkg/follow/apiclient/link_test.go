@@ -106,3 +106,28 @@ func TestLinkAsksTheServer(t *testing.T) {
 		t.Error("nobody listens, and it is not away")
 	}
 }
+
+// TestTransportsTellTheLink: a request that finds nobody, of whichever transport, takes the API server away.
+func TestTransportsTellTheLink(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	config, err := connection.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := config.Transport.RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	if err == nil || connection.Link().Away() == nil {
+		t.Errorf("nobody listens, and it is not away: %v", err)
+	}
+}

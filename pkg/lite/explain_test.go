@@ -313,8 +313,8 @@ func TestNodeWithoutACSINode(t *testing.T) {
 	}
 }
 
-// TestSetsThatWereNeverOnTheDisk: without one of the sets that every node needs no pod would start again. An older state
-// of it would do.
+// TestSetsThatWereNeverOnTheDisk: without one of the sets that every node needs no pod would start again. An older
+// state of it would do.
 func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
 	s := newStore("node0")
 	reach := func(version string) {

@@ -49,8 +49,8 @@ func endOf(value []byte) (e end) {
 	return e
 }
 
-// setGone records the end of a pod; nil revokes an intention. A pod that is gone stays so, because a repeated DELETE may
-// get another answer, for example about a new pod of the same name. It reports whether anything has changed.
+// setGone records the end of a pod; nil revokes an intention. A pod that is gone stays so, because a repeated DELETE
+// may get another answer, for example about a new pod of the same name. It reports whether anything has changed.
 func (s *Store) setGone(uid types.UID, e *end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the disk may still list them: the
-// end of a pod is written sooner than the pods, and to a full disk too.
+// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the disk may still list them:
+// the end of a pod is written sooner than the pods, and to a full disk too.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

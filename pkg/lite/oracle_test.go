@@ -119,8 +119,8 @@ func (w *world) commit() {
 	w.committed = version
 }
 
-// remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it is
-// gone, it is refused, or nobody knows.
+// remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it
+// is gone, it is refused, or nobody knows.
 func (w *world) remove() {
 	_, objects, _ := w.store.read(oraclePods)
 	uids := slices.Sorted(maps.Keys(w.ends))

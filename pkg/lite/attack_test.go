@@ -30,7 +30,9 @@ func TestOutcomeOfDelete(t *testing.T) {
 		code   int
 		body   string
 		dryRun []string
-		stays  bool
+		// then is the answer to a second DELETE; 0 for none.
+		then  int
+		stays bool
 	}{
 		"done":                {code: http.StatusOK, body: "{}"},
 		"a dry run":           {code: http.StatusOK, body: "{}", dryRun: []string{"All"}, stays: true},
@@ -40,13 +42,22 @@ func TestOutcomeOfDelete(t *testing.T) {
 		"a gateway's 404":     {code: http.StatusNotFound, body: "<html>404</html>"}, // the outcome is not known
 		"a gateway's 503":     {code: http.StatusServiceUnavailable, body: "<html>503</html>"},
 		"it ends in mid-word": {code: -1},
+		"done, then refused":  {code: http.StatusOK, body: "{}", then: http.StatusConflict},
+		"a gateway's 404, then refused": {code: http.StatusNotFound, body: "<html>404</html>",
+			then: http.StatusForbidden, stays: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := running(t)
-			f.cloud.deletes.Store(&answerOf{test.code, test.body})
-			err := f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
-				metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), DryRun: test.dryRun})
+			remove := func(code int, body string) error {
+				f.cloud.deletes.Store(&answerOf{code, body})
+				return f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
+					metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), DryRun: test.dryRun})
+			}
+			err := remove(test.code, test.body)
+			if test.then != 0 {
+				err = remove(test.then, "{}")
+			}
 			f.rebootWithoutTheCloud()
 			pods, listErr := f.podsOfNode0(f.clientFor(f.kubelet()))
 			f.must(listErr)

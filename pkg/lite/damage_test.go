@@ -82,7 +82,7 @@ func begun(random *rand.Rand, newest string) {
 
 // TestDamagedStarts starts a server on what 500 losses of power and failures of the disk leave of its store. The
 // kubelet is answered all that was committed, or an older state and the log names a file, or nothing if no file is
-// left; never a pod that it has confirmed as gone, and never a list that kube-apiserver has not given.
+// left; never a pod that it has removed, and never a list that kube-apiserver has not given.
 func TestDamagedStarts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -100,7 +100,7 @@ func TestDamagedStarts(t *testing.T) {
 				w.change()
 			}
 			if w.random.IntN(4) == 0 {
-				w.confirm()
+				w.remove()
 			}
 			committed := w.committed
 			before := size(t, files(t, w.dir)[0])
@@ -167,7 +167,8 @@ func (w *world) judgeStart(f *fixture, dir, damage string, committed uint64) str
 	server.ServeHTTP(answer, r)
 	if answer.Code == http.StatusServiceUnavailable {
 		for _, file := range kept {
-			if !strings.Contains(log.String(), file) {
+			// A file whose damage makes it one of another version stands for those before it.
+			if !strings.Contains(log.String(), file) && !strings.Contains(log.String(), "in another version") {
 				w.t.Errorf("%s: the kubelet is answered nothing, and the log has %q, but not %s", damage, &log, file)
 			}
 		}
@@ -203,13 +204,13 @@ func (w *world) judgeList(damage string, version uint64, items []corev1.Pod, rot
 	for _, pod := range items {
 		got[pod.Name] = string(pod.UID)
 	}
-	// Of two files that rot at once, or of the only one, also the ends of pods may be lost.
+	// Of two files that rot at once, or of the only one, also the ends of pods, and refusals of them, may be lost.
 	if want := w.shown(version); !maps.Equal(got, want) && (!rotten || !w.mayBe(got, version)) {
 		w.t.Errorf("%s: at version %d there are %v, and kube-apiserver said %v", damage, version, got, want)
 	}
 }
 
-// mayBe reports whether pods are those of a version, but for some that are gone.
+// mayBe reports whether pods are those of a version, but for some that the kubelet has asked to remove.
 func (w *world) mayBe(got map[string]string, version uint64) bool {
 	for name, uid := range got {
 		if w.truth[version][name] != uid {
@@ -217,7 +218,7 @@ func (w *world) mayBe(got map[string]string, version uint64) bool {
 		}
 	}
 	for name, uid := range w.shown(version) {
-		if got[name] != uid {
+		if got[name] != uid && !w.asked[uid] {
 			return false
 		}
 	}

@@ -262,7 +262,8 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 	const account = `"kubernetesServiceAccounts":[{"uid":"u","namespace":"shop","name":"default"}]`
 	for name, mapping := range map[string]string{
 		"sha256-a":     `"r.example:5000/token":{` + account + `},"token":{` + account + `}`,
-		"sha256-b":     `"public":{"nodePodsAccessible":true},"both":{"kubernetesSecrets":[{"uid":"s"}],` + account + `}`,
+		"sha256-b":     `"public":{"nodePodsAccessible":true}`,
+		"sha256-e":     `"both":{"kubernetesSecrets":[{"uid":"s"}],` + account + `}`,
 		"sha256-c":     `"secret":{"kubernetesSecrets":[{"uid":"s"}]}`,
 		"sha256-d.tmp": `"cut`,
 	} {
@@ -309,5 +310,32 @@ func TestNodeWithoutACSINode(t *testing.T) {
 	_, err := f.clientFor(f.kubelet()).StorageV1().CSINodes().Get(t.Context(), "node0", metav1.GetOptions{})
 	if !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSetsThatWereNeverOnTheDisk: without one of the sets that every node needs no pod would start again. An older
+// state of it would do.
+func TestSetsThatWereNeverOnTheDisk(t *testing.T) {
+	s := newStore("node0")
+	reach := func(version string) {
+		for _, in := range always("node0") {
+			sink{s, in}.At(version, func() {})
+		}
+	}
+	reach("1")
+	if unsaved := s.unsaved(); len(unsaved) != len(always("node0")) {
+		t.Errorf("before a commit: %q", unsaved)
+	}
+	state := s.takePending(true)
+	s.taken(false)
+	if unsaved := s.unsaved(); len(unsaved) == 0 {
+		t.Error("after a commit that failed")
+	}
+	s.takePending(true)
+	s.taken(true)
+	reach("2")
+	next := newStore("node0")
+	if problems := next.load(state); len(problems) > 0 || len(s.unsaved())+len(next.unsaved()) > 0 {
+		t.Errorf("after a commit: %q, after a start: %q, %v", s.unsaved(), next.unsaved(), problems)
 	}
 }

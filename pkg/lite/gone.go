@@ -49,14 +49,15 @@ func endOf(value []byte) (e end) {
 	return e
 }
 
-// setGone records the end of a pod; nil revokes it. It reports whether anything has changed.
+// setGone records the end of a pod; nil revokes an intention. A pod that is gone stays so, because a repeated DELETE
+// may get another answer, for example about a new pod of the same name. It reports whether anything has changed.
 func (s *Store) setGone(uid types.UID, e *end) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, there := s.gone[uid]
 	key := keyOf(keyGone, string(uid))
 	switch {
-	case e == nil && !there, e != nil && there && (before.intended == e.intended || !before.intended):
+	case there && !before.intended, e == nil && !there, e != nil && e.intended && there:
 		return false
 	case e == nil:
 		delete(s.gone, uid)
@@ -68,10 +69,19 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget drops gone pods that kube-apiserver has not listed for goneFor.
+// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the disk may still list them:
+// the end of a pod is written sooner than the pods, and to a full disk too.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ofPods := podsOf(s.node).key(keyObject, "")
+	for _, unsaved := range []map[string][]byte{s.pending, s.writing} {
+		for key := range unsaved {
+			if strings.HasPrefix(key, ofPods) {
+				return
+			}
+		}
+	}
 	there := map[types.UID]bool{}
 	for _, o := range s.set(podsOf(s.node)).objects {
 		there[types.UID(o.UID)] = true

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -30,10 +31,11 @@ type world struct {
 	// version is kube-apiserver's. truth has the pods of each version: their UIDs, by their names.
 	version uint64
 	truth   map[uint64]map[string]string
-	// committed is the version that is on the disk, confirmed the UIDs that the kubelet has confirmed as gone.
-	committed uint64
-	confirmed map[string]bool
-	uids      int
+	// committed is the version that is on the disk. ends has the UIDs of the pods that the kubelet has asked to remove,
+	// true for those that kube-apiserver has confirmed as gone. asked also has those of which it has refused that.
+	committed   uint64
+	ends, asked map[string]bool
+	uids        int
 
 	// accounts are answered, too.
 	accounts []types.NamespacedName
@@ -46,7 +48,7 @@ type world struct {
 func newWorld(t *testing.T, random *rand.Rand) *world {
 	t.Helper()
 	return &world{t: t, random: random, dir: inMemory(t), version: 1, truth: map[uint64]map[string]string{1: {}},
-		confirmed: map[string]bool{}}
+		ends: map[string]bool{}, asked: map[string]bool{}}
 }
 
 var oraclePods = podsOf("node0")
@@ -117,25 +119,47 @@ func (w *world) commit() {
 	w.committed = version
 }
 
-// confirm is the kubelet's word that a pod that it has is gone.
-func (w *world) confirm() {
+// remove is the kubelet's DELETE of a pod that it has, or has asked to remove before, and kube-apiserver's answer: it
+// is gone, it is refused, or nobody knows.
+func (w *world) remove() {
 	_, objects, _ := w.store.read(oraclePods)
-	if len(objects) == 0 {
+	uids := slices.Sorted(maps.Keys(w.ends))
+	for _, o := range objects {
+		uids = append(uids, o.UID)
+	}
+	if len(uids) == 0 {
 		return
 	}
-	uid := objects[w.random.IntN(len(objects))].UID
-	w.store.setGone(types.UID(uid), &end{at: time.Now(), intended: w.random.IntN(2) == 0})
-	if err := w.disk.CommitLasting(w.store.takeGone()); err != nil {
-		w.t.Fatal(err)
+	uid := uids[w.random.IntN(len(uids))]
+	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
+	say := func(e *end) {
+		w.store.setGone(types.UID(uid), e)
+		if err := w.disk.CommitLasting(w.store.takeGone()); err != nil {
+			w.t.Fatal(err)
+		}
+		w.store.taken(true)
 	}
-	w.store.taken(true)
-	w.confirmed[uid] = true
+	say(&end{at: at, intended: true})
+	w.ends[uid], w.asked[uid] = w.ends[uid], true
+	switch w.random.IntN(3) {
+	case 0:
+		say(&end{at: at})
+		w.ends[uid] = true
+	case 1:
+		say(nil)
+		if !w.ends[uid] {
+			delete(w.ends, uid)
+		}
+	}
 }
 
-// shown are the pods of a version that are not confirmed as gone.
+// shown are the pods of a version without those that the kubelet has asked to remove, and was not refused.
 func (w *world) shown(version uint64) map[string]string {
 	pods := maps.Clone(w.truth[version])
-	maps.DeleteFunc(pods, func(_, uid string) bool { return w.confirmed[uid] })
+	maps.DeleteFunc(pods, func(_, uid string) bool {
+		_, ended := w.ends[uid]
+		return ended
+	})
 	return pods
 }
 
@@ -161,9 +185,9 @@ func (w *world) judge(seed uint64) {
 	}
 }
 
-// TestOracle plays kube-apiserver, a link that comes and goes, losses of power, and a kubelet that confirms that pods
-// are gone. Whenever the kubelet asks, it is answered what kube-apiserver said at one version, not older than what was
-// on the disk, without what is confirmed as gone.
+// TestOracle plays kube-apiserver, a link that comes and goes, losses of power, and a kubelet that removes pods.
+// Whenever the kubelet asks, it is answered what kube-apiserver said at one version, not older than what was on the
+// disk, without the pods that it has removed.
 func TestOracle(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(*worlds) {
@@ -183,9 +207,11 @@ func TestOracle(t *testing.T) {
 			case 4, 5, 6:
 				w.commit()
 			case 7:
-				w.confirm()
+				w.remove()
 			case 8:
-				w.store.forget()
+				if w.store.isCurrent(oraclePods) { // as the follower does
+					w.store.forget()
+				}
 			default:
 				w.change()
 			}

@@ -18,8 +18,7 @@ func (p *Proxy) upstreamState() livepods.UpstreamState {
 		return livepods.Away
 	case !p.facts.IsLive():
 		return livepods.Unknown
-	case p.stateLink.Away() == nil && p.upstream.Current() && p.facts.Applied():
-		// While the API server is away, lite-apiserver answers watches in its place.
+	case p.upstream.Current() && p.facts.Applied(): // the Link notices the return later than the sources do
 		return livepods.Followed
 	default:
 		return livepods.Away

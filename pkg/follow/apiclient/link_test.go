@@ -92,7 +92,7 @@ func TestLinkAsksTheServer(t *testing.T) {
 		code.Store(int64(test.code))
 		link.Ask(t.Context())
 		if away := link.Away() != nil; away != test.away {
-			t.Errorf("%d: away %v", test.code, away)
+			t.Fatalf("%d: away %v", test.code, away)
 		}
 		if test.back {
 			<-back
@@ -104,5 +104,30 @@ func TestLinkAsksTheServer(t *testing.T) {
 	server.Close()
 	if link.Ask(t.Context()); link.Away() == nil {
 		t.Error("nobody listens, and it is not away")
+	}
+}
+
+// TestTransportsTellTheLink: a request that finds nobody, of whichever transport, takes the API server away.
+func TestTransportsTellTheLink(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	config, err := connection.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := config.Transport.RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	if err == nil || connection.Link().Away() == nil {
+		t.Errorf("nobody listens, and it is not away: %v", err)
 	}
 }

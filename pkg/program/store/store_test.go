@@ -351,6 +351,14 @@ func TestNoSpaceForTheState(t *testing.T) {
 			t.Errorf("restarted %v: the whole state was tried %d times in a minute", restart, tried)
 		}
 	}
+	for grown := 0; grow() == nil; grown += len(value) {
+		if grown > 2*maxGrowth {
+			t.Fatal("the file grows without end, and is read at each start")
+		}
+	}
+	if err := w.store.CommitLasting(map[string][]byte{"gone": {}}); err != nil {
+		t.Errorf("of a file that may not grow: %v", err)
+	}
 	w.disk.noInodes = false
 	w.now = w.now.Add(time.Minute)
 	if err := grow(); err != nil || w.store.newest.offset > w.store.limit() {

@@ -81,7 +81,7 @@ func (w *written[K, V]) next(all, wanted []V, key func(V) K) (changed []V, gone 
 		if delete(gone, key(part)); keep {
 			part = kept
 		}
-		if (keep || before) && !(before && reflect.DeepEqual(old, part)) {
+		if keep && !before || before && !reflect.DeepEqual(old, part) {
 			changed = append(changed, part)
 		}
 	}

@@ -119,15 +119,19 @@ func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	return !known || inGroup(labels, keys) != (f.Check == CheckSite)
 }
 
-// BySeverity orders findings, the worst first.
-func BySeverity(a, b Finding) int {
-	return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
+// attention are the severities in the order of the attention that they need.
+var attention = []Severity{Failure, Warning, Unverified, OK}
+
+// CompareAttention orders severities by the attention that they need, most first.
+func CompareAttention(a, b Severity) int {
+	return cmp.Compare(slices.Index(attention, a), slices.Index(attention, b))
 }
+
+// BySeverity orders findings by the attention that they need.
+func BySeverity(a, b Finding) int { return CompareAttention(a.Severity, b.Severity) }
 
 // ByObject orders findings by their objects.
 func ByObject(a, b Finding) int { return cmp.Compare(a.Object.String(), b.Object.String()) }
-
-var severities = []Severity{Failure, Unverified, Warning, OK}
 
 // Failed reports whether one of the findings is a failure.
 func Failed(findings []Finding) bool {

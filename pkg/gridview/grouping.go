@@ -96,8 +96,8 @@ type viewer struct {
 	*Tally
 
 	parts []endpointPart
-	// all are the positions of all parts. on has for every key and value the positions of those on nodes with it: without
-	// that, every group would be compared with every endpoint, and both grow with the number of sites.
+	// all are the positions of all parts. on has for every key and value the positions of those on nodes with it:
+	// without that, every group would be compared with every endpoint, and both grow with the number of sites.
 	all []int
 	on  []map[string][]int
 }

@@ -116,14 +116,6 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 	return result
 }
 
-// attention are the severities in the order of the attention that they need.
-var attention = []Severity{Failure, Warning, Unverified, OK}
-
-// CompareAttention orders severities by the attention that they need, most first.
-func CompareAttention(a, b Severity) int {
-	return cmp.Compare(slices.Index(attention, a), slices.Index(attention, b))
-}
-
 // OfService returns the word for the cell of a Service, by its position among the Services.
 func (s *MatrixSite) OfService(i int) Word { return words[s.Services[i]-CellNothing.letter()] }
 

@@ -165,6 +165,7 @@ func TestVerdicts(t *testing.T) {
 				w.Errorf("status ends with %d, and the controller has not answered a change of a grid", status.code)
 			}
 			w.judgeWords(check)
+			w.judgeLost(check)
 			w.agree("status", status.Findings, check)
 			w.agree("preview", preview.Findings, check)
 			w.judgeDark(preview)
@@ -246,6 +247,35 @@ func (w *world) judgeDark(preview *answer) {
 	}
 }
 
+// judgeLost expects a failure of each node that has lost its site, if no label of it is left by which it may be of
+// another fleet, and if connections from it find nothing that is there.
+func (w *world) judgeLost(check *answer) {
+	w.Helper()
+	keys := []string{"zone", "pool"} // of the grids
+	for _, s := range w.services {
+		keys = append(keys, keysOf(s)...)
+	}
+	for name, m := range w.machines {
+		if !m.lost || slices.ContainsFunc(keys, func(key string) bool { return key != hostname && m.labels[key] != "" }) {
+			continue
+		}
+		finds := func(s *corev1.Service) bool {
+			for _, o := range w.connect(name, s) {
+				if len(o.reached) == 0 && o.something && w.hasSites(s) && siteKey(s) != hostname {
+					return false
+				}
+			}
+			return true
+		}
+		named := func(f finding) bool { return f.Severity == "failure" && f.Node == name }
+		for _, s := range w.services {
+			if !finds(s) && !slices.ContainsFunc(check.Findings, named) {
+				w.Errorf("%s has lost its site, and reaches nothing of Service %s, and check has no failure of it", name, s.Name)
+			}
+		}
+	}
+}
+
 func subset(of, all []string) bool {
 	return !slices.ContainsFunc(of, func(one string) bool { return !slices.Contains(all, one) })
 }
@@ -319,13 +349,23 @@ func (w *world) hasSites(s *corev1.Service) bool {
 	return false
 }
 
-// asked are the nodes whose endpoints the connections of one client reach.
-func asked(s *corev1.Service, o outcome) []string {
+// asked are the nodes whose endpoints the connections of one client on a node reach. Which endpoint a client is kept at
+// is chance: it is one of the node's own site if there is one, which hides the others.
+func (w *world) asked(name string, s *corev1.Service, o outcome) []string {
 	nodes := slices.Sorted(maps.Keys(o.reached))
-	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && len(nodes) > 1 {
-		return nodes[:1]
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || len(nodes) == 0 {
+		return nodes
 	}
-	return nodes
+	own := slices.IndexFunc(nodes, func(there string) bool { return !w.foreign(name, s, there) })
+	return nodes[max(own, 0):][:1]
+}
+
+// foreign reports whether an endpoint on another node is none that a node may reach of a Service.
+func (w *world) foreign(name string, s *corev1.Service, there string) bool {
+	return !slices.Contains(keysOf(s), "*") && !slices.ContainsFunc(keysOf(s), func(key string) bool {
+		a, ok := w.machines[name].labels[key]
+		return ok && a == w.machines[there].labels[key]
+	})
 }
 
 // judgeProof runs prove, whose pods connect as kube-proxy would.
@@ -337,7 +377,7 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 		target := containers[0].(map[string]any)["args"].([]any)[1].(string)
 		result := map[string]any{"asked": 20}
 		o := w.connect(node, s)[target]
-		reached, asked := map[string]int{}, asked(s, o)
+		reached, asked := map[string]int{}, w.asked(node, s, o)
 		for _, on := range asked {
 			reached[o.reached[on]] = 20 / len(asked)
 		}
@@ -359,14 +399,9 @@ func (w *world) judgeProof(api *clustertest.API, url string, s *corev1.Service, 
 		if row.Asked == 0 {
 			w.Errorf("prove %s did not connect: %+v", s.Name, row)
 		}
-		foreign := func(there string) bool {
-			return !slices.Contains(keysOf(s), "*") && !slices.ContainsFunc(keysOf(s), func(key string) bool {
-				a, ok := w.machines[row.Node].labels[key]
-				return ok && a == w.machines[there].labels[key]
-			})
-		}
+		foreign := func(there string) bool { return w.foreign(row.Node, s, there) }
 		o := w.connect(row.Node, s)[row.Address]
-		leaks = leaks || slices.ContainsFunc(asked(s, o), foreign)
+		leaks = leaks || slices.ContainsFunc(w.asked(row.Node, s, o), foreign)
 		if slices.ContainsFunc(slices.Collect(maps.Keys(o.reached)), foreign) && row.Verdict == "Closed" {
 			w.Errorf("prove %s says %+v, and a connection leaves the site", s.Name, row)
 		}

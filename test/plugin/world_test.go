@@ -615,4 +615,16 @@ var defects = []struct {
  status: {availableReplicas: 1}}`)
 		return true
 	}},
+	{"a node without the endpoint that Local requires", func(w *world, _ *rand.Rand) bool {
+		places := w.places["local"]
+		for i, p := range places {
+			if slices.ContainsFunc(places, func(other place) bool {
+				return other.node != p.node && w.machines[other.node].labels["zone"] == w.machines[p.node].labels["zone"]
+			}) {
+				w.places["local"] = slices.Delete(slices.Clone(places), i, i+1)
+				return true
+			}
+		}
+		return false
+	}},
 }

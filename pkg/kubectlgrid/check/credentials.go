@@ -51,8 +51,8 @@ func credentialsIn(text string) []credential {
 }
 
 func certificatesIn(data []byte) []credential {
-	var found []credential
 	certificates, _ := cert.ParseCertsPEM(data) // without any there is nothing that ends
+	found := make([]credential, 0, len(certificates))
 	for _, certificate := range certificates {
 		found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
 	}

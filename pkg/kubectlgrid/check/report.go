@@ -100,7 +100,7 @@ func (r *Report) clean(check string) bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == check && f.Severity != OK })
 }
 
-// finish sorts the findings, the worst first and those of one check together, and counts them.
+// finish sorts the findings by the attention that they need, those of one check together, and counts them.
 func (r *Report) finish(kind string) *Report {
 	slices.SortStableFunc(r.Findings, gridview.BySeverity)
 	r.APIVersion, r.Kind = output.APIVersion, kind

@@ -58,8 +58,8 @@ func (r *Report) checkVersions(c *Cluster) {
 		r.first(check, "",
 			row{!ok, Warning, about, say + "has no meaning here", upgrade},
 			row{kubelet > server, Warning, about, say + "is newer than the API server's " + c.Server.Version, upgrade},
-			row{kubelet < server-oldestSkew, Warning, about, fmt.Sprintf("%sis more than %d minor versions older than the "+
-				"API server's %s", say, oldestSkew, c.Server.Version), upgrade},
+			row{kubelet < server-oldestSkew, Warning, about, fmt.Sprintf("%sis more than %d minor versions older than "+
+				"the API server's %s", say, oldestSkew, c.Server.Version), upgrade},
 			row{kubelet < oldestTested, Warning, about, say + "is older " + tested, upgrade})
 	}
 }

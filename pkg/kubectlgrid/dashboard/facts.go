@@ -207,8 +207,9 @@ func (f *facts) gridNames() []gridview.Object {
 
 // gridStates returns the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
-	states := []gridview.Grid{}
-	for _, name := range f.gridNames() {
+	names := f.gridNames()
+	states := make([]gridview.Grid, 0, len(names))
+	for _, name := range names {
 		states = append(states, *f.gridState(name))
 	}
 	return states

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,7 +113,7 @@ type SiteDetail struct {
 	Site gridview.MatrixSite `json:"site"`
 	// Nodes are the names of the site's nodes.
 	Nodes []string `json:"nodes"`
-	// Workloads are the site's workloads in all grids of the key, unhealthy ones first.
+	// Workloads are the site's workloads in all grids of the key, the worst first.
 	Workloads []SiteWorkload `json:"workloads"`
 	// Services are those whose nodes of the site have a verdict, the worst first.
 	Services []SiteService `json:"services"`
@@ -379,7 +378,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 		}
 	}
 	slices.SortStableFunc(d.Workloads, func(a, b SiteWorkload) int {
-		return cmp.Compare(readyLast(a.Site.Phase), readyLast(b.Site.Phase))
+		return gridview.CompareStates(a.Site.MapState(), b.Site.MapState())
 	})
 	for j := range summaries {
 		if summaries[j].TopologyKeys.Governed() && slices.Contains(summaries[j].TopologyKeys, key) {
@@ -391,11 +390,4 @@ func (f *facts) site(key, name string) *SiteDetail {
 		return gridview.CompareAttention(a.Verdict.Severity, b.Verdict.Severity)
 	})
 	return d
-}
-
-func readyLast(phase v1.SitePhase) int {
-	if phase == v1.SiteReady {
-		return 1
-	}
-	return 0
 }

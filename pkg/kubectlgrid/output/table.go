@@ -12,6 +12,8 @@ const (
 	None = "<none>"
 	// All is the text of a cell for every site.
 	All = "<all>"
+	// Others is the text of a cell for the sites that are not named.
+	Others = "<others>"
 	// gap is how many spaces are between two columns.
 	gap = 3
 )

@@ -72,8 +72,8 @@ func (r *Pods) Run(ctx context.Context, node string, target netip.AddrPort) (pro
 		case apierrors.IsNotFound(err):
 			return false, fmt.Errorf("somebody removed pod %s", pod.Name)
 		case err != nil:
-			why = err // the next read may succeed
-			return false, nil
+			why = err
+			return false, nil //nolint:nilerr // the next read may succeed
 		}
 		if result, done, err = outcome(pod); !done && err != nil {
 			why, err = err, nil

@@ -44,7 +44,9 @@ func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) e
 			if err := show(state); err != nil {
 				return err
 			}
-			if err := state.Err(g); (state.Done || err != nil) && !(state.Waits && patience == UntilDone) {
+			waits := state.Waits && patience == UntilDone
+			err = state.Err(g)
+			if !waits && (state.Done || err != nil) {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
@@ -209,9 +210,6 @@ func (g *Grid) Child(ctx context.Context, site string) (string, error) {
 	if child, ok := children[site]; ok {
 		return child.Name, nil
 	}
-	sites := slices.Sorted(maps.Keys(children))
-	if len(sites) > namedSites {
-		sites = append(sites[:namedSites], "…")
-	}
-	return "", fmt.Errorf("%s has no site %q; it has %s", g, site, strings.Join(sites, ", "))
+	return "", fmt.Errorf("%s has no site %q; it has %s", g, site,
+		enumerate.First(slices.Sorted(maps.Keys(children)), namedSites))
 }

@@ -16,9 +16,6 @@ import (
 // barWidth is how many characters the progress bar has.
 const barWidth = 40
 
-// others is the row of the sites that no wave names.
-const others = "<others>"
-
 // ErrPerson means that a rollout waits for a person.
 var ErrPerson = errors.New("a person is needed")
 
@@ -55,7 +52,7 @@ func (g *Grid) State() (State, error) {
 		{"WAVE", "SITES", "UPDATED", "READY", "PROVEN", "FAILED", "SUSPECTS", "DEFERRED", "STATE"},
 	}}
 	for _, wave := range r.Waves {
-		row := []string{cmp.Or(wave.Name, others)}
+		row := []string{cmp.Or(wave.Name, output.Others)}
 		for _, n := range []int32{
 			wave.Sites, wave.Updated, wave.Ready, wave.Proven, wave.Failed, wave.Suspects, wave.Deferred,
 		} {

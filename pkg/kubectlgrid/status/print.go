@@ -48,9 +48,6 @@ type Columns struct {
 	NoHeader bool
 }
 
-// others is the name of the sites that a large status only counts.
-const others = "<others>"
-
 // Printer writes the state of grids. If it is called again, it writes only changes.
 type Printer struct {
 	Out     io.Writer
@@ -84,7 +81,7 @@ func (w *written[K, V]) next(all, wanted []V, key func(V) K) (changed []V, gone 
 		if delete(gone, key(part)); keep {
 			part = kept
 		}
-		if (keep || before) && !(before && reflect.DeepEqual(old, part)) {
+		if keep && !before || before && !reflect.DeepEqual(old, part) {
 			changed = append(changed, part)
 		}
 	}
@@ -172,7 +169,7 @@ func (k rowKey) afterwards(gridExists bool) string {
 	switch {
 	case !gridExists:
 		return "Gone: the grid is deleted"
-	case strings.HasPrefix(k.site, others):
+	case strings.HasPrefix(k.site, output.Others):
 		return ""
 	case k.site == output.All || k.site == output.None:
 		return "Resolved"
@@ -243,14 +240,14 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 			rows = append(rows, c.rowOf(g, u))
 		}
 		if g.UnlistedReady > 0 {
-			ready := c.rowOfNone(g, others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
+			ready := c.rowOfNone(g, output.Others, "-", "Ready: "+enumerate.Count(int(g.UnlistedReady), "site"))
 			ready.key.site += " ready"
 			rows = append(rows, ready)
 		}
 		if g.Unlisted > 0 {
 			state := fmt.Sprintf("Not ready: %s that the status has no room for",
 				enumerate.Count(int(g.Unlisted), "site"))
-			rows = append(rows, c.rowOfNone(g, others, "-", state))
+			rows = append(rows, c.rowOfNone(g, output.Others, "-", state))
 		}
 	}
 	return rows

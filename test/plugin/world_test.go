@@ -68,8 +68,8 @@ type world struct {
 	extra   []string
 	spoil   []func(*clustertest.API)
 	defects []string
-	// away is that a hub that is required is away, and unanswered that the controller does not answer a change of a grid,
-	// which no connection shows.
+	// away is that a hub that is required is away, and unanswered that the controller does not answer a change of a
+	// grid. No connection shows either.
 	away, unanswered bool
 	// warned are the checks that have to warn of something, which no connection from a node shows.
 	warned []string

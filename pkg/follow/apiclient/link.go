@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	// probeInterval is the time between two probes while the API server is away.
+	// probeInterval is the time between two probes in the first quickProbes in which the API server is away. From then
+	// on it is slowInterval on average, at random: ten thousand nodes must not hold down a server that comes back.
 	probeInterval = time.Second
+	quickProbes   = 30 * time.Second
+	slowInterval  = 5 * time.Second
 	// probeTimeout is how long a probe waits for an answer.
 	probeTimeout = 2 * time.Second
 	// suspectInterval is the time between two probes of an API server that answers.
@@ -159,13 +162,11 @@ func (l *Link) Ask(ctx context.Context) {
 // Run probes while the API server is away or suspected to be, until ctx is done.
 func (l *Link) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(probeInterval)
-	defer ticker.Stop()
 	said, suspected := false, true // nothing is known yet
-	var asked time.Time
+	var asked, since time.Time
 	for {
 		if away := l.Away() != nil; away != said {
-			said = away
+			said, since = away, time.Now()
 			if away {
 				logger.Info("kube-apiserver is away: it does not answer, or something in its place answers 5xx")
 			} else {
@@ -176,10 +177,14 @@ func (l *Link) Run(ctx context.Context) {
 			l.Ask(ctx)
 			asked, suspected = time.Now(), false
 		}
+		pause := probeInterval
+		if said && time.Since(since) > quickProbes {
+			pause = slowInterval/2 + rand.N(slowInterval) //nolint:gosec // it spreads requests
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(pause):
 		case <-l.hurry:
 			suspected = true
 		}

@@ -60,6 +60,36 @@ func TestLink(t *testing.T) {
 	}
 }
 
+// TestLinkSlowsDown: a server that stays away is asked less often, and noticed within one and a half slowInterval when
+// it is back.
+func TestLinkSlowsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes atomic.Int32
+		var back atomic.Bool
+		l := newLink(func(context.Context) error {
+			if probes.Add(1); back.Load() {
+				return nil
+			}
+			return errors.New("away")
+		})
+		go l.Run(t.Context()) // until the test's end
+		time.Sleep(quickProbes)
+		if probes := probes.Load(); probes < 29 || probes > 31 {
+			t.Errorf("it was probed %d times at first", probes)
+		}
+		probes.Store(0)
+		time.Sleep(time.Hour)
+		if probes := probes.Load(); probes < 600 || probes > 840 { // 720 on average
+			t.Errorf("it was probed %d times in an hour", probes)
+		}
+		back.Store(true)
+		time.Sleep(slowInterval * 3 / 2)
+		if l.Away() != nil {
+			t.Error("it is back, and that is not noticed")
+		}
+	})
+}
+
 // TestLinkAsksTheServer: a probe is a request that no cache answers. What a gateway says in place of an API server
 // counts as away, and what an API server says counts as there, also if it refuses. What waits is called when it is
 // back.

@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 	o = call(t, few, "check", "--pre", "-o", "json")
 	if err := json.Unmarshal([]byte(o.stdout), &report); err != nil ||
 		report.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || report.Kind != "Preflight" ||
-		len(report.Findings) == 0 || len(report.Summary) != 4 || report.Findings[0]["severity"] != "unknown" {
+		len(report.Findings) == 0 || len(report.Summary) != 4 || report.Findings[0]["severity"] != "warning" {
 		t.Errorf("got %+v, %v", o, err)
 	}
 	if err := yaml.Unmarshal([]byte(call(t, few, "check", "-o", "yaml").stdout), &report); err != nil ||

@@ -140,7 +140,7 @@ func (w *world) remove() {
 		w.store.taken(true)
 	}
 	say(&end{at: at, intended: true})
-	w.ends[uid], w.asked[uid] = w.ends[uid], true
+	w.asked[uid] = true
 	switch w.random.IntN(3) {
 	case 0:
 		say(&end{at: at})

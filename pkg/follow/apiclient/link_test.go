@@ -31,8 +31,7 @@ func TestLink(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var probes atomic.Int32
-				var l *Link
-				l = newLink(func(context.Context) error {
+				l := newLink(func(context.Context) error {
 					probes.Add(1)
 					return test.probe
 				})

@@ -197,9 +197,10 @@ func (f *Facts) NodeCount() int { return len(f.NodeNames()) }
 type Doubt int
 
 const (
-	// Dead nodes are called dead by a health service, Silent ones no longer answer their neighbours. The endpoints of
-	// both are hidden, unless a viewer would lose the last ready endpoint of a Service.
+	// Dead nodes are called dead by a health service. Their endpoints are hidden, unless a viewer would lose the last
+	// ready endpoint of a Service.
 	Dead Doubt = iota
+	// Silent nodes no longer answer their neighbours. Their endpoints are hidden in the same way.
 	Silent
 	// Unanswering nodes have a machine that answers their neighbours, and a wrapper that does not. Their endpoints are
 	// suspected.

@@ -140,7 +140,9 @@ func (w *world) remove() {
 		w.store.taken(true)
 	}
 	say(&end{at: at, intended: true})
-	w.asked[uid] = true
+	if w.asked[uid] = true; !w.ends[uid] {
+		w.ends[uid] = false // it has an end that may be taken back
+	}
 	switch w.random.IntN(3) {
 	case 0:
 		say(&end{at: at})

@@ -63,12 +63,15 @@ func (c Cell) Word() Word { return words[c] }
 // letter returns the cell's letter in a row of a Matrix.
 func (c Cell) letter() byte { return 'a' + byte(c) }
 
+var cellOfState = map[MapState]Cell{
+	MapReady: CellReady, MapUnreachable: CellUnreachable, MapFailed: CellFailed, MapChanging: CellChanging,
+}
+
 // cellOf returns the state of a grid in a site.
 func cellOf(s *Site) Cell {
 	state := s.MapState()
 	if state == MapReady && s.Revision != "" {
 		return CellReadyOlder
 	}
-	return map[MapState]Cell{MapReady: CellReady, MapUnreachable: CellUnreachable, MapFailed: CellFailed,
-		MapChanging: CellChanging}[state]
+	return cellOfState[state]
 }

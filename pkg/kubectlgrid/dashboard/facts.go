@@ -104,7 +104,11 @@ func (f *facts) set(resource string, name types.NamespacedName, object client.Ob
 	}
 	if resource == nodes {
 		if delete(f.nodes.Nodes, name.Name); object != nil {
-			f.nodes.Nodes[name.Name] = object.GetLabels()
+			labels := object.GetLabels()
+			if labels == nil {
+				labels = topology.Labels{}
+			}
+			f.nodes.Nodes[name.Name] = labels
 		}
 		f.forgetAll()
 	}

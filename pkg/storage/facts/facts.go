@@ -52,8 +52,8 @@ type Facts struct {
 
 	// doubted has the names of the nodes with each Doubt; never this node.
 	doubted [doubts]map[string]struct{}
+	notes   Notes
 	// noted counts the changes of notes.
-	notes Notes
 	noted uint64
 	// livePods has the pods of nodes by the node's name, as reported by the nodes themselves.
 	livePods map[string]*LivePods

@@ -32,11 +32,6 @@ func (f *Facts) Notes() Notes {
 func (f *Facts) Note(change func(*Notes)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note(change)
-}
-
-// note is for callers within the lock.
-func (f *Facts) note(change func(*Notes)) {
 	before := f.notes
 	if change(&f.notes); !reflect.DeepEqual(before, f.notes) {
 		f.noted++
@@ -46,12 +41,16 @@ func (f *Facts) note(change func(*Notes)) {
 // Noted returns a number that grows with every change of the notes.
 func (in Reader) Noted() uint64 { return in.f.noted }
 
-// forgetAddresses drops the addresses of a removed node, because another node may get them.
+// forgetAddresses drops the addresses of a removed node, because another node may get them. The caller
+// holds the lock.
 func (f *Facts) forgetAddresses(name string) {
-	f.note(func(n *Notes) {
-		if len(n.Addresses) > 0 {
-			n.Addresses = maps.Clone(n.Addresses)
-			maps.DeleteFunc(n.Addresses, func(_ netip.Addr, of string) bool { return of == name })
-		}
-	})
+	if len(f.notes.Addresses) == 0 {
+		return
+	}
+	left := maps.Clone(f.notes.Addresses)
+	maps.DeleteFunc(left, func(_ netip.Addr, of string) bool { return of == name })
+	if len(left) < len(f.notes.Addresses) {
+		f.notes.Addresses = left
+		f.noted++
+	}
 }

@@ -61,13 +61,13 @@ func TestSoak(t *testing.T) {
 	end := w.begin.Add(time.Duration(*hours * float64(time.Hour)))
 	between := min(10*time.Minute, time.Until(end)/6)
 	next := time.Now() // the first sample is before all faults
-	half := next.Add(time.Until(end) / 2)
+	restore := next.Add(time.Until(end) / 4) // so that most of what happens is after it
 	for restored := false; time.Now().Before(end); {
 		if !time.Now().Before(next) {
 			w.sample()
 			next = next.Add(between)
 		}
-		if !restored && time.Now().After(half) {
+		if !restored && time.Now().After(restore) {
 			restored = true
 			w.restoreEtcd()
 		}

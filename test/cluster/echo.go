@@ -125,9 +125,24 @@ func (e *echo) remove(key string) {
 	served := e.served[key]
 	delete(e.served, key)
 	delete(e.moved, key)
+	var heir *echoPod
+	for _, other := range e.served {
+		if served != nil && other.node == served.node && other.address == served.address {
+			heir = other
+		}
+	}
 	e.mu.Unlock()
-	if served != nil {
+	switch {
+	case served == nil:
+	case heir == nil:
 		served.close()
+	default: // kwok gives addresses that are in use to new pods after it was restarted
+		served.stop()
+		if len(heir.listeners) == 0 {
+			if err := heir.start(heir.pod); err != nil {
+				e.cluster.progress("echo server of pod %s, which inherits %s: %v", heir.pod.Name, heir.address, err)
+			}
+		}
 	}
 }
 
@@ -256,10 +271,15 @@ func echoPorts(pod *corev1.Pod) []int {
 	return ports
 }
 
-func (p *echoPod) close() {
+// stop closes the listeners, and leaves the address on the node.
+func (p *echoPod) stop() {
 	for _, listener := range p.listeners {
 		_ = listener.Close()
 	}
+}
+
+func (p *echoPod) close() {
+	p.stop()
 	_ = p.changeAddress((*netlink.Handle).AddrDel) // the namespace may be gone, and the address with it
 }
 

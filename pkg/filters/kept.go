@@ -2,6 +2,9 @@ package filters
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -40,18 +43,21 @@ type KeptAnswers struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	store *store.Store
-	// answers has the answers by request, each a keptAnswer, a newline and the body. size is how many bytes they have,
-	// and asked has the requests in the order in which they came last, those of earlier processes first.
+	// answers has the answers by request, each a keptAnswer, a newline and the body, and readers their readers. size is
+	// how many bytes all have, sizes those of each reader, and asked has the requests in the order in which they came last, those of earlier processes first.
 	answers map[string][]byte
+	readers map[string]string
 	size    int
+	sizes   map[string]int
 	asked   []string
-	// pending has what is not on the disk.
+	// pending has what is not on the disk, and saved the requests whose answers are.
 	pending map[string][]byte
+	saved   map[string]struct{}
 }
 
 const (
-	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that the answer is
-	// dropped that was last requested the longest ago.
+	// maxKeptAnswer is how many bytes of one answer are kept, maxKept how many of all. Beyond that, of the reader that
+	// has most, the answer is dropped that was last requested the longest ago.
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20
@@ -63,11 +69,32 @@ const (
 type keptAnswer struct {
 	ContentType     string `json:"contentType"`
 	ContentEncoding string `json:"contentEncoding,omitempty"`
+	// Reader is who read it last.
+	Reader string `json:"reader,omitempty"`
+}
+
+// readerOf returns who sends a request, by the subject of its token; "" without credentials. The token need not be
+// verified: the upstream does that before it gives the answer that is kept.
+func readerOf(r *http.Request) string {
+	credentials := r.Header.Get("Authorization")
+	if credentials == "" {
+		return ""
+	}
+	var claims struct {
+		Subject string `json:"sub"`
+	}
+	if parts := strings.Split(credentials, "."); len(parts) == 3 {
+		payload, _ := base64.RawURLEncoding.DecodeString(parts[1]) // what cannot be read has no subject
+		_ = json.Unmarshal(payload, &claims)
+	}
+	// Limited in length, and another name for each of the credentials that have no subject.
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(cmp.Or(claims.Subject, credentials))))[:16]
 }
 
 // OpenKeptAnswers reads what was kept. What cannot be used or written is logged.
 func OpenKeptAnswers(o KeptOptions) *KeptAnswers {
-	k := &KeptAnswers{KeptOptions: o, pending: map[string][]byte{}}
+	k := &KeptAnswers{KeptOptions: o, pending: map[string][]byte{}, saved: map[string]struct{}{},
+		readers: map[string]string{}, sizes: map[string]int{}}
 	var problems []error
 	k.store, k.answers, problems = store.Open(store.Options{Dir: o.Dir, HourlyBytes: keptHourlyBytes,
 		State: func() iter.Seq2[string, []byte] { return maps.All(k.answers) }})
@@ -76,8 +103,9 @@ func OpenKeptAnswers(o KeptOptions) *KeptAnswers {
 	}
 	for request, answer := range k.answers {
 		k.answers[request] = bytes.Clone(answer) // it is a part of something larger
-		k.size += len(request) + len(answer)
+		k.count(request, 1)
 		k.asked = append(k.asked, request)
+		k.saved[request] = struct{}{}
 	}
 	return k
 }
@@ -89,7 +117,8 @@ func (k *KeptAnswers) Close() error {
 	return errors.Join(k.store.Commit(k.pending), k.store.Close())
 }
 
-// WithKeptAnswers keeps what the clients read, but for Secrets and subresources: the last answer to each GET and LIST,
+// WithKeptAnswers keeps what the clients read with credentials of their own, but for Secrets and subresources: the last
+// answer to each GET and LIST,
 // and the objects at the beginning of each watch with sendInitialEvents. While the upstream is away it gives them to
 // clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients continue from
 // there when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
@@ -103,7 +132,7 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 				return
 			}
 			version := query.Get("resourceVersion")
-			request := requestOf(r, query)
+			request, reader := requestOf(r, query), readerOf(r)
 			if back := kept.Link.Away(); back != nil {
 				switch {
 				case version != "" && version != "0", !kept.answerKept(w, request):
@@ -116,9 +145,13 @@ func WithKeptAnswers(kept *KeptAnswers) Filter {
 				}
 				return
 			}
+			if reader == "" {
+				next.ServeHTTP(w, r)
+				return
+			}
 			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
 			recorder.complete = func() {
-				if err := kept.keep(request, recorder); err != nil {
+				if err := kept.keep(request, reader, recorder); err != nil {
 					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
 				}
 			}
@@ -182,9 +215,9 @@ func (k *KeptAnswers) noteAsked(request string) {
 }
 
 // keep keeps an answer, unless it is kept already. It is written later if too much was written of late.
-func (k *KeptAnswers) keep(request string, answer *answerRecorder) error {
+func (k *KeptAnswers) keep(request, reader string, answer *answerRecorder) error {
 	head, err := json.Marshal(keptAnswer{ContentType: answer.Header().Get("Content-Type"),
-		ContentEncoding: answer.Header().Get("Content-Encoding")})
+		ContentEncoding: answer.Header().Get("Content-Encoding"), Reader: reader})
 	if err != nil {
 		return err
 	}
@@ -197,8 +230,7 @@ func (k *KeptAnswers) keep(request string, answer *answerRecorder) error {
 	}
 	k.put(request, data)
 	for k.size > maxKept {
-		k.put(k.asked[0], nil)
-		k.asked = k.asked[1:]
+		k.drop()
 	}
 	if !k.store.Due() {
 		return nil
@@ -206,21 +238,64 @@ func (k *KeptAnswers) keep(request string, answer *answerRecorder) error {
 	if err := k.store.Commit(k.pending); err != nil {
 		return err
 	}
+	for request, answer := range k.pending {
+		if answer == nil {
+			delete(k.saved, request)
+		} else {
+			k.saved[request] = struct{}{}
+		}
+	}
 	clear(k.pending)
 	return nil
 }
 
+// drop drops an answer of the reader that has most. So one that reads much only displaces its own answers. The caller
+// holds the lock.
+func (k *KeptAnswers) drop() {
+	i, most := 0, -1
+	for j, request := range k.asked {
+		if size := k.sizes[k.readers[request]]; size > most {
+			i, most = j, size
+		}
+	}
+	k.put(k.asked[i], nil)
+	k.asked = slices.Delete(k.asked, i, i+1)
+}
+
 // put replaces an answer, or removes it if it is nil. The caller holds the lock.
 func (k *KeptAnswers) put(request string, answer []byte) {
-	if before, ok := k.answers[request]; ok {
-		k.size -= len(request) + len(before)
+	if _, ok := k.answers[request]; ok {
+		k.count(request, -1)
 		delete(k.answers, request)
 	}
 	if answer != nil {
-		k.size += len(request) + len(answer)
 		k.answers[request] = answer
+		k.count(request, 1)
+	}
+	if _, saved := k.saved[request]; answer == nil && !saved {
+		delete(k.pending, request)
+		return
 	}
 	k.pending[request] = answer
+}
+
+// count adds an answer to the sizes (delta 1), or takes it away (delta -1). The caller holds the lock.
+func (k *KeptAnswers) count(request string, delta int) {
+	answer := k.answers[request]
+	if delta > 0 {
+		var kept keptAnswer
+		head, _, _ := bytes.Cut(answer, []byte("\n"))
+		_ = json.Unmarshal(head, &kept) // an answer that cannot be read has no reader
+		k.readers[request] = kept.Reader
+	}
+	reader, size := k.readers[request], delta*(len(request)+len(answer))
+	k.size += size
+	if k.sizes[reader] += size; k.sizes[reader] == 0 {
+		delete(k.sizes, reader)
+	}
+	if delta < 0 {
+		delete(k.readers, request)
+	}
 }
 
 type answerRecorder struct {

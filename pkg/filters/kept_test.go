@@ -3,6 +3,7 @@ package filters
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"maps"
@@ -22,8 +23,10 @@ import (
 type keptServer struct {
 	*testing.T
 	url, dir string
-	link     linkStub
-	kept     *KeptAnswers
+	// token is what clients show; "" for none.
+	token string
+	link  linkStub
+	kept  *KeptAnswers
 	// restart has another process answer.
 	restart func()
 	// answers is what the upstream answers, by path.
@@ -32,7 +35,7 @@ type keptServer struct {
 
 func newKeptServer(t *testing.T) *keptServer {
 	t.Helper()
-	s := &keptServer{T: t, dir: filepath.Join(t.TempDir(), "kept"), answers: map[string]string{}}
+	s := &keptServer{T: t, token: "agent's", dir: filepath.Join(t.TempDir(), "kept"), answers: map[string]string{}}
 	upstream := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.link.Away() != nil {
 			http.Error(w, "away", http.StatusServiceUnavailable)
@@ -79,6 +82,9 @@ func (s *keptServer) get(client, path, accept string) (code int, body string) {
 	}
 	r.Header.Set("User-Agent", client+"/v1.2.3 (linux)")
 	r.Header.Set("Accept", accept)
+	if s.token != "" {
+		r.Header.Set("Authorization", "Bearer "+s.token)
+	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		s.Fatal(err)
@@ -167,7 +173,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
 	large := strings.Repeat("x", 1<<20)
 	for i := range 40 {
-		if err := kept.keep(strconv.Itoa(i), record(large)); err != nil {
+		if err := kept.keep(strconv.Itoa(i), "agent", record(large)); err != nil {
 			t.Fatal(err)
 		}
 		if kept.find("0") == nil {
@@ -177,7 +183,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	if kept.size > maxKept || len(kept.answers) != 15 || kept.find("1") != nil || kept.find("39") == nil {
 		t.Errorf("%d answers of %d bytes", len(kept.answers), kept.size)
 	}
-	if err := kept.keep("0", record("another")); err != nil || !bytes.HasSuffix(kept.find("0"), []byte("another")) {
+	if err := kept.keep("0", "agent", record("another")); err != nil || !bytes.HasSuffix(kept.find("0"), []byte("another")) {
 		t.Errorf("another answer in the place of one: %v", err)
 	}
 	if err := kept.Close(); err != nil {
@@ -191,12 +197,52 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// TestKeptAnswersOfStrangers: a process without credentials displaces nothing, and one with its own displaces its own.
+func TestKeptAnswersOfStrangers(t *testing.T) {
+	s := newKeptServer(t)
+	const json, kept = "application/json", "/api/v1/namespaces/n"
+	s.answers[kept], s.answers["/version"] = "n", strings.Repeat("x", 1<<20)
+	s.get("agent", kept, json)
+	for _, token := range []string{"", "stranger"} {
+		s.token = token
+		for i := range 20 {
+			s.get("agent", "/version?N="+strconv.Itoa(i), json)
+		}
+		if n := len(s.kept.answers); token == "" && n != 1 {
+			t.Errorf("%d answers are kept", n)
+		}
+	}
+	s.link.set(true)
+	s.token = ""
+	if code, body := s.get("agent", kept, json); code != http.StatusOK || body != "n" {
+		t.Errorf("%d: %s", code, body)
+	}
+}
+
+// TestReaderOf: the subject of a token, whatever else it has; other credentials as a whole.
+func TestReaderOf(t *testing.T) {
+	t.Parallel()
+	of := func(credentials string) string {
+		return readerOf(&http.Request{Header: http.Header{"Authorization": {credentials}}})
+	}
+	jwt := func(payload string) string {
+		return "Bearer h." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".s"
+	}
+	first, renewed, other := of(jwt(`{"sub":"a","exp":1}`)), of(jwt(`{"sub":"a","exp":2}`)), of(jwt(`{"sub":"b"}`))
+	if first != renewed || first == other || first == "" {
+		t.Errorf("%s, %s, %s", first, renewed, other)
+	}
+	if of("Bearer x") == of("Bearer y") || of("Bearer a.b.c") == "" || of("") != "" {
+		t.Error("credentials that are no JWT")
+	}
+}
+
 // TestKeptAnswersThatChangeAllTheTime wear no flash: beyond the budget they are in memory, and written at the end.
 func TestKeptAnswersThatChangeAllTheTime(t *testing.T) {
 	t.Parallel()
 	kept := OpenKeptAnswers(KeptOptions{Dir: t.TempDir(), Logger: logr.Discard()})
 	for i := range 2000 {
-		if err := kept.keep("lease", record(strconv.Itoa(i))); err != nil {
+		if err := kept.keep("lease", "agent", record(strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
 	}

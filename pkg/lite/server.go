@@ -141,6 +141,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 func (s *Server) connect() error {
 	own := func(config *rest.Config) *rest.Config { return config }
 	s.link = s.connection.Link()
+	s.link.Require("/api/v1/nodes/" + s.store.node)
 	config, err := s.connection.Config()
 	if err != nil {
 		return err

@@ -37,13 +37,16 @@ const (
 
 // Link knows whether the API server of a Connection is away: from the first dial or probe that fails until a probe is
 // answered. It is asked for every request, so that only one request waits for a server that is away. Other errors of
-// requests may be their senders' fault, and an answer of 502, 503 or 504 may have another cause than the API server, so
-// these only cause a probe. The requests are those of all the Connection's transports.
+// requests may be their senders' fault, and an answer of 500, 502, 503 or 504 may have another cause than the API
+// server, so these only cause a probe. The requests are those of all the Connection's transports.
 //
-// A probe is a request that no cache answers. Every answer counts, except those with a status of 500 and above, which a
-// gateway may send in place of the API server.
+// A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer counts, except
+// those with a status of 500 and above, which a gateway may send in place of the API server, and the API server in place
+// of etcd.
 type Link struct {
 	probe func(ctx context.Context) error
+	// required is the path of Require; "" for none. It is not changed once Run was called.
+	required string
 
 	mu sync.Mutex
 	// away is closed when the API server is back; nil while it answers. Guarded by mu.
@@ -66,15 +69,35 @@ func (c *Connection) makeLink() (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := c.Server().JoinPath(reviewPath).String()
-	link := newLink(func(ctx context.Context) error { return ask(ctx, own, address) })
+	server := c.Server()
+	var link *Link
+	link = newLink(func(ctx context.Context) error {
+		if link.required == "" {
+			return ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String())
+		}
+		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
+		var reviewed error
+		var done sync.WaitGroup
+		done.Go(func() { reviewed = ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
+		err := ask(ctx, own, http.MethodGet, server.JoinPath(link.required).String())
+		done.Wait()
+		return errors.Join(reviewed, err)
+	})
 	c.OnChange(link.Suspect)
 	return link, nil
 }
 
-// ask probes an API server.
-func ask(ctx context.Context, through http.RoundTripper, address string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(review))
+// Require makes probes also read the object at a path. kube-apiserver reads it from etcd, so an API server that has
+// lost its etcd is away. It still answers reviews, and lists of its watch cache. Require is called before Run.
+func (l *Link) Require(path string) { l.required = path }
+
+// ask makes a request of a probe.
+func ask(ctx context.Context, through http.RoundTripper, method, address string) error {
+	body := ""
+	if method == http.MethodPost {
+		body = review
+	}
+	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -197,7 +220,8 @@ func (l *Link) note(ctx context.Context, response *http.Response, err error) {
 	switch {
 	case err == nil:
 		switch response.StatusCode {
-		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,
+			http.StatusGatewayTimeout:
 			l.Suspect()
 		}
 	case ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(context.Cause(ctx), ErrStalled):

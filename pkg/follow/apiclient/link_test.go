@@ -136,6 +136,50 @@ func TestLinkAsksTheServer(t *testing.T) {
 	}
 }
 
+// TestLinkRequiresTheStore: an API server that answers reviews, and has lost its etcd, is away.
+func TestLinkRequiresTheStore(t *testing.T) {
+	const node = "/api/v1/nodes/n"
+	var code atomic.Int32
+	var hangs atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != node {
+			w.WriteHeader(http.StatusCreated)
+			return
+		}
+		if hangs.Load() {
+			<-r.Context().Done()
+		}
+		w.WriteHeader(int(code.Load()))
+	}))
+	defer server.Close()
+	connection, err := Options{Program: "x", Master: server.URL, QPS: 1, Burst: 1}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := connection.Link()
+	for _, test := range []struct {
+		code  int
+		hangs bool
+		away  bool
+	}{
+		{http.StatusOK, false, false}, {http.StatusInternalServerError, false, true}, {http.StatusNotFound, false, false},
+		{http.StatusOK, true, true}, {http.StatusForbidden, false, false},
+	} {
+		link.Require(node)
+		code.Store(int32(test.code)) //nolint:gosec // a status code
+		hangs.Store(test.hangs)
+		link.Ask(t.Context())
+		if away := link.Away() != nil; away != test.away {
+			t.Errorf("%+v: away is %v", test, away)
+		}
+		link.Require("")
+		link.Ask(t.Context())
+		if link.Away() != nil {
+			t.Errorf("%+v: without Require it is away", test)
+		}
+	}
+}
+
 // TestTransportsTellTheLink: a request that finds nobody, of whichever transport, takes the API server away.
 func TestTransportsTellTheLink(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())

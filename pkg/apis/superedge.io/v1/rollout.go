@@ -127,7 +127,7 @@ type Rollout struct {
 	MaxFailures *intstr.IntOrString `json:"maxFailures,omitempty"`
 
 	// OnFailure is what happens when more sites have failed: Halt, the default, starts no further site; Rollback also
-	// takes the sites that have the change back to the revision before, the last one of each wave first.
+	// takes every site that has another revision back to the one that ran everywhere, the last one of each wave first.
 	//
 	// +kubebuilder:validation:Enum=Halt;Rollback
 	OnFailure OnFailure `json:"onFailure,omitempty"`
@@ -145,7 +145,7 @@ type OnFailure string
 const (
 	// OnFailureHalt starts no further site.
 	OnFailureHalt OnFailure = "Halt"
-	// OnFailureRollback takes the sites that have the change back.
+	// OnFailureRollback takes all sites back to the revision that ran everywhere.
 	OnFailureRollback OnFailure = "Rollback"
 )
 

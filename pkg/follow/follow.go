@@ -11,7 +11,7 @@ import (
 
 // Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time.
 //
-// A Sink may also be a Knower or a Forbidder.
+// A Sink may also be a Knower, a Forbidder, or Versioned.
 type Sink interface {
 	// Apply adds or replaces an object.
 	Apply(object *wire.Object)

@@ -600,7 +600,7 @@ func TestWatchesAreShortUntilABookmark(t *testing.T) {
 			if !marks && seconds > 120 {
 				continue // not asked for before a bookmark came
 			}
-			if got := s.silence(r); got > limit {
+			if got := s.noteResponse(r); got > limit {
 				t.Errorf("bookmarks %v, timeoutSeconds %d: %s", marks, seconds, got)
 			}
 		}

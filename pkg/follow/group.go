@@ -77,7 +77,7 @@ func (g *Group) Add(options Options) (*Source, error) {
 		hurry: make(chan struct{}, 1),
 	}
 	var err error
-	if s.client, err = g.Client(options.Resource.GroupVersion(), s.silence); err != nil {
+	if s.client, err = g.Client(options.Resource.GroupVersion(), s.noteResponse); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
@@ -254,7 +254,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	var again <-chan struct{}
 	var due <-chan time.Time
 	if s.options.Optional {
-		timer := time.NewTimer(s.pause())
+		timer := time.NewTimer(s.optionalPause())
 		defer timer.Stop()
 		due, again = timer.C, g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
@@ -285,8 +285,8 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	}
 }
 
-// pause returns the pause of an optional source. The caller holds the Group's lock.
-func (s *Source) pause() time.Duration {
+// optionalPause returns the pause of an optional source. The caller holds the Group's lock.
+func (s *Source) optionalPause() time.Duration {
 	if s.attempts < optionalAttempts {
 		return s.backoff.next()
 	}
@@ -349,8 +349,8 @@ func (g *Group) answered(s *Source) {
 	}
 }
 
-// follows notes that a source follows the upstream.
-func (g *Group) follows(s *Source) {
+// noteFollowing notes that a source follows the upstream.
+func (g *Group) noteFollowing(s *Source) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	failed := s.attempts > 0
@@ -389,7 +389,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 		MetadataOnly:  true,
 	}}
 	var err error
-	if witness.client, err = g.Client(corev1.SchemeGroupVersion, witness.silence); err != nil {
+	if witness.client, err = g.Client(corev1.SchemeGroupVersion, witness.noteResponse); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {

@@ -278,14 +278,14 @@ func (s *Source) attempt(ctx context.Context) error {
 func (s *Source) stepped(version string) {
 	s.group.answered(s)
 	s.version = version
-	s.accepted()
+	s.noteSuccess()
 	s.update(func(state *State) {
 		if !state.Synced {
 			state.Lists++
 		}
 		state.Synced, state.Absent, state.ResourceVersion = true, false, version
 	})
-	s.follows(time.Now())
+	s.noteContact(time.Now())
 	s.group.outage.caughtUp(s)
 }
 
@@ -399,7 +399,7 @@ func (s *Source) list(ctx context.Context) error {
 	now := time.Now()
 	s.version, s.next, s.watches, s.broken = version, resume, 0, false
 	s.listDue = now.Add(listInterval*3/4 + rand.N(listInterval/2)) //nolint:gosec // spreads requests
-	s.accepted()
+	s.noteSuccess()
 	s.update(func(state *State) {
 		state.Synced, state.Absent = true, false
 		state.ResourceVersion = version
@@ -453,7 +453,7 @@ func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 func (s *Source) distrust(ctx context.Context, list *List, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// An API server never gives such an answer. This is a cache.
-		s.fromCache()
+		s.noteCache()
 		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
 			ErrFromCache, list.ResourceVersion, asked)
 	}
@@ -491,8 +491,8 @@ func (s *Source) noteAbsent() {
 	s.update(func(state *State) { state.Absent = true })
 }
 
-// accepted notes that a request succeeded.
-func (s *Source) accepted() {
+// noteSuccess notes that a request succeeded.
+func (s *Source) noteSuccess() {
 	s.refused = 0
 	s.update(func(state *State) {
 		state.Forbidden = false
@@ -521,7 +521,7 @@ func (s *Source) watch(ctx context.Context) error {
 	}
 	s.watches++
 	s.group.answered(s)
-	s.accepted()
+	s.noteSuccess()
 
 	opened := time.Now()
 	progress, caughtUp := false, false
@@ -540,7 +540,7 @@ func (s *Source) watch(ctx context.Context) error {
 			return nil
 		case <-calm.C:
 			caughtUp = true
-			s.follows(opened)
+			s.noteContact(opened)
 			s.group.outage.caughtUp(s)
 		case event, open := <-w.ResultChan():
 			if !open {
@@ -552,7 +552,7 @@ func (s *Source) watch(ctx context.Context) error {
 			}
 			if s.take(ctx, event) && !progress {
 				progress = true
-				s.follows(time.Now())
+				s.noteContact(time.Now())
 			}
 			switch {
 			case caughtUp:
@@ -591,15 +591,15 @@ func (s *Source) watchEnded(opened time.Time, progress bool) error {
 	if s.empty < emptyWatches {
 		return errEmptyWatch
 	}
-	s.fromCache()
+	s.noteCache()
 	// Another program may update the cache, so it is worth listing again.
 	s.next = tryList
 	return ErrFromCache
 }
 
-// fromCache notes that the upstream answers from a cache. Answers since the last confirmed contact do not count as
+// noteCache notes that the upstream answers from a cache. Answers since the last confirmed contact do not count as
 // contact.
-func (s *Source) fromCache() {
+func (s *Source) noteCache() {
 	s.update(func(state *State) {
 		if !state.FromCache {
 			state.FromCache, state.LastContact = true, s.confirmed
@@ -607,14 +607,14 @@ func (s *Source) fromCache() {
 	})
 }
 
-// follows notes an answer that comes from the API server and not from a cache.
-func (s *Source) follows(at time.Time) {
+// noteContact notes an answer that comes from the API server and not from a cache.
+func (s *Source) noteContact(at time.Time) {
 	s.empty = 0
 	s.update(func(state *State) {
 		state.FromCache, state.Err = false, nil
 		state.LastContact, s.confirmed = at, at
 	})
-	s.group.follows(s)
+	s.group.noteFollowing(s)
 }
 
 // take passes an event to the Sink, and reports whether it had a new resourceVersion.
@@ -708,8 +708,8 @@ func (s *Source) sawBookmark() bool {
 	return s.bookmarks
 }
 
-// silence notes that a response to this source has begun, and returns how long its body may be silent.
-func (s *Source) silence(r *http.Request) time.Duration {
+// noteResponse notes that a response to this source has begun, and returns how long its body may be silent.
+func (s *Source) noteResponse(r *http.Request) time.Duration {
 	s.mu.Lock()
 	s.state.Answered = true
 	s.mu.Unlock()

@@ -187,7 +187,7 @@ func inFleet(t *testing.T, replicas int, nodes []string, test func(*smallFleet))
 			f.startReplica(i)
 		}
 		f.until("the replicas are ready", func() bool {
-			return !slices.ContainsFunc(f.replicas, func(r *replica) bool { return r.current() != nil })
+			return !slices.ContainsFunc(f.replicas, func(r *replica) bool { return r.checkCurrent() != nil })
 		})
 		for _, name := range nodes {
 			w := &nodeWrapper{f: f, name: name, node: storagetest.New(storagetest.Options{

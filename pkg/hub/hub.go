@@ -238,7 +238,7 @@ func (s *Server) newAPI(upstream *rest.Config) (*genericapiserver.GenericAPIServ
 	}
 	identify(config, s.config)
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
-		return s.current()
+		return s.checkCurrent()
 	}))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return s.closeWhileFailing(genericapiserver.DefaultBuildHandlerChain(api, c))
@@ -291,8 +291,8 @@ func (s *Server) work(ctx context.Context) {
 	wait.UntilWithContext(ctx, s.endStale, time.Second)
 }
 
-// current returns why the shares may be out of date; nil if they are not.
-func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+// checkCurrent returns why the shares may be out of date; nil if they are not.
+func (s *Server) checkCurrent() error { return notCurrent(s.group.States(), time.Now()) }
 
 func notCurrent(states []follow.State, now time.Time) error {
 	for _, s := range states {
@@ -311,7 +311,7 @@ func notCurrent(states []follow.State, now time.Time) error {
 // endStale ends all streams when the shares may be stale. Wrappers then ask another replica, or learn that none is
 // available. A stream that is silent because the hub receives nothing looks like one without changes.
 func (s *Server) endStale(ctx context.Context) {
-	if err := s.current(); err != nil {
+	if err := s.checkCurrent(); err != nil {
 		if n := s.shares.endStreams(err); n > 0 {
 			klog.FromContext(ctx).Info("Ended all streams", "streams", n, "reason", err)
 		}

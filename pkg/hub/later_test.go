@@ -90,7 +90,7 @@ func TestConnectionsMoveOn(t *testing.T) {
 		config.SecureServing, config.GoawayChance = &genericapiserver.SecureServingInfo{}, 1
 		return nil
 	})
-	expectSoon(t, "the hub follows", func() bool { return h.hub.current() == nil })
+	expectSoon(t, "the hub follows", func() bool { return h.hub.checkCurrent() == nil })
 	var dialled atomic.Int64
 	protocols := &http.Protocols{}
 	protocols.SetHTTP2(true)

@@ -22,7 +22,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, node string) error
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if err := s.current(); err != nil {
+	if err := s.checkCurrent(); err != nil {
 		return err
 	}
 	leave, err := s.enter(caller(r), maxStreams)

@@ -103,7 +103,7 @@ func (s *Server) enter(key string, most int) (leave func(), err error) {
 
 // reach waits until the shares have reached a version, or the API server's version if that was restored from a backup.
 func (s *Server) reach(ctx context.Context, version hubv1alpha1.Version) error {
-	if err := s.current(); err != nil {
+	if err := s.checkCurrent(); err != nil {
 		return err
 	}
 	if s.await(ctx, reachPatience, version) {

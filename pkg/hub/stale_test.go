@@ -74,12 +74,12 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 					t.Errorf("it took %s to come to the other replica", took)
 				}
 				f.until("the wrapper has the news", func() bool { return f.shown() == "10.0.0.2" })
-				if err := f.replicas[0].current(); err == nil {
+				if err := f.replicas[0].checkCurrent(); err == nil {
 					t.Error("the stale replica is ready")
 				}
 				// Mended, it is one as the other.
 				f.replicas[0].link.set(false, false)
-				f.until("the replica is ready again", func() bool { return f.replicas[0].current() == nil })
+				f.until("the replica is ready again", func() bool { return f.replicas[0].checkCurrent() == nil })
 				if got := f.streams(); got != "[0 1]" {
 					t.Errorf("after that the replicas have %s streams", got)
 				}
@@ -127,7 +127,7 @@ func TestOneReplicaAfterTheOther(t *testing.T) {
 			}
 			time.Sleep(2*time.Minute - took)
 			cut.set(false, false)
-			f.until("the replica is ready again", func() bool { return f.replicas[round%2].current() == nil })
+			f.until("the replica is ready again", func() bool { return f.replicas[round%2].checkCurrent() == nil })
 		}
 	})
 }

@@ -28,8 +28,12 @@ type stream struct {
 	err     error
 }
 
-// errBehind ends a stream whose client does not accept its data.
-var errBehind = errors.New("the client does not take what it is sent, and others need the memory")
+var (
+	// errBehind ends a stream whose client does not accept its data.
+	errBehind = errors.New("the client does not take what it is sent, and others need the memory")
+	// errClosed ends a stream that is over.
+	errClosed = errors.New("the stream is over")
+)
 
 // follow begins a stream. known are the digests of the client's state; nil if it has none. closed is called when the
 // stream has ended. The error is that of read.
@@ -63,7 +67,7 @@ func (s *shares) read(read func(reading)) (err error) {
 // Close implements serve.Steps.
 func (st *stream) Close() {
 	st.shares.mu.Lock()
-	st.end(errBehind)
+	st.end(errClosed)
 	st.shares.mu.Unlock()
 	st.closed()
 }

@@ -24,10 +24,10 @@ func (p *Proxy) report() health.Report {
 	}
 	p.noteFiles(&report)
 	if hub := p.config.HubConnection; hub != nil && hub.Problem() != nil {
-		report.Note("hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v",
+		report.Note("hub-kubeconfig: cannot use the changed file, keeping its former content: %v",
 			hub.Problem())
 	}
-	labelsSynced := p.view.ServesRestored() != nil
+	labelsSynced := p.view.ServedSnapshot() != nil
 	for _, s := range p.upstream.States() {
 		p.noteSource(&report, s)
 		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
@@ -57,7 +57,7 @@ func (p *Proxy) report() health.Report {
 
 // noteFiles reports problems of the state directory and the kubeconfig, and since when a snapshot is served.
 func (p *Proxy) noteFiles(report *health.Report) {
-	if served := p.view.ServesRestored(); served != nil {
+	if served := p.view.ServedSnapshot(); served != nil {
 		report.Note("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, "+
 			"%s ago", served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second))
 	}
@@ -69,7 +69,7 @@ func (p *Proxy) noteFiles(report *health.Report) {
 		report.Note("state-dir: no snapshot can be kept: %v", stateErr)
 	}
 	if err := p.config.Connection.Problem(); err != nil {
-		report.Note("kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err)
+		report.Note("kubeconfig: cannot use the changed file, keeping its former content: %v", err)
 	}
 }
 
@@ -102,7 +102,7 @@ func (p *Proxy) noteAbsent(report *health.Report, s follow.State) {
 	switch {
 	case s.Optional:
 		report.Note("%s: the upstream does not serve it", s.Name)
-	case p.view.ServesRestored() != nil:
+	case p.view.ServedSnapshot() != nil:
 		// This 404 comes from a gateway that has lost its API server, so the snapshot is served nevertheless.
 		report.Note("%s: the upstream says that it does not serve it", s.Name)
 	default:
@@ -117,7 +117,7 @@ func (p *Proxy) noteNotSynced(report *health.Report, s follow.State) {
 	if s.Err != nil {
 		line += ": " + s.Err.Error()
 	}
-	if p.view.ServesRestored() != nil || s.Optional && p.facts.IsLive() {
+	if p.view.ServedSnapshot() != nil || s.Optional && p.facts.IsLive() {
 		report.Note("%s", line)
 	} else {
 		report.Fail("%s", line)
@@ -152,7 +152,7 @@ func (p *Proxy) unknownNode() string {
 			"have no endpoints here; check --hostname, or wait for the node to register",
 		name,
 	)
-	if time.Since(p.started) < registerPatience || p.view.ServesRestored() != nil {
+	if time.Since(p.started) < registerPatience || p.view.ServedSnapshot() != nil {
 		return said // a snapshot does not have all nodes
 	}
 	if near := nodename.Near(name, p.facts.NodeNames()); len(near) > 0 {

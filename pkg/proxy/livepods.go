@@ -14,7 +14,7 @@ import (
 // upstreamState returns the present state of the upstream.
 func (p *Proxy) upstreamState() livepods.UpstreamState {
 	switch {
-	case p.view.ServesRestored() != nil:
+	case p.view.ServedSnapshot() != nil:
 		return livepods.Away
 	case !p.facts.IsLive():
 		return livepods.Unknown

@@ -229,7 +229,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descRevision, float64(h.Revision()))
 	gauge(descNodes, float64(c.p.facts.NodeCount()))
 	gauge(descSites, float64(c.p.sites.Len()))
-	if state := c.p.view.ServesRestored(); state != nil {
+	if state := c.p.view.ServedSnapshot(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}
 	gauge(descDead, float64(len(c.p.facts.Doubted(facts.Dead))))

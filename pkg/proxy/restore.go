@@ -105,11 +105,11 @@ func (p *Proxy) restore(ctx context.Context) {
 		return
 	}
 	evidence := p.awaitEvidence(ctx)
-	if evidence == "" || !p.view.ServeRestored() {
+	if evidence == "" || !p.view.AllowRestored() {
 		return
 	}
 	logger := klog.FromContext(ctx)
-	if state := p.view.ServesRestored(); state != nil {
+	if state := p.view.ServedSnapshot(); state != nil {
 		logger.Info("Serving a snapshot", "asOf", state.AsOf, "reason", evidence)
 	}
 	select {

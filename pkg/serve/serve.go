@@ -143,7 +143,7 @@ func (s *Server) read(
 	if s.Demand != nil {
 		end.then(s.Demand(resource))
 	}
-	if err := s.ready(r, h, resource); err != nil {
+	if err := s.awaitReadable(r, h, resource); err != nil {
 		return err
 	}
 	of := access{history: h, end: end, marks: r.Header.Get(RestoredHeader) == RestoredMarked}
@@ -205,9 +205,9 @@ func readError(err error, h *history.History, resource *served.Resource, revisio
 	return historyError(err, resource.GroupResource())
 }
 
-// ready returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is followed on
+// awaitReadable returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is followed on
 // demand.
-func (s *Server) ready(r *http.Request, h *history.History, resource *served.Resource) error {
+func (s *Server) awaitReadable(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
 	if s.Demand != nil && resource.OnDemand {
 		patience := time.NewTimer(demandPatience)

@@ -63,8 +63,7 @@ func historyError(err error, resource schema.GroupResource) error {
 	case errors.Is(err, served.ErrAbsent):
 		return NotServed(resource)
 	case errors.Is(err, history.ErrExpired):
-		return apierrors.NewResourceExpired("too old resource version: it is not in this server's log (any more); " +
-			"list again")
+		return apierrors.NewResourceExpired("too old resource version: this server's log does not have it; list again")
 	default:
 		return apierrors.NewInternalError(err)
 	}

@@ -68,7 +68,7 @@ func (s *Server) writeSteps(
 		case <-beat.C:
 			steps.Beat()
 		case <-s.Stopping:
-			return errTimeout
+			return errStopping
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -78,7 +78,7 @@ func (s *Server) begin(
 	w.WriteHeader(http.StatusOK)
 	writes, release := s.stalls.guard(w, s.writeTimeout())
 	end.then(release)
-	awaitNothing(w)
+	liftWriteDeadline(w)
 	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
 	end.then(cancel)
 	return ctx, writes

@@ -172,7 +172,7 @@ func TestSilentNeighbour(t *testing.T) {
 	for _, node := range s.nodes[:2] {
 		s.Must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", workload.Tries))
 		s.Says(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
-		s.Says(node, "/debug/explain/"+s.namespace+"/echo", "the neighbours do not hear node q3 any more")
+		s.Says(node, "/debug/explain/"+s.namespace+"/echo", "node q3 does not answer its neighbours")
 	}
 	t.Logf("the endpoints on the dead neighbour were hidden after %s", time.Since(died).Round(time.Millisecond))
 	if took := time.Since(died); took > suspicion {

@@ -229,12 +229,12 @@ func (c *Connection) reload(logger klog.Logger) {
 		c.refused = err
 		c.mu.Unlock()
 		if before == nil || before.Error() != err.Error() {
-			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before",
+			logger.Error(err, "Cannot use the changed kubeconfig, keeping its former content",
 				"file", c.options.Kubeconfig)
 		}
 		return
 	}
-	logger.Info("The kubeconfig has changed; going on with what it says now",
+	logger.Info("Using the changed kubeconfig",
 		"file", c.options.Kubeconfig, "server", c.Server().Redacted())
 	c.mu.Lock()
 	changed := c.changed

@@ -74,10 +74,10 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	}
 }
 
-// ignored begins the usage of flags that have no meaning any more.
+// ignored begins the usage of flags that have lost their meaning.
 const ignored = "Ignored: "
 
-// Ignored returns a notice for each flag that was given and has no meaning any more.
+// Ignored returns a notice for each flag that was given and has lost its meaning.
 func (s *Set) Ignored() []string {
 	var notices []string
 	s.all.VisitAll(func(f *pflag.Flag) {

@@ -41,8 +41,6 @@ type Change struct {
 	NodesGiven map[string]*wire.Object
 	// Objects has the added, changed or removed objects that list endpoints.
 	Objects map[*Object]struct{}
-	// Named has the names of nodes, known or not, for which the set of objects that list endpoints on them changed.
-	Named map[string]struct{}
 	// Governed has the Services whose keys changed, or whose endpoints were recounted. Other values may decide how they
 	// are shown now.
 	Governed map[*Service]struct{}

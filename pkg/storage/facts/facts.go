@@ -138,10 +138,8 @@ func (f *Facts) update(step func()) {
 	}) {
 		f.rebuild()
 	}
-	if !f.hold.restoring() && f.services.synced && f.complete(&f.slices) {
-		if !f.IsLive() {
-			close(f.live)
-		}
+	if !f.hold.restoring() && f.complete(&f.slices) && !f.IsLive() {
+		close(f.live)
 	}
 	for w := range f.watchers {
 		if f.attempt(func() { w.FactsChanged(f.reader(), &f.step) }) {

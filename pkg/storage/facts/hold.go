@@ -222,7 +222,7 @@ func (f *Facts) release() {
 		switch {
 		case p == nil:
 		case p.absent:
-			in.kept.setAbsent()
+			in.kept.noteAbsent()
 		case p.complete:
 			in.replace(slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
 		default:

@@ -45,10 +45,10 @@ type kept interface {
 	// upstream returns an object; nil if it is not known, or if only a part of it is kept.
 	upstream(types.NamespacedName) *wire.Object
 
-	// setSynced is called after a complete state was applied, setAbsent if the upstream does not serve the resource,
+	// setSynced is called after a complete state was applied, noteAbsent if the upstream does not serve the resource,
 	// and reset if the resource is no longer followed.
 	setSynced()
-	setAbsent()
+	noteAbsent()
 	reset()
 	is() (absent, synced bool)
 }
@@ -57,7 +57,7 @@ type kept interface {
 type completion struct{ synced, absent bool }
 
 func (c *completion) setSynced()                { c.synced, c.absent = true, false }
-func (c *completion) setAbsent()                { c.absent = !c.synced }
+func (c *completion) noteAbsent()               { c.absent = !c.synced }
 func (c *completion) reset()                    { c.synced, c.absent = false, false }
 func (c *completion) is() (absent, synced bool) { return c.absent, c.synced }
 
@@ -186,7 +186,7 @@ func (in *Input) SetAbsent() {
 				in.f.releaseIfComplete()
 			}
 		default:
-			in.kept.setAbsent()
+			in.kept.noteAbsent()
 		}
 	})
 }

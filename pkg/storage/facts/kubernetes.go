@@ -51,8 +51,8 @@ func (k *kubernetesEndpoints) names() []types.NamespacedName {
 // upstream returns nil, because only the annotations are kept.
 func (*kubernetesEndpoints) upstream(types.NamespacedName) *wire.Object { return nil }
 
-// setAbsent marks the input as synced: without the object nothing is rewritten.
-func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
+// noteAbsent marks the input as synced: without the object nothing is rewritten.
+func (k *kubernetesEndpoints) noteAbsent() { k.synced = true }
 
 // KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes.
 func (in Reader) KubernetesAnnotations() map[string]string { return in.f.kubernetes.annotations }

@@ -172,7 +172,6 @@ func (c *collection) enterNodes(o *Object, names [][]byte) {
 		// Objects are added one at a time, so if this one was added already, it is the last.
 		if last := len(n.objects) - 1; last < 0 || n.objects[last] != o {
 			n.objects = append(n.objects, o)
-			add(&c.f.step.Named, n.Name)
 		}
 	}
 }
@@ -189,7 +188,6 @@ func (c *collection) leaveNodes(o *Object, names [][]byte) {
 			n.objects[i] = n.objects[last]
 			n.objects[last] = nil
 			n.objects = n.objects[:last]
-			add(&c.f.step.Named, n.Name)
 			c.f.nodes.forget(n)
 		}
 	}

@@ -52,7 +52,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	if _, _, err := after.History.List(served.Services, "", 0); !errors.Is(err, served.ErrNotReady) {
 		t.Errorf("served before it was asked to be: %v", err)
 	}
-	if !after.View.ServeRestored() {
+	if !after.View.AllowRestored() {
 		t.Fatal("not restored")
 	}
 	if got, want := shown(t, after), shown(t, before); got != want {
@@ -201,7 +201,7 @@ func TestFormerSnapshot(t *testing.T) {
 	}
 	after := emptyStore(minRevision)
 	after.Restore(restored)
-	after.View.ServeRestored()
+	after.View.AllowRestored()
 	if got, want := shown(t, after), shown(t, want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -103,7 +103,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	d, restored, minRevision := open(t, path)
 	next := emptyStore(minRevision)
 	next.Restore(restored)
-	next.View.ServeRestored()
+	next.View.AllowRestored()
 	again := newAuthorOf(t, d, next)
 	again.clock.SetTime(a.clock.Now())
 	again.AsOf = func() time.Time { return asOf }
@@ -268,7 +268,7 @@ func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	d, restored, minRevision := open(t, path)
 	s := emptyStore(minRevision)
 	s.Restore(restored)
-	s.View.ServeRestored()
+	s.View.AllowRestored()
 	s.SetDoubted(facts.Dead, map[string]struct{}{"node1": {}})
 	w := &Writer{
 		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now, Delay: time.Millisecond,

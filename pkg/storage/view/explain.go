@@ -300,7 +300,7 @@ func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail str
 	case other && q.facts.Doubts(q.service, e.NodeName, facts.Dead):
 		return fmt.Sprintf("the health service calls node %s dead", e.NodeName), ""
 	case other && q.facts.Doubts(q.service, e.NodeName, facts.Silent):
-		return fmt.Sprintf("the neighbours do not hear node %s any more", e.NodeName), " (site exchange)"
+		return fmt.Sprintf("node %s does not answer its neighbours", e.NodeName), " (site exchange)"
 	case other && q.facts.Doubts(q.service, e.NodeName, facts.Unanswering):
 		return fmt.Sprintf("node %s is reached, and its wrapper does not answer its neighbours", e.NodeName), ""
 	case why != "":

@@ -104,11 +104,11 @@ func (v reading) show(
 		}
 	}
 	restored := v.facts.RestoredState()
+	v.rememberShown(restored)
 	v.history.Update(received, func(u *history.Update) {
-		before := shownBefore(restored)
 		for _, s := range all {
 			if s.version != nil {
-				u.Put(s.Resource, *s.version, before[s.Resource].revisionOf(s.version))
+				u.Put(s.Resource, *s.version, v.before[s.Resource].revisionOf(s.version))
 			} else {
 				u.Remove(s.Resource, s.Name)
 			}
@@ -235,15 +235,18 @@ func (before shownObjects) revisionOf(v *history.Version) uint64 {
 	return 0
 }
 
-func shownBefore(restored *facts.State) map[*served.Resource]shownObjects {
-	if restored == nil {
-		return nil
+// rememberShown reads how the objects of a restored State were shown, once for all steps.
+func (v reading) rememberShown(restored *facts.State) {
+	if (restored == nil) == (v.before == nil) {
+		return
 	}
-	before := make(map[*served.Resource]shownObjects)
-	for _, r := range served.All() {
-		before[r] = restored.ShownOf(r)
+	v.before = nil
+	if restored != nil {
+		v.before = make(map[*served.Resource]shownObjects)
+		for _, r := range served.All() {
+			v.before[r] = restored.ShownOf(r)
+		}
 	}
-	return before
 }
 
 // noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which arrives every

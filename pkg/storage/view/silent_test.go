@@ -81,7 +81,7 @@ func TestSilentNodesExplained(t *testing.T) {
 		}
 		return e.Endpoints[1].Kept, e.Endpoints[1].Reason
 	}
-	if kept, said := reason(); kept || said != "the neighbours do not hear node node-a2 any more (site exchange)" {
+	if kept, said := reason(); kept || said != "node node-a2 does not answer its neighbours (site exchange)" {
 		t.Errorf("kept %t: %s", kept, said)
 	}
 	s.EndpointSlices().Apply(wiretest.Slice("svc", "svc", "node-a1!", "node-a2"))

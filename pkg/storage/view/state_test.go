@@ -102,7 +102,7 @@ func expectUnserved(tb testing.TB, s *storagetest.Node) {
 			tb.Errorf("%s: watched: %v", r.Resource, err)
 		}
 	}
-	if s.View.ServesRestored() != nil {
+	if s.View.ServedSnapshot() != nil {
 		tb.Error("it says that it serves a State")
 	}
 }
@@ -111,11 +111,11 @@ func expectUnserved(tb testing.TB, s *storagetest.Node) {
 func serve(tb testing.TB, s *storagetest.Node) {
 	tb.Helper()
 	expectUnserved(tb, s)
-	if !s.View.ServeRestored() || s.View.ServesRestored() == nil || s.View.ServesRestored() != s.Restored() {
+	if !s.View.AllowRestored() || s.View.ServedSnapshot() == nil || s.View.ServedSnapshot() != s.Restored() {
 		tb.Fatal("not restored")
 	}
 	revision := s.History.Revision()
-	if !s.View.ServeRestored() || s.History.Revision() != revision {
+	if !s.View.AllowRestored() || s.History.Revision() != revision {
 		tb.Fatal("restored twice")
 	}
 }
@@ -230,7 +230,7 @@ func TestStateBeforeItIsKnown(t *testing.T) {
 	if state, err := s.View.State(s.Name, time.Now()); err == nil || state != nil {
 		t.Errorf("got %v %v", state, err)
 	}
-	if s.View.ServeRestored() {
+	if s.View.AllowRestored() {
 		t.Error("restored from nothing")
 	}
 	expectUnserved(t, s)
@@ -242,7 +242,7 @@ func TestRestoredShowsTheSame(t *testing.T) {
 	after := restored(t, before)
 	expectSame(t, "restored", after, before)
 	expectRevisionsKept(t, "restored", shownOf(t, before), after, before.History.Revision())
-	if state := after.View.ServesRestored(); !state.AsOf.Equal(time.Unix(1, 0)) ||
+	if state := after.View.ServedSnapshot(); !state.AsOf.Equal(time.Unix(1, 0)) ||
 		state.Revision != before.History.Revision() {
 		t.Errorf("got %v, of revision %d", state.AsOf, state.Revision)
 	}
@@ -352,7 +352,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 		}
 		expectSame(t, fmt.Sprint(order), s, want)
 		expectRevisionsKept(t, fmt.Sprint(order), shownOf(t, before), s, was)
-		if s.Restored() != nil || s.View.ServesRestored() != nil {
+		if s.Restored() != nil || s.View.ServedSnapshot() != nil {
 			t.Errorf("%v: still restored", order)
 		}
 		<-s.Live()
@@ -390,7 +390,7 @@ func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 			expectUnserved(t, s)
 			s.Input(name).Replace(now[name])
 		}
-		if s.View.ServeRestored() || s.View.ServesRestored() != nil {
+		if s.View.AllowRestored() || s.View.ServedSnapshot() != nil {
 			t.Error("restored over the truth")
 		}
 		expectSame(t, "synced", s, want)
@@ -483,7 +483,7 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 		f = facts.New(facts.Options{NodeName: "node-a1"})
 		f.Restore(stateOf(t, before))
 		after := wrap(f, view.New(options(f, "51004", last)))
-		after.View.ServeRestored()
+		after.View.AllowRestored()
 		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
 	})
 }

@@ -47,7 +47,9 @@ type View struct {
 	// decided has how Services are shown, for those whose keys alone do not decide it.
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
-	totals  map[*served.Resource]EndpointCount
+	// before has how an earlier process showed the objects of the restored State; nil if the facts are the upstream's.
+	before map[*served.Resource]shownObjects
+	totals map[*served.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -124,17 +126,17 @@ func (v *View) Close() {
 // History returns the History from which the viewer is served.
 func (v *View) History() *history.History { return v.history }
 
-// ServeRestored serves the facts that were restored from a State, until those of the upstream are complete. It returns
+// AllowRestored serves the facts that were restored from a State, until those of the upstream are complete. It returns
 // false if the facts were not restored, or are complete already.
-func (v *View) ServeRestored() bool {
+func (v *View) AllowRestored() bool {
 	v.serveRestored.Store(true)
 	v.source.Touch()
 	return v.source.Restored() != nil
 }
 
-// ServesRestored returns the restored State that is served; nil if the facts are the upstream's, or if nothing is
+// ServedSnapshot returns the restored State that is served; nil if the facts are the upstream's, or if nothing is
 // served.
-func (v *View) ServesRestored() *facts.State {
+func (v *View) ServedSnapshot() *facts.State {
 	if !v.serveRestored.Load() {
 		return nil
 	}

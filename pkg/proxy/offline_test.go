@@ -898,7 +898,7 @@ func TestKeptAnswers(t *testing.T) {
 		c.KeepAnswersFor = []string{"agent"}
 	}
 	first := startReady(t, smallCluster(), keeping)
-	_, want := first.get("/version", "User-Agent", "agent/v1")
+	_, want := first.get("/version", "User-Agent", "agent/v1", "Authorization", "Bearer somebody")
 	first.end()
 
 	second := startBefore(t, refusing(t), keeping)

@@ -2,10 +2,14 @@ package gridview
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -219,17 +223,16 @@ func (v *View) judge() []Finding {
 	if !inSites {
 		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
 			action := fmt.Sprintf("%s, with the label key of the sites; or %s for the nodes of each",
-				annotate(v.Namespace, v.Service, `"KEY"`), actionLabel("NODE", site))
+				setKeys(t.service, topology.Keys{"KEY"}), actionLabel("NODE", site))
 			add(Failure, action, "no node has the label %s, so there are no sites, and no edge node reaches it", keys)
 		}
 		return found
 	}
 	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
-		annotate(v.Namespace, v.Service, v.TopologyKeys.Quoted()+`,"*"`)
+		setKeys(t.service, append(slices.Clone(v.TopologyKeys), topology.Any))
 	what := "have no ready endpoint"
 	if t.local {
-		fallback = fmt.Sprintf("run a pod of it on each node, as a DaemonSetGrid does; or kubectl patch service "+
-			`-n %s %s -p '{"spec":{"internalTrafficPolicy":"Cluster"}}'`, v.Namespace, v.Service)
+		fallback = "run a pod of it on each node, as a DaemonSetGrid does; or " + useAllNodes(t.service)
 		what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 	}
 	severity := Failure
@@ -261,8 +264,34 @@ func (v *View) judge() []Finding {
 	return found
 }
 
-// annotate returns the command that gives a Service these topology keys, as JSON without brackets.
-func annotate(namespace, service, keys string) string {
-	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", namespace, service,
-		v1.AnnotationTopologyKeys, keys)
+// serviceGridOf returns the name of the ServiceGrid that owns a Service; "" if none does. Its controller reverts what
+// somebody changes at the Service itself.
+func serviceGridOf(service *corev1.Service) string {
+	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
+		return by.Name
+	}
+	return ""
+}
+
+// setKeys returns the command that gives a Service these topology keys.
+func setKeys(service *corev1.Service, keys topology.Keys) string {
+	if grid := serviceGridOf(service); grid != "" {
+		fallback, _ := json.Marshal(append([]string{}, keys[1:]...)) // texts can be encoded
+		return patchGrid(service.Namespace, grid, fmt.Sprintf(`{"gridUniqKey":%q,"fallbackKeys":%s}`, keys[0], fallback))
+	}
+	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", service.Namespace, service.Name,
+		v1.AnnotationTopologyKeys, keys.Quoted())
+}
+
+// useAllNodes returns the command that lets the nodes of a Service use each other's endpoints.
+func useAllNodes(service *corev1.Service) string {
+	const policy = `{"internalTrafficPolicy":"Cluster"}`
+	if grid := serviceGridOf(service); grid != "" {
+		return patchGrid(service.Namespace, grid, `{"template":`+policy+`}`)
+	}
+	return fmt.Sprintf(`kubectl patch service -n %s %s -p '{"spec":%s}'`, service.Namespace, service.Name, policy)
+}
+
+func patchGrid(namespace, grid, spec string) string {
+	return fmt.Sprintf(`kubectl patch servicegrid -n %s %s --type=merge -p '{"spec":%s}'`, namespace, grid, spec)
 }

@@ -193,7 +193,7 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 	s := t.service
 	s.Ready, s.ReadyIn = t.ready.all, t.ready.in
 	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
-		s.Command = annotate(s.Namespace, s.Name, topology.Keys{p.key}.Quoted())
+		s.Command = setKeys(t.reach.service, topology.Keys{p.key})
 	}
 	if s.Ready == 0 {
 		s.Message = cmp.Or(s.Message, "no endpoint is ready anywhere")

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -110,9 +109,7 @@ func (g *Groupings) View(service *corev1.Service, endpointSlices []discoveryv1.E
 		TopologyKeys: topology.Keys{},
 		Sites:        []SiteView{},
 	}
-	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
-		view.ServiceGrid = by.Name
-	}
+	view.ServiceGrid = serviceGridOf(service)
 	viewer := g.Of(keys).viewer(service, endpointSlices)
 	why := func(e Endpoint) string { return whyHidden(view.TopologyKeys, e, g.Nodes) }
 	seen := make([]bool, len(viewer.parts)) // by endpointPart.of

@@ -163,12 +163,29 @@ func Remove(name string) error {
 	return nil
 }
 
-// Supported tells why this program cannot make network namespaces, or nil if it can. It tries one without a
-// name and drops it again.
+// Supported tells why this program cannot make what nodes are made of, or nil if it can: network namespaces, and mount
+// namespaces, whose mounts must not appear outside, which a root directory that is no mount point forbids. It tries one
+// of each without a name and drops them again.
 func Supported() error {
-	thread, err := newThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+	thread, err := newThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("this process may not create network namespaces: %w", err)
+		}
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("this process may not create mount namespaces: %w", err)
+		}
+		err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		if errors.Is(err, unix.EINVAL) {
+			return errors.New("the root directory is no mount point, as in a chroot: mount it on itself (mount --bind " +
+				"DIRECTORY DIRECTORY) before entering it")
+		}
+		if err != nil {
+			return fmt.Errorf("this process may not change its mounts: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("this process may not create network namespaces: %w", err)
+		return err
 	}
 	thread.Close()
 	return nil

@@ -152,9 +152,16 @@ needs-cilium:
 .PHONY: test
 test: needs-e2e test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
+# `go test` as all tests are run: without vet, which `make lint` has with more analysers and which type-checks every
+# dependency for it, and with a compiler and a linker that collect their garbage four times as rarely (hack/gobuild.sh).
+GO_TEST = test -vet=off -toolexec='env GOGC=400'
+
 # Packages in which nothing runs at the same time, not even in their tests. The race detector would make their random
-# worlds eight times slower, and has nothing to detect.
-SEQUENTIAL = ./pkg/program/store ./pkg/storage/history ./pkg/storage/snapshot ./pkg/topology
+# worlds five to eight times slower, and has nothing to detect.
+SEQUENTIAL = ./pkg/autonomy/livepods ./pkg/gridcontroller/rollout ./pkg/program/store ./pkg/storage/history \
+	./pkg/storage/snapshot ./pkg/topology ./pkg/gridview ./pkg/storage/facts ./pkg/storage/wire ./pkg/apis/enumerate \
+	./pkg/apis/superedge.io/v1 ./pkg/gridcontroller/gridchild ./pkg/gridcontroller/gridrevision \
+	./pkg/gridcontroller/kubeproxy ./pkg/kubectlgrid/pages ./pkg/program/flags ./pkg/program/nodename
 CONCURRENT = $(filter-out $(SEQUENTIAL:./%=$(MODULE)/%),$(shell go list ./...))
 
 .PHONY: test-unit
@@ -164,17 +171,17 @@ ifdef RACE
 	@! grep -nE '\bgo (func|[A-Za-z.]+\()|\.Go\(|t\.Parallel\(|net/http' $(SEQUENTIAL:=/*.go) || \
 		{ echo "These lines run something at the same time: take their package out of SEQUENTIAL in the Makefile"; exit 1; }
 	@CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),$(CONCURRENT))
-	CGO_ENABLED=1 go test -race -timeout 20m $(or $(PKG),$(CONCURRENT))
-	$(if $(PKG),,go test $(SEQUENTIAL))
+	CGO_ENABLED=1 go $(GO_TEST) -race -timeout 20m $(or $(PKG),$(CONCURRENT))
+	$(if $(PKG),,go $(GO_TEST) -timeout 20m $(SEQUENTIAL))
 else
-	go test -timeout 20m $(or $(PKG),./...)
+	go $(GO_TEST) -timeout 20m $(or $(PKG),./...)
 endif
-	$(if $(PKG),,go -C hack/tools test ./...)
+	$(if $(PKG),,go -C hack/tools $(GO_TEST) ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
 # of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 60m
+	HUB_BIN=$(BIN)/application-grid-hub go -C test $(GO_TEST) -count=1 -p 3 -timeout 60m
 
 # The packages that take longest begin first.
 LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults
@@ -385,10 +392,6 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
 	$(BIN)/licences -check $(NOTICES)
-	go vet ./...
-	go -C test vet ./...
-	go -C hack/tools vet ./...
-	go -C hack/release vet ./...
 	@hack/vulncheck.sh ./...
 
 .PHONY: clean

@@ -3,7 +3,7 @@
 #   require.sh [--nodes] PROGRAM-OR-FILE:DEBIAN-PACKAGE...
 # As root on Debian it installs what is missing, and prints that; else it names the command that does. With --nodes it
 # also makes sure that a test can make nodes: the programs that each node runs, root, and the namespaces that the tests
-# try themselves (test/netns.Supported), but after minutes of building.
+# try themselves (test/suite.Privileged), but after minutes of building.
 set -euo pipefail
 
 # Debian keeps nft and ip where an ordinary user's PATH does not look.

@@ -134,13 +134,37 @@ cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minut
 $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
 	@hack/gobuild.sh "building helm" hack/helm -ldflags='-s -w' -o=$@ helm.sh/helm/v4/cmd/helm
 
+# What the tests on clusters need of this machine. It is the first prerequisite of their targets, and of `make test`, so
+# that what is missing is named before anything is built.
+.PHONY: needs-nodes needs-e2e needs-skew needs-kubeadm needs-cilium
+needs-nodes:
+	@hack/require.sh --nodes
+needs-e2e:
+	@hack/require.sh --nodes systemd-analyze:systemd curl:curl mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
+needs-skew:
+	@hack/require.sh --nodes git:git
+needs-kubeadm:
+	@hack/require.sh --nodes runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux ethtool:ethtool \
+		socat:socat jq:jq curl:curl
+needs-cilium:
+	@hack/require.sh --nodes clang-19:clang-19 llc-19:llvm-19 nsenter:util-linux curl:curl
+
 .PHONY: test
-test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
+test: needs-e2e test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
+
+# `go test` as all tests are run: without vet, which `make lint` has with more analysers and which type-checks every
+# dependency for it, and with a compiler and a linker that collect their garbage four times as rarely (hack/gobuild.sh).
+GO_TEST = test -vet=off -toolexec='env GOGC=400'
 
 # Packages in which nothing runs at the same time, not even in their tests. The race detector would make their random
-# worlds eight times slower, and has nothing to detect.
-SEQUENTIAL = ./pkg/program/store ./pkg/storage/history ./pkg/storage/snapshot ./pkg/topology
-CONCURRENT = $(filter-out $(SEQUENTIAL:./%=$(MODULE)/%),$(shell go list ./...))
+# worlds five to eight times slower, and has nothing to detect.
+SEQUENTIAL = ./pkg/autonomy/livepods ./pkg/gridcontroller/rollout ./pkg/program/store ./pkg/storage/history \
+	./pkg/storage/snapshot ./pkg/topology ./pkg/gridview ./pkg/storage/facts ./pkg/storage/wire ./pkg/apis/enumerate \
+	./pkg/apis/superedge.io/v1 ./pkg/gridcontroller/gridchild ./pkg/gridcontroller/gridrevision \
+	./pkg/gridcontroller/kubeproxy ./pkg/kubectlgrid/pages ./pkg/program/flags ./pkg/program/nodename
+# The rest. Those of which the race detector takes longest begin first.
+CONCURRENT = $(addprefix $(MODULE)/pkg/,gridcontroller autonomy/exchange lite hub serve) \
+	$(filter-out $(SEQUENTIAL:./%=$(MODULE)/%),$(shell go list ./...))
 
 .PHONY: test-unit
 test-unit: ## Runs the unit tests. PKG=./pkg/storage/... for some of them, RACE=1 for the race detector, as CI does. Needs no root.
@@ -149,25 +173,23 @@ ifdef RACE
 	@! grep -nE '\bgo (func|[A-Za-z.]+\()|\.Go\(|t\.Parallel\(|net/http' $(SEQUENTIAL:=/*.go) || \
 		{ echo "These lines run something at the same time: take their package out of SEQUENTIAL in the Makefile"; exit 1; }
 	@CGO_ENABLED=1 hack/gobuild.sh "building with the race detector" . -race $(or $(PKG),$(CONCURRENT))
-	CGO_ENABLED=1 go test -race -timeout 20m $(or $(PKG),$(CONCURRENT))
-	$(if $(PKG),,go test $(SEQUENTIAL))
+	CGO_ENABLED=1 go $(GO_TEST) -race -timeout 20m $(or $(PKG),$(CONCURRENT))
+	$(if $(PKG),,go $(GO_TEST) -timeout 20m $(SEQUENTIAL))
 else
-	go test -timeout 20m $(or $(PKG),./...)
+	go $(GO_TEST) -timeout 20m $(or $(PKG),./...)
 endif
-	$(if $(PKG),,go -C hack/tools test ./...)
+	$(if $(PKG),,go -C hack/tools $(GO_TEST) ./...)
 
 # What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
 # of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 60m
+	HUB_BIN=$(BIN)/application-grid-hub go -C test $(GO_TEST) -count=1 -p 3 -timeout 60m
 
 # The packages that take longest begin first.
 LONGEST = ./e2e/grid ./e2e ./e2e/install ./faults
 
 .PHONY: test-e2e
-test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
-		mkfs.ext4:e2fsprogs chromium:chromium node:nodejs npm:npm
+test-e2e: needs-e2e build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short $(LONGEST) ./rule/... ./e2e/... ./faults/... ./docs/... $(ARGS)
 
@@ -182,21 +204,18 @@ picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid 
 	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestPicture$$' ./e2e/dashboard
 
 .PHONY: test-faults
-test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+test-faults: needs-nodes build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	$(ON_CLUSTER) ./faults/... $(ARGS)
 
 # Hours of faults that do not end; 0.05 is a try.
 HOURS ?= 2
 
 .PHONY: soak
-soak: build cluster ## Runs wrapper and hub for hours under faults, and judges what grows and what fails: HOURS=2. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+soak: needs-nodes build cluster ## Runs wrapper and hub for hours under faults, and judges what grows and what fails: HOURS=2. Needs root.
 	$(ON_CLUSTER) -timeout 0 -v ./soak -hours=$(HOURS) $(ARGS)
 
 .PHONY: test-skew
-test-skew: build cluster ## Runs older programs beside today's, both ways, with traffic: those of hack/skew-commit. Needs root.
-	@hack/require.sh git:git nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+test-skew: needs-skew build cluster ## Runs older programs beside today's, both ways, with traffic: those of hack/skew-commit. Needs root.
 	@code=0; hack/skew.sh $(BIN)/older || code=$$?; if [ $$code -eq 3 ]; then echo "make test-skew is left out"; exit 0; fi; \
 		[ $$code -eq 0 ] && OLDER_BIN=$(BIN)/older $(ON_CLUSTER) -v ./skew $(ARGS)
 
@@ -205,9 +224,7 @@ test-skew: build cluster ## Runs older programs beside today's, both ways, with 
 CONTAINERD_MODULE := test/kubeadm/containerd
 
 .PHONY: kubeadm-programs
-kubeadm-programs: build cluster
-	@hack/require.sh runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux nft:nftables conntrack:conntrack \
-		iptables:iptables ethtool:ethtool socat:socat jq:jq curl:curl
+kubeadm-programs: needs-kubeadm build cluster
 	@go -C $(CONTAINERD_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CONTAINERD_MODULE)"; exit 1; }
 	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .
@@ -241,8 +258,7 @@ $(BIN)/cilium: $(CILIUM_MODULE)/go.mod $(CILIUM_MODULE)/go.sum
 	@touch $@
 
 .PHONY: test-cilium
-test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 6 minutes. Needs root, clang-19, llvm-19 and BPF.
-	@hack/require.sh clang-19:clang-19 llc-19:llvm-19 nsenter:util-linux curl:curl nft:nftables ip:iproute2
+test-cilium: needs-cilium build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 6 minutes. Needs root, clang-19, llvm-19 and BPF.
 	$(ON_CLUSTER) ./cilium $(ARGS)
 
 # An ingress controller of Traefik's provider, which is checked here and not by `make verify`, which does not download what
@@ -254,8 +270,7 @@ $(BIN)/traefik: $(wildcard $(TRAEFIK_MODULE)/*)
 	@hack/gobuild.sh "building an ingress controller" $(TRAEFIK_MODULE) -ldflags='-s -w' -o=$@ .
 
 .PHONY: test-ingress
-test-ingress: build cluster $(BIN)/traefik ## Runs an ingress controller of Traefik's provider through the wrapper, 1 minute. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+test-ingress: needs-nodes build cluster $(BIN)/traefik ## Runs an ingress controller of Traefik's provider through the wrapper, 1 minute. Needs root.
 	$(ON_CLUSTER) ./ingress $(ARGS)
 
 # SuperEdge's own controller and daemon of hosts files, which docs/migrate.md takes over from and goes back to. The module is
@@ -270,8 +285,7 @@ $(BIN)/superedge: $(SUPEREDGE_MODULE)/go.mod $(SUPEREDGE_MODULE)/go.sum
 	@touch $@
 
 .PHONY: test-takeover
-test-takeover: build cluster $(BIN)/superedge ## Runs docs/migrate.md on the embedded cluster. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+test-takeover: needs-nodes build cluster $(BIN)/superedge ## Runs docs/migrate.md on the embedded cluster. Needs root.
 	$(ON_CLUSTER) ./takeover $(ARGS)
 
 # The packages that decide without asking anybody.
@@ -285,8 +299,7 @@ mutate: ## Changes the code of the packages that decide, and fails if their test
 	@hack/mutate.sh $(PURE)
 
 .PHONY: compat
-compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old kube-proxies and other clients through the wrapper; writes docs/compatibility.md. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+compat: needs-nodes build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old kube-proxies and other clients through the wrapper; writes docs/compatibility.md. Needs root.
 	@for m in $(KUBE_PROXY_MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
 	BIN=$(BIN) COMPAT_DOC=$(CURDIR)/docs/compatibility.md go -C test test -count=1 -timeout 30m -v ./compat $(ARGS)
 
@@ -313,8 +326,7 @@ demo: demo-programs ## Shows site-local Services on an embedded cluster. ARGS=--
 	@$(BIN)/demo/edge-cluster demo --install $(ARGS)
 
 .PHONY: bench
-bench: build cluster ## Compares the wrapper with direct access, measures the controller, and the Go micro-benchmarks.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+bench: needs-nodes build cluster ## Compares the wrapper with direct access, measures the controller, and the Go micro-benchmarks.
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
@@ -382,10 +394,6 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
 	$(BIN)/licences -check $(NOTICES)
-	go vet ./...
-	go -C test vet ./...
-	go -C hack/tools vet ./...
-	go -C hack/release vet ./...
 	@hack/vulncheck.sh ./...
 
 .PHONY: clean

@@ -381,9 +381,9 @@ func versionOf(data string) (int, error) {
 	return i, nil
 }
 
-// TestReadersSeeWholeFiles reads the file in a tight loop while hundreds of versions are written.
+// TestReadersSeeWholeFiles reads the file in a tight loop while many versions are written.
 func TestReadersSeeWholeFiles(t *testing.T) {
-	const versions = 600
+	const versions = 150
 	f := newFile(t)
 	writeFile(t, f.Path, foreignHead+block(version(0)...)+foreignTail)
 	done := make(chan struct{})

@@ -166,10 +166,37 @@ func Remove(name string) error {
 // Supported tells why this program cannot make network namespaces, or nil if it can. It tries one without a
 // name and drops it again.
 func Supported() error {
-	thread, err := newThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+	err := try(func() error { return unix.Unshare(unix.CLONE_NEWNET) })
 	if err != nil {
 		return fmt.Errorf("this process may not create network namespaces: %w", err)
 	}
-	thread.Close()
 	return nil
+}
+
+// MountsSupported tells why a process of a node cannot have mounts of its own, or nil if it can. Go and the kernel want
+// the root directory to be a mount point for that. It tries a mount namespace and drops it again.
+func MountsSupported() error {
+	err := try(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	})
+	if errors.Is(err, unix.EINVAL) {
+		return errors.New("the root directory is no mount point, as in a chroot: before entering it, run mount --bind " +
+			"DIRECTORY DIRECTORY")
+	}
+	if err != nil {
+		return fmt.Errorf("this process may not create mount namespaces: %w", err)
+	}
+	return nil
+}
+
+// try runs f on a thread that ends after it.
+func try(f func() error) error {
+	thread, err := newThread(f)
+	if err == nil {
+		thread.Close()
+	}
+	return err
 }

@@ -159,7 +159,10 @@ func Privileged() error {
 	if os.Geteuid() != 0 {
 		return errors.New("these tests make network namespaces: run them as root")
 	}
-	return netns.Supported()
+	if err := netns.Supported(); err != nil {
+		return err
+	}
+	return netns.MountsSupported()
 }
 
 // variables name programs that are not where `make build cluster` writes them.

@@ -38,7 +38,6 @@ func TestOracle(t *testing.T) {
 			seed = *oracleSeed
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(seed, 1+int(seed)%4)
 			w.trouble()
 			w.run(seconds(*oracleHours*3600), func() {

@@ -24,7 +24,6 @@ func sites(names ...string) *v1.SiteSelector { return &v1.SiteSelector{Names: na
 // TestWaves: a site is in the first wave that matches it, by a name, a pattern or a label of one of its nodes; the last
 // wave may have all others.
 func TestWaves(t *testing.T) {
-	t.Parallel()
 	big := &v1.SiteSelector{
 		Names: []string{"lab"}, NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
 	}
@@ -58,7 +57,6 @@ func TestWaves(t *testing.T) {
 
 // TestOverrides: overrides apply in order; sites with the same ones have one variant.
 func TestOverrides(t *testing.T) {
-	t.Parallel()
 	spec := &v1.WorkloadGridSpec{
 		Template: v1.Template{Raw: []byte(`{"replicas":1,"template":{"spec":{
 			"initContainers":[{"name":"i","image":"init"}],"containers":[{"name":"c","image":"one"}]}}}`)},
@@ -98,7 +96,6 @@ func TestOverrides(t *testing.T) {
 // TestVariantsDiffer: the name of a template in the pool may be any text, also one that looks like a template and an
 // override.
 func TestVariantsDiffer(t *testing.T) {
-	t.Parallel()
 	template := func(image string) v1.Template {
 		return v1.Template{Raw: []byte(`{"template":{"spec":{"containers":[{"name":"c","image":"` + image + `"}]}}}`)}
 	}
@@ -126,7 +123,6 @@ func TestVariantsDiffer(t *testing.T) {
 
 // TestPatchRefused: why a patch cannot be applied names the override, and is the problem of its sites alone.
 func TestPatchRefused(t *testing.T) {
-	t.Parallel()
 	spec := &v1.WorkloadGridSpec{
 		Template: v1.Template{Raw: []byte(`{"replicas":1}`)},
 		Overrides: []v1.Override{

@@ -25,7 +25,6 @@ func of(t *testing.T, kind, grid string, spec *v1.WorkloadGridSpec) Revision {
 
 // TestOf: a revision follows from what sites are made of, however that is written, and from nothing else.
 func TestOf(t *testing.T) {
-	t.Parallel()
 	spec := func(change func(*v1.WorkloadGridSpec)) *v1.WorkloadGridSpec {
 		s := &v1.WorkloadGridSpec{
 			GridUniqKey: "zone1", Template: raw(`{"replicas":3,"b":9007199254740993,"a":{"x":1,"y":2}}`),
@@ -80,7 +79,6 @@ func TestOf(t *testing.T) {
 // TestObject: what is kept as a ControllerRevision is read as it was, whose it is can be seen, and it is restored into
 // a spec without what it has not.
 func TestObject(t *testing.T) {
-	t.Parallel()
 	spec := &v1.WorkloadGridSpec{Template: raw(`{"replicas":3,"b":9007199254740993}`)}
 	grid := &v1.DeploymentGrid{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}}
 	kept := of(t, "DeploymentGrid", "echo", spec).Object("DeploymentGrid", grid, 7)
@@ -115,7 +113,6 @@ func TestObject(t *testing.T) {
 }
 
 func TestSuperfluous(t *testing.T) {
-	t.Parallel()
 	var all []*appsv1.ControllerRevision
 	for i, name := range []string{"c", "a", "d", "b"} {
 		all = append(all, &appsv1.ControllerRevision{

@@ -383,7 +383,6 @@ func TestUpgrade(t *testing.T) {
 // TestLongDays: all of 500 sites are switched off at night, and three of them are away for each whole day. Their nodes
 // boot when they return. Nobody has to decide anything, and nobody fails.
 func TestLongDays(t *testing.T) {
-	t.Parallel()
 	const day = 24 * 60
 	h := begins(t, rest(time.Hour, 25), many(500))
 	for minute := 0; minute < 5*day; minute += 2 {

@@ -212,6 +212,7 @@ func TestUndoGoesToWhatRan(t *testing.T) {
 
 // TestOrphansInWaves: a grid is deleted without its Deployments, and made again with another template.
 func TestOrphansInWaves(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	const rollout = `{waves: [{name: canary, sites: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
 	f.wavedWell(4, rollout)
@@ -239,6 +240,7 @@ func TestOrphansInWaves(t *testing.T) {
 
 // TestHistoryWithoutRollout: a grid without waves can go back, and waves that it gets later know what runs.
 func TestHistoryWithoutRollout(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.sites(3)
 	in := " -n " + f.namespace
@@ -330,6 +332,7 @@ func (f *fixture) restartContainer(prefix, image string) {
 
 // TestScaling: more replicas are no revision. None at all, in many sites, wait for an approval.
 func TestScaling(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.waved(4, canaryThenRest)
 	before := f.get("DeploymentGrid", "demo")
@@ -511,6 +514,7 @@ func TestCheckWithoutRight(t *testing.T) {
 // TestOrderedReady: a StatefulSet keeps the broken pod of a change that was undone. The grid says so, and goes on when
 // somebody deletes it.
 func TestOrderedReady(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.sites(2)
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 10,

@@ -87,6 +87,7 @@ func TestMassRemoval(t *testing.T) {
 }
 
 func TestRetain(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.bareSites(3)
 	f.apply(quietGrid("demo"))
@@ -99,6 +100,7 @@ func TestRetain(t *testing.T) {
 
 // TestUnreachable: the node controller has lost a site. It is counted apart, and the rest is ready.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	name := f.namespace + "-far"
@@ -124,6 +126,7 @@ func TestUnreachable(t *testing.T) {
 
 // TestStalled: what cannot go on is told as such, with the reason of a pod, and not as progress.
 func TestStalled(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	f.apply(deploymentGrid("demo"))
@@ -165,6 +168,7 @@ func TestStalled(t *testing.T) {
 
 // TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each site's.
 func TestReplicasAreHandedOver(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "west")
 	f.apply(deploymentGrid("demo"))
@@ -221,6 +225,7 @@ func TestRecreated(t *testing.T) {
 
 // TestSiteLabel: pods and selectors of two sites differ, so that what selects one selects no other; unless it is false.
 func TestSiteLabel(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "west")
 	without := func(name string) string {
@@ -272,6 +277,7 @@ func TestSiteLabel(t *testing.T) {
 // TestSiteLabelOfAdopted: a workload that is adopted keeps its selector, with the site or without. The grid says where
 // that is not what it asks for, until the workload was recreated.
 func TestSiteLabelOfAdopted(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	labelled := func(value string) string {
@@ -340,6 +346,7 @@ func TestSiteLabelOfAdopted(t *testing.T) {
 // TestAdoptionOfFields: what a person with kubectl had written is the grid's from then on; what another manager owns is
 // told.
 func TestAdoptionOfFields(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	f.applyAs("kubectl", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east, labels: {superedge.io/grid-selector: demo}}, spec: {replicas: 3, minReadySeconds: 2, `+selector+`, template: `+podTemplate+`}}`)

@@ -314,6 +314,7 @@ func TestRolloutOffline(t *testing.T) {
 // TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be
 // applied is an error of its sites alone.
 func TestOverrides(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "west", "odd")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
@@ -344,6 +345,7 @@ func TestOverrides(t *testing.T) {
 // TestRolloutOfOtherKinds: a StatefulSetGrid whose template has a partition waits until that is smaller, without a
 // deadline; and a DaemonSetGrid.
 func TestRolloutOfOtherKinds(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "west")
 	const rollout = `progressDeadlineSeconds: 10, rollout: {waves: [{name: first, sites: {names: [east]}, approval: Manual}, {name: rest}]}`

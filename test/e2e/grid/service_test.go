@@ -12,6 +12,7 @@ import (
 
 // TestServices: every change of a grid reaches its Service, and what the API server has chosen stays.
 func TestServices(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, labels: {team: a}, annotations: {note: b}}, spec: {gridUniqKey: KEY,

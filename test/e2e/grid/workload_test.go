@@ -87,6 +87,7 @@ func (f *fixture) creates(mark int64, resource string) map[string]int {
 }
 
 func TestDrift(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
@@ -138,6 +139,7 @@ func TestDrift(t *testing.T) {
 
 // TestImmutableField: what the API server refuses is told in its words, for the sites that it concerns.
 func TestImmutableField(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "west")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
@@ -185,9 +187,11 @@ func TestSiteVanishes(t *testing.T) {
 }
 
 func TestDeletion(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground,
 		metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t)
 			f.nodesIn("east", "west")
 			f.apply(deploymentGrid("demo"))
@@ -244,6 +248,7 @@ func TestConflict(t *testing.T) {
 }
 
 func TestKeyWithASlash(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.key = "topology.kubernetes.io/" + f.namespace
 	f.node("eu-1")
@@ -263,6 +268,7 @@ func TestKeyWithASlash(t *testing.T) {
 
 // TestNames: a site value that cannot be part of a name is in a label, and the workload has a name that can be one.
 func TestNames(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.nodesIn("east", "Shop_1", "v1.2")
 	long := strings.Repeat("u", 50)
@@ -319,6 +325,7 @@ func TestRefusedByTheSchema(t *testing.T) {
 
 // TestBadTemplates: a condition and an event tell what is wrong; the grid beside it goes on.
 func TestBadTemplates(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	for name, template := range map[string]string{
@@ -348,6 +355,7 @@ func TestBadTemplates(t *testing.T) {
 }
 
 func TestDaemonSets(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
@@ -375,6 +383,7 @@ const volumes = `volumeClaimTemplates: [{metadata: {name: data}, spec: {storageC
 
 // TestStatefulSets behave through a grid as StatefulSets do.
 func TestStatefulSets(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.node("east")
 	for i := range 3 {

@@ -129,7 +129,9 @@ func TestSilent(t *testing.T) {
 		"a node whose endpoint another uses": {[]string{"b1", "c1"}, "p@a1 q@b1 r@c1",
 			ready + "; 1 cannot be seen from here: endpoints on unreachable nodes; " + silent, false, true},
 		"a node whose site has no endpoint at all": {[]string{"b1", "c1"}, "p@a1 r@c1",
-			ready + "; not well on 2: b1, b2; 1 cannot be seen from here: unreachable", false, false},
+			ready + "; not well on 1: b2; " + silent, false, false},
+		"a site that has no endpoint at all": {[]string{"b1", "b2", "c1"}, "p@a1 r@c1",
+			ready + "; 3 cannot be seen from here: unreachable", false, true},
 		"every site with an endpoint": {[]string{"b1", "b2", "c1"}, "q@b1 r@c1",
 			"stays in its sites on 0 of 4 edge nodes; 1 cannot be seen from here: endpoints on unreachable nodes; " +
 				"3 cannot be seen from here: unreachable", false, true},

@@ -165,8 +165,9 @@ func (w *world) of(name string, s *corev1.Service) truth {
 			})
 		}
 		lacks := in && len(o.reached) == 0 && o.something
-		// An endpoint on a silent node may serve, and one elsewhere may not.
-		if lacks && (len(linked[address].reached) > 0 || !o.heard) {
+		// An endpoint on a silent node may serve, and one elsewhere may not. Of a silent node's site the API server may
+		// have forgotten one.
+		if lacks && (m.cut || len(linked[address].reached) > 0 || !o.heard) {
 			lacks, silent = false, true
 		}
 		t.wrong = t.wrong || lacks && !slices.Equal(keys, []string{hostname})

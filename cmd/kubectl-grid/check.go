@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,11 +71,10 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 		return err
 	}
 	// Whoever cannot ask at all gets an error, not a list of things that could not be read.
-	server, err := check.AskServer(ctx, connected.Config)
+	source, err := connected.Source(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the API server for its version: %w", err)
 	}
-	source := check.Source{API: connected.API, Server: server, Now: time.Now()}
 	var report *check.Report
 	if o.pre {
 		report = check.Before(ctx, source, o.images)

@@ -210,9 +210,9 @@ func TestProve(t *testing.T) {
 	}
 	base.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{
 		{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east",
-			"superedge.io/application-grid": "true"}}, Status: ready},
+			"superedge.io/application-grid": "static"}}, Status: ready},
 		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone1": "west",
-			"superedge.io/application-grid": "true"}}},
+			"superedge.io/application-grid": "static"}}},
 	}}
 	base.objects["/api/v1/pods"] = &corev1.PodList{Items: []corev1.Pod{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "w"},

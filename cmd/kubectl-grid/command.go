@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever logs users in to their clusters
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -202,6 +204,11 @@ func (v *outputValue) Set(text string) error {
 		}
 	}
 	return fmt.Errorf("must be %s", v.list())
+}
+
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // loader reads the kubeconfig, as kubectl does.

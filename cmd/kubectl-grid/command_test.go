@@ -135,9 +135,8 @@ func shop() server {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
 			OwnerReferences: owner("DeploymentGrid")}}
 	}
-	node := func(name, site string) metav1.PartialObjectMetadata {
-		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
-			Labels: map[string]string{"zone1": site}}}
+	node := func(name, site string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone1": site}}}
 	}
 	deploymentGrids := &v1.DeploymentGridList{Items: []v1.DeploymentGrid{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{
@@ -171,8 +170,7 @@ func shop() server {
 				Status: corev1.ConditionFalse,
 				Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
 		}}},
-		"/api/v1/nodes": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{node("n1", "east"),
-			node("n2", "west")}},
+		"/api/v1/nodes": &corev1.NodeList{Items: []corev1.Node{node("n1", "east"), node("n2", "west")}},
 		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices": &discoveryv1.EndpointSliceList{},
 	}}
 }
@@ -323,7 +321,7 @@ func TestFailures(t *testing.T) {
 		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are " +
 			"not ready: you may not read them"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,
-			`asking for nodes, whose labels are the sites: nodes is forbidden: User "jane"`},
+			"asking for nodes, whose labels are the sites: it could not be read"},
 		{"no such kind", shop(), "status pods", flags.ExitUsage,
 			`"pods" is not a kind of grid: must be one of deploymentgrids (dg), `},
 		{"no name", shop(), "status dg/", flags.ExitUsage, "give one KIND/NAME"},

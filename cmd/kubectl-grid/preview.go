@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
@@ -65,14 +62,12 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	if o.allNamespaces {
 		namespace = ""
 	}
-	progress, done := progressOn(c.stderr)
 	var diagnosis *gridview.Diagnosis
-	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress,
+	previewer, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace},
 		func() *gridview.Diagnosis {
 			diagnosis = connected.Diagnose(ctx, check.WithoutServices)
 			return diagnosis
 		})
-	done()
 	if err != nil {
 		return err
 	}
@@ -90,18 +85,4 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 		return err
 	}
 	return ending(!found.Healthy(), diagnosis.Complete())
-}
-
-func isTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// progressOn writes a line that is written over again and again, if out is a terminal. done removes it.
-func progressOn(out io.Writer) (progress func(string), done func()) {
-	const clearLine = "\r\033[K"
-	if !isTerminal(out) {
-		return func(string) {}, func() {}
-	}
-	return func(text string) { fmt.Fprint(out, clearLine+text) }, func() { fmt.Fprint(out, clearLine) }
 }

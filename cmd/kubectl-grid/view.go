@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -43,12 +44,13 @@ func newViewCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			nodes, err := cluster.Nodes(cmd.Context(), connected.API)
-			if err != nil {
-				return fmt.Errorf("asking for nodes, whose labels are the sites: %w", err)
-			}
 			diagnosis := connected.Diagnose(cmd.Context(), check.WithoutServices)
-			groupings := gridview.Groupings{Nodes: nodes, Diagnosis: diagnosis}
+			if i := slices.IndexFunc(diagnosis.Unread, func(f gridview.Finding) bool {
+				return f.Object.Kind == "Node"
+			}); i >= 0 {
+				return fmt.Errorf("asking for nodes, whose labels are the sites: %s", diagnosis.Unread[i].Message)
+			}
+			groupings := gridview.Groupings{Nodes: diagnosis.Nodes, Diagnosis: diagnosis}
 			view := groupings.View(service, endpointSlices)
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err

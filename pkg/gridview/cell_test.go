@@ -129,7 +129,9 @@ func TestSilent(t *testing.T) {
 		"a node whose endpoint another uses": {[]string{"b1", "c1"}, "p@a1 q@b1 r@c1",
 			ready + "; 1 cannot be seen from here: endpoints on unreachable nodes; " + silent, false, true},
 		"a node whose site has no endpoint at all": {[]string{"b1", "c1"}, "p@a1 r@c1",
-			ready + "; not well on 2: b1, b2; 1 cannot be seen from here: unreachable", false, false},
+			ready + "; not well on 1: b2; " + silent, false, false},
+		"a site that has no endpoint at all": {[]string{"b1", "b2", "c1"}, "p@a1 r@c1",
+			ready + "; 3 cannot be seen from here: unreachable", false, true},
 		"every site with an endpoint": {[]string{"b1", "b2", "c1"}, "q@b1 r@c1",
 			"stays in its sites on 0 of 4 edge nodes; 1 cannot be seen from here: endpoints on unreachable nodes; " +
 				"3 cannot be seen from here: unreachable", false, true},
@@ -156,6 +158,35 @@ func TestSilent(t *testing.T) {
 				t.Errorf("preview: %+v", got)
 			}
 		})
+	}
+}
+
+// TestTerminating: a site with endpoints that are ending, and no others, has a warning.
+func TestTerminating(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b")}
+	endpoints := slice("p@a1 q@b1")
+	for i := range endpoints.Endpoints {
+		if e := &endpoints.Endpoints[i]; *e.NodeName == "a1" {
+			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+		}
+	}
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{}, endpoints)
+	if word := view.At("zone", "a")[0].Verdict; word.Word != "terminating" || word.Severity != Warning || !view.Healthy() {
+		t.Errorf("healthy %t, %+v", view.Healthy(), word)
+	}
+	if len(view.Findings) != 1 || view.Findings[0].Severity != Warning ||
+		view.Findings[0].Message != "1 of 2 sites have only endpoints that are ending: a" {
+		t.Errorf("got %+v", view.Findings)
+	}
+}
+
+// TestPodInNoSite: an edge node in no site of a Service that runs a pod of it is a failure.
+func TestPodInNoSite(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "lost": {v1.LabelEdgeNode: v1.EdgeNodePods, "pool": "p"}}
+	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{}, slice("p@a1 q@lost"))
+	if len(view.Findings) != 1 || view.Healthy() || view.Findings[0].Node != "lost" ||
+		!strings.HasPrefix(view.Findings[0].Message, "it runs a pod of Service shop/s, and has no label zone") {
+		t.Errorf("got %+v", view.Findings)
 	}
 }
 
@@ -191,8 +222,8 @@ func TestFamilies(t *testing.T) {
 	four, six := slice("p@a1 q@b1"), slice("p6@a1")
 	four.AddressType, six.AddressType = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
 	view := ofService(service, nodes, &Diagnosis{}, four, six)
-	if fmt.Sprint(view.Without) != "[b]" || view.Healthy() ||
-		view.At("zone", "b")[0].Reaches != "IPv4: own; IPv6: none" {
+	if at := view.At("zone", "b")[0]; fmt.Sprint(view.Without) != "[b]" || view.Healthy() ||
+		at.Reaches != "IPv4: own; IPv6: none" || at.Verdict.Word != "none" {
 		t.Errorf("without %q, %+v", view.Without, view.At("zone", "b"))
 	}
 }

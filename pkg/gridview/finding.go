@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -136,6 +138,14 @@ func ByObject(a, b Finding) int { return cmp.Compare(a.Object.String(), b.Object
 // Failed reports whether one of the findings is a failure.
 func Failed(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Failure })
+}
+
+// LabelsOf returns the labels of a node; they are not nil, as those of a node that does not exist are.
+func LabelsOf(node metav1.Object) topology.Labels {
+	if labels := node.GetLabels(); labels != nil {
+		return labels
+	}
+	return topology.Labels{}
 }
 
 func hasAny(labels topology.Labels, keys []string) bool {

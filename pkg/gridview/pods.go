@@ -12,10 +12,14 @@ import (
 // it is not known. A site's pods are recognised by the node selector from their workload, because their labels are the
 // same in all sites.
 func (s Surroundings) why(key, site string) string {
-	if problem := FirstPodProblem(s.Pods, key, site); problem != "" {
-		return "; " + problem
+	problem := FirstPodProblem(s.Pods, key, site)
+	switch {
+	case problem == "":
+		return ""
+	case s.PodsOld:
+		return "; when pods could last be read, " + problem
 	}
-	return ""
+	return "; " + problem
 }
 
 // FirstPodProblem returns the problem of the first of a site's pods, by name, that is not ready; "" if all are. Without

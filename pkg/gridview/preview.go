@@ -200,8 +200,8 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		return s
 	}
 	for _, g := range t.reach.groups {
-		if site, in := g.labels[p.key]; in && slices.ContainsFunc(g.nodes, t.reach.edge) &&
-			reachesNone(t.reach.reach("", g.labels)) {
+		_, without := t.reach.of(g.nodes)
+		if site, in := g.labels[p.key]; in && slices.ContainsFunc(without, t.reach.edge) {
 			s.Dark = append(s.Dark, site)
 		}
 	}

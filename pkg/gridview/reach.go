@@ -23,7 +23,8 @@ const (
 	ReachFallback Reach = "fallback"
 	// ReachEmpty: no endpoint of the Service takes connections anywhere.
 	ReachEmpty Reach = "empty"
-	// ReachUnknown: only an endpoint on a silent node is left, whose state the API server does not know.
+	// ReachUnknown: only an endpoint on a silent node is left, whose state the API server does not know; or the node is
+	// silent, and the API server knows of no endpoint for it, though pods that were deleted may run there.
 	ReachUnknown Reach = "unknown"
 	// ReachTerminating: only endpoints that are ending are left.
 	ReachTerminating Reach = "terminating"
@@ -248,6 +249,8 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 			r.Reach = ReachUnknown
 		case tier == topology.Terminating, ready == 0: // elsewhere; no ready endpoint is hidden from the node
 			r.Reach = ReachTerminating
+		case t.diagnosis.silent(node):
+			r.Reach = ReachUnknown
 		}
 		reached = append(reached, r)
 	}
@@ -260,12 +263,13 @@ func (t *Tally) reach(node string, labels topology.Labels) []PortReach {
 }
 
 // of returns what the nodes of one group reach on each port, the worst of them for each, and which of them reach
-// nothing on some port. The nodes of a group see the same endpoints, so one of them is enough, unless each uses its own
-// endpoints.
+// nothing on some port. The nodes of a group see the same endpoints, so one of them that is not silent is enough, unless
+// each uses its own endpoints.
 func (t *Tally) of(nodes []string) (reached []PortReach, without []string) {
 	ask := nodes
 	if !t.local && len(nodes) > 1 {
-		ask = nodes[:1]
+		heard := max(0, slices.IndexFunc(nodes, func(node string) bool { return !t.diagnosis.silent(node) }))
+		ask = nodes[heard : heard+1]
 	}
 	for _, node := range ask {
 		own := t.reach(node, t.nodes[node])
@@ -278,7 +282,7 @@ func (t *Tally) of(nodes []string) (reached []PortReach, without []string) {
 		reached = own
 	}
 	if len(without) > 0 && len(ask) < len(nodes) {
-		without = nodes
+		without = slices.DeleteFunc(slices.Clone(nodes), t.diagnosis.silent)
 	}
 	return reached, without
 }

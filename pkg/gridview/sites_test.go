@@ -33,7 +33,7 @@ func TestSites(t *testing.T) {
 			"b": edge("zone=x")}, Governed: []topology.Keys{zone, {"zone", topology.Any}}}, nil},
 		"a fallback that others share": {Sites{Nodes: map[string]topology.Labels{"cloud": {"region": "r"},
 			"b": edge("zone=x", "region=r")}, Governed: []topology.Keys{{"zone", "region"}}}, nil},
-		"SuperEdge's wrapper": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"}},
+		"SuperEdge's wrapper": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"}, "b": edge("zone=x")},
 			Wrapped: map[string]bool{"a": true}, Governed: []topology.Keys{zone}}, nil},
 		"an edge node in no site": {Sites{Nodes: map[string]topology.Labels{"a": edge(), "b": edge("zone=x")},
 			Governed: []topology.Keys{zone, {"zone", "region"}}},

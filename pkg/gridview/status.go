@@ -88,8 +88,9 @@ type Surroundings struct {
 	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
 	// namespace, by name.
 	Children map[string]metav1.Object
-	// Pods includes the pods of the grid's sites.
-	Pods []corev1.Pod
+	// Pods includes the pods of the grid's sites. PodsOld is set if they could not be read again.
+	Pods    []corev1.Pod
+	PodsOld bool
 	// Now is the time to which others are relative. If it is zero, they are absolute, and a state changes only with its
 	// objects.
 	Now time.Time

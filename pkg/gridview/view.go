@@ -177,7 +177,7 @@ func (v *View) join(t *Tally) {
 // Service without a selector has both families, but mostly endpoints of one.
 func (v *View) reachOf(s *SiteView, node string) Reach {
 	ports := s.Reach
-	if v.tally.local && len(s.Nodes) > 1 {
+	if len(s.Nodes) > 1 && (v.tally.local || v.tally.diagnosis.silent(node)) {
 		ports, _ = v.tally.of([]string{node})
 	}
 	reach := ReachEmpty

@@ -21,9 +21,9 @@ import (
 type outcome struct {
 	// reached are the nodes of the endpoints that kube-proxy may send it to, with their addresses.
 	reached map[string]string
-	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends, and heard
-	// that the API server knows of a ready one.
-	something, ending, heard bool
+	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends, heard that the
+	// API server knows of a ready one, and last that only ones that are ending are reached.
+	something, ending, heard, last bool
 }
 
 // shown are those of the slices that a node's kube-proxy gets: the wrapper's view, or all.
@@ -101,6 +101,9 @@ func (w *world) connectBy(name string, s *corev1.Service, of []*discoveryv1.Endp
 				suite.Must(w, err)
 				o.reached[on[host]] = e.String()
 			}
+			o.last = len(reachable) > 0 && !slices.ContainsFunc(reachable, func(e proxy.Endpoint) bool {
+				return !e.IsTerminating()
+			})
 			for _, e := range everywhere[port] {
 				o.something = o.something || e.IsReady()
 				o.ending = o.ending || e.IsServing() && e.IsTerminating()
@@ -123,6 +126,8 @@ type truth struct {
 	// endpoints that are
 	// ending are left.
 	warned bool
+	// last is that connections to some port reach only endpoints that are ending.
+	last bool
 }
 
 // of is the truth on a node.
@@ -165,11 +170,13 @@ func (w *world) of(name string, s *corev1.Service) truth {
 			})
 		}
 		lacks := in && len(o.reached) == 0 && o.something
-		// An endpoint on a silent node may serve, and one elsewhere may not.
-		if lacks && (len(linked[address].reached) > 0 || !o.heard) {
+		// An endpoint on a silent node may serve, and one elsewhere may not. Of a silent node's site the API server may
+		// have forgotten one.
+		if lacks && (m.cut || len(linked[address].reached) > 0 || !o.heard) {
 			lacks, silent = false, true
 		}
 		t.wrong = t.wrong || lacks && !slices.Equal(keys, []string{hostname})
+		t.last = t.last || in && o.last
 		t.warned = t.warned || lacks || len(o.reached) == 0 && o.ending
 	}
 	t.wrong = t.wrong || broken && in

@@ -309,9 +309,12 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 	for _, n := range v.Unknown {
 		unknown += n
 	}
-	hidden := 0
+	hidden, last := 0, ""
 	for name, m := range w.machines {
 		t := w.of(name, s)
+		if t.last && !t.hidden {
+			last = name
+		}
 		switch {
 		case t.hidden:
 			hidden++
@@ -332,6 +335,11 @@ func (w *world) judgeView(s *corev1.Service, view, check *answer) (bad bool) {
 		w.Errorf("view %s has %d unknown nodes, and %d are not well and cannot be seen", s.Name, unknown, hidden)
 	}
 	bad = bad || !w.hasSites(s)
+	if last != "" && !bad && !slices.ContainsFunc(view.Findings, func(f finding) bool {
+		return f.Check == "Reach" && f.Severity == "warning"
+	}) {
+		w.Errorf("view %s has no warning, and %s reaches only endpoints that are ending", s.Name, last)
+	}
 	if !bad && view.code == 3 && !w.away {
 		w.Errorf("view %s names a failure, and there is none: %q", s.Name, view.failures())
 	}

@@ -364,7 +364,7 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 		node.Status.NodeInfo.KubeletVersion = "v1.37.1+k3s1"
 		master := "http://localhost:51006"
 		if m.past {
-			master = "https://10.0.0.1:6443"
+			master = apiServer(name)
 		}
 		node.Annotations = map[string]string{"k3s.io/node-args": fmt.Sprintf(`["agent","--kube-proxy-arg=master=%s"]`, master)}
 	}
@@ -388,6 +388,14 @@ func (w *world) addNode(a *clustertest.API, add func(any), name string) {
 				map[string]any{"type": "Ready", "status": "False"}}}
 		}
 	}
+}
+
+// apiServer is the API server that a node asks past its wrapper. Every other node has one with the wrapper's scheme.
+func apiServer(name string) string {
+	if strings.ContainsAny(name, "02468") {
+		return "https://10.0.0.1:6443"
+	}
+	return "http://10.0.0.1:8080"
 }
 
 // run makes a ready pod of a DaemonSet on a node.
@@ -504,7 +512,7 @@ var defects = []struct {
 	{"kube-proxy past the wrapper", onNode(func(w *world, name string) {
 		w.machines[name].past = true
 		w.spoil = append(w.spoil, func(a *clustertest.API) {
-			arguments(a, "kube-proxy-edge-"+name, "--master=https://10.0.0.1:6443")
+			arguments(a, "kube-proxy-edge-"+name, "--master="+apiServer(name))
 		})
 	})},
 	{"kube-proxy over TLS", onNode(func(w *world, name string) {

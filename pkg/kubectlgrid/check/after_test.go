@@ -169,6 +169,12 @@ var kubeProxyDefects = map[string]defect{
 	"k3s, past the wrapper": {k3s("edge0", `["agent","--kube-proxy-arg=master=https://127.0.0.1:6444"]`),
 		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the " +
 			"wrapper"}},
+	"k3s, past the wrapper with its scheme": {k3s("edge0", `["agent","--kube-proxy-arg=master=http://127.0.0.1:6444"]`),
+		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks http://127.0.0.1:6444, past the " +
+			"wrapper"}},
+	"k3s, over TLS at a plain wrapper": {k3s("edge0", `["agent","--kube-proxy-arg=master=https://localhost:51006"]`),
+		[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://localhost:51006, and the " +
+			"wrapper serves plain HTTP: its rules stay as they are"}},
 	"k3s, with no kube-proxy": {k3s("edge0", `["server","--disable-kube-proxy"]`),
 		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
 	"k3s that says nothing": {k3s("edge0", ""),
@@ -278,7 +284,8 @@ var neighbourDefects = map[string]defect{
 		func(c *testCluster) {
 			for name, container := range map[string]string{"istiod": "discovery", "linkerd-destination": "destination",
 				"ingress-nginx-controller": "controller", "envoy-gateway": "envoy-gateway", "cilium-envoy": "cilium-envoy",
-				"haproxy-kubernetes-ingress": "x", "traefik": "traefik"} {
+				"haproxy-kubernetes-ingress": "x", "traefik": "traefik", "nginx-ingress": "x", "contour": "contour",
+				"kong": "proxy", "emissary-ingress": "ambassador", "skipper": "skipper-ingress", "kuma-cp": "x"} {
 				c.add(fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, namespace: mesh}, spec: {template: `+
 					`{spec: {containers: [{name: %s, image: x}]}}}}`, name, container))
 			}
@@ -289,7 +296,11 @@ var neighbourDefects = map[string]defect{
 			"warning Bypass Deployment mesh/envoy-gateway: Envoy Gateway",
 			"warning Bypass Deployment mesh/cilium-envoy: Cilium's Envoy",
 			"warning Bypass Deployment mesh/haproxy-kubernetes-ingress: HAProxy",
-			"warning Bypass Deployment mesh/traefik: Traefik"}},
+			"warning Bypass Deployment mesh/traefik: Traefik",
+			"warning Bypass Deployment mesh/nginx-ingress: NGINX Inc.'s", "warning Bypass Deployment mesh/kong: Kong",
+			"warning Bypass Deployment mesh/contour: Contour", "warning Bypass Deployment mesh/kuma-cp: Kuma",
+			"warning Bypass Deployment mesh/emissary-ingress: Emissary",
+			"warning Bypass Deployment mesh/skipper: Skipper"}},
 	"ingress controllers that ask the wrapper": {
 		func(c *testCluster) {
 			for name, asks := range map[string]string{
@@ -306,6 +317,14 @@ var neighbourDefects = map[string]defect{
 		all(withoutAll("application-grid", "-grid-daemon", "kube-proxy-edge", "superedge.io"),
 			labelled("edge0", ""), labelled("edge1", "")),
 		[]string{"failure Installation Deployment: application-grid is not installed",
+			"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity"}},
+	"nothing is installed, and k3s asks a wrapper": {
+		all(withoutAll("application-grid", "-grid-daemon", "kube-proxy-edge", "superedge.io"),
+			labelled("edge0", ""), labelled("edge1", ""),
+			k3s("edge0", `["agent","--kube-proxy-arg=master=http://localhost:51006"]`)),
+		[]string{"failure Installation Deployment: application-grid is not installed",
+			"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks http://localhost:51006, where no wrapper " +
+				"serves",
 			"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity"}},
 	"SuperEdge's beside, stopped": {adding(superEdgesController(0, "v0.9.0")), nil},
 	"SuperEdge's beside, running": {adding(superEdgesController(1, "v1")),

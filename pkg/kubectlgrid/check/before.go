@@ -18,6 +18,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	c := readCluster(ctx, source)
 	distribution, _ := c.distribution()
 	c.readRights(ctx, rightsToInstall(distribution, c))
+	c.readEndpoints(ctx)
 	r := &Report{}
 	r.checkVersions(c)
 	r.checkPlatforms(c)
@@ -28,6 +29,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkNodeLocal(c)
 	r.checkPort(c)
 	r.checkOthers(c)
+	r.checkLater(c)
 	r.checkImages(images)
 	r.checkRights(c)
 	r.Findings = append(r.Findings, c.unread...)
@@ -172,6 +174,16 @@ func (r *Report) checkOthers(c *Cluster) {
 	}
 	r.well(check, c.knows(kindDaemonSet, kindNode), Object{Kind: kindDaemonSet},
 		"no other workload selects edge nodes")
+}
+
+// checkLater reports which Services with topologyKeys, such as kube-dns, some sites do not reach once the wrapper keeps
+// the Services to them.
+func (r *Report) checkLater(c *Cluster) {
+	_, found := c.reach(nil)
+	for _, f := range found {
+		f.Severity, f.Message = Warning, "once its nodes are edge nodes: "+f.Message
+		r.Findings = append(r.Findings, f)
+	}
 }
 
 // checkImages reports the question about images that the API server cannot answer.

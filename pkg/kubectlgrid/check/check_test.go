@@ -247,6 +247,9 @@ func TestAllIsWell(t *testing.T) {
 			t.Errorf("nothing is said of %s in\n%s", check, lines(report, OK))
 		}
 	}
+	if said := lines(report, OK); strings.Contains(said, "CoreDNS") {
+		t.Errorf("there is no CoreDNS, and check says\n%s", said)
+	}
 	for kind, limits := range c.listed {
 		if slices.Contains(limits, 0) {
 			t.Errorf("%s are listed without a limit", kind)
@@ -509,7 +512,8 @@ func TestBefore(t *testing.T) {
 func TestBeforeOtherWorkloads(t *testing.T) {
 	expectBefore(t, map[string]defect{
 		"labelled already": {labelled("edge0", "true"),
-			[]string{"warning OtherWorkloads Node: the label superedge.io/application-grid is on 1 node already"}},
+			[]string{"warning OtherWorkloads Node: the label superedge.io/application-grid is on 1 node already",
+				"warning Reach Service shop/echo-svc: once its nodes are edge nodes: no node has the label zone1"}},
 		"SuperEdge": {
 			adding(`{apiVersion: apps/v1, kind: DaemonSet,
  metadata: {name: application-grid-wrapper, namespace: edge-system},
@@ -537,6 +541,17 @@ func TestBeforeOtherWorkloads(t *testing.T) {
  containers: [{name: w, image: w}]}}}}`),
 			[]string{"warning OtherWorkloads DaemonSet shop/agent: its pods go to the nodes with the label " +
 				"superedge.io/application-grid, too"}},
+		"kube-dns is site-local already, and a site has no CoreDNS": {all(
+			altered("Node /edge0", "metadata: {labels: {zone1: east}}"),
+			altered("Node /edge1", "metadata: {labels: {zone1: west}}"), adding(`
+{apiVersion: v1, kind: Service, metadata: {name: kube-dns, namespace: kube-system,
+ annotations: {topologyKeys: '["kubernetes.io/hostname", "zone1"]'}}, spec: {ports: [{port: 53, protocol: UDP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kube-dns-1, namespace: kube-system,
+ labels: {kubernetes.io/service-name: kube-dns}}, addressType: IPv4, ports: [{name: "", port: 53, protocol: UDP}],
+ endpoints: [{addresses: [10.244.0.1], nodeName: edge0, conditions: {ready: true}}]}`)),
+			[]string{"warning Reach Service kube-system/kube-dns: once its nodes are edge nodes: 1 of 2 sites have no " +
+				"ready endpoint: zone1=west"}},
 		"another takes the port": {adding(grabber),
 			[]string{"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"}},
 	})

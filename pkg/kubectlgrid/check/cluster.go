@@ -39,7 +39,7 @@ func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 func nodeOf(n *corev1.Node) *node {
 	info := n.Status.NodeInfo
 	reduced := &node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
-		kubelet: info.KubeletVersion, labels: n.Labels, alone: v1.StartsAlone(n)}
+		kubelet: info.KubeletVersion, labels: gridview.LabelsOf(n), alone: v1.StartsAlone(n)}
 	for _, entry := range n.ManagedFields {
 		if entry.Time != nil && entry.FieldsV1 != nil &&
 			strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+v1.LabelEdgeNode+`"`) {

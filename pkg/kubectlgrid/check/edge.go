@@ -344,25 +344,30 @@ func (r *Report) checkSites(c *Cluster) {
 
 // checkReach reports which sites do not reach which Services, and on how many nodes the Services stay in their sites.
 func (r *Report) checkReach(c *Cluster) {
-	if !c.reachKnown {
-		return
-	}
-	known := c.diagnosis(r.Findings)
-	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
-	var found []Finding
-	byKeys := map[string]*gridview.Grouping{}
-	for _, s := range c.services {
-		if s.tally == nil {
-			continue
-		}
-		byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
-		found = append(found, s.tally.View().Reach...)
-	}
-	slices.SortStableFunc(found, gridview.ByObject)
+	byKeys, found := c.reach(r.Findings)
 	r.Findings = append(r.Findings, found...)
 	for _, name := range slices.Sorted(maps.Keys(byKeys)) {
 		if v := byKeys[name].Verdict(); v.Holds() && v.Keeps > 0 {
 			r.ok(gridview.CheckReach, Object{Kind: kindService}, "each with the topologyKeys %s %s", name, v.String())
 		}
 	}
+}
+
+// reach returns the groups of nodes by the keys of Services, and the problems with what the nodes reach. It returns
+// nothing if the endpoints were not read.
+func (c *Cluster) reach(of []Finding) (byKeys map[string]*gridview.Grouping, found []Finding) {
+	if !c.reachKnown {
+		return nil, nil
+	}
+	known := c.diagnosis(of)
+	groupings := &gridview.Groupings{Nodes: known.Nodes, Diagnosis: known}
+	byKeys = map[string]*gridview.Grouping{}
+	for _, s := range c.services {
+		if s.tally != nil {
+			byKeys[strings.Join(s.keys, " ")] = groupings.Of(s.keys)
+			found = append(found, s.tally.View().Reach...)
+		}
+	}
+	slices.SortStableFunc(found, gridview.ByObject)
+	return byKeys, found
 }

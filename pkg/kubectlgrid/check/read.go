@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,6 @@ const (
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
-	leaseKind  = schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
 	apiKind    = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: kindAPIService}
 	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
 )
@@ -70,13 +70,14 @@ var (
 		authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"), felixKind, crdKind, apiKind,
 		policyKind, policyKind.GroupVersion().WithKind(kindPolicy + "Binding"),
 	}
-	FurtherKinds = []schema.GroupVersionKind{leaseKind, ciliumConfigKind}
+	FurtherKinds = []schema.GroupVersionKind{ciliumConfigKind}
 )
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, coordinationv1.AddToScheme,
+		discoveryv1.AddToScheme, v1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return err
@@ -114,11 +115,11 @@ func readCluster(ctx context.Context, source Source) *Cluster {
 // lost notes that an object or a kind could not be read.
 func (c *Cluster) lost(about Object, err error, consequence string) {
 	c.missing[about.Kind] = true
-	c.unread = append(c.unread, unread(about, err, consequence))
+	c.unread = append(c.unread, Unread(about, err, consequence))
 }
 
-// unread returns the finding that something could not be read.
-func unread(about Object, err error, consequence string) Finding {
+// Unread returns the finding that something could not be read.
+func Unread(about Object, err error, consequence string) Finding {
 	return Finding{
 		Severity: Unknown, Check: CheckRead, Object: about,
 		Message: fmt.Sprintf("it could not be read, and %s: %s", consequence, output.WhyNot(err)),
@@ -186,7 +187,7 @@ func (c *Cluster) readPods(ctx context.Context) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil:
-		c.unread = append(c.unread, unread(Object{Kind: kindPod}, err,
+		c.unread = append(c.unread, Unread(Object{Kind: kindPod}, err,
 			"only those in "+system+" were looked at; who else takes a port of a node is not known"))
 	default:
 		c.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
@@ -428,13 +429,9 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 		binding, _ := c.object(ctx, policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
 		c.policy = binding != nil
 	}
-	lease := &unstructured.Unstructured{}
-	lease.SetGroupVersionKind(leaseKind)
-	if c.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil {
-		text, _, _ := unstructured.NestedString(lease.Object, "spec", "renewTime")
-		renewed, err := time.Parse(time.RFC3339, text)
-		c.leads = err == nil && c.Now.Sub(renewed) < leaseOver
-	}
+	lease := &coordinationv1.Lease{}
+	c.leads = c.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil &&
+		c.Now.Sub(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time) < leaseOver
 	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
 	if c.hubAPI = hub != nil; c.hubAPI {
 		if available := conditionOf(hub, "Available"); available["status"] == "False" {

@@ -74,14 +74,19 @@ func (c Cluster) Warn(format string, args ...any) {
 	fmt.Fprintf(c.Warnings, "Warning: "+format+"\n", args...)
 }
 
+// Source returns the source of the cluster's findings, which lacks the server if that does not answer.
+func (c Cluster) Source(ctx context.Context) (check.Source, error) {
+	server, err := check.AskServer(ctx, c.Config)
+	return check.Source{API: c.API, Server: server, Now: time.Now()}, err
+}
+
 // Diagnose returns the findings that concern the answers of all commands, and warns about those that are not known.
 func (c Cluster) Diagnose(ctx context.Context, services check.Services) *gridview.Diagnosis {
-	server, err := check.AskServer(ctx, c.Config)
+	source, err := c.Source(ctx)
+	d := check.Diagnose(ctx, source, services)
 	if err != nil {
-		c.Warn("what kubectl grid check would find is left out: %v", err)
-		return nil
+		d.Unread = append(d.Unread, check.Unread(gridview.Object{Kind: "API server"}, err, "its version is not known"))
 	}
-	d := check.Diagnose(ctx, check.Source{API: c.API, Server: server, Now: time.Now()}, services)
 	if len(d.Unread) > 0 {
 		c.Warn("what kubectl grid check would find is left out in part: %s could not be read", d.Unread[0].Object)
 	}
@@ -101,11 +106,7 @@ func Nodes(ctx context.Context, api client.Reader) (map[string]topology.Labels, 
 	}
 	nodes := make(map[string]topology.Labels, len(list.Items))
 	for i := range list.Items {
-		labels := list.Items[i].Labels
-		if labels == nil {
-			labels = topology.Labels{}
-		}
-		nodes[list.Items[i].Name] = labels
+		nodes[list.Items[i].Name] = gridview.LabelsOf(&list.Items[i])
 	}
 	return nodes, nil
 }

@@ -163,14 +163,13 @@ func (d *Dashboard) note(change func() bool) {
 
 // askForPods asks why pods of grids are not ready, while some are not.
 func (d *Dashboard) askForPods(ctx context.Context) {
-	notReady := map[gridview.Object][]corev1.Pod{}
+	notReady := map[gridview.Object]readPods{}
 	for name, object := range d.notReady() {
-		// Without an answer the states show that pods are not ready, without the reason.
-		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
-			notReady[name] = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
-				return p.DeletionTimestamp != nil || gridview.IsReady(&p)
-			})
-		}
+		// If they were never read, the states show that pods are not ready, without the reason.
+		pods, err := status.Pods(ctx, d.cluster.API, object)
+		notReady[name] = readPods{slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+			return p.DeletionTimestamp != nil || gridview.IsReady(&p)
+		}), err != nil}
 	}
 	d.note(func() bool { return d.facts.setPods(notReady) })
 }

@@ -96,7 +96,7 @@ func await(t *testing.T, ask func(string) (int, string), path string, says ...st
 func TestRun(t *testing.T) {
 	a := newAPI(t)
 	ask, stop := run(t, a)
-	await(t, ask, "/api/overview", `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready",`,
+	await(t, ask, "/api/overview", `"name":"db"`, `{"name":"east","nodes":1,"state":"Ready",`,
 		`"resource":"deploymentgrids","state":"NotServed"`, `"resource":"nodes","state":"Following"`)
 	a.Change(func() {
 		delete(a.Objects, nodePath+"/n1")
@@ -131,9 +131,9 @@ func TestRunWithFewRights(t *testing.T) {
 func TestRunWhileTheServerIsAway(t *testing.T) {
 	a := newAPI(t)
 	ask, _ := run(t, a)
-	await(t, ask, "/api/overview", `"state":"Closed"`)
+	await(t, ask, "/api/overview", `"name":"db"`)
 	a.Change(func() { a.Refused[nodePath], a.Refused[servicePath], a.Refused[slicePath] = 500, 500, 500 })
-	await(t, ask, "/api/overview", `"resource":"nodes","state":"Failing"`, `"state":"Closed"`, `{"name":"east","nodes":1,"state":"Ready",`)
+	await(t, ask, "/api/overview", `"resource":"nodes","state":"Failing"`, `"name":"db"`, `{"name":"east","nodes":1,"state":"Ready",`)
 	a.Change(func() { clear(a.Refused) })
 	await(t, ask, "/api/overview", `"resource":"nodes","state":"Following"`)
 }

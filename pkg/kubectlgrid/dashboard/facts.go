@@ -29,12 +29,18 @@ type facts struct {
 	// nodes are the labels of the nodes, the last diagnosis, which is nil before the first, and the nodes' groupings.
 	nodes gridview.Groupings
 	// pods are those of the sites of grids that are not ready.
-	pods map[gridview.Object][]corev1.Pod
+	pods map[gridview.Object]readPods
 	// summaries and states are results. One that is missing has to be computed again.
 	summaries map[types.NamespacedName]*gridview.ServiceSummary
 	states    map[gridview.Object]*gridview.Grid
 	// known are the resources that were read; nothing is known of the others.
 	known map[string]bool
+}
+
+// readPods are pods that are not ready. They are old if they could not be read again.
+type readPods struct {
+	pods []corev1.Pod
+	old  bool
 }
 
 // key names an object, or a group of objects: the EndpointSlices of a Service, or those of another resource in a
@@ -56,7 +62,7 @@ func newFacts() *facts {
 	return &facts{
 		objects: map[key]client.Object{}, groups: map[key]map[string]client.Object{},
 		nodes:     gridview.Groupings{Nodes: map[string]topology.Labels{}},
-		pods:      map[gridview.Object][]corev1.Pod{},
+		pods:      map[gridview.Object]readPods{},
 		summaries: map[types.NamespacedName]*gridview.ServiceSummary{}, states: map[gridview.Object]*gridview.Grid{},
 		known: map[string]bool{},
 	}
@@ -104,11 +110,7 @@ func (f *facts) set(resource string, name types.NamespacedName, object client.Ob
 	}
 	if resource == nodes {
 		if delete(f.nodes.Nodes, name.Name); object != nil {
-			labels := object.GetLabels()
-			if labels == nil {
-				labels = topology.Labels{}
-			}
-			f.nodes.Nodes[name.Name] = labels
+			f.nodes.Nodes[name.Name] = gridview.LabelsOf(object)
 		}
 		f.forgetAll()
 	}
@@ -235,7 +237,7 @@ func (f *facts) gridState(name gridview.Object) *gridview.Grid {
 	if f.states[name] != nil {
 		return f.states[name]
 	}
-	kind, surroundings := kindOf(name), gridview.Surroundings{Pods: f.pods[name]}
+	kind, surroundings := kindOf(name), gridview.Surroundings{Pods: f.pods[name].pods, PodsOld: f.pods[name].old}
 	if f.known[nodes] {
 		surroundings.Nodes = f.nodes.Nodes
 	}
@@ -254,7 +256,7 @@ func (f *facts) gridState(name gridview.Object) *gridview.Grid {
 
 // setDiagnosis sets the diagnosis of the cluster, and reports whether it has changed.
 func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
-	if diagnosis == nil || reflect.DeepEqual(f.nodes.Diagnosis, diagnosis) {
+	if reflect.DeepEqual(f.nodes.Diagnosis, diagnosis) {
 		return false
 	}
 	f.nodes.Diagnosis = diagnosis
@@ -263,10 +265,15 @@ func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
 }
 
 // setPods sets the pods of the sites of grids that are not ready, and reports whether they may change the state of one.
-func (f *facts) setPods(pods map[gridview.Object][]corev1.Pod) (changed bool) {
+// Where they could not be read, the last ones stay.
+func (f *facts) setPods(pods map[gridview.Object]readPods) (changed bool) {
 	of := slices.Collect(maps.Keys(f.pods)) // those of grids that have become ready are outdated
 	for _, name := range slices.AppendSeq(of, maps.Keys(pods)) {
 		before, now := f.pods[name], pods[name]
+		if now.old {
+			now.pods = before.pods
+			pods[name] = now
+		}
 		if f.gridObject(name) == nil || reflect.DeepEqual(before, now) {
 			continue
 		}

@@ -219,6 +219,30 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestOldPods: pods that cannot be read again stay, and are called old, until their grid is ready.
+func TestOldPods(t *testing.T) {
+	f := read(t, node("n1", "east"), echo(v1.SiteProgressing))
+	name, pod := gridview.Object{Kind: "DeploymentGrid", Namespace: "shop", Name: "echo"}, corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone": "east"}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	f.know("deployments", false)
+	for _, step := range []struct {
+		pods map[gridview.Object]readPods
+		want string
+	}{
+		{map[gridview.Object]readPods{name: {old: true}}, "1 of 2 pods not ready"},
+		{map[gridview.Object]readPods{name: {pods: []corev1.Pod{pod}}}, "1 of 2 pods not ready; pod p: it is pending"},
+		{map[gridview.Object]readPods{name: {old: true}},
+			"1 of 2 pods not ready; when pods could last be read, pod p: it is pending"},
+		{map[gridview.Object]readPods{}, "1 of 2 pods not ready"},
+	} {
+		before := f.gridState(name).Sites[0].Problem
+		if changed := f.setPods(step.pods); f.gridState(name).Sites[0].Problem != step.want || changed != (before != step.want) {
+			t.Errorf("got %s, changed %t; want %s", f.gridState(name).Sites[0].Problem, changed, step.want)
+		}
+	}
+}
+
 // TestLarge measures 1,000 sites and 200 Services with an endpoint in each: what is held, and what an answer takes.
 func TestLarge(t *testing.T) {
 	const sites, of = 1000, 200

@@ -160,7 +160,9 @@ func (f *facts) overview(key string) Overview {
 	slices.SortFunc(o.Services, gridview.CompareServices)
 	grids := f.gridStates()
 	o.Keys = gridview.Keys(f.nodes.Nodes, grids, o.Services)
-	key = chooseKey(key, o.Keys)
+	if key == "" && len(o.Keys) > 0 {
+		key = o.Keys[0].Key
+	}
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
@@ -175,14 +177,6 @@ func (f *facts) overview(key string) Overview {
 	o.Diagnosed = f.nodes.Diagnosis != nil
 	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid([]string{key}), key, o.Services)
 	return o
-}
-
-// chooseKey returns the requested key, or the first of the keys.
-func chooseKey(asked string, keys []gridview.KeyUse) string {
-	if asked == "" && len(keys) > 0 {
-		return keys[0].Key
-	}
-	return asked
 }
 
 // stateOf returns the state of a grid.

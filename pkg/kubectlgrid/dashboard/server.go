@@ -163,14 +163,7 @@ func (s *server) chosenKey(r *http.Request) string {
 	if key := s.key(r); key != "" {
 		return key
 	}
-	return s.facts.mostUsedKey()
-}
-
-// mostUsedKey returns the first of the keys that a map may have.
-func (f *facts) mostUsedKey() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return chooseKey("", gridview.Keys(f.nodes.Nodes, f.gridStates(), f.serviceSummaries()))
+	return s.facts.overview("").Matrix.Key
 }
 
 // events sends a stream of server-sent events: the number of the newest revision, at once and then whenever a newer one

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
@@ -28,48 +28,32 @@ type Query struct {
 	Namespace string
 }
 
-// progressEvery is how many objects are read between two reports of progress.
-const progressEvery = 500
-
 // candidates is how many label keys the error about a key names.
 const candidates = 5
 
-// Read reads the cluster. A key that makes no sites is an error of usage. progress is called with reports of progress,
-// and diagnose once the key divides the nodes. The API server's answers are read a page at a time.
-func Read(ctx context.Context, api client.Reader, query Query, progress func(string),
+// Read reads the cluster. A key that makes no sites is an error of usage. diagnose is called once the key divides the
+// nodes. The API server's answers are read a page at a time.
+func Read(ctx context.Context, api client.Reader, query Query,
 	diagnose func() *gridview.Diagnosis) (*gridview.Previewer, error) {
-	nodes := map[string]topology.Labels{}
-	err := each(ctx, api, cluster.NodeList(), "node", progress,
-		func(node *metav1.PartialObjectMetadata) { nodes[node.Name] = node.Labels })
+	nodes, err := cluster.Nodes(ctx, api)
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the sites: %w", err)
 	}
-	if len(gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes}).Sites()) == 0 {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(nodes)), func(labels topology.Labels) bool {
+		_, in := labels[query.Key]
+		return in
+	}) {
 		return nil, keyError(query.Key, nodes)
 	}
 	previewer := gridview.NewPreviewer(query.Key, &gridview.Groupings{Nodes: nodes, Diagnosis: diagnose()})
 	in := client.InNamespace(query.Namespace)
-	err = each(ctx, api, &corev1.ServiceList{}, "Service", progress, previewer.AddService, in)
-	if err != nil {
+	if err := pages.Each(ctx, api, &corev1.ServiceList{}, previewer.AddService, in); err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	err = each(ctx, api, &discoveryv1.EndpointSliceList{}, "EndpointSlice", progress, previewer.AddSlice, in)
-	if err != nil {
+	if err := pages.Each(ctx, api, &discoveryv1.EndpointSliceList{}, previewer.AddSlice, in); err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
 	return previewer, nil
-}
-
-// each takes every object of a list's kind, and reports the progress.
-func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, noun string,
-	progress func(string), take func(T), options ...client.ListOption) error {
-	read := 0
-	return pages.Each(ctx, api, list, func(object T) {
-		take(object)
-		if read++; read%progressEvery == 0 {
-			progress(enumerate.Count(read, noun) + " read")
-		}
-	}, options...)
 }
 
 // readError adds advice if a right is missing.

@@ -33,7 +33,7 @@ func NodeOf(n *corev1.Node) Node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	node := Node{Labels: n.Labels, Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
+	node := Node{Labels: gridview.LabelsOf(n), Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
 		Edge: v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode])}
 	for _, a := range n.Status.Addresses {
 		if address, err := netip.ParseAddr(a.Address); err == nil {

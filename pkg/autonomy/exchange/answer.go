@@ -65,6 +65,13 @@ func (e *Exchange) accept(listener net.Listener) {
 			if e.ignored(err); err == nil {
 				e.keep(asker, l)
 			}
+			if _, otherVersion := errors.AsType[*versionError](err); otherVersion {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if p := e.peers[asker]; p != nil {
+					p.heard(err)
+				}
+			}
 		})
 	}
 }
@@ -198,7 +205,7 @@ func (e *Exchange) answerQuestion(asker string, asked question) (answered answer
 		e.wanted = time.Now()
 	}
 	if p := e.peers[asker]; p != nil {
-		p.heard()
+		p.heard(nil)
 	}
 	if e.own == nil {
 		return answer{}

@@ -46,9 +46,13 @@ type peer struct {
 	link *link
 }
 
-// heard notes that the neighbour has proved that it has the key and is alive. e.mu is held.
-func (p *peer) heard() {
-	p.partner, p.err, p.failures, p.missed, p.failing = true, nil, 0, 0, time.Time{}
+// heard notes that the neighbour has proved that it has the key and is alive. err is nil or a *versionError; with that,
+// the neighbour's report is no longer known. e.mu is held.
+func (p *peer) heard(err error) {
+	p.partner, p.err, p.failures, p.missed, p.failing = true, err, 0, 0, time.Time{}
+	if err != nil {
+		p.word, p.version = nil, 0
+	}
 }
 
 // isDue reports whether the neighbour is to be asked. e.mu is held.
@@ -104,15 +108,19 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.asking, p.err = false, err
+	_, otherVersion := errors.AsType[*versionError](err)
 	switch {
 	case err == nil:
-		p.heard()
+		p.heard(nil)
 		if e.needed && news {
 			p.word, p.version = word, answered.Version
 		}
 		if e.peers[p.name] != p {
 			p.drop()
 		}
+		return
+	case otherVersion:
+		p.heard(err)
 		return
 	case isNothing(err):
 		if p.missed++; p.missed == misses {

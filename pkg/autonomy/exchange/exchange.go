@@ -120,6 +120,8 @@ type Status struct {
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
+	// protocol is the version of the protocol, which tests change.
+	protocol int
 	// unknown limits the rate of calls of AddressUnknown.
 	unknown rate.Sometimes
 	wg      sync.WaitGroup
@@ -160,7 +162,7 @@ func New(config Config) *Exchange {
 		config.Listen, config.Dial = listenTCP, dialTCP
 	}
 	return &Exchange{
-		config: config, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
+		config: config, protocol: protocol, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
 		version:   rand.Uint32(), //nolint:gosec // it distinguishes processes, and only neighbours see it
 		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
 		strangers: make(map[net.Conn]struct{}), links: make(map[string][]*link),

@@ -123,13 +123,13 @@ func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
 	return l, asker, err
 }
 
-// keep begins to use a connection with a node in both directions, and returns the connection on which to ask the node.
-func (e *Exchange) keep(name string, l *link) *link {
+// keep begins to use a connection with a node in both directions.
+func (e *Exchange) keep(name string, l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.listeners) == 0 {
 		l.end()
-		return l
+		return
 	}
 	if of := e.links[name]; len(of) == maxLinksOf {
 		of[0].end() // its reader drops it
@@ -144,18 +144,7 @@ func (e *Exchange) keep(name string, l *link) *link {
 		if len(e.links[name]) == 0 {
 			delete(e.links, name)
 		}
-		if p := e.peers[name]; p != nil && p.link == l {
-			p.link = nil
-		}
 	})
-	p := e.peers[name]
-	if p == nil {
-		return l
-	}
-	if p.link == nil {
-		p.link = l
-	}
-	return p.link
 }
 
 // newest returns the newest connection that has not ended; nil if all have.

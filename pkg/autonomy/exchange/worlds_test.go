@@ -429,7 +429,7 @@ func (w *siteWorld) intrude(from, to *machine, lasts int) {
 	ctx, stop := context.WithTimeout(w.ctx, time.Duration(lasts)*time.Second)
 	says := []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\x16\x03\x01", 100)}[w.r.IntN(3)]
 	for range []int{5, 100}[w.r.IntN(2)] {
-		pause := time.Duration(w.between(100, 3000)) * time.Millisecond
+		pause := time.Duration(w.between(300, 700)) * time.Millisecond
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				attempt, cancel := context.WithTimeout(ctx, time.Second)
@@ -437,8 +437,8 @@ func (w *siteWorld) intrude(from, to *machine, lasts int) {
 				cancel()
 				if err == nil {
 					_, _ = io.WriteString(conn, says)
-					_ = conn.SetReadDeadline(time.Now().Add(pause))
-					_, _ = io.Copy(io.Discard, conn)
+					_ = conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+					_, _ = io.Copy(io.Discard, conn) // until the other side has had enough
 					_ = conn.Close()
 				}
 				select {
@@ -449,6 +449,10 @@ func (w *siteWorld) intrude(from, to *machine, lasts int) {
 		})
 	}
 	w.in(lasts, stop)
+	w.in(w.between(1, 5), func() { // the neighbour itself needs another connection
+		from.end()
+		w.in(w.between(1, 5), func() { from.begin(false) })
+	})
 }
 
 // listenGated and dialGated are the network of a machine's process.

@@ -436,7 +436,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 		switch {
 		case steady && is != want:
 			wrong = "has not changed, and is shown differently"
-		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil:
+		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil &&
+			(!m.blank || p.born < m.begun):
 			wrong = "was never called ready by this Service, and is shown ready"
 		case listed && service == network && p.saw[said.address] && m.back == never &&
 			!strings.HasPrefix(is, p.lan().String()):

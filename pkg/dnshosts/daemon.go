@@ -81,10 +81,7 @@ type Daemon struct {
 
 	labels  map[string]string // the last known labels of this node; nil if none are known
 	trimmed bool              // set once the memory of the first lists was freed
-	// overwrites is file.overwritten at the last sync, and overwrittenAt is when that last grew.
-	overwrites    int
-	overwrittenAt time.Time
-	running       sync.WaitGroup
+	running sync.WaitGroup
 }
 
 // status is the result of the last sync.
@@ -327,22 +324,9 @@ func (d *Daemon) sync() time.Duration {
 		return d.fail(err)
 	}
 	d.succeed(replaced, woken, status{
-		records: len(lines), sets: sets, synced: true, restored: restored, overwritten: d.overwritten(),
+		records: len(lines), sets: sets, synced: true, restored: restored, overwritten: d.file.overwrites(),
 	})
 	return 0
-}
-
-// overwritten returns how often another program has overwritten the block, with at most rivalry in between.
-func (d *Daemon) overwritten() int {
-	now := time.Now()
-	switch {
-	case d.file.overwritten > d.overwrites:
-		d.overwrittenAt = now
-	case now.Sub(d.overwrittenAt) > rivalry:
-		d.file.overwritten = 0
-	}
-	d.overwrites = d.file.overwritten
-	return d.overwrites
 }
 
 // blocked returns why the right content of the file is not known yet; "" if it is known. Until then the file of an

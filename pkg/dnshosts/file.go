@@ -43,38 +43,30 @@ type File struct {
 	seen    fs.FileInfo
 	content Content
 	data    []byte
-	// wrote has the lines that were written last; overwritten counts how often other lines were found in their place.
-	wrote       []string
-	overwritten int
+	// wrote has the lines that were written last. overwritten counts how often other lines were found in their place,
+	// the last time at overwrittenAt.
+	wrote         []string
+	overwritten   int
+	overwrittenAt time.Time
 	// mountinfo and beforeRename are for tests.
 	mountinfo    string
 	beforeRename func()
 }
 
-// target returns the path with symbolic links resolved.
+// target returns the path of the file to which the path leads through symbolic links. The file need not exist.
 func (f *File) target() (string, error) {
-	path, err := filepath.EvalSymlinks(f.Path)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return path, err
-	}
-	// The file does not exist yet, or is a link, also by way of others, to a file that does not exist.
-	link := f.Path
+	path := f.Path
 	for range maxLinks {
-		info, err := os.Lstat(link) //nolint:gosec // the path is what the user configured
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
-			return link, nil
-		}
-		if err != nil {
+		next, err := os.Readlink(path)
+		switch {
+		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist):
+			return path, nil // it is not a link
+		case err != nil:
 			return "", err
+		case !filepath.IsAbs(next):
+			next = filepath.Dir(path) + "/" + next // not Join, because the directory may be a link before a ".."
 		}
-		next, err := os.Readlink(link)
-		if err != nil {
-			return "", err
-		}
-		if !filepath.IsAbs(next) {
-			next = filepath.Join(filepath.Dir(link), next)
-		}
-		link = next
+		path = next
 	}
 	return "", fmt.Errorf("%s leads through more than %d symbolic links", f.Path, maxLinks)
 }
@@ -82,38 +74,38 @@ func (f *File) target() (string, error) {
 // Load returns the lines of the file's block; none if the file does not exist. It reads the file only if that changed
 // since it was last read or written.
 func (f *File) Load() (block []string, err error) {
-	path, err := f.target()
-	if err != nil {
+	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("reading the hosts file: %w", err)
 	}
-	file, err := os.Open(path) //nolint:gosec // the path is what the user configured
+	return f.content.Block, nil
+}
+
+func (f *File) load() error {
+	file, err := os.Open(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		f.seen, f.content, f.data = nil, Parse(nil), nil
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the hosts file: %w", err)
+		return err
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("reading the hosts file: %w", err)
-	}
-	if f.seen != nil && sameVersion(info, f.seen) {
-		return f.content.Block, nil
+	if err != nil || f.seen != nil && sameVersion(info, f.seen) {
+		return err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("the hosts file %s is not a regular file but %s", path, info.Mode().Type())
+		return fmt.Errorf("%s is not a regular file but %s", f.Path, info.Mode().Type())
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading the hosts file: %w", err)
+		return err
 	}
 	if len(data) > maxFileSize {
-		return nil, fmt.Errorf("the hosts file %s is bigger than %d MiB: is --hostpath right?", path, maxFileSize>>20)
+		return fmt.Errorf("%s is bigger than %d MiB: is --hostpath right?", f.Path, maxFileSize>>20)
 	}
 	f.seen, f.content, f.data = info, Parse(data), data
-	return f.content.Block, nil
+	return nil
 }
 
 // sameVersion reports whether a file was neither written nor replaced in between, as far as its inode shows.
@@ -140,7 +132,7 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 			return false, err
 		}
 		if f.wrote != nil && !slices.Equal(f.wrote, f.content.Block) {
-			f.overwritten++
+			f.overwritten, f.overwrittenAt = f.overwrites()+1, time.Now()
 		}
 		f.wrote = slices.Clone(f.content.Block)
 		data := f.content.Render(lines)
@@ -159,6 +151,14 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 		return false, fmt.Errorf("writing the hosts file: %w", err)
 	}
 	return true, nil
+}
+
+// overwrites returns how often other lines were found in place of the written ones, with at most rivalry in between.
+func (f *File) overwrites() int {
+	if time.Since(f.overwrittenAt) > rivalry {
+		return 0
+	}
+	return f.overwritten
 }
 
 // replace replaces the file by one with this content.
@@ -185,10 +185,11 @@ func (f *File) replace(data []byte) error {
 			if f.beforeRename != nil {
 				f.beforeRename()
 			}
-			if written, err = aside.Stat(); err != nil {
-				return err
+			if f.Changed() {
+				return errChanged
 			}
-			return f.unchanged(path)
+			written, err = aside.Stat()
+			return err
 		},
 	}.Replace()
 	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
@@ -250,23 +251,6 @@ func (f *File) dress(aside *os.File) error {
 		filepath.Dir(f.Path))
 }
 
-// unchanged returns errChanged if the file is not the one from which the new content was made.
-func (f *File) unchanged(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if f.seen != nil {
-			return errChanged
-		}
-		return nil
-	case err != nil:
-		return err
-	case f.seen == nil || !sameVersion(info, f.seen):
-		return errChanged
-	}
-	return nil
-}
-
 // Changed reports whether the file changed since it was last read or written. It costs one stat.
 func (f *File) Changed() bool {
 	info, err := os.Stat(f.Path) //nolint:gosec // the path is what the user configured
@@ -302,8 +286,8 @@ func (f *File) isMountPoint(path string) bool {
 	if err != nil {
 		return false // without /proc, replacing the file will fail and report that
 	}
-	if path, err = filepath.Abs(path); err != nil {
-		return false
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
 	}
 	// See proc_pid_mountinfo(5): the fifth field is the mount point, with spaces and the like in octal.
 	path = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)

@@ -65,6 +65,13 @@ func (e *Exchange) accept(listener net.Listener) {
 			if e.ignored(err); err == nil {
 				e.keep(asker, l)
 			}
+			if _, otherVersion := errors.AsType[*versionError](err); otherVersion {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if p := e.peers[asker]; p != nil {
+					p.heard(err)
+				}
+			}
 		})
 	}
 }
@@ -116,13 +123,13 @@ func (e *Exchange) admit(conn net.Conn) (l *link, asker string, err error) {
 	return l, asker, err
 }
 
-// keep begins to use a connection with a node in both directions, and returns the connection on which to ask the node.
-func (e *Exchange) keep(name string, l *link) *link {
+// keep begins to use a connection with a node in both directions.
+func (e *Exchange) keep(name string, l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.listeners) == 0 {
 		l.end()
-		return l
+		return
 	}
 	if of := e.links[name]; len(of) == maxLinksOf {
 		of[0].end() // its reader drops it
@@ -137,18 +144,7 @@ func (e *Exchange) keep(name string, l *link) *link {
 		if len(e.links[name]) == 0 {
 			delete(e.links, name)
 		}
-		if p := e.peers[name]; p != nil && p.link == l {
-			p.link = nil
-		}
 	})
-	p := e.peers[name]
-	if p == nil {
-		return l
-	}
-	if p.link == nil {
-		p.link = l
-	}
-	return p.link
 }
 
 // newest returns the newest connection that has not ended; nil if all have.
@@ -198,7 +194,7 @@ func (e *Exchange) answerQuestion(asker string, asked question) (answered answer
 		e.wanted = time.Now()
 	}
 	if p := e.peers[asker]; p != nil {
-		p.heard()
+		p.heard(nil)
 	}
 	if e.own == nil {
 		return answer{}

@@ -41,14 +41,15 @@ type peer struct {
 	// word is the node's report on its pods, in this version; nil if it is not known.
 	word    *facts.LivePods
 	version uint32
-
-	// link is the connection on which it is asked, whichever side made it; nil if none is open.
-	link *link
 }
 
-// heard notes that the neighbour has proved that it has the key and is alive. e.mu is held.
-func (p *peer) heard() {
-	p.partner, p.err, p.failures, p.missed, p.failing = true, nil, 0, 0, time.Time{}
+// heard notes that the neighbour has proved that it has the key and is alive. err is nil or a *versionError; with that,
+// the neighbour's report is no longer known. e.mu is held.
+func (p *peer) heard(err error) {
+	p.partner, p.err, p.failures, p.missed, p.failing = true, err, 0, 0, time.Time{}
+	if err != nil {
+		p.word, p.version = nil, 0
+	}
 }
 
 // isDue reports whether the neighbour is to be asked. e.mu is held.
@@ -104,15 +105,16 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.asking, p.err = false, err
+	_, otherVersion := errors.AsType[*versionError](err)
 	switch {
 	case err == nil:
-		p.heard()
+		p.heard(nil)
 		if e.needed && news {
 			p.word, p.version = word, answered.Version
 		}
-		if e.peers[p.name] != p {
-			p.drop()
-		}
+		return
+	case otherVersion:
+		p.heard(err)
 		return
 	case isNothing(err):
 		if p.missed++; p.missed == misses {
@@ -124,8 +126,8 @@ func (p *peer) ask(ctx context.Context) {
 	if p.failures++; p.failing.IsZero() && e.needed {
 		p.failing = begun
 	}
-	if used != nil && p.link == used { // the neighbour may have made another one meanwhile
-		p.drop()
+	if used != nil {
+		used.end()
 	}
 }
 
@@ -150,19 +152,16 @@ func unreached(err error) error {
 	return err
 }
 
-// tryAsk asks the neighbour over the kept connection, or over a new one.
+// tryAsk asks the neighbour over the newest connection, whichever side made it, or over another one if none is open.
 func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (used *link, answered answer, err error) {
 	p.e.mu.Lock()
-	if p.link == nil {
-		p.link = newest(p.e.links[p.name]) // the neighbour may have made one
-	}
-	l := p.link
+	l := newest(p.e.links[p.name])
 	p.e.mu.Unlock()
 	if l == nil {
 		if l, err = p.connect(ctx); err != nil {
 			return nil, answer{}, err
 		}
-		l = p.e.keep(p.name, l)
+		p.e.keep(p.name, l)
 	}
 	answered, err = l.ask(asked, until)
 	return l, answered, unreached(err)
@@ -208,12 +207,4 @@ func (p *peer) connect(ctx context.Context) (*link, error) {
 		_ = conn.Close()
 	}
 	return nil, err
-}
-
-// drop closes the kept connection. e.mu is held.
-func (p *peer) drop() {
-	if p.link != nil {
-		p.link.end()
-		p.link = nil
-	}
 }

@@ -10,7 +10,8 @@
 //
 // The facts say which nodes are neighbours. A node can only report on itself: it must have the address that the cluster
 // knows, and prove that it has the key of the site (link.go). A connection without that proof has 2 s, and takes one of
-// a few places that neighbours do not need. Without a key nothing is sent and no port is opened.
+// a few places that neighbours do not need. Without a key nothing is sent and no port is opened. A neighbour with
+// another version of the protocol is alive, and nothing is known of its pods.
 //
 // An Exchange does not apply the reports. Package livepods decides when a neighbour's report is used, package
 // storage/view decides how the endpoints of a silent neighbour are shown, and package proxy connects the three.

@@ -120,6 +120,8 @@ type Status struct {
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
+	// protocol is the version of the protocol, which tests change.
+	protocol int
 	// unknown limits the rate of calls of AddressUnknown.
 	unknown rate.Sometimes
 	wg      sync.WaitGroup
@@ -160,7 +162,7 @@ func New(config Config) *Exchange {
 		config.Listen, config.Dial = listenTCP, dialTCP
 	}
 	return &Exchange{
-		config: config, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
+		config: config, protocol: protocol, unknown: rate.Sometimes{Interval: time.Minute}, err: ErrNoKey,
 		version:   rand.Uint32(), //nolint:gosec // it distinguishes processes, and only neighbours see it
 		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
 		strangers: make(map[net.Conn]struct{}), links: make(map[string][]*link),
@@ -288,13 +290,18 @@ func (e *Exchange) close() {
 	for conn := range e.strangers {
 		_ = conn.Close()
 	}
-	for _, of := range e.links {
-		for _, l := range of {
-			l.end()
-		}
+	for name := range e.links {
+		e.endLinks(name)
 	}
 	e.mu.Unlock()
 	e.wg.Wait()
+}
+
+// endLinks ends the connections with a node. Their readers drop them. e.mu is held.
+func (e *Exchange) endLinks(name string) {
+	for _, l := range e.links[name] {
+		l.end()
+	}
 }
 
 // loadSite reads the site. It reports whether this node's addresses or its cluster have changed, and returns why
@@ -324,9 +331,9 @@ func (e *Exchange) loadSite(ctx context.Context) (moved bool, err error) {
 			p.addresses, peers[node.Name] = node.InternalIPs, p
 		}
 	}
-	for name, p := range e.peers {
-		if peers[name] == nil && !p.asking { // else ask drops it
-			p.drop()
+	for name := range e.peers {
+		if peers[name] == nil {
+			e.endLinks(name)
 		}
 	}
 	if len(peers) != len(e.peers) {

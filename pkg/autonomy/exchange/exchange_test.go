@@ -821,6 +821,42 @@ func TestHungWrapper(t *testing.T) {
 	})
 }
 
+// TestOtherVersion: nodes of which one has another version of the protocol know that the others are alive, whoever of
+// them can open a connection, and nothing of their pods.
+func TestOtherVersion(t *testing.T) {
+	for _, other := range []int{1, protocol - 1, protocol + 1, maxProtocol} {
+		inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
+			t.Helper()
+			nodes[1].runs("b=10.0.1.1")
+			sendAway(nodes)
+			time.Sleep(settle)
+			nodes[1].expect("n2 hears n1", nodes[2].hears("n1"), "b=10.0.1.1")
+			nodes[1].stop()
+			nodes[1].protocol = other
+			nodes[1].dial = func(ctx context.Context, _ netip.Addr, _ netip.AddrPort) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+			}
+			nodes[1].start()
+			nodes[1].runs("b=10.0.1.1")
+			for range 60 {
+				time.Sleep(time.Second)
+				for _, n := range nodes {
+					n.expect("silent", n.hidden(), "")
+					n.expect("suspected", n.suspects(), "")
+				}
+			}
+			for _, n := range []*node{nodes[0], nodes[2]} {
+				n.expect("n1 says", n.hears("n1"), "unknown")
+				n.expect("n1", n.Status().Unreached.Error(), fmt.Sprintf("node n1: it is alive, but has version %d of "+
+					"the site exchange and not %d: upgrade the older one", other, protocol))
+			}
+			nodes[0].expect("alive", nodes[0].alive(), "n2")
+			nodes[1].expect("alive", nodes[1].alive(), "")
+		})
+	}
+}
+
 // TestShutdown: a node that is shut down in an orderly way is as silent as one that loses its power.
 func TestShutdown(t *testing.T) {
 	inSite(t, 3, func(t *testing.T, l *lan, nodes []*node) {

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -30,26 +31,53 @@ type lan struct {
 	hosts map[netip.AddrPort]*host
 	// cut reports whether nothing comes from one address to another.
 	cut func(from, to netip.Addr) bool
+	// wires are the ends of all connections.
+	wires map[*wire]struct{}
 	// bytes counts what was sent, connections those that were made.
 	bytes, connections atomic.Int64
 }
 
 func newLAN() *lan {
-	return &lan{hosts: make(map[netip.AddrPort]*host), cut: func(netip.Addr, netip.Addr) bool { return false }}
+	return &lan{
+		hosts: make(map[netip.AddrPort]*host), wires: make(map[*wire]struct{}),
+		cut: func(netip.Addr, netip.Addr) bool { return false },
+	}
 }
 
+// setCut changes what arrives where. What was lost is sent again, as TCP does.
 func (l *lan) setCut(cut func(from, to netip.Addr) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cut = cut
+	for w := range l.wires {
+		if !cut(w.local.Addr(), w.remote.Addr()) && !cut(w.remote.Addr(), w.local.Addr()) {
+			w.flush()
+		}
+	}
+}
+
+// crash ends what a machine does without a word. Its connections are unknown to it when it is back.
+func (l *lan) crash(address netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w := range l.wires {
+		if w.local.Addr() == address {
+			w.out.change(func() { w.out.reset, w.out.held, w.out.ends = true, nil, false })
+			w.in.change(func() { w.in.reset = true })
+			delete(l.wires, w)
+		}
+	}
 }
 
 // to returns the host at an address, as far as it is reached from another one.
 func (l *lan) to(from netip.Addr, to netip.AddrPort) (h *host, reached bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.hosts[to], !l.cut(from, to.Addr())
+	return l.hosts[to], !l.cut(from, to.Addr()) && !l.cut(to.Addr(), from)
 }
+
+// backlog is how many connections the kernel accepts for a process that does not.
+const backlog = 4096
 
 // Listen and Dial are an Exchange's. A connection is refused where nobody listens, and nothing comes where it is cut.
 func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
@@ -58,7 +86,7 @@ func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
 	if l.hosts[local] != nil {
 		return nil, fmt.Errorf("%s is in use", local)
 	}
-	h := &host{lan: l, local: local, streams: make(chan net.Conn), done: make(chan struct{})}
+	h := &host{lan: l, local: local, streams: make(chan net.Conn, backlog), done: make(chan struct{})}
 	l.hosts[local] = h
 	return h, nil
 }
@@ -88,6 +116,9 @@ func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net
 	up, down := newPipe(), newPipe()
 	ours := &wire{lan: l, local: local, remote: to, in: down, out: up}
 	theirs := &wire{lan: l, local: to, remote: local, in: up, out: down}
+	l.mu.Lock()
+	l.wires[ours], l.wires[theirs] = struct{}{}, struct{}{}
+	l.mu.Unlock()
 	select {
 	case h.streams <- theirs:
 		return ours, nil
@@ -123,6 +154,9 @@ func (h *host) Close() error {
 	if h.lan.hosts[h.local] == h {
 		delete(h.lan.hosts, h.local)
 		close(h.done)
+		for len(h.streams) > 0 {
+			go (<-h.streams).Close()
+		}
 	}
 	return nil
 }
@@ -133,6 +167,10 @@ type pipe struct {
 	changed chan struct{} // closed at every change
 	bytes   []byte
 	closed  bool
+	// held has what was written and has not arrived, and ends says that the end has not. reset says that one side has
+	// forgotten the connection.
+	held        []byte
+	ends, reset bool
 }
 
 func newPipe() *pipe { return &pipe{changed: make(chan struct{})} }
@@ -160,17 +198,33 @@ func (w *wire) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(w.remote) 
 
 func (w *wire) Write(p []byte) (int, error) {
 	w.lan.bytes.Add(int64(len(p)) + 80) // with the headers, and an acknowledgement
-	if _, reached := w.lan.to(w.local.Addr(), w.remote); !reached {
-		return len(p), nil
-	}
+	_, reached := w.lan.to(w.local.Addr(), w.remote)
 	var err error
 	w.out.change(func() {
-		if w.out.closed {
+		switch {
+		case w.out.closed:
 			err = syscall.EPIPE
+		case !w.out.reset:
+			w.out.held = append(w.out.held, p...)
 		}
-		w.out.bytes = append(w.out.bytes, p...)
 	})
+	if reached {
+		w.flush()
+	}
 	return len(p), err
+}
+
+// flush has everything arrive that was written.
+func (w *wire) flush() {
+	reset := false
+	w.out.change(func() {
+		w.out.bytes, w.out.held = append(w.out.bytes, w.out.held...), nil
+		w.out.closed = w.out.closed || w.out.ends
+		reset = w.out.reset
+	})
+	if reset {
+		w.in.change(func() { w.in.closed = true })
+	}
 }
 
 func (w *wire) Read(to []byte) (int, error) {
@@ -205,8 +259,12 @@ func (w *wire) Read(to []byte) (int, error) {
 }
 
 func (w *wire) Close() error {
+	w.out.change(func() { w.out.ends = true })
 	if _, reached := w.lan.to(w.local.Addr(), w.remote); reached {
-		w.out.change(func() { w.out.closed = true })
+		w.flush()
+		w.lan.mu.Lock()
+		delete(w.lan.wires, w)
+		w.lan.mu.Unlock()
 	}
 	w.in.change(func() { w.in.closed = true })
 	return nil
@@ -237,6 +295,8 @@ type node struct {
 	port    uint16
 	keyFile string
 	away    atomic.Bool
+	// protocol is the version of the protocol of its next process; 0 for today's.
+	protocol int
 
 	mu      sync.Mutex
 	members []facts.SiteNode
@@ -345,6 +405,7 @@ func (n *node) start() {
 		},
 		Observer: n, Listen: n.listen, Dial: n.dial,
 	})
+	n.Exchange.protocol = cmp.Or(n.protocol, protocol)
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan struct{})
 	go func() {

@@ -47,12 +47,26 @@ func parseKeys(content []byte) (keys [][]byte, err error) {
 }
 
 // A connection uses TLS 1.3. Each side presents a key pair that it derives (HKDF) from the first of its keys of the
-// site, the cluster and its name. It accepts a key pair that is derived from any of its keys, the cluster and the
-// other's name. Of a certificate only the public key is checked, so nothing expires. Messages are JSON values.
+// site, the version of the protocol, the cluster and its name. It accepts a key pair that is derived from any of its
+// keys, the cluster and the other's name. Of a certificate only the public key is checked, so nothing expires. Messages
+// are JSON values. Nodes with other versions of the protocol are recognised as alive, but exchange no messages.
+
+const (
+	// protocol is the version of the protocol, and maxProtocol the last one that is recognised.
+	protocol, maxProtocol = 4, 16
+)
+
+// versionError is an error for a node that has proved that it has the key, but has another version of the protocol.
+type versionError struct{ other, own int }
+
+func (e *versionError) Error() string {
+	return fmt.Sprintf("it is alive, but has version %d of the site exchange and not %d: upgrade the older one",
+		e.other, e.own)
+}
 
 // pair derives the key pair of a node of a cluster from a key of the site.
-func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
-	info := fmt.Sprintf("application-grid site exchange 4\n%q %q", cluster, node)
+func pair(key []byte, protocol int, cluster, node string) (ed25519.PrivateKey, error) {
+	info := fmt.Sprintf("application-grid site exchange %d\n%q %q", protocol, cluster, node)
 	seed, err := hkdf.Key(sha256.New, key, nil, info, ed25519.SeedSize)
 	if err != nil {
 		return nil, fmt.Errorf("deriving a key: %w", err)
@@ -105,7 +119,7 @@ func (e *Exchange) secure(
 	e.mu.Lock()
 	keys, cluster := e.keys, e.cluster
 	e.mu.Unlock()
-	own, err := pair(keys[0], cluster, e.config.NodeName)
+	own, err := pair(keys[0], e.protocol, cluster, e.config.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +128,7 @@ func (e *Exchange) secure(
 	if err != nil {
 		return nil, fmt.Errorf("making a certificate: %w", err)
 	}
+	has := e.protocol
 	secured := side(conn, &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		CurvePreferences:       []tls.CurveID{tls.X25519}, // the hybrid one takes 2 kB a handshake
@@ -123,19 +138,28 @@ func (e *Exchange) secure(
 		InsecureSkipVerify:     true, //nolint:gosec // the certificate is not signed by a CA, its key is checked below
 		VerifyConnection: func(state tls.ConnectionState) error {
 			public, _ := state.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
-			for _, key := range keys {
-				if other, err := pair(key, cluster, node); err == nil && public.Equal(other.Public()) {
-					return nil
+			for i := range maxProtocol {
+				has = 1 + (e.protocol-1+i)%maxProtocol // its own first
+				for _, key := range keys {
+					if other, err := pair(key, has, cluster, node); err == nil && public.Equal(other.Public()) {
+						return nil
+					}
 				}
 			}
 			return ignore(reasonKey, "node %s has none of the keys", node)
 		},
 	})
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return nil, reasoned(err)
+	}
+	if has != e.protocol {
+		return nil, &versionError{other: has, own: e.protocol}
+	}
 	from := &io.LimitedReader{R: secured}
 	return &link{
 		Conn: secured, from: from, reader: json.NewDecoder(from),
 		answers: make(chan answer, 1), ended: make(chan struct{}),
-	}, reasoned(secured.HandshakeContext(ctx))
+	}, nil
 }
 
 func (l *link) send(m message, until time.Time) error {

@@ -414,6 +414,29 @@ func TestRuntimeIsAskedAfterABoot(t *testing.T) {
 	}
 }
 
+// TestRuntimeIsAskedOnlyInAnOutage: a person gives --cri during an outage in which a pod has got another address. When
+// the link is back the API server does not know that one yet, and the address of before is not that of another network.
+func TestRuntimeIsAskedOnlyInAnOutage(t *testing.T) {
+	b := newBench(t)
+	b.machine, b.named = "same", true
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(b.machine) })
+	state, err := b.store.View.State("n0", b.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.state, b.pods = Away, []cri.Pod{up("db", "10.0.0.2", "s2", "app")}
+	b.boot(state)
+	for _, b.state = range []UpstreamState{Away, Followed} {
+		b.run(30)
+		if got := b.shows("one"); got != "10.0.0.2" {
+			t.Errorf("upstream %d: the Service shows %q: %v", b.state, got, b.keeper.Status().Reasons)
+		}
+		b.api()
+	}
+}
+
 // TestCrashBeforeTheLink: a container crashes; the kubelet says so; the link goes before the container, which runs
 // again, is called ready.
 func TestCrashBeforeTheLink(t *testing.T) {

@@ -472,12 +472,10 @@ func (k *Keeper) takeWords(fresh bool) {
 	c := contact{now: k.config.Now(), confirmed: k.config.Contact(), beat: k.beat, nodeReady: ready}
 	gone := maps.Clone(k.records)
 	for key, known := range k.known {
-		name, r, _ := find(k.records, key)
+		name, r, _ := facts.FindPod(k.records, key)
 		delete(gone, name)
-		if r != nil {
-			r.noteAddresses()
-		}
 		if _, about := k.about[key]; r != nil && (!about || k.phase == following) {
+			r.noteAddresses()
 			_, runs := k.pods[name]
 			c.fresh = fresh && runs
 			r.hear(key.UID, known, c)
@@ -505,7 +503,7 @@ func (k *Keeper) takeWords(fresh bool) {
 // takeLast takes the API server's last status of pods without a note.
 func (k *Keeper) takeLast() {
 	for key, known := range k.known {
-		if _, r, _ := find(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
+		if _, r, _ := facts.FindPod(k.records, key); r != nil && r.heard == "" && r.Replaced == "" && known.Serving {
 			r.heard, r.Ready, r.Idle = key.UID, true, known.Idle
 		}
 	}
@@ -519,7 +517,7 @@ func (k *Keeper) standIn() {
 	live := k.current()
 	ready, _ := k.config.Facts.NodeReady()
 	for key, known := range k.known {
-		name, pod, runs := find(live.Pods, key)
+		name, pod, runs := facts.FindPod(live.Pods, key)
 		if r := k.records[name]; runs && r != nil && (r.Mixed || !ready) && !known.Serving && pod.Serving {
 			pod.Suspected = true
 			pod.Why = "it runs, and the API server calls the node not ready"
@@ -609,11 +607,12 @@ func (k *Keeper) current() *facts.LivePods {
 		live.Pods[key] = pod
 	}
 	for key, known := range k.known {
-		if _, _, runs := find(live.Pods, key); runs || k.knowsAbsent() {
+		if _, _, runs := facts.FindPod(live.Pods, key); runs || k.knowsAbsent() {
 			continue
 		}
 		pod := facts.LivePod{Serving: known.Serving, Idle: known.Idle, Why: "the runtime does not say whether it runs"}
-		if _, r, _ := find(k.records, key); r != nil && r.Ready && !known.Serving { // the API calls the node not ready
+		if _, r, _ := facts.FindPod(k.records, key); r != nil && r.Ready && !known.Serving {
+			// the API server calls the node not ready
 			pod.Serving, pod.Idle = true, r.Idle
 		}
 		pod.Suspected = pod.Serving && (k.pods != nil || silent)
@@ -663,7 +662,7 @@ func (k *Keeper) pass(live *facts.LivePods) {
 			continue
 		}
 		why := "this node does not run it"
-		if _, shown, runs := find(live.Pods, key); runs {
+		if _, shown, runs := facts.FindPod(live.Pods, key); runs {
 			why = shown.Why
 		}
 		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))
@@ -677,7 +676,7 @@ func (k *Keeper) pass(live *facts.LivePods) {
 
 // find returns the record of an endpoint's pod; nil if the runtime does not run it.
 func (k *Keeper) find(pod facts.PodKey) *record {
-	key, _, ok := find(k.pods, pod)
+	key, _, ok := facts.FindPod(k.pods, pod)
 	if !ok {
 		return nil
 	}
@@ -695,14 +694,4 @@ func byKey(pods []cri.Pod) map[facts.PodKey]cri.Pod {
 		keyed[key] = pod
 	}
 	return keyed
-}
-
-// find returns the pod of an endpoint, and its key. A static pod is known without its UID.
-func find[T any](pods map[facts.PodKey]T, pod facts.PodKey) (key facts.PodKey, found T, ok bool) {
-	if found, ok = pods[pod]; ok {
-		return pod, found, true
-	}
-	key = facts.PodKey{Namespace: pod.Namespace, Name: pod.Name}
-	found, ok = pods[key]
-	return key, found, ok
 }

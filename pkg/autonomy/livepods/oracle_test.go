@@ -65,7 +65,7 @@ func (w *world) trouble() {
 			return
 		}
 		p := m.pods[slices.Sorted(maps.Keys(m.pods))[w.r.IntN(len(m.pods))]]
-		switch w.r.IntN(26) {
+		switch w.r.IntN(27) {
 		case 0, 1, 2:
 			m.crash(p)
 		case 3:
@@ -184,6 +184,29 @@ func (w *world) trouble() {
 				}
 			})
 			w.in(w.between(0, 20), func() { w.outage(w.machines, w.between(30, 900), w.between(1, 12)) })
+		case 26: // a person has --cri asked only during an outage, in which something happens before
+			m.unasked = true
+			m.restart()
+			begins, lasts := w.between(20, 300), w.between(120, 1800)
+			w.in(begins, func() { w.outage(w.machines, lasts, w.between(1, 12)) })
+			w.in(begins+w.between(0, 60), func() {
+				switch w.r.IntN(4) {
+				case 0:
+					m.powerCut()
+				case 1:
+					if m.on {
+						m.crash(p)
+					}
+				case 2:
+					if m.on {
+						m.recreate(p)
+					}
+				}
+			})
+			w.in(begins+w.between(60, 400), func() {
+				m.unasked = false
+				m.restart()
+			})
 		case 12:
 			m.lies = true
 			w.in(600, func() { m.lies = false })
@@ -216,7 +239,7 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 		return
 	}
 	for _, p := range m.all() {
-		if p.former != nil {
+		if p.former != nil && !m.unasked {
 			m.judgeReplaced(t, p)
 		}
 	}
@@ -224,6 +247,7 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 		i := slices.IndexFunc(w.machines, func(o *machine) bool { return o.words[name].pod == said.pod })
 		switch {
 		case i < 0: // the API knows that it has ended
+		case w.machines[i] == m && m.unasked:
 		case w.machines[i] == m:
 			m.judgeOwn(t, said)
 		case m.back == never:
@@ -238,7 +262,7 @@ func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 // its endpoints if one of them runs as when it was called ready.
 func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is slow
 	w := m.w
-	if !m.on || m.away != never || m.upstream() != Followed || m.nodeReady || !m.link ||
+	if !m.on || m.unasked || m.blank || m.away != never || m.upstream() != Followed || m.nodeReady || !m.link ||
 		w.now-max(m.heard+w.grace, m.booted) < 5 {
 		return
 	}
@@ -340,7 +364,7 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	known := p.former == nil || said.left-p.born > 140 // else it may be said of the static pod before
 	// It was looked at after 10 s, and probed for 10 s. When the link is back after a few seconds nobody can know that
 	// it was dead for long before, and that the API will call the node not ready.
-	noticed := known && !p.debugged && w.now-max(p.changed, m.blind(), m.begun) > 20 &&
+	noticed := known && !p.debugged && (!m.blank || said.ready) && w.now-max(p.changed, m.blind(), m.begun) > 20 &&
 		(m.back == never || m.back-m.away >= 10)
 	since := max(p.changed, away)
 	ran := w.now - max(p.started, away)
@@ -354,14 +378,17 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	switch {
 	case shown && !p.runsAny() && w.now-since > 5:
 		fail("has no container that runs, and is shown as ready")
-	case shown && !p.runs() && w.now-since > 5 && m.hasLive(p):
+	case shown && !p.runs() && w.now-since > 5 && m.hasLive(p) && !m.blank:
 		fail("is dead and shown as ready, beside one that is not")
-	case shown && p.address != at && w.now-since > 5 && p.saw[said.address]:
+	case shown && p.failedAgain() && w.now-since > 5 && said.said && known && !m.blank &&
+		said.left-max(p.born, m.begun) > 140:
+		fail("has a container that was started again and does not run, and is shown as ready")
+	case shown && p.address != at && p.sandbox != "" && w.now-since > 5 && (p.saw[said.address] || m.blank):
 		fail("is shown at an address that it has not")
 	// One that was started again a moment before the API said so is judged as one that was started again after.
 	case unchanged && said.said && !shown && !unseen && (noticed || len(m.shown[p.service]) == 0):
 		fail("was called ready, has not changed, and is hidden")
-	case unchanged && !said.said && p.born < said.left && shown && !mixed &&
+	case unchanged && !said.said && p.born < said.left && shown && !mixed && !m.blank &&
 		(m.hasLive(p) || p.changed < said.asOf-30 && said.asOf < said.left-140 && p.runs() && !p.debugged &&
 			m.mended < said.asOf && said.left >= m.linked):
 		fail("was called not ready, has not changed, and is shown")
@@ -371,11 +398,13 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	case said.restart && p.changed <= said.asOf && p.sandbox == said.sandbox && ran > 15 &&
 		len(m.shown[p.service]) == 0:
 		fail("runs, and was called not ready by a kubelet that had just started, and its Service is shown empty")
+	case !said.said && p.changed > said.asOf && ran > 15 && m.back == never && len(m.shown[p.service]) == 0:
+		fail("was called not ready before it changed, and its Service is shown empty")
 	case said.said && said.ready && known && !p.debugged && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
-	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 &&
+	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 && !m.blank &&
 		m.hasUnchanged(p):
 		fail("was started again a moment ago, and is shown beside one that has not changed")
 	case p.provenIn == "" && p.former == nil && shown && w.now-away > 5 && m.hasLive(p):
@@ -406,7 +435,8 @@ func (m *machine) judgeMore(t *testing.T, said word, away seconds) { //nolint:th
 		switch {
 		case steady && is != want:
 			wrong = "has not changed, and is shown differently"
-		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil:
+		case ready && (service == drained || service == follows) && said.said && said.ready && p.former == nil &&
+			(!m.blank || p.born < m.begun):
 			wrong = "was never called ready by this Service, and is shown ready"
 		case listed && service == network && p.saw[said.address] && m.back == never &&
 			!strings.HasPrefix(is, p.lan().String()):
@@ -455,7 +485,7 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:the
 	at, shown := m.shown[p.service][p.name]
 	switch {
 	case !shown || o.lies || p.service == published:
-	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil && (!p.runsAny() || m.hasLive(p)) &&
+	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil && (!p.runsAny() || m.hasLive(p) && !o.blank) &&
 		w.now-max(p.down, m.away, o.begun, m.begun, o.blind()) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
 	case !o.on && w.now-max(o.changedAt(), m.away, m.begun) > 12:

@@ -97,6 +97,16 @@ func (p *pod) runsAny() bool {
 	return false
 }
 
+// failedAgain reports whether a container does not run that the kubelet has started again before.
+func (p *pod) failedAgain() bool {
+	for _, c := range p.containers {
+		if c.main && c.restarted && c.state == cri.Exited {
+			return true
+		}
+	}
+	return false
+}
+
 // ready reports what the kubelet's probes say.
 func (p *pod) ready(now seconds) bool { return p.runs() && !p.faulty && now >= p.proven }
 
@@ -175,6 +185,9 @@ type machine struct {
 	says bool
 	// hangs is until when the runtime does not answer.
 	hangs seconds
+	// unasked says that the wrapper runs without --cri, named that a person has named the socket, and blank that it has
+	// asked the runtime for so short a time that it knows only what the API said and what runs now.
+	unasked, named, blank bool
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	exact    map[string]map[string]string     // by Service, all pods with their addresses and conditions
@@ -575,7 +588,7 @@ func (m *machine) recreate(p *pod) {
 func (m *machine) cut() {
 	m.link, m.linked, m.noticed = false, m.w.now, m.w.now
 	if !m.w.sharp && m.w.r.IntN(3) == 0 { // nothing comes, and nothing says so
-		m.noticed += m.w.between(1, 45)
+		m.noticed += m.w.between(1, []int{45, 45, 150}[m.w.r.IntN(3)])
 		m.w.in(m.noticed-m.w.now, m.w.touch)
 	}
 	m.w.touch()
@@ -647,6 +660,13 @@ func (m *machine) start() {
 		NodeName: m.name, KeepKubernetesEndpoint: true, Clock: w.clock, After: m.revision,
 	})
 	m.synced, m.shared, m.content, m.revision = false, nil, 0, 0
+	m.named, m.blank = w.r.IntN(3) == 0, m.blank || m.unasked || m.snapshot == nil
+	if m.blank {
+		for _, p := range m.all() {
+			p.debugged = p.debugged || p.isDebugged()
+			clear(p.saw)
+		}
+	}
 	if m.snapshot != nil {
 		m.store.Restore(m.snapshot)
 		m.away, m.back, m.atLeave, m.received = w.now, never, maps.Clone(m.inSnapshot), m.inSnapshot
@@ -658,19 +678,22 @@ func (m *machine) start() {
 		}
 	} else {
 		m.away, m.back, m.atLeave, m.received = never, never, nil, nil
-		for _, p := range m.all() {
-			p.debugged = p.debugged || p.isDebugged()
-			clear(p.saw)
-		}
 	}
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
-	m.keeper = New(Config{
+	config := Config{
 		NodeName: m.name, Facts: m.store, Upstream: m.upstream, Runtime: m, Neighbours: m,
-		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: fmt.Sprint(m.booted), Now: w.clock,
+		ReturnGrace: DefaultReturnGrace, Observer: m, Boot: m.boot(), Now: w.clock,
 		Contact: func() time.Time { return epoch.Add(time.Duration(m.confirmed) * time.Second) },
-	})
+	}
+	if m.unasked {
+		config.Runtime = nil
+	}
+	m.keeper = New(config)
 }
+
+// boot is the id of the machine's boot.
+func (m *machine) boot() string { return fmt.Sprint(m.booted) }
 
 func (m *machine) upstream() UpstreamState {
 	switch {
@@ -689,7 +712,7 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		return nil, context.DeadlineExceeded
 	}
 	m.answered = m.w.now
-	if m.w.now < m.stranger {
+	if m.w.now < m.stranger && !m.named {
 		return []cri.Pod{{Namespace: "other", Name: "other", UID: "other", Sandbox: "other"}}, nil
 	}
 	if m.wipes && !slices.ContainsFunc(m.all(), func(p *pod) bool { return p.sandbox != "" }) {
@@ -700,7 +723,7 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		if p.sandbox == "" {
 			continue
 		}
-		if m.upstream() == Followed {
+		if m.upstream() == Followed && m.keeper.phase == following {
 			p.saw[p.address] = true
 		}
 		running := cri.Pod{
@@ -729,14 +752,14 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 
 // Socket implements Runtime.
 func (m *machine) Socket() string {
-	if m.w.now < m.stranger {
+	if m.w.now < m.stranger && !m.named {
 		return "other"
 	}
 	return "socket"
 }
 
 // Named implements Runtime.
-func (m *machine) Named() bool { return false }
+func (m *machine) Named() bool { return m.named }
 
 // Close implements Runtime.
 func (m *machine) Close() {}
@@ -934,6 +957,9 @@ func (m *machine) look() {
 			m.receive()
 			m.synced = true
 			m.back = m.w.now
+			if m.unasked { // as the wrapper does
+				m.store.Note(func(n *facts.Notes) { n.PodNotes = NotesOfBoot(m.boot()) })
+			}
 			m.w.touch()
 		}
 	}
@@ -941,6 +967,7 @@ func (m *machine) look() {
 	m.keeper.step(context.Background())
 	if m.keeper.phase == following {
 		m.away = never
+		m.blank = m.unasked || m.blank && (!m.link || m.w.now-max(m.linked, m.begun, m.blind()) < 200)
 	}
 	if m.synced && m.link && (m.w.now-m.saved >= 5 && m.content != m.store.View.Content() || m.snapshot == nil) {
 		if state, err := m.store.View.State(m.name, m.w.clock()); err == nil {

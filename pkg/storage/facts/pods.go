@@ -53,13 +53,13 @@ type LivePods struct {
 	About map[PodKey]struct{}
 }
 
-// find returns a pod, which has a UID.
-func (l *LivePods) find(pod PodKey) (LivePod, bool) {
-	live, found := l.Pods[pod]
-	if !found {
-		live, found = l.Pods[PodKey{Namespace: pod.Namespace, Name: pod.Name}]
+// FindPod returns the pod of an endpoint, and its key. A static pod is known without its UID.
+func FindPod[T any](pods map[PodKey]T, pod PodKey) (key PodKey, found T, ok bool) {
+	if found, ok = pods[pod]; !ok {
+		pod.UID = ""
+		found, ok = pods[pod]
 	}
-	return live, found
+	return pod, found, ok
 }
 
 // equal reports whether both, which may be nil, correct endpoints in the same way.
@@ -94,7 +94,7 @@ func (l *LivePods) correction(pod PodKey, service string, endpoint wire.Endpoint
 			return nil
 		}
 	}
-	live, found := l.find(pod)
+	_, live, found := FindPod(l.Pods, pod)
 	if !found {
 		return &wire.Correction{Gone: true}
 	}
@@ -180,7 +180,7 @@ func (in Reader) suspects(s *Service, namespace string, e wire.Endpoint) bool {
 	if _, about := live.About[pod]; !ok || live.About != nil && !about {
 		return false
 	}
-	found, _ := live.find(pod)
+	_, found, _ := FindPod(live.Pods, pod)
 	return found.Suspected
 }
 
@@ -195,7 +195,7 @@ func (in Reader) AnySuspicions() bool {
 func (in Reader) Why(namespace string, e wire.Endpoint) string {
 	pod, ok := podOf(namespace, e)
 	if live := in.f.livePods[string(e.NodeName)]; ok && live != nil {
-		found, _ := live.find(pod)
+		_, found, _ := FindPod(live.Pods, pod)
 		return found.Why
 	}
 	return ""

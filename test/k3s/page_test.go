@@ -287,7 +287,7 @@ func (o *operator) remove() {
 	script := removal.Commands("## Remove", "kubectl delete -k edge")
 	var lines []string
 	for line := range strings.Lines(script) {
-		if !strings.Contains(line, "# kubeadm only") {
+		if !strings.Contains(line, "# kubeadm only") && !strings.Contains(line, "# if coredns.md set it") {
 			lines = append(lines, line)
 		}
 	}

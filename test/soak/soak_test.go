@@ -60,7 +60,7 @@ func TestSoak(t *testing.T) {
 	w := newWorld(t)
 	end := w.begin.Add(time.Duration(*hours * float64(time.Hour)))
 	between := min(10*time.Minute, time.Until(end)/6)
-	next := time.Now() // the first sample is before all faults
+	next := time.Now()                       // the first sample is before all faults
 	restore := next.Add(time.Until(end) / 4) // so that most of what happens is after it
 	for restored := false; time.Now().Before(end); {
 		if !time.Now().Before(next) {

@@ -208,7 +208,7 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	defer from.Close() // only read
 	g := &generation{chain: s.chain}
 	g.generation = number
-	if err := g.readHead(from); err != nil {
+	if err := g.readHead(from, size); err != nil {
 		return nil, nil, err
 	}
 	state := map[string][]byte{}

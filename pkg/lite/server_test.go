@@ -36,6 +36,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/pkg/program/health"
@@ -617,9 +618,14 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 	f := running(t)
 	f.cloud.gateway.Store(true)
 	f.server.link.Fail()
-	watch, err := f.clientFor(f.kubelet()).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
+	config, said := f.kubelet(), &warnings{}
+	config.WarningHandler = said
+	watch, err := f.clientFor(config).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
 		ResourceVersion: version5})
 	f.must(err)
+	if !slices.Equal(*said, warnings{apiclient.Disconnected}) {
+		t.Errorf("the warnings are %v", *said)
+	}
 	select {
 	case event, ok := <-watch.ResultChan():
 		t.Fatalf("got %v %v", event, ok)
@@ -630,6 +636,12 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 		t.Errorf("got %v", event)
 	}
 }
+
+// warnings are the codes of the warnings that a client gets.
+type warnings []int
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (w *warnings) HandleWarningHeader(code int, _, _ string) { *w = append(*w, code) }
 
 // TestMistakes are named.
 func TestMistakes(t *testing.T) {

@@ -54,6 +54,7 @@ func TestOutcomeOfDelete(t *testing.T) {
 		"a gateway's 404":     {code: http.StatusNotFound, body: "<html>404</html>"}, // the outcome is not known
 		"a gateway's 503":     {code: http.StatusServiceUnavailable, body: "<html>503</html>"},
 		"it ends in mid-word": {code: -1},
+		"too many requests":   {code: http.StatusTooManyRequests, body: "{}"},
 		"done, then refused":  {code: http.StatusOK, body: "{}", then: http.StatusConflict},
 		"a gateway's 404, then refused": {code: http.StatusNotFound, body: "<html>404</html>",
 			then: http.StatusForbidden, stays: true},
@@ -348,8 +349,9 @@ func TestOnlyForbiddenTakesRightsAway(t *testing.T) {
 	}
 	gateway := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "x", "404 page not found", 0,
 		true)
-	if isNotFound(gateway, "x") || !isNotFound(apierrors.NewNotFound(resource, "x"), "x") {
-		t.Error("a gateway's 404 is taken for kube-apiserver's")
+	if isNotFound(gateway, "x") || !isNotFound(apierrors.NewNotFound(resource, "x"), "x") ||
+		isNotFound(apierrors.NewNotFound(resource, "y"), "x") {
+		t.Error("a gateway's 404, or one of another object, is taken for kube-apiserver's")
 	}
 }
 

@@ -142,7 +142,9 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
 	}
 	for i := range pod.Spec.Volumes {
-		missing = append(missing, s.cloudy(pod, &pod.Spec.Volumes[i])...)
+		if v := &pod.Spec.Volumes[i]; s.isAttached(pod, v) {
+			missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
+		}
 	}
 	for _, refuses := range refusals {
 		missing = append(missing, refuses(pod)...)
@@ -150,22 +152,15 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	return missing
 }
 
-// cloudy returns why a volume is not available without the cloud.
-func (s *Store) cloudy(pod *corev1.Pod, v *corev1.Volume) []string {
-	var missing []string
-	attached := v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
-		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil
-	if claim := claimOf(pod, v); claim != "" {
-		attached = attached || s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
-	}
-	if attached {
-		missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
-	}
-	return missing
+// isAttached reports whether the control plane has to attach a volume to the node before the pod starts.
+func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
+	claim := claimOf(pod, v)
+	return v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
+		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
+		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
 }
 
-// claimIsAttached reports whether the control plane has to attach a claim's volume to the node before a pod starts
-// (pkg/volume/util/operationexecutor of Kubernetes). It returns false if the claim or volume is not known; missing
+// claimIsAttached is isAttached for a claim's volume (pkg/volume/util/operationexecutor of Kubernetes). It returns false if the claim or volume is not known; missing
 // reports these.
 func (s *Store) claimIsAttached(name types.NamespacedName) bool {
 	_, volume := s.volumeOf(name)

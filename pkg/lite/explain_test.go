@@ -3,6 +3,7 @@ package lite
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/docs/docstest"
@@ -148,7 +150,8 @@ func TestWhatAPodLacks(t *testing.T) {
 	}
 }
 
-// TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not.
+// TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not. It is about
+// pods that the kubelet starts again, and those that a shutdown of the node has ended.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	f := running(t)
@@ -164,6 +167,16 @@ func TestExplain(t *testing.T) {
 			t.Errorf("a token got %s", body)
 		}
 		f.away()
+	}
+	to := sink{f.server.store, podsOf("node0")}
+	for i, status := range []corev1.PodStatus{{Phase: corev1.PodSucceeded}, {Phase: corev1.PodFailed},
+		{Phase: corev1.PodFailed, Reason: "Terminated"}} {
+		pod := podOf(fmt.Sprint("shop/ended-", i), types.UID(fmt.Sprint(i)))
+		pod.Status = status
+		to.At("9", func() { to.Apply(wiretest.Object(&pod)) })
+	}
+	if said := f.server.explain().Pods; len(said) != 2 || said[0].Name != "ended-2" || len(said[0].Missing) == 0 {
+		t.Errorf("with pods that have ended: %v", said)
 	}
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
 	if missing := f.server.missing(); len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {

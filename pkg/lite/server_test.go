@@ -538,8 +538,12 @@ func TestGoneStaysGone(t *testing.T) {
 			t.Errorf("kube-apiserver was told %v", f.cloud.deleted)
 		}
 		f.rebootWithoutTheCloud()
-		if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 0 {
+		client := f.clientFor(f.kubelet())
+		if pods, err := f.podsOfNode0(client); err != nil || len(pods) != 0 {
 			t.Errorf("away %v: there are %v, %v", away, pods, err)
+		}
+		if pod, err := client.CoreV1().Pods("shop").Get(t.Context(), "till", metav1.GetOptions{}); err == nil {
+			t.Errorf("away %v: got %v", away, pod)
 		}
 	}
 }

@@ -224,7 +224,6 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset
-	var failed error
 	flush := func(flags byte) error {
 		whole, err := c.frame(frame, flags)
 		if err == nil {
@@ -238,8 +237,8 @@ func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func
 			return errTooBig
 		}
 		if len(frame) > 0 && len(frame)+len(key)+len(value) > frameSize {
-			if failed = flush(0); failed != nil {
-				return failed
+			if err := flush(0); err != nil {
+				return err
 			}
 		}
 		frame = appendEntry(frame, key, value)

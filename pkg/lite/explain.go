@@ -160,8 +160,8 @@ func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
 		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
 }
 
-// claimIsAttached is isAttached for a claim's volume (pkg/volume/util/operationexecutor of Kubernetes). It returns false if the claim or volume is not known; missing
-// reports these.
+// claimIsAttached is isAttached for a claim's volume (pkg/volume/util/operationexecutor of Kubernetes). It returns
+// false if the claim or volume is not known; missing reports these.
 func (s *Store) claimIsAttached(name types.NamespacedName) bool {
 	_, volume := s.volumeOf(name)
 	source := &volume.Spec.PersistentVolumeSource

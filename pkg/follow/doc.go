@@ -33,8 +33,9 @@
 //   - an empty list without a resourceVersion is an error if objects were known;
 //   - an empty list is an error if objects were known and Options.Witness, if set, returns an error;
 //   - a list that is older than the requested resourceVersion is an error, and comes from a cache (see below);
-//   - three watches in a row that end at once without an event come from a cache: State.FromCache is set, and neither
-//     these watches nor lists without a newer resourceVersion count as contact;
+//   - three watches in a row that end at once without an event come from a cache, and so does one with the warning 112
+//     (apiclient.Disconnected), which lite-apiserver holds: State.FromCache is set, and neither these watches nor lists
+//     without a newer resourceVersion count as contact;
 //   - a 404 does not remove what was listed, unless the source is optional.
 //
 // # API servers that were restored

@@ -472,6 +472,44 @@ func TestAnsweredFromACache(t *testing.T) {
 	})
 }
 
+// TestACacheThatSaysSo holds its watches until the API server is back. Such a watch is no contact, and the end of it is
+// no failure.
+func TestACacheThatSaysSo(t *testing.T) {
+	inWorld(t, func(w *world) {
+		s := w.add("services", nil)
+		w.run()
+		w.sleep(10 * time.Second)
+		contact := s.State().LastContact
+		away := make(chan struct{})
+		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
+			rw.Header().Set("Warning", `112 lite-apiserver "kube-apiserver is away"`)
+			if !isWatch(r) {
+				api.ServeHTTP(rw, r)
+				return
+			}
+			rw.Header().Set("Content-Type", "application/json")
+			_ = http.NewResponseController(rw).Flush()
+			select {
+			case <-away:
+			case <-r.Context().Done():
+			}
+		}, "services")
+		w.breakWatches()
+		began := w.now()
+		w.sleep(40 * time.Second)
+		if state := s.State(); !state.FromCache || !errors.Is(state.Err, ErrFromCache) ||
+			!state.LastContact.Equal(contact) || len(w.asked("services", began)) > 4 {
+			t.Errorf("away: %+v, last contact was %s, asked %v", state, contact, w.asked("services", began))
+		}
+		w.answer(nil, "services")
+		close(away)
+		w.sleep(3 * time.Second)
+		if state := s.State(); state.FromCache || state.Err != nil || !state.LastContact.After(contact) {
+			t.Errorf("back: %+v", state)
+		}
+	})
+}
+
 // TestACacheAtTheStart: what only a cache ever said is no contact at all.
 func TestACacheAtTheStart(t *testing.T) {
 	inWorld(t, func(w *world) {

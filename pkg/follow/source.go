@@ -57,8 +57,7 @@ const (
 
 var (
 	// ErrFromCache means that the upstream answers from a cache, because the API server behind it is away.
-	ErrFromCache = errors.New("answered from a cache: watches end at once, so the API server behind the upstream " +
-		"is away")
+	ErrFromCache = errors.New("answered from a cache: the API server behind the upstream is away")
 	// ErrUnbelievable means that an empty list is not used, because it looks like the answer of a proxy that has lost
 	// its API server.
 	ErrUnbelievable = errors.New("the list is empty and has no resourceVersion, although there were objects before: " +
@@ -509,9 +508,10 @@ func (s *Source) watch(ctx context.Context) error {
 		length = longWatch
 	}
 	seconds := int64((length + rand.N(length)).Seconds()) //nolint:gosec // spreads requests, and guards nothing
+	var kept disconnected
 	w, err := s.request(&metav1.ListOptions{
 		Watch: true, AllowWatchBookmarks: true, ResourceVersion: s.version, TimeoutSeconds: &seconds,
-	}).Watch(ctx)
+	}).WarningHandler(&kept).Watch(ctx)
 	if err != nil {
 		return s.unwatchable(err)
 	}
@@ -520,8 +520,13 @@ func (s *Source) watch(ctx context.Context) error {
 		return err
 	}
 	s.watches++
-	s.group.answered(s)
-	s.noteSuccess()
+	if kept { // it is held until the API server is back
+		s.noteCache()
+		s.fail(ctx, ErrFromCache)
+	} else {
+		s.group.answered(s)
+		s.noteSuccess()
+	}
 
 	opened := time.Now()
 	progress, caughtUp := false, false
@@ -540,8 +545,10 @@ func (s *Source) watch(ctx context.Context) error {
 			return nil
 		case <-calm.C:
 			caughtUp = true
-			s.noteContact(opened)
-			s.group.outage.caughtUp(s)
+			if !kept {
+				s.noteContact(opened)
+				s.group.outage.caughtUp(s)
+			}
 		case event, open := <-w.ResultChan():
 			if !open {
 				s.broken = time.Since(opened) < time.Duration(seconds)*time.Second
@@ -563,6 +570,14 @@ func (s *Source) watch(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// disconnected is a rest.WarningHandler that notes whether a cache without its API server has answered.
+type disconnected bool
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (d *disconnected) HandleWarningHeader(code int, _, _ string) {
+	*d = *d || code == apiclient.Disconnected
 }
 
 // unwatchable decides how to continue after an error of a watch. It returns nil if the next attempt may follow at once.

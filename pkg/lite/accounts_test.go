@@ -466,12 +466,19 @@ func TestAccountsAreBounded(t *testing.T) {
 
 // TestBytesOfAccountsAreBounded, of one and of all, with their metadata; the largest are forgotten.
 func TestBytesOfAccountsAreBounded(t *testing.T) {
-	s, all := newStore("node0"), needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{}}
+	for readers, most := range map[int]int{1: accountBytes, 6: accountsBytes} {
+		t.Run(fmt.Sprint(readers), func(t *testing.T) { testBytesOfAccounts(t, readers, most) })
+	}
+}
+
+func testBytesOfAccounts(t *testing.T, readers, all int) {
+	t.Helper()
+	s, wanted := newStore("node0"), needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{}}
 	var accounts []types.NamespacedName
-	for i := range 6 {
+	for i := range readers {
 		account := types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("reader-", i)}
 		accounts = append(accounts, account)
-		all.tokens[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = struct{}{}
+		wanted.tokens[tokenRequest{Namespace: account.Namespace, ServiceAccount: account.Name}] = struct{}{}
 	}
 	s.allow(accounts)
 	const small, large = 10 << 10, 3 << 20
@@ -490,10 +497,10 @@ func TestBytesOfAccountsAreBounded(t *testing.T) {
 			})
 		}
 	}
-	f := &follower{store: s, refused: map[scope]time.Time{}, sources: map[scope]*follow.Source{}}
-	f.addAccounts(t.Context(), all, s.scopes())
+	f := &follower{store: s, sources: map[scope]*follow.Source{}}
+	f.addAccounts(t.Context(), wanted, s.scopes())
 	bytes, count := map[string]int{}, 0
-	for in, size := range s.sizes(slices.Collect(maps.Keys(all.scopes))) {
+	for in, size := range s.sizes(slices.Collect(maps.Keys(wanted.scopes))) {
 		bytes[in.kind.account] += size
 		bytes["all"] += size
 		if size < large {
@@ -504,15 +511,15 @@ func TestBytesOfAccountsAreBounded(t *testing.T) {
 		t.Errorf("%d of %d small objects are kept", count, len(accounts))
 	}
 	for account, size := range bytes {
-		if most := accountBytes; account != "all" && size > most || size > accountsBytes {
+		if account != "all" && size > accountBytes || size > all {
 			t.Errorf("%s has %d bytes", account, size)
 		}
 	}
-	if bytes["all"] < accountsBytes-large {
+	if bytes["all"] < all-large {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
 	for in := range s.refused {
-		if err := s.note(in); err != nil || all.scopes[in] {
+		if err := s.note(in); err != nil || wanted.scopes[in] {
 			t.Errorf("%v is kept, or said again: %v", in, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -33,6 +34,8 @@ func (s *Server) answerAway(w http.ResponseWriter, r *http.Request, account stri
 	if err != nil {
 		err = apierrors.NewServiceUnavailable(err.Error())
 	} else {
+		// Whoever follows what is kept should not take it for news.
+		w.Header().Set("Warning", fmt.Sprintf(`%d lite-apiserver "kube-apiserver is away"`, apiclient.Disconnected))
 		err = s.answerFrom(w, r, account, back)
 	}
 	s.metrics.answered(err)

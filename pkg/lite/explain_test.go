@@ -2,6 +2,8 @@ package lite
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/docs/docstest"
@@ -147,7 +150,8 @@ func TestWhatAPodLacks(t *testing.T) {
 	}
 }
 
-// TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not.
+// TestExplain: the kubelet's certificate gets the answer, with the cloud and without, and a token does not. It is about
+// pods that the kubelet starts again, and those that a shutdown of the node has ended.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	f := running(t)
@@ -163,6 +167,16 @@ func TestExplain(t *testing.T) {
 			t.Errorf("a token got %s", body)
 		}
 		f.away()
+	}
+	to := sink{f.server.store, podsOf("node0")}
+	for i, status := range []corev1.PodStatus{{Phase: corev1.PodSucceeded}, {Phase: corev1.PodFailed},
+		{Phase: corev1.PodFailed, Reason: "Terminated"}} {
+		pod := podOf(fmt.Sprint("shop/ended-", i), types.UID(fmt.Sprint(i)))
+		pod.Status = status
+		to.At("9", func() { to.Apply(wiretest.Object(&pod)) })
+	}
+	if said := f.server.explain().Pods; len(said) != 2 || said[0].Name != "ended-2" || len(said[0].Missing) == 0 {
+		t.Errorf("with pods that have ended: %v", said)
 	}
 	f.writeKubeconfig(f.issueUntil(f.authority, node0, time.Now().Add(-time.Minute)))
 	if missing := f.server.missing(); len(missing) != 1 || !strings.Contains(missing[0], "certificate has expired at") {
@@ -253,11 +267,7 @@ func TestMetricsReference(t *testing.T) {
 // ServiceAccounts have pulled keep a pod from starting.
 func TestImagesThatTheKubeletVerifies(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	records := filepath.Join(dir, "image_manager", "pulled")
-	if err := os.MkdirAll(records, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	records := t.TempDir()
 	// As kubelets of 1.35 to 1.37 write them.
 	const account = `"kubernetesServiceAccounts":[{"uid":"u","namespace":"shop","name":"default"}]`
 	for name, mapping := range map[string]string{
@@ -273,7 +283,8 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	verified := verifiedImages(dir)
+	kept := imageRecords{dir: records}
+	verified := kept.ofTokens()
 	for image, refused := range map[string]bool{
 		"token": true, "token:v1": true, "token@sha256:00": true, "token:v1@sha256:00": true,
 		"r.example:5000/token": true, "r.example:5000/token:v1": true, "r.example:5000/other": false,
@@ -289,8 +300,26 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 			}
 		}
 	}
-	if none := verifiedImages(t.TempDir()); len(none) > 0 {
+	if none := (&imageRecords{dir: "/nowhere"}).ofTokens(); len(none) > 0 {
 		t.Errorf("without records: %v", none)
+	}
+
+	// A file that changes in its place is not the kubelet's. One that is renamed is.
+	path := filepath.Join(records, "sha256-b")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := func() int { return len(kept.ofTokens()) }
+	if count := again(); count != len(verified) {
+		t.Errorf("%d images, though no file was renamed", count)
+	}
+	time.Sleep(20 * time.Millisecond) // the clock of file systems is coarse
+	content := []byte(`{"credentialMapping":{"new":{` + account + `}}}`)
+	if err := errors.Join(os.WriteFile(path+".tmp", content, 0o600), os.Rename(path+".tmp", path)); err != nil {
+		t.Fatal(err)
+	}
+	if count := again(); count != len(verified)+1 {
+		t.Errorf("%d images after a new one, want %d", count, len(verified)+1)
 	}
 }
 

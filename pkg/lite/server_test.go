@@ -36,6 +36,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/program/freeport"
 	"github.com/application-grid/application-grid/pkg/program/health"
@@ -537,8 +538,12 @@ func TestGoneStaysGone(t *testing.T) {
 			t.Errorf("kube-apiserver was told %v", f.cloud.deleted)
 		}
 		f.rebootWithoutTheCloud()
-		if pods, err := f.podsOfNode0(f.clientFor(f.kubelet())); err != nil || len(pods) != 0 {
+		client := f.clientFor(f.kubelet())
+		if pods, err := f.podsOfNode0(client); err != nil || len(pods) != 0 {
 			t.Errorf("away %v: there are %v, %v", away, pods, err)
+		}
+		if pod, err := client.CoreV1().Pods("shop").Get(t.Context(), "till", metav1.GetOptions{}); err == nil {
+			t.Errorf("away %v: got %v", away, pod)
 		}
 	}
 }
@@ -617,9 +622,14 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 	f := running(t)
 	f.cloud.gateway.Store(true)
 	f.server.link.Fail()
-	watch, err := f.clientFor(f.kubelet()).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
+	config, said := f.kubelet(), &warnings{}
+	config.WarningHandler = said
+	watch, err := f.clientFor(config).CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{
 		ResourceVersion: version5})
 	f.must(err)
+	if !slices.Equal(*said, warnings{apiclient.Disconnected}) {
+		t.Errorf("the warnings are %v", *said)
+	}
 	select {
 	case event, ok := <-watch.ResultChan():
 		t.Fatalf("got %v %v", event, ok)
@@ -630,6 +640,12 @@ func TestTheWatchEndsWithTheReturn(t *testing.T) {
 		t.Errorf("got %v", event)
 	}
 }
+
+// warnings are the codes of the warnings that a client gets.
+type warnings []int
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (w *warnings) HandleWarningHeader(code int, _, _ string) { *w = append(*w, code) }
 
 // TestMistakes are named.
 func TestMistakes(t *testing.T) {
@@ -716,7 +732,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 			held = append(held, c)
 			defer c.Close()
 		}
-		patience.Until(t, "the last ones are closed at "+address, func() error {
+		soon := await.Patience{Within: 15 * time.Second, Between: patience.Between} // later all are closed
+		soon.Until(t, "the last ones are closed at "+address, func() error {
 			open := 0
 			for _, c := range held {
 				f.must(c.SetReadDeadline(time.Now().Add(time.Millisecond)))

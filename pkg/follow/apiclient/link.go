@@ -31,6 +31,10 @@ const (
 	// lost it together do not ask at the same time.
 	Spread = 10 * time.Second
 
+	// Disconnected is the code of the warning with which lite-apiserver marks its answers while kube-apiserver is away
+	// ("Disconnected Operation" of RFC 7234, 5.5.3).
+	Disconnected = 112
+
 	reviewPath = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	review     = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
 )

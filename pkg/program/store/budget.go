@@ -40,10 +40,10 @@ func (b *budget) load(value []byte) {
 	if len(value) != 16 || b.hourly == 0 {
 		return
 	}
+	now := b.at
 	//nolint:gosec // they were written from signed numbers
-	left, at := int64(binary.BigEndian.Uint64(value)), time.Unix(int64(binary.BigEndian.Uint64(value[8:])), 0)
-	since := min(max(b.at.Sub(at), 0), time.Hour)
-	b.left = min(left+int64(float64(b.hourly)*since.Hours()), b.hourly)
+	b.left, b.at = int64(binary.BigEndian.Uint64(value)), time.Unix(int64(binary.BigEndian.Uint64(value[8:])), 0)
+	b.fill(now)
 }
 
 // budgetEntry is the budget after a transaction of so many bytes.

@@ -9,7 +9,7 @@
 // Opening writes nothing, and takes time in proportion to the size of the files. A Store can always be opened, whatever
 // is on the disk: unusable files are reported as problems, and failed writes are tried again.
 //
-// A file in another format version, or sealed with another key, is kept and reported. If a newer file has another
+// A file in a later format version, or sealed with another key, is kept and reported. If a newer file has a later
 // version, the Store begins empty, because its own files are older than that one, and then writes its own next file. If
 // the key differs, nothing is written, because somebody may still find the right key.
 //

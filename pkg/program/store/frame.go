@@ -13,6 +13,7 @@ import (
 	"hash/crc32"
 	"io"
 	"iter"
+	"strconv"
 	"strings"
 )
 
@@ -29,6 +30,7 @@ import (
 // length of the value and the value, or 0 for a key that is removed. Lengths are varints.
 const (
 	magicPrefix = "application-grid store "
+	version     = 2 // the first one
 	magicPlain  = magicPrefix + "2 plain \n"
 	magicSealed = magicPrefix + "2 sealed\n"
 	saltSize    = 16
@@ -107,8 +109,8 @@ func (c *chain) after(head []byte) {
 	c.offset = int64(len(head))
 }
 
-// readHead reads the head of a file.
-func (c *chain) readHead(from io.Reader) error {
+// readHead reads the head of a file of so many bytes.
+func (c *chain) readHead(from io.Reader, size int64) error {
 	head := make([]byte, headSize)
 	n, err := io.ReadFull(from, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
@@ -120,11 +122,25 @@ func (c *chain) readHead(from io.Reader) error {
 		return nil
 	case n == headSize && (begin == magicPlain || begin == magicSealed):
 		return ErrKey
-	case strings.HasPrefix(begin, magicPrefix) && !strings.HasPrefix(begin, magicPrefix+"2 "):
+	case c.isForeign(head[:n], from, size):
 		return errVersion
 	default:
 		return errForm
 	}
+}
+
+// isForeign reports whether a file is of a later version of the format. If its first frame follows a head of this
+// version, only the number of the version is damaged.
+func (c *chain) isForeign(head []byte, from io.Reader, size int64) bool {
+	line, ok := strings.CutPrefix(string(head), magicPrefix)
+	number, _, _ := strings.Cut(line, " ")
+	if later, err := strconv.ParseUint(number, 10, 64); !ok || err != nil || later <= version {
+		return false
+	}
+	copy(head[len(magicPrefix):], strconv.Itoa(version))
+	c.after(head)
+	_, _, err := c.readFrame(from, size-c.offset)
+	return err != nil && !errors.Is(err, ErrKey)
 }
 
 // frame makes the next frame.
@@ -208,7 +224,6 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func(bytes int64) []byte) error {
 	var frame []byte
 	begin := c.offset
-	var failed error
 	flush := func(flags byte) error {
 		whole, err := c.frame(frame, flags)
 		if err == nil {
@@ -222,8 +237,8 @@ func (c *chain) write(to io.Writer, entries iter.Seq2[string, []byte], last func
 			return errTooBig
 		}
 		if len(frame) > 0 && len(frame)+len(key)+len(value) > frameSize {
-			if failed = flush(0); failed != nil {
-				return failed
+			if err := flush(0); err != nil {
+				return err
 			}
 		}
 		frame = appendEntry(frame, key, value)

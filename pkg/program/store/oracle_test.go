@@ -32,6 +32,8 @@ type world struct {
 	// history has each state without what is lasting that a commit was tried with, acked the first that may be found.
 	history []map[string][]byte
 	acked   int
+	// in has the number of the newest of these states that is in each generation for sure.
+	in map[uint64]int
 	// lasting has the lasting keys that are on the disk for sure.
 	lasting map[string]bool
 	gone    int
@@ -41,6 +43,8 @@ type world struct {
 	unsaid []string
 	// copies are of the disk, with what was sure then.
 	copies []worldCopy
+	// cuts counts the losses of power, kept what was lasting before each of them.
+	cuts, kept int
 }
 
 type worldCopy struct {
@@ -53,7 +57,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 43))
 	w := &world{T: t, seed: seed, random: random, disk: newModel(random), now: time.Unix(1e9, 0),
-		history: []map[string][]byte{{}}, lasting: map[string]bool{}}
+		history: []map[string][]byte{{}}, in: map[uint64]int{}, lasting: map[string]bool{}}
 	if seed%3 == 0 {
 		w.key = bytes.Repeat([]byte{7}, 32)
 	}
@@ -109,7 +113,22 @@ func (w *world) open() []error {
 	}
 	w.state, w.pending, w.unsaid, w.room = found, map[string][]byte{}, nil, false
 	w.history, w.acked = append(w.history[:0:0], w.history[:at+1]...), at
+	w.sure()
 	return problems
+}
+
+// sure notes that the newest generation has what is on the disk for sure.
+func (w *world) sure() {
+	if w.store.newest != nil {
+		w.in[w.store.newest.generation] = w.acked
+	}
+}
+
+// crash is a loss of power.
+func (w *world) crash() {
+	w.disk.crash()
+	w.cuts++
+	w.kept += len(w.lasting)
 }
 
 func (w *world) change() {
@@ -140,6 +159,7 @@ func (w *world) commit() {
 	}
 	if len(w.pending) > 0 && commit() == nil {
 		w.acked = len(w.history) - 1
+		w.sure()
 		w.pending = map[string][]byte{}
 		w.room = !w.disk.full && !w.disk.failing
 	}
@@ -156,7 +176,7 @@ func (w *world) confirm() {
 	w.unsaid = nil
 	rest, _ := split(w.state)
 	w.history = append(w.history, rest) // the state may be written as a whole
-	if err := w.store.CommitLasting(changes); err == nil {
+	if err := w.store.Commit(changes); err == nil {
 		for key := range changes {
 			w.lasting[key] = true
 		}
@@ -184,21 +204,32 @@ func (w *world) trouble() {
 	}
 }
 
-// rot damages the first state of the newest file. What is lasting is in the other one.
+// rot damages the first state of the newest file, or lets it be unreadable at one start. The one before it has an older
+// state, and what is lasting.
 func (w *world) rot() {
 	if w.store.older == nil || w.store.newest == nil {
 		return
 	}
 	before := w.store.newest
-	w.disk.crash()
+	w.crash()
 	node := w.disk.now[name(before.generation)]
 	if node == nil || int64(len(node.seen)) < before.first {
 		w.Fatalf("seed %d: a file that was synced is lost", w.seed)
 	}
+	if w.random.IntN(3) == 0 { // it can be read again later, if it is still there then
+		history := w.history
+		w.disk.unreadable, w.acked = name(before.generation), w.in[w.store.older.generation]
+		w.open()
+		w.disk.unreadable, w.history = "", history
+		return
+	}
 	at := w.random.Int64N(before.first)
+	if w.random.IntN(2) == 0 {
+		at = w.random.Int64N(int64(headSize))
+	}
 	node.seen[at] ^= 1 << w.random.IntN(8)
 	node.safe = bytes.Clone(node.seen)
-	w.acked = 0
+	w.acked = w.in[w.store.older.generation]
 	if problems := w.open(); len(problems) == 0 {
 		w.Fatalf("seed %d: nobody says that a file is damaged", w.seed)
 	}
@@ -215,7 +246,8 @@ func (w *world) rollback() {
 		w.disk.safe[name] = &inode{seen: bytes.Clone(node.safe), safe: bytes.Clone(node.safe)}
 	}
 	w.disk.steps, w.disk.now = nil, maps.Clone(w.disk.safe)
-	w.acked, w.lasting, w.history = 0, maps.Clone(from.lasting), slices.Clone(from.history)
+	w.acked, w.in = 0, map[uint64]int{}
+	w.lasting, w.history = maps.Clone(from.lasting), slices.Clone(from.history)
 	w.open()
 }
 
@@ -235,13 +267,14 @@ func (w *world) bounds() {
 // start the state is one that a commit was tried with, and not older than the last one of which Commit said that it is
 // on the disk. What is lasting is never lost, also if the first state of the newest file rots.
 func TestOracle(t *testing.T) {
+	cuts, kept := 0, 0
 	for seed := range uint64(*worlds) {
 		w := newWorld(t, seed)
 		for range 150 {
 			w.now = w.now.Add(time.Duration(w.random.IntN(60)) * time.Second)
 			switch w.random.IntN(30) {
 			case 0, 1:
-				w.disk.crash()
+				w.crash()
 				w.open()
 			case 2:
 				w.trouble()
@@ -262,6 +295,11 @@ func TestOracle(t *testing.T) {
 			}
 			w.bounds()
 		}
+		cuts, kept = cuts+w.cuts, kept+w.kept
+	}
+	t.Logf("%d losses of power, after which %d lasting keys were there", cuts, kept)
+	if cuts < 5**worlds || kept < 20**worlds {
+		t.Error("these are too few")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -105,7 +106,6 @@ func open(o Options, disk disk) (s *Store, state map[string][]byte, problems []e
 		return s, map[string][]byte{}, problems
 	}
 	state, found := s.load()
-	delete(state, budgetKey)
 	return s, state, append(problems, found...)
 }
 
@@ -117,9 +117,7 @@ func Read(dir string, key []byte) (state map[string][]byte, problems []error) {
 	}
 	s := &Store{options: Options{Dir: dir}, disk: directory(dir), chain: chain{seal: seal},
 		foreign: map[uint64]bool{}, damaged: map[uint64]bool{}}
-	state, problems = s.load()
-	delete(state, budgetKey)
-	return state, problems
+	return s.load()
 }
 
 // Blocked returns why nothing will ever be written; nil otherwise.
@@ -132,9 +130,8 @@ func (s *Store) generations() ([]uint64, error) {
 	names, err := s.disk.Names()
 	var found []uint64
 	for _, n := range names {
-		var generation uint64
-		digits, ok := strings.CutPrefix(n, prefix)
-		if _, err := fmt.Sscanf(digits, "%016x", &generation); ok && err == nil && n == name(generation) {
+		generation, err := strconv.ParseUint(strings.TrimPrefix(n, prefix), 16, 64)
+		if err == nil && n == name(generation) {
 			found = append(found, generation)
 		}
 	}
@@ -172,6 +169,7 @@ func (s *Store) load() (state map[string][]byte, problems []error) {
 			s.damaged[number] = true
 		case used == 0:
 			s.budget.load(found[budgetKey])
+			delete(found, budgetKey)
 			s.newest, state = g, found
 			used++
 			if len(s.damaged) > 0 {
@@ -208,7 +206,7 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	defer from.Close() // only read
 	g := &generation{chain: s.chain}
 	g.generation = number
-	if err := g.readHead(from); err != nil {
+	if err := g.readHead(from, size); err != nil {
 		return nil, nil, err
 	}
 	state := map[string][]byte{}
@@ -263,15 +261,15 @@ func (s *Store) abandon(g *generation) {
 }
 
 // Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
-// they are not, and must be committed again.
-func (s *Store) Commit(changes map[string][]byte) error { return s.commit(changes, false) }
-
-// CommitLasting is Commit for lasting keys: the changes go to both generations, and may use the reserved space.
-func (s *Store) CommitLasting(changes map[string][]byte) error { return s.commit(changes, true) }
-
-func (s *Store) commit(changes map[string][]byte, lasting bool) error {
+// they are not, and must be committed again. Lasting keys are committed without others: they go to both generations,
+// and may use the reserved space.
+func (s *Store) Commit(changes map[string][]byte) error {
 	if len(changes) == 0 {
 		return nil
+	}
+	lasting := true
+	for key := range changes {
+		lasting = lasting && s.isLasting(key)
 	}
 	if err := s.locked(); err != nil {
 		return err

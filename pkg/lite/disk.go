@@ -83,7 +83,7 @@ func (s *Server) commitGone(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if changes := s.store.takeGone(); len(changes) > 0 {
-		s.noteCommit(logger, s.disk.CommitLasting(changes))
+		s.noteCommit(logger, s.disk.Commit(changes))
 	}
 }
 

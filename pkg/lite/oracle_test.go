@@ -134,7 +134,7 @@ func (w *world) remove() {
 	at := time.Now().Add(-time.Duration(w.random.IntN(2)) * 2 * goneFor)
 	say := func(e *end) {
 		w.store.setGone(types.UID(uid), e)
-		if err := w.disk.CommitLasting(w.store.takeGone()); err != nil {
+		if err := w.disk.Commit(w.store.takeGone()); err != nil {
 			w.t.Fatal(err)
 		}
 		w.store.taken(true)

@@ -21,6 +21,8 @@ type model struct {
 	steps     []func(map[string]*inode)
 	// full, noInodes, readOnly and failing say what goes wrong.
 	full, noInodes, readOnly, failing bool
+	// unreadable is the name of a file that cannot be read now; "" for none.
+	unreadable string
 	// creates is how often a file was to be made.
 	creates int
 	// flash is how many bytes flash has written: for each sync of a file what was new, and at least 16 KiB.
@@ -128,6 +130,9 @@ func (m *model) Read(name string) (io.ReadCloser, int64, error) {
 	node := m.now[name]
 	if node == nil {
 		return nil, 0, fs.ErrNotExist
+	}
+	if name == m.unreadable {
+		return nil, 0, errIO
 	}
 	return io.NopCloser(bytes.NewReader(node.seen)), int64(len(node.seen)), nil
 }

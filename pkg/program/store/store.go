@@ -263,15 +263,15 @@ func (s *Store) abandon(g *generation) {
 }
 
 // Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
-// they are not, and must be committed again.
-func (s *Store) Commit(changes map[string][]byte) error { return s.commit(changes, false) }
-
-// CommitLasting is Commit for lasting keys: the changes go to both generations, and may use the reserved space.
-func (s *Store) CommitLasting(changes map[string][]byte) error { return s.commit(changes, true) }
-
-func (s *Store) commit(changes map[string][]byte, lasting bool) error {
+// they are not, and must be committed again. Lasting keys are committed without others: they go to both generations,
+// and may use the reserved space.
+func (s *Store) Commit(changes map[string][]byte) error {
 	if len(changes) == 0 {
 		return nil
+	}
+	lasting := true
+	for key := range changes {
+		lasting = lasting && s.isLasting(key)
 	}
 	if err := s.locked(); err != nil {
 		return err

@@ -343,7 +343,7 @@ func TestNoSpaceForTheState(t *testing.T) {
 			w.now = w.now.Add(time.Second)
 			key := fmt.Sprintf("gone %d", second)
 			w.state[key] = []byte{}
-			if err := errors.Join(grow(), w.store.CommitLasting(map[string][]byte{key: {}})); err != nil {
+			if err := errors.Join(grow(), w.store.Commit(map[string][]byte{key: {}})); err != nil {
 				t.Fatalf("restarted %v, after %d s: %v", restart, second, err)
 			}
 		}
@@ -356,7 +356,7 @@ func TestNoSpaceForTheState(t *testing.T) {
 			t.Fatal("the file grows without end, and is read at each start")
 		}
 	}
-	if err := w.store.CommitLasting(map[string][]byte{"gone": {}}); err != nil {
+	if err := w.store.Commit(map[string][]byte{"gone x": {}}); err != nil {
 		t.Errorf("of a file that may not grow: %v", err)
 	}
 	w.disk.noInodes = false
@@ -366,6 +366,10 @@ func TestNoSpaceForTheState(t *testing.T) {
 	}
 	if names := slices.Sorted(maps.Keys(w.disk.now)); len(names) != 2 {
 		t.Errorf("left over: %q", names)
+	}
+	w.disk.full = true
+	if err := w.store.Rewrite(); err == nil || w.disk.now[asideName] != nil {
+		t.Errorf("on a full disk: %v, and what was written takes space", err)
 	}
 }
 
@@ -406,7 +410,7 @@ func TestReserve(t *testing.T) {
 		for i := range 300 {
 			key := fmt.Sprintf("gone %d", i)
 			w.state[key] = []byte{}
-			if err := w.store.CommitLasting(map[string][]byte{key: {}}); err != nil {
+			if err := w.store.Commit(map[string][]byte{key: {}}); err != nil {
 				t.Fatalf("whole %v: the %dth has no space: %v", whole, i, err)
 			}
 		}
@@ -423,10 +427,10 @@ func TestNewestLastingValue(t *testing.T) {
 	k.must(k.Rewrite())
 	for _, value := range []string{"intended", "done"} {
 		k.state["gone 1"] = []byte(value)
-		k.must(k.CommitLasting(map[string][]byte{"gone 1": []byte(value)}))
+		k.must(k.Commit(map[string][]byte{"gone 1": []byte(value)}))
 	}
 	k.state["gone 2"] = []byte("1")
-	k.must(k.CommitLasting(map[string][]byte{"gone 2": []byte("1")}))
+	k.must(k.Commit(map[string][]byte{"gone 2": []byte("1")}))
 	// A loss of power between the commits to the two files leaves this.
 	change(t, files(t, k.dir)[1], func(data []byte) []byte { return data[:len(data)*2/3] })
 	problems := k.reopen()
@@ -447,7 +451,7 @@ func TestFailedWriteIsNoDamage(t *testing.T) {
 			random[i] = byte(w.random.Uint32())
 		}
 		w.disk.full = true
-		if err := w.store.CommitLasting(map[string][]byte{"gone 1": random}); err == nil {
+		if err := w.store.Commit(map[string][]byte{"gone 1": random}); err == nil {
 			t.Fatal("it is on a full disk")
 		}
 		w.disk.full = false

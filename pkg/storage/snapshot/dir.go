@@ -121,7 +121,7 @@ func (d *Dir) reserve(revision uint64) error {
 	}
 	before := d.reserved
 	d.reserved = revision + reserve
-	err := d.store.CommitLasting(map[string][]byte{keyRevision: strconv.AppendUint(nil, d.reserved, 10)})
+	err := d.store.Commit(map[string][]byte{keyRevision: strconv.AppendUint(nil, d.reserved, 10)})
 	if err != nil {
 		d.reserved = before
 		return fmt.Errorf("reserving revisions: %w", err)

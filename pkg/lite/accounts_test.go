@@ -490,7 +490,7 @@ func TestBytesOfAccountsAreBounded(t *testing.T) {
 			})
 		}
 	}
-	f := &follower{store: s, refused: map[scope]time.Time{}, sources: map[scope]*follow.Source{}}
+	f := &follower{store: s, sources: map[scope]*follow.Source{}}
 	f.addAccounts(t.Context(), all, s.scopes())
 	bytes, count := map[string]int{}, 0
 	for in, size := range s.sizes(slices.Collect(maps.Keys(all.scopes))) {

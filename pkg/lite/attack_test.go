@@ -2,6 +2,7 @@ package lite
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,18 +25,29 @@ import (
 )
 
 // TestOutcomeOfDelete: a pod is gone once kube-apiserver has said so, or if nobody knows; after any other answer, and a
-// dry run, it is there again.
+// request that does not remove this pod at once, it is there again.
 func TestOutcomeOfDelete(t *testing.T) {
+	now := ptr.To[int64](0)
 	for name, test := range map[string]struct {
-		code   int
-		body   string
-		dryRun []string
+		code int
+		body string
+		// options are those of the kubelet if nil. different is what else is different.
+		options   *metav1.DeleteOptions
+		different string
 		// then is the answer to a second DELETE; 0 for none.
 		then  int
 		stays bool
 	}{
-		"done":                {code: http.StatusOK, body: "{}"},
-		"a dry run":           {code: http.StatusOK, body: "{}", dryRun: []string{"All"}, stays: true},
+		"done": {code: http.StatusOK, body: "{}"},
+		"a dry run": {code: http.StatusOK, body: "{}", stays: true,
+			options: &metav1.DeleteOptions{GracePeriodSeconds: now, DryRun: []string{"All"}}},
+		"a dry run by the URL": {code: http.StatusOK, body: "{}", different: "dryRun", stays: true},
+		"with a grace": {code: http.StatusOK, body: "{}", stays: true,
+			options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](30)}},
+		"without options": {code: http.StatusOK, body: "{}", options: &metav1.DeleteOptions{}, stays: true},
+		"of a pod before it": {code: http.StatusOK, body: "{}", stays: true, options: &metav1.DeleteOptions{
+			GracePeriodSeconds: now, Preconditions: metav1.NewUIDPreconditions("u0")}},
+		"too long":            {code: http.StatusOK, body: "{}", different: "long", stays: true},
 		"another UID":         {code: http.StatusConflict, body: "{}", stays: true},
 		"forbidden":           {code: http.StatusForbidden, body: "{}", stays: true},
 		"there is none":       {code: http.StatusNotFound, body: notFoundBody("till")},
@@ -51,8 +63,16 @@ func TestOutcomeOfDelete(t *testing.T) {
 			f := running(t)
 			remove := func(code int, body string) error {
 				f.cloud.deletes.Store(&answerOf{code, body})
-				return f.clientFor(f.kubelet()).CoreV1().Pods("shop").Delete(t.Context(), "till",
-					metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), DryRun: test.dryRun})
+				request := f.clientFor(f.kubelet()).CoreV1().RESTClient().Delete().Namespace("shop").Resource("pods").
+					Name("till").Body(cmp.Or(test.options, &metav1.DeleteOptions{GracePeriodSeconds: now}))
+				switch test.different {
+				case "dryRun":
+					request.Param("dryRun", "All")
+				case "long":
+					request.SetHeader("Content-Type", "application/json").Body([]byte(
+						`{"gracePeriodSeconds":0}` + strings.Repeat(" ", deleteLimit)))
+				}
+				return request.Do(t.Context()).Error()
 			}
 			err := remove(test.code, test.body)
 			if test.then != 0 {
@@ -159,29 +179,39 @@ func TestTheClockGoesOn(t *testing.T) {
 // kube-apiserver that was restored from a backup it is.
 func TestLaggingReplica(t *testing.T) {
 	t.Parallel()
-	podsAt := func(version, uid string) map[string]any {
-		pods := list("PodList", "v1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till",
-			UID: types.UID(uid), ResourceVersion: version}})
-		pods["metadata"] = map[string]any{"resourceVersion": version}
-		return pods
+	at := func(version string, list map[string]any) map[string]any {
+		list["metadata"] = map[string]any{"resourceVersion": version}
+		return list
 	}
+	podsAt := func(version, uid string) map[string]any {
+		return at(version, list("PodList", "v1", corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
+			Name: "till", UID: types.UID(uid), ResourceVersion: version}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "password"}}}}}}))
+	}
+	secretsAt := func(version, uid string) map[string]any {
+		return at(version, list("SecretList", "v1", corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
+			Name: "password", UID: types.UID(uid), ResourceVersion: version}}))
+	}
+	const secretsPath = "/api/v1/namespaces/shop/secrets"
 	for name, newest := range map[string]string{"a replica lags": "9", "restored from a backup": "4"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := running(t)
 			f.stop()
 			f.cloud.mu.Lock()
-			f.cloud.lags = map[string]any{"/api/v1/pods": podsAt("3", "u0")}
-			f.cloud.lists["/api/v1/pods"] = podsAt(newest, "u9")
+			f.cloud.lags = map[string]any{"/api/v1/pods": podsAt("3", "u0"), secretsPath: secretsAt("3", "u0")}
+			f.cloud.lists["/api/v1/pods"], f.cloud.lists[secretsPath] = podsAt(newest, "u9"), secretsAt(newest, "u9")
 			f.cloud.mu.Unlock()
 			f.start()
-			patience.Until(t, "the newest list is kept", func() error {
-				version, pods, _ := f.server.store.read(podsOf("node0"))
-				if len(pods) == 1 && pods[0].UID == "u0" {
-					t.Fatalf("the list of the replica that lags is used, at version %d", version)
-				}
-				if strconv.FormatUint(version, 10) != newest || pods[0].UID != "u9" {
-					return fmt.Errorf("it is version %d", version)
+			patience.Until(t, "the newest lists are kept", func() error {
+				for _, in := range []scope{podsOf("node0"), named(secrets, "shop", "password")} {
+					version, objects, _ := f.server.store.read(in)
+					if len(objects) == 1 && objects[0].UID == "u0" {
+						t.Fatalf("the list of the replica that lags is used, at version %d", version)
+					}
+					if strconv.FormatUint(version, 10) != newest || objects[0].UID != "u9" {
+						return fmt.Errorf("%s are of version %d", in.kind.Resource, version)
+					}
 				}
 				return nil
 			})
@@ -197,9 +227,12 @@ func TestRefusals(t *testing.T) {
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}
 	}
 	for want, change := range map[string]func(*corev1.Pod){
-		"":                     func(*corev1.Pod) {},
-		"restartPolicy":        func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
-		"image of volume v":    func(p *corev1.Pod) { p.Spec.Volumes = imageVolume(corev1.PullAlways) },
+		"":                  func(*corev1.Pod) {},
+		"restartPolicy":     func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
+		"image of volume v": func(p *corev1.Pod) { p.Spec.Volumes = imageVolume(corev1.PullAlways) },
+		"no container has run": func(p *corev1.Pod) {
+			p.Spec.Volumes, p.Status = imageVolume(corev1.PullIfNotPresent), corev1.PodStatus{}
+		},
 		"ResourceClaim gpu is": func(p *corev1.Pod) { p.Status.ExtendedResourceClaimStatus = gpuClaim() },
 		"graceful shutdown": func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Terminated"
@@ -298,8 +331,9 @@ func TestSelectorsOfAccounts(t *testing.T) {
 
 // TestOnlyForbiddenTakesRightsAway: 401 is about a token, and 404 of a gateway about nothing.
 func TestOnlyForbiddenTakesRightsAway(t *testing.T) {
-	f := &follower{refused: map[scope]time.Time{}}
 	in := podsOf("node0")
+	f := &follower{store: newStore("node0")}
+	f.store.set(in)
 	resource := corev1.Resource("pods")
 	for _, test := range []struct {
 		err  error

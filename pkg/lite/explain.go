@@ -48,7 +48,7 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified := verifiedImages(s.kubeletDir)
+	verified := s.images.ofTokens()
 	for _, pod := range pods {
 		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || (ended(pod) && shutDown(pod) == nil) {
 			continue
@@ -60,37 +60,15 @@ func (s *Server) explain() Explanation {
 	return e
 }
 
-// notOnDisk returns which of a pod's needs are only in memory. The next start would not find them.
-func (s *Store) notOnDisk(pod *corev1.Pod, needed needs) []string {
+// isUnsaved reports whether one of these keys is only in memory, so that the next start would not find it.
+func (s *Store) isUnsaved(keys ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.pending)+len(s.writing) == 0 {
-		return nil
-	}
-	unsaved := func(key string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool {
 		_, pending := s.pending[key]
 		_, writing := s.writing[key]
 		return pending || writing
-	}
-	var missing []string
-	say := func(what string) {
-		missing = append(missing, what+" is not on the disk yet: a restart now would not find it")
-	}
-	if unsaved(objectKey(podsOf(s.node), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})) {
-		say("the pod")
-	}
-	for in := range needed.scopes {
-		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
-		if unsaved(in.key(keySet)) || unsaved(objectKey(in, name)) {
-			say(in.kind.Kind + " " + in.object())
-		}
-	}
-	for request := range needed.tokens {
-		if key, _ := encodeToken(request, token{}); unsaved(key) {
-			say("a token")
-		}
-	}
-	return missing
+	})
 }
 
 // unsaved returns the sets that a node always needs and that have never been on the disk.
@@ -125,14 +103,23 @@ func (s *Server) missing() []string {
 
 // missing returns why a pod would not start now.
 func (s *Store) missing(pod *corev1.Pod) []string {
+	const unsaved = " is not on the disk yet: a restart now would not find it"
 	var missing []string
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if s.isUnsaved(objectKey(podsOf(s.node), name)) {
+		missing = append(missing, "the pod"+unsaved)
+	}
 	needed := s.needsOf(pod)
 	for in, required := range needed.scopes {
+		what := in.kind.Kind + " " + in.object()
+		name := types.NamespacedName{Namespace: in.namespace, Name: in.object()}
 		switch _, objects, ok := s.read(in); {
 		case !ok:
-			missing = append(missing, fmt.Sprintf("%s %s is not known", in.kind.Kind, in.object()))
+			missing = append(missing, what+" is not known")
 		case required && len(objects) == 0:
-			missing = append(missing, fmt.Sprintf("%s %s does not exist", in.kind.Kind, in.object()))
+			missing = append(missing, what+" does not exist")
+		case s.isUnsaved(in.key(keySet), objectKey(in, name)):
+			missing = append(missing, what+unsaved)
 		}
 	}
 	for request := range needed.tokens {
@@ -146,6 +133,8 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		case !s.now().Before(kept.Until):
 			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
 				kept.Until.UTC().Format(time.RFC3339)))
+		case s.isUnsaved(tokenKey(request)):
+			missing = append(missing, "the token "+whose+unsaved)
 		}
 	}
 	class := types.NamespacedName{Name: ptr.Deref(pod.Spec.RuntimeClassName, "")}
@@ -158,7 +147,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 	for _, refuses := range refusals {
 		missing = append(missing, refuses(pod)...)
 	}
-	return append(missing, s.notOnDisk(pod, needed)...)
+	return missing
 }
 
 // cloudy returns why a volume is not available without the cloud.

@@ -2,6 +2,7 @@ package lite
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -253,11 +254,7 @@ func TestMetricsReference(t *testing.T) {
 // ServiceAccounts have pulled keep a pod from starting.
 func TestImagesThatTheKubeletVerifies(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	records := filepath.Join(dir, "image_manager", "pulled")
-	if err := os.MkdirAll(records, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	records := t.TempDir()
 	// As kubelets of 1.35 to 1.37 write them.
 	const account = `"kubernetesServiceAccounts":[{"uid":"u","namespace":"shop","name":"default"}]`
 	for name, mapping := range map[string]string{
@@ -273,7 +270,8 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	verified := verifiedImages(dir)
+	kept := imageRecords{dir: records}
+	verified := kept.ofTokens()
 	for image, refused := range map[string]bool{
 		"token": true, "token:v1": true, "token@sha256:00": true, "token:v1@sha256:00": true,
 		"r.example:5000/token": true, "r.example:5000/token:v1": true, "r.example:5000/other": false,
@@ -289,8 +287,26 @@ func TestImagesThatTheKubeletVerifies(t *testing.T) {
 			}
 		}
 	}
-	if none := verifiedImages(t.TempDir()); len(none) > 0 {
+	if none := (&imageRecords{dir: "/nowhere"}).ofTokens(); len(none) > 0 {
 		t.Errorf("without records: %v", none)
+	}
+
+	// A file that changes in its place is not the kubelet's. One that is renamed is.
+	path := filepath.Join(records, "sha256-b")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := func() int { return len(kept.ofTokens()) }
+	if count := again(); count != len(verified) {
+		t.Errorf("%d images, though no file was renamed", count)
+	}
+	time.Sleep(20 * time.Millisecond) // the clock of file systems is coarse
+	content := []byte(`{"credentialMapping":{"new":{` + account + `}}}`)
+	if err := errors.Join(os.WriteFile(path+".tmp", content, 0o600), os.Rename(path+".tmp", path)); err != nil {
+		t.Fatal(err)
+	}
+	if count := again(); count != len(verified)+1 {
+		t.Errorf("%d images after a new one, want %d", count, len(verified)+1)
 	}
 }
 

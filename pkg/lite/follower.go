@@ -49,18 +49,12 @@ type follower struct {
 	// patience is refusalPatience, except in tests.
 	patience time.Duration
 
-	// sources are used by update only.
+	// sources are used by update only, clients by get only.
 	sources map[scope]*follow.Source
+	clients map[*kind]rest.Interface
 	// wanted is the last result of update. tokensDue and fetchDue have a value when it may have changed.
 	wanted              atomic.Pointer[needs]
 	tokensDue, fetchDue chan struct{}
-
-	mu sync.Mutex
-	// fetched is when each object was last fetched, counted from the request. refused is since when an account has been
-	// refused a list or an object. relisted is when relist was last called: older objects are fetched again. They are
-	// guarded by mu.
-	fetched, refused map[scope]time.Time
-	relisted         time.Time
 }
 
 // newFollower makes a follower. config has the node's credentials.
@@ -75,7 +69,7 @@ func newFollower(store *Store, config *rest.Config) (*follower, error) {
 	}
 	f := &follower{store: store, groups: map[string]*follow.Group{"": group}, api: api,
 		patience: refusalPatience, tokensDue: make(chan struct{}, 1), fetchDue: make(chan struct{}, 1),
-		sources: map[scope]*follow.Source{}, fetched: map[scope]time.Time{}, refused: map[scope]time.Time{}}
+		sources: map[scope]*follow.Source{}, clients: map[*kind]rest.Interface{}}
 	for _, in := range always(store.node) {
 		if in.kind.getOnly {
 			continue
@@ -164,7 +158,7 @@ func (f *follower) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-f.store.changed:
+		case <-f.store.needed:
 		case <-f.store.restored:
 			f.relist(ctx)
 		}
@@ -197,9 +191,9 @@ func (f *follower) relist(ctx context.Context) {
 	for _, group := range f.groups {
 		group.Relist()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.relisted = time.Now()
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	f.store.relisted = time.Now()
 }
 
 // update follows exactly the objects that the node's pods name and that accounts read.
@@ -229,31 +223,22 @@ func (f *follower) update(ctx context.Context) {
 			delete(f.sources, in)
 		}
 	}
-	f.dropUnwanted(wanted, known)
+	for _, in := range known { // no pod names it, and no account may read it any longer
+		if _, ok := wanted.scopes[in]; !ok {
+			f.store.drop(in)
+		}
+	}
+	f.store.dropTokens(wanted.tokens)
 	f.store.forget()
 	f.wanted.Store(&wanted)
 	wake(f.tokensDue)
 	wake(f.fetchDue)
 }
 
-// dropUnwanted drops the scopes that no pod names and no account may read any longer.
-func (f *follower) dropUnwanted(wanted needs, known []scope) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, in := range known {
-		if _, ok := wanted.scopes[in]; !ok {
-			f.store.drop(in)
-			delete(f.fetched, in)
-			delete(f.refused, in)
-		}
-	}
-	f.store.dropTokens(wanted.tokens)
-}
-
 // fetch gets the objects that a node may get, but not follow.
 func (f *follower) fetch(ctx context.Context, wanted needs) {
 	for in := range wanted.scopes {
-		if !in.kind.getOnly || f.isFresh(in) {
+		if !in.kind.getOnly || f.store.isFresh(in) {
 			continue
 		}
 		began := time.Now()
@@ -265,46 +250,53 @@ func (f *follower) fetch(ctx context.Context, wanted needs) {
 			}
 			continue
 		}
-		f.noteFetched(in, began)
+		f.store.noteFetched(in, began)
 	}
 }
 
-func (f *follower) isFresh(in scope) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := f.fetched[in]
-	return time.Since(at) < refetchInterval && at.After(f.relisted)
+func (s *Store) isFresh(in scope) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := s.sets[in]
+	return set != nil && time.Since(set.fetched) < refetchInterval && set.fetched.After(s.relisted)
 }
 
-func (f *follower) noteFetched(in scope, began time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.fetched[in] = began
-	delete(f.refused, in)
+func (s *Store) noteFetched(in scope, began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if set := s.sets[in]; set != nil {
+		set.fetched, set.refused = began, time.Time{}
+	}
 }
 
 // isRefused reports whether a scope must no longer be kept for an account, because kube-apiserver has forbidden it for
 // refusalPatience. err is kube-apiserver's last answer. A 401 is about the token, and does not mean that the account
 // lacks rights.
 func (f *follower) isRefused(in scope, err error) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !apierrors.IsForbidden(err) {
-		delete(f.refused, in)
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	set := f.store.sets[in]
+	switch {
+	case set == nil:
 		return false
+	case !apierrors.IsForbidden(err):
+		set.refused = time.Time{}
+		return false
+	case set.refused.IsZero():
+		set.refused = time.Now()
 	}
-	if _, ok := f.refused[in]; !ok {
-		f.refused[in] = time.Now()
-	}
-	return time.Since(f.refused[in]) >= f.patience
+	return time.Since(set.refused) >= f.patience
 }
 
 func (f *follower) get(ctx context.Context, in scope) error {
-	client, err := f.groups[in.kind.account].Client(in.kind.GroupVersion(), apiclient.SilenceIn)
-	if err != nil {
-		return err
+	if f.clients[in.kind] == nil {
+		client, err := f.groups[in.kind.account].Client(in.kind.GroupVersion(), apiclient.SilenceIn)
+		if err != nil {
+			return err
+		}
+		f.clients[in.kind] = client
 	}
-	got, err := client.Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
+	got, err := f.clients[in.kind].Get().Resource(in.kind.Resource).NamespaceIfScoped(in.namespace, in.namespace != "").
 		Name(in.object()).MaxRetries(0).Do(ctx).Get()
 	to := sink{f.store, in}
 	if isNotFound(err, in.object()) {

@@ -8,60 +8,98 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/application-grid/application-grid/pkg/program/await"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-// TestFollowsAtOnceAfterAnOutage: what a node always needs is followed when kube-apiserver is back, although a gateway
-// has asked to come back much later.
+// TestFollowsAtOnceAfterAnOutage: what the node needs and what accounts read is followed, and what cannot be followed
+// is fetched, when kube-apiserver is back, although a gateway has asked to come back much later.
 func TestFollowsAtOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	f := running(t)
-	failing := func() (count int) {
-		for _, source := range f.server.follower.fixed {
-			if source.State().Err != nil {
-				count++
+	f := newAccountsFixture(t)
+	f.start()
+	f.readAll()
+	failing := func() (count, of int) {
+		for _, group := range f.server.follower.groups {
+			for _, state := range group.States() {
+				if of++; state.Err != nil {
+					count++
+				}
 			}
 		}
-		return count
+		return count, of
 	}
 	f.cloud.gateway.Store(true)
 	f.cloud.CloseClientConnections()
 	patience.Until(t, "kube-apiserver is away for every source", func() error {
-		if count := failing(); count < len(f.server.follower.fixed) || f.server.link.Away() == nil {
-			return fmt.Errorf("for %d", count)
+		if count, of := failing(); count < of || f.server.link.Away() == nil {
+			return fmt.Errorf("for %d of %d", count, of)
 		}
 		return nil
 	})
+	f.names("late", "disk", 10)
+	disk := named(claims, "shop", "disk")
+	patience.Until(t, "the claim of a pod is wanted", func() error {
+		if !f.server.follower.wanted.Load().scopes[disk] {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	time.Sleep(time.Second) // it cannot be fetched
 	f.cloud.gateway.Store(false)
+	patience.Until(t, "kube-apiserver is back", func() error {
+		if f.server.link.Away() != nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	quick := await.Patience{Within: againInterval / 2, Between: patience.Between}
+	quick.Until(t, "the claim is fetched", func() error {
+		if _, _, ok := f.server.store.read(disk); !ok {
+			return errors.New("it is not")
+		}
+		return nil
+	})
 	patience.Until(t, "all is followed again", func() error {
-		if count := failing(); count > 0 {
+		if count, _ := failing(); count > 0 {
 			return fmt.Errorf("not %d", count)
 		}
 		return nil
 	})
 }
 
-// TestSlowTokens hold up no Secret: a request for a token that nobody answers takes 10 seconds.
+// names lets the node have a pod with a Secret of the pod's name, and a claim.
+func (f *fixture) names(name, claim string, version int) {
+	pod := podOf("shop/"+name, types.UID(name))
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "s", VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: name}}}, corev1.Volume{Name: "c",
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
+	f.cloud.says("/api/v1/namespaces/shop/secrets", list("SecretList", "v1",
+		corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}))
+	f.cloud.says("/api/v1/namespaces/shop/persistentvolumeclaims/"+claim, corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: claim, ResourceVersion: "4"}})
+	to := sink{f.server.store, podsOf("node0")}
+	to.At(fmt.Sprint(version), func() { to.Apply(wiretest.Object(&pod)) })
+}
+
+// TestSlowTokens hold up no Secret and no claim: a request for a token that nobody answers takes 10 seconds.
 func TestSlowTokens(t *testing.T) {
 	t.Parallel()
 	f := running(t)
 	f.cloud.slow.Store(true)
-	to := sink{f.server.store, podsOf("node0")}
 	for i, name := range []string{"first", "second"} {
-		pod := podOf("shop/"+name, types.UID(name))
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "s", VolumeSource: corev1.VolumeSource{
-			Secret: &corev1.SecretVolumeSource{SecretName: name}}})
-		f.cloud.says("/api/v1/namespaces/shop/secrets", list("SecretList", "v1",
-			corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}))
-		to.At(fmt.Sprint(10+i), func() { to.Apply(wiretest.Object(&pod)) })
-		patience.Until(t, "the Secret of the "+name+" pod is known, and its token is waited for", func() error {
-			switch {
-			case f.server.store.find(secrets, types.NamespacedName{Namespace: "shop", Name: name}) == nil:
+		f.names(name, name, 10+i)
+		patience.Until(t, "what the "+name+" pod names is known, and its token is waited for", func() error {
+			switch in := (types.NamespacedName{Namespace: "shop", Name: name}); {
+			case f.server.store.find(secrets, in) == nil, f.server.store.find(claims, in) == nil:
 				return errors.New("it is not known")
 			case f.cloud.slowed.Load() == 0:
 				return errors.New("nothing is waited for")
@@ -70,7 +108,7 @@ func TestSlowTokens(t *testing.T) {
 		})
 	}
 	if given := f.cloud.givenUp.Load(); given > 0 {
-		t.Errorf("%d requests for tokens were over before the Secrets were known", given)
+		t.Errorf("%d requests for tokens were over before that", given)
 	}
 }
 

@@ -53,6 +53,8 @@ const (
 	// maxRequests is how many requests of clients other than the kubelet may run at once, most of them watches, and how
 	// many connections they may have at the further address.
 	maxRequests = 1000
+	// recordsDir is in the kubelet's own directory (its --root-dir).
+	recordsDir = "/var/lib/kubelet/image_manager/pulled"
 	// healthConnections is how many connections the health address accepts.
 	healthConnections = 50
 )
@@ -61,8 +63,7 @@ const (
 type Server struct {
 	config     Config
 	connection *apiclient.Connection
-	// kubeletDir is the kubelet's own directory (its --root-dir).
-	kubeletDir string
+	images     imageRecords
 	listener   net.Listener
 	// pair is the serving certificate, clientCAs are the CAs of clients' certificates.
 	pair      atomic.Pointer[tls.Certificate]
@@ -108,7 +109,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 			"here", config.Kubeconfig)
 	}
 	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
-		kubeletDir: "/var/lib/kubelet", store: newStore(nodeOf(certificate.Subject))}
+		images: imageRecords{dir: recordsDir}, store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
 		s.store.heardPrecision = min(keepVersion, config.MaxOfflineAge/10)

@@ -716,7 +716,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 			held = append(held, c)
 			defer c.Close()
 		}
-		patience.Until(t, "the last ones are closed at "+address, func() error {
+		soon := await.Patience{Within: 15 * time.Second, Between: patience.Between} // later all are closed
+		soon.Until(t, "the last ones are closed at "+address, func() error {
 			open := 0
 			for _, c := range held {
 				f.must(c.SetReadDeadline(time.Now().Add(time.Millisecond)))

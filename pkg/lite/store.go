@@ -37,8 +37,8 @@ type Store struct {
 	// are being written. since is when the oldest of them was made.
 	pending, writing map[string][]byte
 	since            time.Time
-	// changes counts changes, and seen is its value at the last call of hasChanged.
-	changes, seen uint64
+	// changed is set if something has changed since the last call of hasChanged.
+	changed bool
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
 	// a bookmark at least about every minute. heardKept is the value on the disk. heardHere is when heard was received
 	// or read, by the monotonic clock of this process, which changes of the wall clock do not affect.
@@ -56,11 +56,13 @@ type Store struct {
 	keys        jose.JSONWebKeySet
 	encodedKeys []byte
 	keysAt      time.Time
+	// relisted is when everything was listed again: what was fetched before is fetched again.
+	relisted time.Time
 	// restored has a value when kube-apiserver has returned to an older version.
 	restored chan struct{}
-	// changed has a value when the node's pods, or their claims and volumes, have changed, or an account reads
-	// something new.
-	changed chan struct{}
+	// needed has a value when the node's pods, or their claims and volumes, have changed, or an account reads something
+	// new.
+	needed chan struct{}
 }
 
 type set struct {
@@ -72,6 +74,9 @@ type set struct {
 	saved bool
 	// current is set once kube-apiserver has sent the complete set since the start of the process.
 	current bool
+	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
+	// an account has been refused it.
+	fetched, refused time.Time
 }
 
 // token is an answer to a tokenRequest.
@@ -95,7 +100,7 @@ func newStore(node string) *Store {
 		refused: map[scope]bool{},
 		sets:    map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
-		changed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
+		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
 		s.kinds[k.key()] = k
@@ -226,16 +231,16 @@ func (s *Store) change(key string, value []byte) {
 		s.since = time.Now()
 	}
 	s.pending[key] = value
-	s.changes++
+	s.changed = true
 }
 
 // hasChanged reports whether anything has changed since its last call.
 func (s *Store) hasChanged() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.seen
-	s.seen = s.changes
-	return s.seen != before
+	changed := s.changed
+	s.changed = false
+	return changed
 }
 
 // unsavedChanges returns how many changes are not on the disk, and since when.
@@ -246,7 +251,7 @@ func (s *Store) unsavedChanges() (int, time.Time) {
 }
 
 // poke reports that the needs of the node's pods may have changed.
-func (s *Store) poke() { wake(s.changed) }
+func (s *Store) poke() { wake(s.needed) }
 
 // wake sends a value to a channel, if it has none.
 func wake(c chan<- struct{}) {
@@ -479,8 +484,7 @@ func (s *Store) all() iter.Seq2[string, []byte] {
 		}
 	}
 	for request, kept := range s.tokens {
-		key, value := encodeToken(request, kept)
-		state[key] = value
+		state[tokenKey(request)] = kept.text()
 	}
 	for uid, e := range s.gone {
 		state[keyOf(keyGone, string(uid))] = e.text()
@@ -601,21 +605,25 @@ func (s *Store) needs() (needs, error) {
 	return s.needsOf(pods...), failed
 }
 
-func encodeToken(request tokenRequest, kept token) (key string, value []byte) {
+func tokenKey(request tokenRequest) string {
 	name, _ := json.Marshal(request) //nolint:errchkjson // strings and a number
-	value, err := json.Marshal(kept)
+	return keyOf(keyToken, string(name))
+}
+
+// text returns the form of a token on the disk; nil if one of its times is beyond the year 9999.
+func (t token) text() []byte {
+	text, err := json.Marshal(t)
 	if err != nil {
-		return keyOf(keyToken, string(name)), nil // a time beyond the year 9999
+		return nil
 	}
-	return keyOf(keyToken, string(name)), value
+	return text
 }
 
 func (s *Store) putToken(request tokenRequest, kept token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens[request] = kept
-	key, value := encodeToken(request, kept)
-	s.change(key, value)
+	s.change(tokenKey(request), kept.text())
 }
 
 func (s *Store) token(request tokenRequest) (token, bool) {
@@ -629,11 +637,10 @@ func (s *Store) token(request tokenRequest) (token, bool) {
 func (s *Store) dropTokens(wanted map[tokenRequest]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for request, kept := range s.tokens {
+	for request := range s.tokens {
 		if _, ok := wanted[request]; !ok {
 			delete(s.tokens, request)
-			key, _ := encodeToken(request, kept)
-			s.change(key, nil)
+			s.change(tokenKey(request), nil)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		switch kept, ok := s.token(request); {
 		case !ok:
 			missing = append(missing, "it has no token "+whose)
-		case !s.now().Before(kept.Until):
+		case kept.hasExpired(s.now()):
 			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
 				kept.Until.UTC().Format(time.RFC3339)))
 		case s.isUnsaved(tokenKey(request)):

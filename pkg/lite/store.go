@@ -87,8 +87,24 @@ type token struct {
 	// (--service-account-extend-token-expiration of kube-apiserver).
 	Expiration time.Time `json:"expiration"`
 	Until      time.Time `json:"until"`
-	// Issued is when it was fetched.
+	// Issued is when kube-apiserver issued it, by the clock of kube-apiserver, as the other two.
 	Issued time.Time `json:"issued"`
+	// fetched is when this process fetched it, by the monotonic clock; zero if an earlier process has.
+	fetched time.Time
+}
+
+// isDue reports whether a token must be renewed: after half of its lifetime, or if its age is not certain.
+func (t token) isDue() bool {
+	return t.fetched.IsZero() || time.Since(t.fetched) >= t.Expiration.Sub(t.Issued)/2
+}
+
+// hasExpired reports whether a token has expired by itself. The clock, which may be wrong, counts only if the age of
+// the token is not certain.
+func (t token) hasExpired(now time.Time) bool {
+	if t.fetched.IsZero() {
+		return !now.Before(t.Until)
+	}
+	return time.Since(t.fetched) >= t.Until.Sub(t.Issued)
 }
 
 // keepVersion is how old the version of a set on the disk may be while its objects do not change.

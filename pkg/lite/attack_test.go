@@ -245,7 +245,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		pod := base()
 		change(pod)
-		if missing := strings.Join(kept(nil).missing(pod), "; "); !strings.Contains(missing, want) ||
+		if missing := strings.Join(kept(nil).missing(pod, &corev1.Node{}), "; "); !strings.Contains(missing, want) ||
 			(want == "") != (missing == "") {
 			t.Errorf("%q, want %q", missing, want)
 		}
@@ -269,7 +269,7 @@ func TestNotOnDisk(t *testing.T) {
 	for _, saved := range []bool{false, true} {
 		s.takePending(true)
 		s.taken(saved)
-		said := strings.Contains(strings.Join(s.missing(pod), "; "), "the pod is not on the disk")
+		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
 			t.Errorf("on the disk: %v, and %d changes are not, said: %v", saved, count, said)
 		}

@@ -47,10 +47,8 @@ type Store struct {
 	heardPrecision time.Duration
 	// versionsKept is when the versions of all sets were last written to the disk.
 	versionsKept time.Time
-	// full has the accounts that read more than the limit for one account.
-	full map[string]bool
-	// refused has the scopes of accounts that are too large.
-	refused map[scope]bool
+	// full has the accounts that read more scopes than are kept of one account, and when they last did.
+	full map[string]time.Time
 	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
 	// received.
 	keys        jose.JSONWebKeySet
@@ -77,6 +75,26 @@ type set struct {
 	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
 	// an account has been refused it.
 	fetched, refused time.Time
+
+	// read is when an account last read it, or when the account's last watch of it ends.
+	read time.Time
+	// excess is the size of the last list, in bytes, if that was too large to be kept; else 0. The set is then empty.
+	// It is listed again when the account reads it after the time again. pause is the time from the list to again.
+	excess int
+	again  time.Time
+	pause  time.Duration
+}
+
+// size returns the approximate size of the last list in bytes; 0 if it is not known.
+func (s *set) size() int {
+	if s.excess > 0 {
+		return s.excess
+	}
+	size := 0
+	for _, o := range s.objects {
+		size += len(o.Meta) + len(o.Body)
+	}
+	return size
 }
 
 // token is an answer to a tokenRequest.
@@ -112,9 +130,8 @@ const keepVersion = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
-		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
-		refused: map[scope]bool{},
-		sets:    map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
+		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
+		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
@@ -380,19 +397,23 @@ func (s *Store) silence() (time.Duration, error) {
 	return age, nil
 }
 
-// drop removes a set that no pod names any longer.
+// drop removes a set that no pod names any longer, or empties one that is too large.
 func (s *Store) drop(of scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set, ok := s.sets[of]
-	if !ok {
+	dropped, ok := s.sets[of]
+	if !ok || (dropped.excess > 0 && dropped.version == 0) {
 		return
 	}
-	for name := range set.objects {
+	for name := range dropped.objects {
 		s.change(objectKey(of, name), nil)
 	}
 	s.change(of.key(keySet), nil)
 	delete(s.sets, of)
+	if dropped.excess > 0 {
+		now := s.set(of)
+		now.read, now.excess, now.again, now.pause = dropped.read, dropped.excess, dropped.again, dropped.pause
+	}
 }
 
 // takePending returns the changes to write, until taken is called. It includes the sets of accounts only if spare is

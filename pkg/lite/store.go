@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/go-jose/go-jose/v4"
@@ -298,12 +299,38 @@ func wake(c chan<- struct{}) {
 func (s *Store) put(in scope, o *wire.Object) {
 	set := s.set(in)
 	name := nameOf(o)
-	if old := set.objects[name]; old != nil && old.ResourceVersion == o.ResourceVersion && old.Equal(o) {
+	if in.kind == services {
+		o = reduced(o)
+	}
+	old := set.objects[name]
+	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
 		return
 	}
-	set.objects[name] = o
+	set.objects[name], set.kept = o, 0
 	s.change(objectKey(in, name), encoded(o))
 	s.touched(in)
+}
+
+// reduced returns what a kubelet reads of a Service, for environment variables (pkg/kubelet/kubelet_pods.go and envvars
+// of Kubernetes): anybody's annotations would take memory and wear out flash on all nodes.
+func reduced(o *wire.Object) *wire.Object {
+	var full corev1.Service
+	if err := full.Unmarshal(encoded(o)); err != nil {
+		return o
+	}
+	service := corev1.Service{Spec: corev1.ServiceSpec{Type: full.Spec.Type, ClusterIP: full.Spec.ClusterIP,
+		ClusterIPs: full.Spec.ClusterIPs, Ports: full.Spec.Ports}}
+	service.Namespace, service.Name, service.UID = full.Namespace, full.Name, full.UID
+	service.CreationTimestamp, service.ResourceVersion = full.CreationTimestamp, o.ResourceVersion
+	message, err := service.Marshal()
+	if err != nil {
+		return o
+	}
+	less, err := wire.ParseObject(message)
+	if err != nil {
+		return o
+	}
+	return less
 }
 
 // removeObject removes an object. The caller holds the lock.
@@ -312,6 +339,7 @@ func (s *Store) removeObject(in scope, name types.NamespacedName) {
 		return
 	}
 	delete(s.set(in).objects, name)
+	s.set(in).kept = 0
 	s.change(objectKey(in, name), nil)
 	s.touched(in)
 }
@@ -335,7 +363,8 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 		s.hear(time.Now())
 	}
 	set.version, set.current = version, true
-	if changed || set.kept == 0 {
+	// Most changes of Services change nothing that is kept.
+	if set.kept == 0 || (changed && in.kind != services) {
 		s.noteVersion(in, set)
 	}
 }
@@ -416,9 +445,9 @@ func (s *Store) drop(of scope) {
 	}
 }
 
-// takePending returns the changes to write, until taken is called. It includes the sets of accounts only if spare is
-// set: some at a time, each of them whole. It includes mere changes of versions only from time to time, all at once,
-// because each commit wears out the disk.
+// takePending returns the changes to write, until taken is called. Those that can wait are included only if spare is
+// set: some sets at a time, each of them whole, Services first. It includes mere changes of versions only from time to
+// time, all at once, because each commit wears out the disk.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -430,22 +459,30 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 			}
 		}
 	}
-	accounts, size := map[string][]string{}, 0
+	waiting, size := map[string][]string{}, 0
+	used := s.namespaces()
 	for key, value := range s.pending {
-		if of := s.setOf(key); of != "" {
-			accounts[of] = append(accounts[of], key)
+		if of := s.waitsWith(key, used); of != "" {
+			waiting[of] = append(waiting[of], key)
 		} else if !isLasting(key) { // takeGone takes those
 			s.writing[key] = value
 		}
 	}
-	for _, keys := range accounts {
-		if !spare || size > commitBytes {
-			break
-		}
-		for _, key := range keys {
+	take := func(of string) {
+		for _, key := range waiting[of] {
 			s.writing[key] = s.pending[key]
 			size += len(key) + len(s.pending[key])
 		}
+		delete(waiting, of)
+	}
+	if spare {
+		take(keyOf(services.key(), "", ""))
+	}
+	for of := range waiting {
+		if !spare || size > commitBytes {
+			break
+		}
+		take(of)
 	}
 	for key := range s.writing {
 		delete(s.pending, key)
@@ -453,11 +490,30 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	return maps.Clone(s.writing)
 }
 
-// setOf returns the account's set to which a key belongs; "" for other keys.
-func (s *Store) setOf(key string) string {
+// namespaces returns the namespaces of the node's pods. The caller holds the lock.
+func (s *Store) namespaces() map[string]bool {
+	used := map[string]bool{}
+	for name := range s.set(podsOf(s.node)).objects {
+		used[name.Namespace] = true
+	}
+	return used
+}
+
+// waitsWith returns the set of a change that can wait until the disk has spare bytes: one of an account, or of a
+// Service that is not in the namespaces of the node's pods; "" for others. The version of Services waits for all of
+// them: after a start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the
+// lock.
+func (s *Store) waitsWith(key string, used map[string]bool) string {
 	parts := strings.Split(key, "\x00")
-	if len(parts) < 4 || !strings.Contains(parts[1], " by ") {
+	if len(parts) < 4 {
 		return ""
+	}
+	if !strings.Contains(parts[1], " by ") {
+		all := s.sets[scope{kind: services}]
+		needed := len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
+		if parts[1] != services.key() || needed || all == nil || !all.saved {
+			return ""
+		}
 	}
 	return keyOf(parts[1:4]...)
 }
@@ -497,10 +553,11 @@ func (s *Store) taken(saved bool) {
 	}
 }
 
-// holdsBack reports whether changes of accounts wait. The caller holds the lock.
+// holdsBack reports whether changes wait for spare bytes. The caller holds the lock.
 func (s *Store) holdsBack() bool {
+	used := s.namespaces()
 	for key := range s.pending {
-		if s.setOf(key) != "" {
+		if s.waitsWith(key, used) != "" {
 			return true
 		}
 	}

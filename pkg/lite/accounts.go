@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,6 +36,10 @@ const (
 	// accountBytes is about how many bytes of objects of one account are kept, and accountsBytes those of all accounts.
 	// On the disk they take a few times as much (see program/store).
 	accountBytes, accountsBytes = 16 << 20, 48 << 20
+	// readLately is how long a scope that an account has read keeps its place.
+	readLately = time.Minute
+	// longestWatch is how long a watch lasts at most: kube-apiserver ends it (--min-request-timeout).
+	longestWatch = time.Hour
 	// scopeLength is how long the name of a scope of an account may be.
 	scopeLength = 1024
 )
@@ -122,50 +128,83 @@ func isEquality(selector fields.Selector) bool {
 	})
 }
 
-// note begins to keep a scope of an account. It returns an error, once, if the account has too many.
-func (s *Store) note(in scope) error {
+// note records that an account reads a scope, until a time, and begins to keep the scope. It returns an error, from
+// time to time, if the account reads too many.
+func (s *Store) note(in scope, until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.sets[in]; ok || s.refused[in] {
-		return nil
-	}
-	count := 0
-	for other := range s.sets {
-		if other.kind.account == in.kind.account {
-			count++
+	now := time.Now()
+	if s.sets[in] == nil {
+		read, account := 0, in.kind.account
+		for other, set := range s.sets {
+			if other.kind.account == account && now.Sub(set.read) < readLately {
+				read++
+			}
 		}
-	}
-	switch {
-	case count < accountScopes:
-		s.set(in)
+		if read >= accountScopes {
+			before := s.full[account]
+			if s.full[account] = now; now.Sub(before) < refetchInterval {
+				return nil
+			}
+			return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept",
+				accountScopes)
+		}
 		s.poke()
-	case !s.full[in.kind.account]:
-		s.full[in.kind.account] = true
-		return fmt.Errorf("it reads more than %d different lists and objects; the others are not kept", accountScopes)
+	}
+	set := s.set(in)
+	if until.After(set.read) {
+		set.read = until
+	}
+	if set.excess > 0 && now.After(set.again) {
+		set.excess = 0 // it may be smaller by now
+		s.poke()
 	}
 	return nil
 }
 
-// sizes returns the approximate sizes of sets in bytes.
-func (s *Store) sizes(of []scope) map[scope]int {
+// fitting returns the scopes that are kept of the accounts that are here: of each account those that it has read last,
+// and of these the smallest.
+func (s *Store) fitting(ctx context.Context, known []scope, here map[string]bool) []scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sizes := map[scope]int{}
-	for _, in := range of {
-		if set := s.sets[in]; set != nil && in.kind.account != "" {
-			for _, o := range set.objects {
-				sizes[in] += len(o.Meta) + len(o.Body)
-			}
+	count := map[string]int{}
+	byRead := func(a, b scope) int { return s.sets[b].read.Compare(s.sets[a].read) }
+	fit := slices.DeleteFunc(slices.Clone(known), func(in scope) bool {
+		return s.sets[in] == nil || in.kind.account == ""
+	})
+	slices.SortFunc(fit, byRead)
+	fit = slices.DeleteFunc(fit, func(in scope) bool {
+		count[in.kind.account]++
+		leaves := !here[in.kind.account] || count[in.kind.account] > accountScopes
+		if leaves {
+			s.sets[in].excess = 0
 		}
+		return leaves
+	})
+	sizes := map[scope]int{}
+	for _, in := range fit {
+		sizes[in] = s.sets[in].size()
 	}
-	return sizes
-}
-
-// refuse drops a scope, and does not keep it until the next start.
-func (s *Store) refuse(in scope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refused[in] = true
+	slices.SortStableFunc(fit, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
+	held, all := map[string]int{}, 0
+	return slices.DeleteFunc(fit, func(in scope) bool {
+		set, account := s.sets[in], in.kind.account
+		if held[account]+sizes[in] <= accountBytes && all+sizes[in] <= accountsBytes {
+			held[account], all = held[account]+sizes[in], all+sizes[in]
+			if set.excess = 0; set.version > 0 {
+				set.pause = 0
+			}
+			return false
+		}
+		if set.excess == 0 {
+			set.excess, set.pause = sizes[in], min(max(2*set.pause, againInterval), time.Hour)
+			set.again = time.Now().Add(set.pause)
+			klog.FromContext(ctx).Info(
+				"ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
+				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
+		}
+		return true
+	})
 }
 
 // noteRead notes a caller's read once kube-apiserver has answered it with success, and so has authenticated the caller
@@ -186,10 +225,22 @@ func (s *Server) noteRead(answer *http.Response) {
 	if !ok {
 		return
 	}
-	if err := s.store.note(in); err != nil {
+	if err := s.store.note(in, readUntil(answer.Request)); err != nil {
 		klog.FromContext(answer.Request.Context()).Error(err, "Cannot keep all that a ServiceAccount reads",
 			"serviceAccount", said.account())
 	}
+}
+
+// readUntil returns when a read that begins now ends.
+func readUntil(r *http.Request) time.Time {
+	query, lasts := r.URL.Query(), time.Duration(0)
+	if serve.IsTrue(query, "watch") || serve.ParseRequest(r).Verb == "watch" {
+		lasts = longestWatch
+		if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 && seconds < 3600 {
+			lasts = time.Duration(seconds) * time.Second
+		}
+	}
+	return time.Now().Add(lasts)
 }
 
 // answerAccount answers the holder of an account's token while kube-apiserver is away. Everyone else gets 503: a token
@@ -281,27 +332,12 @@ func (f *follower) addAccounts(ctx context.Context, wanted needs, known []scope)
 	for request := range wanted.tokens {
 		here[request.account()] = here[request.account()] || request.Audience == ""
 	}
-	sizes := f.store.sizes(known)
-	slices.SortFunc(known, func(a, b scope) int { return cmp.Compare(sizes[a], sizes[b]) })
-	held, all := map[string]int{}, 0
-	for _, in := range known {
-		account := in.kind.account
-		if account == "" || !here[account] {
-			continue
-		}
-		if held[account]+sizes[in] > accountBytes || all+sizes[in] > accountsBytes {
-			f.store.refuse(in)
-			klog.FromContext(ctx).Info(
-				"ServiceAccounts read more than is kept of one, or of all, forgetting the largest",
-				"serviceAccount", account, "resource", in.kind.Resource, "bytes", sizes[in])
-			continue
-		}
+	for _, in := range f.store.fitting(ctx, known, here) {
 		if source := f.sources[in]; source != nil && f.isRefused(in, source.State().Err) {
 			klog.FromContext(ctx).Info("A ServiceAccount may no longer read what is kept for it, forgetting it",
-				"serviceAccount", account, "resource", in.kind.Resource, "err", source.State().Err)
+				"serviceAccount", in.kind.account, "resource", in.kind.Resource, "err", source.State().Err)
 			continue
 		}
-		held[account], all = held[account]+sizes[in], all+sizes[in]
 		wanted.scopes[in] = true
 	}
 }
@@ -314,9 +350,20 @@ func (s *Server) reportAccounts(report *health.Report) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	sets := 0
+	var others []string
 	for in, set := range s.store.sets {
-		if in.kind.account != "" && set.version > 0 {
+		switch {
+		case in.kind.account == "":
+		case set.excess > 0:
+			others = append(others, fmt.Sprintf("%s of %s (%.1f MiB)", in.kind.Resource, in.kind.account,
+				float64(set.excess)/(1<<20)))
+		case set.version > 0:
 			sets++
+		}
+	}
+	for account, at := range s.store.full {
+		if time.Since(at) < refetchInterval {
+			others = append(others, fmt.Sprintf("some of the more than %d of %s", accountScopes, account))
 		}
 	}
 	if len(s.store.keys.Keys) == 0 {
@@ -324,4 +371,8 @@ func (s *Server) reportAccounts(report *health.Report) {
 		return
 	}
 	report.Note("%d lists and objects are kept for %d ServiceAccounts", sets, len(s.store.accounts))
+	if slices.Sort(others); len(others) > 0 {
+		report.Note("%d are too large or too many, and are not kept: %s", len(others),
+			strings.Join(others[:min(len(others), 3)], ", "))
+	}
 }

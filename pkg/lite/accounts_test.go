@@ -9,13 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -34,6 +33,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/program/health"
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/program/tlstest"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -440,7 +440,7 @@ func TestAccountsAreBounded(t *testing.T) {
 		if !ok {
 			t.Fatal("it is no scope")
 		}
-		if store.note(in) != nil {
+		if store.note(in, time.Now()) != nil {
 			said++
 		}
 	}
@@ -500,7 +500,8 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 	f := &follower{store: s, sources: map[scope]*follow.Source{}}
 	f.addAccounts(t.Context(), wanted, s.scopes())
 	bytes, count := map[string]int{}, 0
-	for in, size := range s.sizes(slices.Collect(maps.Keys(wanted.scopes))) {
+	for in := range wanted.scopes {
+		size := s.sets[in].size()
 		bytes[in.kind.account] += size
 		bytes["all"] += size
 		if size < large {
@@ -518,11 +519,113 @@ func testBytesOfAccounts(t *testing.T, readers, all int) {
 	if bytes["all"] < all-large {
 		t.Errorf("%d bytes are kept of all: what may be kept is not made use of", bytes["all"])
 	}
-	for in := range s.refused {
-		if err := s.note(in); err != nil || wanted.scopes[in] {
+	for _, in := range s.scopes() {
+		if err := s.note(in, time.Now()); err != nil || wanted.scopes[in] != (s.sets[in].excess == 0) {
 			t.Errorf("%v is kept, or said again: %v", in, err)
 		}
 	}
+}
+
+// TestTooLargeForAWhile: what an account reads is kept again when it is small again, listed ever less often while it is
+// too large, and named while it is not kept.
+func TestTooLargeForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore("node0")
+		s.allow([]types.NamespacedName{{Namespace: "kube-system", Name: "coredns"}})
+		f := &follower{store: s, sources: map[scope]*follow.Source{}}
+		in := scope{kind: s.kinds[(&kind{resource: services.resource, account: dnsName}).key()]}
+		token := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns"}
+		// pass reports whether the scope is followed, as follower.update does.
+		pass := func() bool {
+			wanted := needs{map[scope]bool{}, map[tokenRequest]struct{}{token: {}}}
+			f.addAccounts(t.Context(), wanted, s.scopes())
+			if !wanted.scopes[in] {
+				s.drop(in)
+			}
+			return wanted.scopes[in]
+		}
+		list := func(size int) {
+			sink{s, in}.At("7", func() {
+				sink{s, in}.Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: "till", Annotations: map[string]string{"a": strings.Repeat("x", size)}}})})
+			})
+		}
+		lists := 0
+		for second := range 7200 {
+			if err := s.note(in, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if pass() {
+				lists++
+				list(accountBytes + 1)
+			}
+			if pass() || s.covering(in) != nil {
+				t.Fatalf("after %d s it is kept", second)
+			}
+			time.Sleep(time.Second)
+		}
+		if lists > 10 {
+			t.Errorf("in two hours it was listed %d times", lists)
+		}
+		server := &Server{store: s}
+		s.keys.Keys = make([]jose.JSONWebKey, 1)
+		var report health.Report
+		server.reportAccounts(&report)
+		if text := report.Summary(); !strings.Contains(text, "services of kube-system/coredns (16.0 MiB)") {
+			t.Errorf("it is not named: %s", text)
+		}
+		time.Sleep(time.Hour)
+		if err := s.note(in, time.Now()); err != nil || !pass() {
+			t.Fatalf("it is not listed again: %v", err)
+		}
+		if list(10); !pass() || s.covering(in) == nil {
+			t.Error("it is small again, and not kept")
+		}
+		server.reportAccounts(&report)
+		if list(accountBytes + 1); pass() {
+			t.Error("it is too large again, and kept")
+		}
+		time.Sleep(2 * againInterval)
+		if err := s.note(in, time.Now()); err != nil || !pass() {
+			t.Errorf("after it was small it is not listed again soon: %v", err)
+		}
+	})
+}
+
+// TestLeastRecentlyReadLeave: of more scopes than are kept, those leave that an account read longest ago, and none
+// that it watches or has read a moment ago.
+func TestLeastRecentlyReadLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore("node0")
+		s.allow([]types.NamespacedName{{Namespace: "kube-system", Name: "coredns"}})
+		f := &follower{store: s, sources: map[scope]*follow.Source{}}
+		wanted := func() map[scope]bool {
+			all := needs{map[scope]bool{}, map[tokenRequest]struct{}{
+				{Namespace: "kube-system", ServiceAccount: "coredns"}: {}}}
+			f.addAccounts(t.Context(), all, s.scopes())
+			return all.scopes
+		}
+		read := func(path string) scope {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, _ := s.scopeOf(r, dnsName)
+			_ = s.note(in, readUntil(r))
+			return in
+		}
+		watched := read("/api/v1/services?watch=true&timeoutSeconds=500")
+		for i := range accountScopes - 1 {
+			read(fmt.Sprintf("/api/v1/nodes/early-%d", i))
+		}
+		refused := read("/api/v1/nodes/refused")
+		time.Sleep(2 * readLately)
+		late := read("/api/v1/nodes/late")
+		if all := wanted(); !all[watched] || !all[late] || all[refused] || len(all) != accountScopes {
+			t.Errorf("%d are kept: the watched one %v, the late one %v, the refused one %v", len(all), all[watched],
+				all[late], all[refused])
+		}
+	})
 }
 
 // forbid has an account refused, or not any more.

@@ -139,7 +139,7 @@ func (s *Server) answerToken(w http.ResponseWriter, r *http.Request, account typ
 	switch {
 	case !ok:
 		return unknown(r)
-	case !s.store.now().Before(kept.Until):
+	case kept.hasExpired(s.store.now()):
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("kube-apiserver is away, and the last token of pod %s/%s "+
 			"has expired at %s", request.Namespace, request.Pod, kept.Until.UTC().Format(time.RFC3339)))
 	}

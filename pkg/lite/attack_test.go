@@ -85,6 +85,9 @@ func TestOutcomeOfDelete(t *testing.T) {
 			if stays := len(pods) == 1; stays != test.stays {
 				t.Errorf("it stays: %v, after %v", stays, err)
 			}
+			if test.different == "long" && !apierrors.IsBadRequest(err) {
+				t.Errorf("too long a body: %v", err)
+			}
 		})
 	}
 }
@@ -246,7 +249,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		pod := base()
 		change(pod)
-		if missing := strings.Join(kept(nil).missing(pod), "; "); !strings.Contains(missing, want) ||
+		if missing := strings.Join(kept(nil).missing(pod, &corev1.Node{}), "; "); !strings.Contains(missing, want) ||
 			(want == "") != (missing == "") {
 			t.Errorf("%q, want %q", missing, want)
 		}
@@ -270,7 +273,7 @@ func TestNotOnDisk(t *testing.T) {
 	for _, saved := range []bool{false, true} {
 		s.takePending(true)
 		s.taken(saved)
-		said := strings.Contains(strings.Join(s.missing(pod), "; "), "the pod is not on the disk")
+		said := strings.Contains(strings.Join(s.missing(pod, &corev1.Node{}), "; "), "the pod is not on the disk")
 		if count, _ := s.unsavedChanges(); said == saved || (count == 0) != saved {
 			t.Errorf("on the disk: %v, and %d changes are not, said: %v", saved, count, said)
 		}

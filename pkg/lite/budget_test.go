@@ -5,12 +5,18 @@ import (
 	"context"
 	"crypto/rand"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/application-grid/application-grid/pkg/program/store"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestHourlyBytes: a node on which a megabyte changes every second writes no more than its budget, and has the newest
@@ -61,4 +67,63 @@ func TestHourlyBytes(t *testing.T) {
 			t.Errorf("the newest change is lost: %.20q, %v", state["x"], problems)
 		}
 	})
+}
+
+// TestStrangersServices: whatever changes in Services that no pod of the node gets environment variables of, what the
+// node needs is on the disk at once.
+func TestStrangersServices(t *testing.T) {
+	pod := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: "3"}}
+	}
+	s := kept(objects{podsOf("node0"): pod("till")})
+	version := 10
+	apply := func(namespace, name, annotation string, port int32) {
+		version++
+		to := sink{s, scope{kind: services}}
+		to.At(strconv.Itoa(version), func() {
+			to.Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+				ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{"a": annotation}},
+				Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}}))
+		})
+	}
+	names := func(changes map[string][]byte) (names []string) {
+		for key := range changes {
+			names = append(names, key[strings.LastIndexByte(key, 0)+1:])
+		}
+		slices.Sort(names)
+		return names
+	}
+	own := []string{"kubernetes", "late", "spec.nodeName=node0", "till"}
+	apply("strangers", "stranger", "", 80)
+	apply("strangers", "other", "", 80)
+	apply("default", "kubernetes", "", 443)
+	apply("shop", "till", "", 80)
+	to := sink{s, podsOf("node0")}
+	to.At("12", func() { to.Apply(wiretest.Object(pod("late"))) })
+	if got := names(s.takePending(false)); !slices.Equal(got, own) {
+		t.Errorf("without spare bytes %q are written, want %q", got, own)
+	}
+	s.taken(false)
+	if got := names(s.takePending(true)); len(got) != len(own)+3 {
+		t.Errorf("with spare bytes %q are written", got)
+	}
+	s.taken(true)
+	apply("strangers", "stranger", strings.Repeat("x", 1<<20), 80)
+	if changes := s.takePending(true); len(changes) > 0 {
+		t.Errorf("an annotation has %q written", names(changes))
+	}
+	sink{s, scope{kind: services}}.At("99", func() {
+		sink{s, scope{kind: services}}.Remove("strangers", "stranger")
+	})
+	if got := names(s.takePending(false)); len(got) > 0 {
+		t.Errorf("without spare bytes %q are written", got)
+	}
+	if got := names(s.takePending(true)); !slices.Equal(got, []string{"", "stranger"}) {
+		t.Errorf("of a removed Service %q are written", got)
+	}
+	s = newStore("node0")
+	apply("strangers", "stranger", "", 80)
+	if got := names(s.takePending(false)); !slices.Equal(got, []string{"", "stranger"}) {
+		t.Errorf("of the first list %q are written", got)
+	}
 }

@@ -47,11 +47,8 @@ func (s *Server) condition() corev1.NodeCondition {
 
 // told returns the condition in the cloud; an empty one if it has none.
 func (s *Server) told() corev1.NodeCondition {
-	node := &corev1.Node{}
-	if s.store.decode(nodes, types.NamespacedName{Name: s.store.node}, node) {
-		if c := v1.StartsAlone(node); c != nil {
-			return *c
-		}
+	if c := v1.StartsAlone(s.store.nodeObject()); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

@@ -48,12 +48,13 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified := s.images.ofTokens()
+	verified, node := s.images.ofTokens(), s.store.nodeObject()
 	for _, pod := range pods {
-		if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || (ended(pod) && shutDown(pod) == nil) {
+		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+		if mirror || (ended(pod) && shutDown(pod, node) == nil) {
 			continue
 		}
-		missing := append(s.store.missing(pod), verified.refuse(pod)...)
+		missing := append(s.store.missing(pod, node), verified.refuse(pod)...)
 		slices.Sort(missing)
 		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
 	}
@@ -102,7 +103,7 @@ func (s *Server) missing() []string {
 }
 
 // missing returns why a pod would not start now.
-func (s *Store) missing(pod *corev1.Pod) []string {
+func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 	const unsaved = " is not on the disk yet: a restart now would not find it"
 	var missing []string
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -130,7 +131,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		switch kept, ok := s.token(request); {
 		case !ok:
 			missing = append(missing, "it has no token "+whose)
-		case !s.now().Before(kept.Until):
+		case kept.hasExpired(s.now()):
 			missing = append(missing, fmt.Sprintf("the token %s has expired at %s", whose,
 				kept.Until.UTC().Format(time.RFC3339)))
 		case s.isUnsaved(tokenKey(request)):
@@ -147,7 +148,7 @@ func (s *Store) missing(pod *corev1.Pod) []string {
 		}
 	}
 	for _, refuses := range refusals {
-		missing = append(missing, refuses(pod)...)
+		missing = append(missing, refuses(pod, node)...)
 	}
 	return missing
 }
@@ -188,6 +189,13 @@ func (s *Store) volumeOf(claimName types.NamespacedName) (name string, volume co
 func (s *Store) decode(k *kind, name types.NamespacedName, into served.Typed) bool {
 	o := s.find(k, name)
 	return o != nil && into.Unmarshal(encoded(o)) == nil
+}
+
+// nodeObject returns the node's Node; an empty one if it is not known.
+func (s *Store) nodeObject() *corev1.Node {
+	node := &corev1.Node{}
+	s.decode(nodes, types.NamespacedName{Name: s.node}, node)
+	return node
 }
 
 // pods returns the node's pods without those that are gone. The error is about a pod that cannot be decoded; the others

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -79,6 +80,25 @@ func lacks() map[string]lack {
 	}
 	disk := volume(corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
+	devices := func(name corev1.ResourceName) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{name: quantity.MustParse("1")}
+		}
+	}
+	affinity := func(zone string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}}}}}}}
+		}
+	}
+	edge := objects{named(nodes, "", "node0"): &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "2", Labels: map[string]string{"zone": "west"}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Value: "till", Effect: corev1.TaintEffectNoExecute},
+			{Key: "own", Value: "all", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"example.com/gpu": quantity.MustParse("1"),
+			corev1.ResourceMemory: quantity.MustParse("1")}}}}
 	unknownVolume := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
 	delete(unknownVolume, named(volumes, "", "volume"))
 	return map[string]lack{
@@ -128,6 +148,22 @@ func lacks() map[string]lack {
 		"made resource claim": {func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{ResourceClaimName: ptr.To("gpu")}}
 		}, nil, "ResourceClaim gpu"},
+		"device of a plugin":                      {devices("example.com/gpu"), edge, "container c needs example.com/gpu"},
+		"resource that the kubelet does not know": {devices("example.com/licence"), edge, ""},
+		"memory": {devices(corev1.ResourceMemory), edge, ""},
+		"device of a claim": {func(p *corev1.Pod) {
+			devices("example.com/gpu")(p)
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "gpu",
+				RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c",
+					ResourceName: "example.com/gpu"}}}
+		}, edge, "ResourceClaim gpu"},
+		"other label": {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "east"} }, edge,
+			"does not match the Node's labels"},
+		"its label":         {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "west"} }, edge, ""},
+		"required affinity": {affinity("east"), edge, "does not match the Node's labels"},
+		"its affinity":      {affinity("west"), edge, ""},
+		"taint": {func(p *corev1.Pod) { p.Spec.Tolerations = nil }, edge,
+			"does not tolerate the Node's taint own=till"},
 		"environment's Secret": {func(p *corev1.Pod) {
 			from := &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "e"}}
 			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: from}}
@@ -139,10 +175,12 @@ func lacks() map[string]lack {
 func TestWhatAPodLacks(t *testing.T) {
 	for name, test := range lacks() {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"},
-			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}},
+				Tolerations: []corev1.Toleration{{Key: "own", Value: "till"}}},
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}
 		test.change(pod)
-		missing := kept(test.kept).missing(pod)
+		store := kept(test.kept)
+		missing := store.missing(pod, store.nodeObject())
 		named := len(missing) == 1 && strings.Contains(missing[0], test.want)
 		if (test.want == "" && len(missing) > 0) || (test.want != "" && !named) {
 			t.Errorf("%s: %q, want %q", name, missing, test.want)

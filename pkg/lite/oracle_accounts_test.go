@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -185,7 +186,7 @@ func TestAccountsOracle(t *testing.T) {
 				w.start()
 			case 1, 2:
 				account, question := w.any()
-				if of, ok := w.store.scopeOf(w.request(question), account); ok && w.store.note(of) != nil {
+				if of, ok := w.store.scopeOf(w.request(question), account); ok && w.store.note(of, time.Now()) != nil {
 					t.Fatal("it is full")
 				}
 			case 3, 4, 5:

@@ -11,13 +11,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
 
 // refusals are the reasons why a kubelet of 1.29 to 1.37 does not start a pod after a boot, whatever answers it gets.
 // The comments name their sources in Kubernetes, below pkg/kubelet. (references.go has a pod's needs from the API
-// server.)
-var refusals = []func(*corev1.Pod) []string{
+// server.) The Node is empty if it is not known.
+var refusals = []func(*corev1.Pod, *corev1.Node) []string{
 	shutDown,    // nodeshutdown/nodeshutdown_manager.go: a graceful shutdown sets the phase Failed
 	deleted,     // pod_workers.go: a pod with a deletionTimestamp is terminating, also after a restart
 	neverAgain,  // kuberuntime/kuberuntime_manager.go, computePodActions: no new sandbox if restartPolicy is Never
@@ -25,11 +27,13 @@ var refusals = []func(*corev1.Pod) []string{
 	images,      // images/image_manager.go, EnsureImageExists; volumes: kubelet_pods.go and kuberuntime_manager.go
 	early,       // container/helpers.go and container/runtime.go, FindContainerStatusByName
 	projections, // volume/projected of pkg/volume: pod certificates and trust bundles come from the API server
+	elsewhere,   // lifecycle/predicate.go, generalFilter: it is checked again for each pod after a restart
+	devices,     // cm/devicemanager/manager.go, devicesToAllocate
 }
 
 // shutDown is about pods that a graceful shutdown of the node (shutdownGracePeriod of the kubelet) has ended while
 // kube-apiserver was reachable, so that the kubelet could report it.
-func shutDown(pod *corev1.Pod) []string {
+func shutDown(pod *corev1.Pod, _ *corev1.Node) []string {
 	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Terminated" {
 		return nil
 	}
@@ -37,7 +41,7 @@ func shutDown(pod *corev1.Pod) []string {
 		"controller in the cloud has to replace it"}
 }
 
-func deleted(pod *corev1.Pod) []string {
+func deleted(pod *corev1.Pod, _ *corev1.Node) []string {
 	if pod.DeletionTimestamp == nil {
 		return nil
 	}
@@ -45,7 +49,7 @@ func deleted(pod *corev1.Pod) []string {
 }
 
 // neverAgain is about pods that have run: their new sandbox would be a second one.
-func neverAgain(pod *corev1.Pod) []string {
+func neverAgain(pod *corev1.Pod, _ *corev1.Node) []string {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(pod.Status.ContainerStatuses) == 0 {
 		return nil
 	}
@@ -53,7 +57,7 @@ func neverAgain(pod *corev1.Pod) []string {
 		"again"}
 }
 
-func tooLong(pod *corev1.Pod) []string {
+func tooLong(pod *corev1.Pod, _ *corev1.Node) []string {
 	seconds, start := pod.Spec.ActiveDeadlineSeconds, pod.Status.StartTime
 	if seconds == nil || start == nil || time.Since(start.Time) < time.Duration(*seconds)*time.Second {
 		return nil
@@ -62,7 +66,7 @@ func tooLong(pod *corev1.Pod) []string {
 }
 
 // images returns why the images of a pod may not be on the node.
-func images(pod *corev1.Pod) []string {
+func images(pod *corev1.Pod, _ *corev1.Node) []string {
 	var missing []string
 	pulled := map[string]bool{}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -100,7 +104,7 @@ func images(pod *corev1.Pod) []string {
 
 // early is about containers that the kubelet will not call ready while the machine's clock is behind the time of their
 // last start: of several containers of a name it uses the one with the latest creation time, and that is a dead one.
-func early(pod *corev1.Pod) []string {
+func early(pod *corev1.Pod, _ *corev1.Node) []string {
 	var missing []string
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if running := status.State.Running; running != nil && time.Now().Before(running.StartedAt.Time) {
@@ -113,7 +117,7 @@ func early(pod *corev1.Pod) []string {
 	return missing
 }
 
-func projections(pod *corev1.Pod) []string {
+func projections(pod *corev1.Pod, _ *corev1.Node) []string {
 	var missing []string
 	for _, v := range pod.Spec.Volumes {
 		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
@@ -122,6 +126,54 @@ func projections(pod *corev1.Pod) []string {
 			}
 			if source.ClusterTrustBundle != nil {
 				missing = append(missing, "volume "+v.Name+" wants a ClusterTrustBundle, which is not kept")
+			}
+		}
+	}
+	return missing
+}
+
+// elsewhere is about pods that would no longer be scheduled to the node, because its labels or taints have changed. The
+// kubelet fails them for good.
+func elsewhere(pod *corev1.Pod, node *corev1.Node) []string {
+	if node.Name == "" {
+		return nil
+	}
+	var missing []string
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !fits || err != nil {
+		missing = append(missing, "its nodeSelector or required node affinity does not match the Node's labels any "+
+			"longer, so that the kubelet fails it after a restart")
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, taint, false) }
+		if taint.Effect == corev1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			missing = append(missing, "it does not tolerate the Node's taint "+taint.ToString()+", so that the "+
+				"kubelet fails it after a restart")
+		}
+	}
+	return missing
+}
+
+// devices is about pods with devices of device plugins. After a boot the kubelet fails them for good if the plugin has
+// not registered before it gets the pods. The Node's capacity has the resources that the kubelet knows; others are
+// counted by the scheduler only. Resources that are allocated through claims do not need a plugin.
+func devices(pod *corev1.Pod, node *corev1.Node) []string {
+	claimed := map[[2]string]bool{}
+	if made := pod.Status.ExtendedResourceClaimStatus; made != nil {
+		for _, m := range made.RequestMappings {
+			claimed[[2]string{m.ContainerName, m.ResourceName}] = true
+		}
+	}
+	var missing []string
+	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for i := range containers {
+		c := &containers[i]
+		for name := range c.Resources.Limits {
+			_, known := node.Status.Capacity[name]
+			extended := strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
+			if known && extended && !claimed[[2]string{c.Name, string(name)}] {
+				missing = append(missing, fmt.Sprintf("container %s needs %s: after a boot the kubelet fails the pod, "+
+					"unless the device plugin has registered before", c.Name, name))
 			}
 		}
 	}

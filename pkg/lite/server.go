@@ -198,11 +198,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if who == theKubelet {
 		s.asked.Store(time.Now().Unix())
-		var err error
-		if r, err = s.noteRemoval(w, r); err != nil {
+		noted, err := s.noteRemoval(w, r)
+		if err != nil {
 			serve.WriteError(w, r, err)
 			return
 		}
+		r = noted
 	}
 	back := s.link.Away()
 	switch {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/go-jose/go-jose/v4"
@@ -47,10 +48,8 @@ type Store struct {
 	heardPrecision time.Duration
 	// versionsKept is when the versions of all sets were last written to the disk.
 	versionsKept time.Time
-	// full has the accounts that read more than the limit for one account.
-	full map[string]bool
-	// refused has the scopes of accounts that are too large.
-	refused map[scope]bool
+	// full has the accounts that read more scopes than are kept of one account, and when they last did.
+	full map[string]time.Time
 	// keys are the cluster's keys for tokens, encodedKeys are the same as received, and keysAt is when they were
 	// received.
 	keys        jose.JSONWebKeySet
@@ -77,6 +76,26 @@ type set struct {
 	// fetched is when it was last fetched, if it cannot be followed, counted from the request. refused is since when
 	// an account has been refused it.
 	fetched, refused time.Time
+
+	// read is when an account last read it, or when the account's last watch of it ends.
+	read time.Time
+	// excess is the size of the last list, in bytes, if that was too large to be kept; else 0. The set is then empty.
+	// It is listed again when the account reads it after the time again. pause is the time from the list to again.
+	excess int
+	again  time.Time
+	pause  time.Duration
+}
+
+// size returns the approximate size of the last list in bytes; 0 if it is not known.
+func (s *set) size() int {
+	if s.excess > 0 {
+		return s.excess
+	}
+	size := 0
+	for _, o := range s.objects {
+		size += len(o.Meta) + len(o.Body)
+	}
+	return size
 }
 
 // token is an answer to a tokenRequest.
@@ -87,8 +106,24 @@ type token struct {
 	// (--service-account-extend-token-expiration of kube-apiserver).
 	Expiration time.Time `json:"expiration"`
 	Until      time.Time `json:"until"`
-	// Issued is when it was fetched.
+	// Issued is when kube-apiserver issued it, by the clock of kube-apiserver, as the other two.
 	Issued time.Time `json:"issued"`
+	// fetched is when this process fetched it, by the monotonic clock; zero if an earlier process has.
+	fetched time.Time
+}
+
+// isDue reports whether a token must be renewed: after half of its lifetime, or if its age is not certain.
+func (t token) isDue() bool {
+	return t.fetched.IsZero() || time.Since(t.fetched) >= t.Expiration.Sub(t.Issued)/2
+}
+
+// hasExpired reports whether a token has expired by itself. The clock, which may be wrong, counts only if the age of
+// the token is not certain.
+func (t token) hasExpired(now time.Time) bool {
+	if t.fetched.IsZero() {
+		return !now.Before(t.Until)
+	}
+	return time.Since(t.fetched) >= t.Until.Sub(t.Issued)
 }
 
 // keepVersion is how old the version of a set on the disk may be while its objects do not change.
@@ -96,9 +131,8 @@ const keepVersion = 10 * time.Minute
 
 func newStore(node string) *Store {
 	s := &Store{
-		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]bool{},
-		refused: map[scope]bool{},
-		sets:    map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
+		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
+		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
 		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
@@ -265,12 +299,38 @@ func wake(c chan<- struct{}) {
 func (s *Store) put(in scope, o *wire.Object) {
 	set := s.set(in)
 	name := nameOf(o)
-	if old := set.objects[name]; old != nil && old.ResourceVersion == o.ResourceVersion && old.Equal(o) {
+	if in.kind == services {
+		o = reduced(o)
+	}
+	old := set.objects[name]
+	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
 		return
 	}
-	set.objects[name] = o
+	set.objects[name], set.kept = o, 0
 	s.change(objectKey(in, name), encoded(o))
 	s.touched(in)
+}
+
+// reduced returns what a kubelet reads of a Service, for environment variables (pkg/kubelet/kubelet_pods.go and envvars
+// of Kubernetes): anybody's annotations would take memory and wear out flash on all nodes.
+func reduced(o *wire.Object) *wire.Object {
+	var full corev1.Service
+	if err := full.Unmarshal(encoded(o)); err != nil {
+		return o
+	}
+	service := corev1.Service{Spec: corev1.ServiceSpec{Type: full.Spec.Type, ClusterIP: full.Spec.ClusterIP,
+		ClusterIPs: full.Spec.ClusterIPs, Ports: full.Spec.Ports}}
+	service.Namespace, service.Name, service.UID = full.Namespace, full.Name, full.UID
+	service.CreationTimestamp, service.ResourceVersion = full.CreationTimestamp, o.ResourceVersion
+	message, err := service.Marshal()
+	if err != nil {
+		return o
+	}
+	less, err := wire.ParseObject(message)
+	if err != nil {
+		return o
+	}
+	return less
 }
 
 // removeObject removes an object. The caller holds the lock.
@@ -279,6 +339,7 @@ func (s *Store) removeObject(in scope, name types.NamespacedName) {
 		return
 	}
 	delete(s.set(in).objects, name)
+	s.set(in).kept = 0
 	s.change(objectKey(in, name), nil)
 	s.touched(in)
 }
@@ -302,7 +363,8 @@ func (s *Store) reach(in scope, version uint64, changed bool) {
 		s.hear(time.Now())
 	}
 	set.version, set.current = version, true
-	if changed || set.kept == 0 {
+	// Most changes of Services change nothing that is kept.
+	if set.kept == 0 || (changed && in.kind != services) {
 		s.noteVersion(in, set)
 	}
 }
@@ -364,24 +426,28 @@ func (s *Store) silence() (time.Duration, error) {
 	return age, nil
 }
 
-// drop removes a set that no pod names any longer.
+// drop removes a set that no pod names any longer, or empties one that is too large.
 func (s *Store) drop(of scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set, ok := s.sets[of]
-	if !ok {
+	dropped, ok := s.sets[of]
+	if !ok || (dropped.excess > 0 && dropped.version == 0) {
 		return
 	}
-	for name := range set.objects {
+	for name := range dropped.objects {
 		s.change(objectKey(of, name), nil)
 	}
 	s.change(of.key(keySet), nil)
 	delete(s.sets, of)
+	if dropped.excess > 0 {
+		now := s.set(of)
+		now.read, now.excess, now.again, now.pause = dropped.read, dropped.excess, dropped.again, dropped.pause
+	}
 }
 
-// takePending returns the changes to write, until taken is called. It includes the sets of accounts only if spare is
-// set: some at a time, each of them whole. It includes mere changes of versions only from time to time, all at once,
-// because each commit wears out the disk.
+// takePending returns the changes to write, until taken is called. Those that can wait are included only if spare is
+// set: some sets at a time, each of them whole, Services first. It includes mere changes of versions only from time to
+// time, all at once, because each commit wears out the disk.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,22 +459,30 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 			}
 		}
 	}
-	accounts, size := map[string][]string{}, 0
+	waiting, size := map[string][]string{}, 0
+	used := s.namespaces()
 	for key, value := range s.pending {
-		if of := s.setOf(key); of != "" {
-			accounts[of] = append(accounts[of], key)
+		if of := s.waitsWith(key, used); of != "" {
+			waiting[of] = append(waiting[of], key)
 		} else if !isLasting(key) { // takeGone takes those
 			s.writing[key] = value
 		}
 	}
-	for _, keys := range accounts {
-		if !spare || size > commitBytes {
-			break
-		}
-		for _, key := range keys {
+	take := func(of string) {
+		for _, key := range waiting[of] {
 			s.writing[key] = s.pending[key]
 			size += len(key) + len(s.pending[key])
 		}
+		delete(waiting, of)
+	}
+	if spare {
+		take(keyOf(services.key(), "", ""))
+	}
+	for of := range waiting {
+		if !spare || size > commitBytes {
+			break
+		}
+		take(of)
 	}
 	for key := range s.writing {
 		delete(s.pending, key)
@@ -416,11 +490,30 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 	return maps.Clone(s.writing)
 }
 
-// setOf returns the account's set to which a key belongs; "" for other keys.
-func (s *Store) setOf(key string) string {
+// namespaces returns the namespaces of the node's pods. The caller holds the lock.
+func (s *Store) namespaces() map[string]bool {
+	used := map[string]bool{}
+	for name := range s.set(podsOf(s.node)).objects {
+		used[name.Namespace] = true
+	}
+	return used
+}
+
+// waitsWith returns the set of a change that can wait until the disk has spare bytes: one of an account, or of a
+// Service that is not in the namespaces of the node's pods; "" for others. The version of Services waits for all of
+// them: after a start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the
+// lock.
+func (s *Store) waitsWith(key string, used map[string]bool) string {
 	parts := strings.Split(key, "\x00")
-	if len(parts) < 4 || !strings.Contains(parts[1], " by ") {
+	if len(parts) < 4 {
 		return ""
+	}
+	if !strings.Contains(parts[1], " by ") {
+		all := s.sets[scope{kind: services}]
+		needed := len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
+		if parts[1] != services.key() || needed || all == nil || !all.saved {
+			return ""
+		}
 	}
 	return keyOf(parts[1:4]...)
 }
@@ -460,10 +553,11 @@ func (s *Store) taken(saved bool) {
 	}
 }
 
-// holdsBack reports whether changes of accounts wait. The caller holds the lock.
+// holdsBack reports whether changes wait for spare bytes. The caller holds the lock.
 func (s *Store) holdsBack() bool {
+	used := s.namespaces()
 	for key := range s.pending {
-		if s.setOf(key) != "" {
+		if s.waitsWith(key, used) != "" {
 			return true
 		}
 	}

@@ -20,12 +20,12 @@ const (
 	tokenLimit   = 1 << 20
 )
 
-// renewTokens fetches missing tokens, and renews tokens after half of their lifetime. If kube-apiserver does not answer
-// once, the remaining tokens wait for the next call, so that later steps do not wait for each of them.
+// renewTokens fetches missing tokens, and renews those that are due. If kube-apiserver does not answer once, the
+// remaining tokens wait for the next call, so that later steps do not wait for each of them.
 func (f *follower) renewTokens(ctx context.Context, wanted needs) {
 	for request := range wanted.tokens {
 		kept, ok := f.store.token(request)
-		if ok && time.Now().Before(kept.Issued.Add(kept.Expiration.Sub(kept.Issued)/2)) {
+		if ok && !kept.isDue() {
 			continue
 		}
 		fetched, err := f.fetchToken(ctx, request)
@@ -85,7 +85,7 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
-	issued := time.Now()
+	fetched := time.Now()
 	answer, err := answerTo(ctx, f.api.Post().Body(body).
 		AbsPath("/api/v1/namespaces", request.Namespace, "serviceaccounts", request.ServiceAccount, "token"))
 	if err != nil {
@@ -95,16 +95,17 @@ func (f *follower) fetchToken(ctx context.Context, request tokenRequest) (token,
 	if err := json.Unmarshal(answer, &granted); err != nil {
 		return token{}, err
 	}
-	until, err := expiry(granted.Status.Token)
+	issued, until, err := lifetimeOf(granted.Status.Token)
 	return token{Token: granted.Status.Token, Expiration: granted.Status.ExpirationTimestamp.Time, Until: until,
-		Issued: issued}, err
+		Issued: issued, fetched: fetched}, err
 }
 
-// expiry reads when a token expires by itself (RFC 7519, 4.1.4). It comes from kube-apiserver, so nothing is verified.
-func expiry(bearer string) (time.Time, error) {
+// lifetimeOf reads from a token when it was issued, and when it expires by itself (RFC 7519, 4.1). It comes from
+// kube-apiserver, so nothing is verified.
+func lifetimeOf(bearer string) (issued, until time.Time, err error) {
 	_, said, err := parseToken(bearer)
-	if err != nil || said.Expiry == nil {
-		return time.Time{}, errors.New("the token is not a JSON web token with an expiry")
+	if err != nil || said.Expiry == nil || said.IssuedAt == nil {
+		return issued, until, errors.New("the token is not a JSON web token with the times of its issue and expiry")
 	}
-	return said.Expiry.Time(), nil
+	return said.IssuedAt.Time(), said.Expiry.Time(), nil
 }

@@ -1,10 +1,19 @@
 package lite
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -49,5 +58,74 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 	if _, err := answerTo(t.Context(), api.Get().AbsPath("/openid/v1/jwks")); err == nil {
 		t.Error("there is no error")
+	}
+}
+
+// granting is a kube-apiserver whose clock is ahead of the node's.
+type granting struct {
+	issuer
+
+	ahead time.Duration
+	asked int
+}
+
+const granted = 20 * time.Second
+
+func (g *granting) RoundTrip(r *http.Request) (*http.Response, error) {
+	g.asked++
+	issued := time.Now().Add(g.ahead)
+	said := ofPod(dnsName, "coredns", "u-dns", issued.Add(granted))
+	said.IssuedAt = jwt.NewNumericDate(issued)
+	token, err := sign(jose.ES256, g.key, g.id, said)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{Token: token,
+		ExpirationTimestamp: metav1.NewTime(issued.Add(granted))}})
+	return &http.Response{StatusCode: http.StatusCreated, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}}}, err
+}
+
+// TestTokensWithAnyClock: whatever the clock of the node is, tokens are renewed after half of their lifetime, and at
+// the first contact after a restart, and expire at its end.
+func TestTokensWithAnyClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-2 * time.Hour, 0, 2 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			cloud := &granting{issuer: newIssuer(t), ahead: ahead}
+			api, err := apiFor(&rest.Config{Host: "https://192.0.2.1", Transport: cloud, QPS: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &follower{store: newStore("node0"), api: api}
+			request := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns", Pod: "coredns"}
+			wanted := needs{tokens: map[tokenRequest]struct{}{request: {}}}
+			renew := func(times int) int {
+				before := cloud.asked
+				for range times {
+					f.renewTokens(t.Context(), wanted)
+					time.Sleep(time.Second)
+				}
+				return cloud.asked - before
+			}
+			if asked := renew(60); asked != 6 {
+				t.Errorf("%s ahead: %d requests in 60 s, want 6", ahead, asked)
+			}
+			state := f.store.takePending(true)
+			f.store.taken(true)
+			f.store = newStore("node0") // a restart
+			if problems := f.store.load(state); len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			if asked := renew(5); asked != 1 {
+				t.Errorf("%s ahead: %d requests after a restart, want 1", ahead, asked)
+			}
+			kept, _ := f.store.token(request)
+			early := kept.hasExpired(f.store.now())
+			time.Sleep(granted)
+			if early || !kept.hasExpired(f.store.now()) {
+				t.Errorf("%s ahead: it has expired after 5 s: %v, after 25 s: %v", ahead, early,
+					kept.hasExpired(f.store.now()))
+			}
+		})
 	}
 }

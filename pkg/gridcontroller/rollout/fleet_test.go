@@ -81,9 +81,9 @@ type fleet struct {
 	good      time.Duration
 	goodOf    string
 	returning bool
-	// best is the largest number of pods that were updated and ready since the workload was applied, progressAt when it
-	// grew. completeAt is since when the workload is complete.
-	best                   int
+	// best are the largest numbers of pods that were updated and ready since the workload was applied, progressAt is when
+	// one grew. completeAt is since when the workload is complete.
+	best                   [2]int
 	bestOf                 string
 	progressAt, completeAt time.Time
 	rested                 time.Duration
@@ -438,7 +438,7 @@ func (w *world) follow(p *place) {
 		p.rested += ready
 	}
 	if !p.exists || p.bestOf != is || ready >= deadline || w.lost(p) {
-		p.best, p.bestOf, p.progressAt, p.rested = 0, is, w.now, 0
+		p.best, p.bestOf, p.progressAt, p.rested = [2]int{}, is, w.now, 0
 	}
 	if silent < p.silent {
 		p.rested = w.now.Sub(p.progressAt)
@@ -450,8 +450,10 @@ func (w *world) follow(p *place) {
 	case p.completeAt.IsZero():
 		p.completeAt = w.now
 	}
-	if sum := updated + available; sum > p.best {
-		p.best, p.progressAt, p.rested = sum, w.now, 0
+	for i, count := range []int{updated, available} {
+		if count > p.best[i] {
+			p.best[i], p.progressAt, p.rested = count, w.now, 0
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 
 var (
 	judgeWorlds = flag.Int("rollout.worlds", 120, "worlds of TestJudge, of 400 steps each; a long run has 5000")
+	judgeDepth  = flag.Int("rollout.depth", 2, "events of each history of TestEveryHistory; a long run has 3")
 	judgeSeed   = flag.Uint64("rollout.seed", 1, "seed of the first of them")
 )
 
@@ -66,6 +68,8 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
+	// suspected is in how many statuses it was suspected wrongly.
+	suspected int
 	// turns is how often it got another revision since something happened to it.
 	turns int
 	// stale is what a cache shows of its revision, until.
@@ -185,6 +189,7 @@ func (w *world) gate(wave int) string {
 // editWaves is a person who edits the waves. Sites stay in theirs, unless it goes.
 func (w *world) editWaves() {
 	r := w.in.Rollout.DeepCopy()
+	w.other = nil // it would find sites of waves that it does not know
 	i, j := w.IntN(len(r.Waves)), w.IntN(len(r.Waves))
 	switch w.IntN(5) {
 	case 0:
@@ -643,6 +648,7 @@ func (w *world) write(plan rollout.Plan) {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
 		}
 	}
+	w.judgeSuspects(plan.Status)
 	if w.friendly && plan.Status.Awaits != "" && !w.idleWave() {
 		w.blame("a person is asked, and all works: %s", plan.Status.Message)
 	}
@@ -654,6 +660,25 @@ func (w *world) write(plan rollout.Plan) {
 		}
 		if again := rollout.New(in); !reflect.DeepEqual(again.Status, in.Status) {
 			w.blame("the status changes, and nothing else: %+v became %+v", in.Status, again.Status)
+		}
+	}
+}
+
+// judgeSuspects blames a status that suspects the change of a silence that began before any kubelet there saw a pod of
+// it. The workload has to be put back. The controller may not learn that at once, because questions fail.
+func (w *world) judgeSuspects(s *v1.RolloutStatus) {
+	for _, of := range s.Sites {
+		p := w.find(of.Name)
+		unseen := of.State == v1.RolloutSiteSuspect && p.exists && w.lost(p) && !p.loose && !p.begunAt.IsZero() &&
+			p.revision == w.in.Revision && !p.held && !p.idle && !slices.ContainsFunc(p.pods, func(pod *pod) bool {
+			return pod.told.started && pod.of == p.uid && pod.madeAt.After(p.begunAt.Add(-2*time.Minute))
+		})
+		if !unseen {
+			p.suspected = 0
+			continue
+		}
+		if p.suspected++; p.suspected > 6 {
+			w.blame("%s is suspected, and no kubelet there has seen the change: %+v; %s", p.name, of, w.describe(p))
 		}
 	}
 }
@@ -790,9 +815,12 @@ func (w *world) calm() time.Time {
 
 // happen lets something happen.
 func (w *world) happen() {
-	p := w.places[w.IntN(len(w.places))]
+	w.occur(w.places[w.IntN(len(w.places))], w.IntN(100))
+}
+
+// occur lets the event of a number happen to a site, or to the grid.
+func (w *world) occur(p *place, n int) {
 	status := w.in.Status
-	n := w.IntN(100)
 	for _, other := range w.places {
 		if other == p || n >= 22 {
 			other.turns = 0
@@ -949,13 +977,24 @@ func (w *world) settle() {
 	w.blame("not complete: %s %q %+v", w.in.Status.Phase, w.in.Status.Message, w.in.Status.Sites)
 }
 
-func play(seed uint64) (wrong string, log []string) {
-	w := newWorld(seed)
+// judged plays a history in a world, and returns what was wrong; empty if nothing was.
+func (w *world) judged(history func()) (wrong string, log []string) {
 	defer func() {
-		if found, ok := recover().(verdict); ok {
+		switch found := recover().(type) {
+		case nil:
+		case verdict:
 			wrong, log = string(found), w.log
+		default: // the plan's
+			wrong, log = fmt.Sprintf("panic: %v\n%s", found, debug.Stack()), w.log
 		}
 	}()
+	history()
+	w.settle()
+	return "", nil
+}
+
+// play is a long history of random events.
+func (w *world) play() {
 	for step := range 400 {
 		w.last(1 + w.IntN(8))
 		if w.in.Status != nil && step > 20 && (!w.quiet || w.IntN(10) == 0) {
@@ -982,8 +1021,6 @@ func play(seed uint64) (wrong string, log []string) {
 		w.revise()
 		delete(w.shape.partition, w.in.Revision)
 	}
-	w.settle()
-	return "", nil
 }
 
 // TestJudge plays histories of fleets whose truth the judge knows. It looks at what happens to sites, and counts shares
@@ -993,7 +1030,8 @@ func play(seed uint64) (wrong string, log []string) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for i, found := uint64(0), 0; i < uint64(*judgeWorlds) && found < 10; i++ {
-		wrong, log := play(*judgeSeed + i)
+		w := newWorld(*judgeSeed + i)
+		wrong, log := w.judged(w.play)
 		if wrong == "" {
 			continue
 		}
@@ -1001,5 +1039,82 @@ func TestJudge(t *testing.T) {
 			t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
 		}
 		t.Errorf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+	}
+}
+
+// kinds are the numbers of events, one of each kind: see occur. crash is a controller that ends before its first write.
+var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, crash}
+
+const crash = -1
+
+// smallWorld has two waves of one site. Its change is that of a fate at the first site, and works at the other.
+func smallWorld(of fate, on v1.OnFailure) *world {
+	w := &world{
+		Rand: rand.New(rand.NewPCG(1, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+		over: map[string]bool{}, approved: map[string]bool{}, shape: shape{nodes: 1, replicas: 1},
+	}
+	w.shape.partition = map[string]int{}
+	spec := &v1.Rollout{OnFailure: on}
+	for i := range 2 {
+		spec.Waves = append(spec.Waves, v1.Wave{
+			Name: fmt.Sprint("wave", i), Sites: &v1.SiteSelector{Names: []string{"x"}},
+			Soak: &metav1.Duration{Duration: soakTime},
+		})
+		w.join(i)
+	}
+	w.in = rollout.Input{Rollout: spec, Deadline: deadline, Revision: "r0"}
+	w.steps(20)
+	w.revise()
+	for _, p := range w.places {
+		clear(p.fate)
+		clear(p.badCheck)
+	}
+	w.places[0].fate[w.in.Revision] = of
+	return w
+}
+
+// steps has so many reconciliations, one each five seconds.
+func (w *world) steps(n int) {
+	for range n {
+		w.last(5)
+		w.pass(-1)
+	}
+}
+
+// TestEveryHistory plays all histories of small worlds in which a number of events follow each other, each of any kind
+// and at either site: one while the first site soaks, one while the second one does, and one when it is complete.
+func TestEveryHistory(t *testing.T) {
+	t.Parallel()
+	choices := 2 * len(kinds)
+	histories := 1
+	for range *judgeDepth {
+		histories *= choices
+	}
+	found := 0
+	for _, of := range []fate{works, dead} {
+		for history := range histories {
+			w := smallWorld(of, v1.OnFailureHalt)
+			told := ""
+			wrong, log := w.judged(func() {
+				for rest, i := history, 0; i < *judgeDepth; rest, i = rest/choices, i+1 {
+					n, p := kinds[rest%choices/2], w.places[rest%2]
+					told += fmt.Sprint(" ", n, "@", p.name)
+					if w.steps(14 * (i + 1)); n == crash {
+						w.pass(0)
+						continue
+					}
+					w.occur(p, n)
+				}
+			})
+			if wrong == "" {
+				continue
+			}
+			if found++; found == 1 {
+				t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
+			}
+			if t.Errorf("fate %d, events%s: %s", of, told, wrong); found == 10 {
+				return
+			}
+		}
 	}
 }

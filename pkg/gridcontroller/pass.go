@@ -188,6 +188,9 @@ func (p *pass) look(site string) {
 	}
 	live := result.child
 	state := siteState(gridchild.TemplateName(p.spec, site), result)
+	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
+		state.Phase = v1.SiteProgressing
+	}
 	if live != nil && p.targets[site].update != live.revision && p.targets[site].update != "" {
 		state.Revision = live.revision
 	}

@@ -219,11 +219,8 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the selector: %w", err)
-	}
-	return selector, workload.Template.Spec.Tolerations, nil
+	selector, err := Selector(spec)
+	return selector, workload.Template.Spec.Tolerations, err
 }
 
 // Reference returns the owner reference of an object that a grid controls.

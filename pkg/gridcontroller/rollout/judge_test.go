@@ -43,6 +43,8 @@ const (
 	crashes      // its containers restart every 70 seconds
 	denied       // the API server refuses the workload
 	cutsOff      // the site falls silent when they start
+	nowhere      // the template fits no node
+	breaks       // nodes are not ready any more when they have run for a while
 	fates
 )
 
@@ -108,7 +110,9 @@ type world struct {
 	// other is what another leader, which does not know yet that it leads no more, has read, until.
 	other      *rollout.Input
 	otherUntil time.Time
-	log        []string
+	// muteUntil: until then no question for pods is answered. backAt is when the controller was away last.
+	muteUntil, backAt time.Time
+	log               []string
 }
 
 type verdict string
@@ -515,6 +519,10 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
 	}
 	for _, q := range plan.Ask {
+		if w.now.Before(w.muteUntil) || w.IntN(20) == 0 {
+			site(q.Name).Unread = true
+			continue
+		}
 		told := w.answer(w.find(q.Name), q.Since)
 		site(q.Name).Pods = &told
 	}
@@ -532,6 +540,7 @@ func (w *world) pass(stopped int) {
 	}
 	for i, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		if stopped == i {
+			w.in.Known = nil
 			return
 		}
 		p, to := w.find(name), plan.Revisions[name]
@@ -543,7 +552,8 @@ func (w *world) pass(stopped int) {
 		}
 		w.apply(p, to)
 	}
-	if stopped >= 0 {
+	if w.in.Known = plan.Known; stopped >= 0 {
+		w.in.Known = nil
 		return
 	}
 	w.write(plan)
@@ -638,11 +648,15 @@ func (w *world) write(plan rollout.Plan) {
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
 		kind := p.fate[w.in.Revision]
-		fails := kind == dead || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
+		fails := kind == dead || kind == nowhere || kind == breaks && w.soak(p) > 0 || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}
-		if at := p.triedAt(); fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
+		at := p.triedAt()
+		if kind == nowhere {
+			at = p.appliedAt
+		}
+		if fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
 			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
 			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
@@ -675,6 +689,9 @@ func (w *world) judgeSuspects(s *v1.RolloutStatus) {
 		})
 		if !unseen {
 			p.suspected = 0
+			continue
+		}
+		if w.now.Before(w.muteUntil) {
 			continue
 		}
 		if p.suspected++; p.suspected > 6 {
@@ -807,10 +824,13 @@ func (w *world) calm() time.Time {
 			return w.now
 		}
 	}
+	if w.now.Before(w.muteUntil) {
+		return w.now
+	}
 	if s := w.in.Status; s.HaltTime != nil || w.in.Rollout.Paused {
 		return w.now
 	}
-	return time.Time{}
+	return w.backAt
 }
 
 // happen lets something happen.
@@ -851,6 +871,8 @@ func (w *world) occur(p *place, n int) {
 		}
 		p.exists = false
 		w.note("%s is deleted", p.name)
+	case n < 9 && w.shape.kind == daemonSet: // nobody can want no pods of a DaemonSet
+		w.taint(p)
 	case n < 9:
 		p.idle, p.loose = !p.idle, true
 		w.note("%s idle: %t", p.name, p.idle)
@@ -895,6 +917,13 @@ func (w *world) occur(p *place, n int) {
 	case n < 54 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
+	case n == 54 && w.IntN(4) == 0:
+		w.muteUntil = w.now.Add(15 * time.Minute)
+		w.note("pods cannot be read")
+	case n == 55 && w.IntN(4) == 0: // the controller is away
+		w.last(900)
+		w.in.Known, w.other, w.backAt = nil, nil, w.now
+		w.note("the controller was away")
 	}
 }
 
@@ -952,11 +981,14 @@ func (w *world) last(seconds int) {
 // settle has nothing happen any more but that people answer, and expects that a change that works completes.
 func (w *world) settle() {
 	w.in.Rollout = w.in.Rollout.DeepCopy()
-	w.in.Rollout.Paused = false
+	w.in.Rollout.Paused, w.muteUntil = false, time.Time{}
 	for _, p := range w.places {
 		w.hear(p)
 		p.loose = p.loose || p.idle
 		p.idle, p.away = false, false
+		for _, n := range p.nodes {
+			n.tainted = false
+		}
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
 			clear(p.fate)
@@ -1043,7 +1075,7 @@ func TestJudge(t *testing.T) {
 }
 
 // kinds are the numbers of events, one of each kind: see occur. crash is a controller that ends before its first write.
-var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, crash}
+var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, crash}
 
 const crash = -1
 

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -32,7 +33,8 @@ type child struct {
 	fields, owned string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
-	// selectsSite is set if the selector names the site.
+	// selector selects the pods of the workload, and maybe others. selectsSite is set if it names the site.
+	selector    labels.Selector
 	selectsSite bool
 	// revision is the revision that our manager has written to the child; empty without one, or if somebody has changed
 	// it.
@@ -115,6 +117,9 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	c.site = v1.SiteOf(u, c.grid)
 	c.selectsSite = gridchild.SelectsSite(u)
 	if k.progress != nil {
+		if c.selector, err = gridchild.Selector(spec); err != nil {
+			return nil, fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
 		status, _ := u.Object["status"].(map[string]any)
 		c.progress = k.progress(c.name, spec, status)
 		c.observed = integer(status, "observedGeneration") >= u.GetGeneration()

@@ -103,11 +103,6 @@ type childMemory struct {
 	failed  string
 	retries int
 	retryAt time.Time
-	// taken is set if another grid has the child's natural name.
-	taken bool
-	// selectsSite is whether the selector of a workload that is about to be adopted names the site; nil without such a
-	// workload.
-	selectsSite *bool
 	// mark identifies the desired child. The live child last made progress towards it at progressAt: best are the
 	// largest numbers of pods that were updated, ready and available, and reached is set if it was ready. It has been
 	// ready since readyAt. rested is how much of the time since progressAt does not count towards its deadline: it was
@@ -194,7 +189,8 @@ type attempt struct {
 
 // run compares the child with the API server's, and applies it if that is necessary.
 func (a attempt) run(ctx context.Context) result {
-	live, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
+	cached, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
+	live := cached
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
 		live, err = a.get(ctx, a.live, a.k, a.d.namespace, a.d.name)
@@ -208,9 +204,8 @@ func (a attempt) run(ctx context.Context) result {
 			return *r
 		}
 		live = before
-	case a.m.selectsSite != nil: // the workload to adopt was deleted
-		a.m.selectsSite = nil
-		return result{again: a.clock.Now()}
+	case cached != nil: // it was deleted, and the desired child may still be made for its selector
+		return result{again: a.clock.Now().Add(cacheLag)}
 	}
 	handedOver := ""
 	if live != nil && live.ownsReplicas && !a.d.hasReplicas() {
@@ -247,11 +242,8 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 		return nil, &result{again: a.clock.Now().Add(cacheLag)}
 	case err != nil:
 		return nil, &result{err: err}
-	case live.deleting || live.held: // the cache does not know yet
+	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
 		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
-	case live.selectsSite != a.d.selectsSite:
-		a.m.selectsSite = new(live.selectsSite)
-		return nil, &result{again: a.clock.Now()}
 	case a.m.sameAs(live, a.d):
 		return nil, &result{child: live}
 	}
@@ -281,7 +273,7 @@ func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace
 
 // mayTake returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
 func (a attempt) mayTake(ctx context.Context, live *child) error {
-	err := gridchild.Claim(a.o, a.k.GridKind, live.name, live.controller, live.grid)
+	err := gridchild.Claim(a.o, live.name, live.controller, live.grid)
 	if err != nil || live.ownedBy(a.o) {
 		return err
 	}
@@ -371,25 +363,10 @@ func ownerOf(object client.Object) []string {
 
 // childrenOf returns a grid's children from the cache, by name.
 func (c *cluster) childrenOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
-	mine := func(live *child) bool { return live.ownedBy(o) }
-	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, mine)
-}
-
-// orphansOf returns the workloads without an owner that a grid may adopt, by name.
-func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
-	return c.list(ctx, k, o, client.MatchingLabels{v1.LabelGridSelector: o.Name}, func(live *child) bool {
-		return !live.deleting && live.controller == nil &&
-			gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil
-	})
-}
-
-// list returns the workloads in the cache that option selects and that are wanted, by name.
-func (c *cluster) list(
-	ctx context.Context, k kind, o *gridchild.Owner, option client.ListOption, wanted func(*child) bool,
-) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), option, client.UnsafeDisableDeepCopy)
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the %ss: %w", k.Child.Kind, err)
 	}
@@ -399,7 +376,7 @@ func (c *cluster) list(
 		if err != nil {
 			return nil, err
 		}
-		if wanted(live) {
+		if live.ownedBy(o) {
 			children[live.name] = live
 		}
 	}

@@ -173,7 +173,7 @@ func childObject(k kind) *unstructured.Unstructured {
 	return u
 }
 
-// onlyState reduces a node for the cache, which it may change, to names, labels and the condition Ready.
+// onlyState reduces a node for the cache, which it may change, to names, labels, taints and the condition Ready.
 func onlyState(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.Status = corev1.NodeStatus{
@@ -181,7 +181,7 @@ func onlyState(object any) (any, error) {
 				return c.Type != corev1.NodeReady
 			}),
 		}
-		node.Spec, node.Annotations, node.ManagedFields = corev1.NodeSpec{}, nil, nil
+		node.Spec, node.Annotations, node.ManagedFields = corev1.NodeSpec{Taints: node.Spec.Taints}, nil, nil
 	}
 	return object, nil
 }

@@ -220,7 +220,9 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 	revision := func(hash string) *appsv1.ControllerRevision {
 		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "agent-lab-" + hash,
-			Labels: map[string]string{"app": "x", appsv1.DefaultDaemonSetUniqueLabelKey: hash},
+			Labels: map[string]string{
+				"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: hash,
+			},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
 			},
@@ -231,7 +233,11 @@ func TestDaemonSetGoesBackBesideASilentNode(t *testing.T) {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node + "-" + hash, UID: types.UID(node + hash),
 				Labels: map[string]string{
-					"app": "x", appsv1.DefaultDaemonSetUniqueLabelKey: hash, "pod-template-generation": "1",
+					"app": "x", v1.LabelGridSite: "lab", appsv1.DefaultDaemonSetUniqueLabelKey: hash,
+					"pod-template-generation": "1",
+				},
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
 				}},
 			Spec: corev1.PodSpec{NodeName: node},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{

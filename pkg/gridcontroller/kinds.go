@@ -31,9 +31,13 @@ var (
 // progress is the progress of the child's own controller.
 type progress struct {
 	replicas, updated, ready, available int64
+	// none is set if a person wants no pods: spec.replicas is 0. A DaemonSet always wants some.
+	none bool
 	// complete is set if all pods of the spec exist and are available. A rollout that waits for the user (a partition,
-	// OnDelete) is complete.
+	// OnDelete) is complete. strays is how many nodes have a pod of a DaemonSet whose status does not count it, because
+	// a taint keeps new ones away.
 	complete bool
+	strays   int64
 	// waits describes pods that wait until a person replaces them; empty if none do.
 	waits string
 	// stranded is how many pods have the template of an abandoned attempt: neither the newest template nor the former
@@ -83,7 +87,7 @@ func replicasOf(spec map[string]any) int64 {
 
 func countPods(spec, status map[string]any) progress {
 	return progress{
-		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),
+		replicas: replicasOf(spec), none: replicasOf(spec) == 0, updated: integer(status, "updatedReplicas"),
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
 }
@@ -144,14 +148,15 @@ func daemonSetProgress(_ string, spec, status map[string]any) progress {
 	p := progress{
 		replicas: integer(status, "desiredNumberScheduled"), updated: integer(status, "updatedNumberScheduled"),
 		ready: integer(status, "numberReady"), available: integer(status, "numberAvailable"),
+		strays: integer(status, "numberMisscheduled"),
 	}
 	strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type")
 	if strategy == onDelete {
 		// The status of a DaemonSet does not name the newest revision.
 		p.waits = p.waitForDeletion("those without the newest controller-revision-hash")
 	}
-	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas &&
-		integer(status, "numberMisscheduled") == 0
-	p.serves = p.available > 0 || p.replicas == 0
+	// That the template fits no node says nothing of what a person wants.
+	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas && p.replicas > 0
+	p.serves = p.available > 0
 	return p
 }

@@ -41,10 +41,10 @@ type pass struct {
 	// names are the names of the sites, sorted.
 	names []string
 
-	// assigned says which site has which child. children has the grid's children by name. orphans has workloads that it
-	// may adopt, if it has a rollout.
-	assigned          *gridchild.Names
-	children, orphans map[string]*child
+	// assigned says which site has which child. children has the grid's children by name. strangers has other workloads
+	// with the names of children; nil for a name that no workload has.
+	assigned            *gridchild.Names
+	children, strangers map[string]*child
 	// gone are the children of sites without nodes.
 	gone []vanished
 
@@ -88,7 +88,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
 		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.SiteState{},
-		templates: map[string]*gridchild.Templates{}, budget: perPass,
+		templates: map[string]*gridchild.Templates{}, strangers: map[string]*child{}, budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
 	if p.selectsNodes() {
@@ -113,10 +113,29 @@ func (p *pass) child(site string) *child { return p.children[p.assigned.BySite[s
 
 // orphan returns the workload that a site without a child may adopt, or nil.
 func (p *pass) orphan(site string) *child {
-	if p.child(site) != nil {
+	live := p.strangers[p.assigned.BySite[site]]
+	if live == nil || live.deleting || live.controller != nil || live.grid != p.owner.Name {
 		return nil
 	}
-	return p.orphans[p.assigned.BySite[site]]
+	return live
+}
+
+// known returns the workload in the cache that has a name, whoever owns it.
+func (p *pass) known(ctx context.Context, name string) (gridchild.Existing, bool) {
+	live := p.children[name]
+	if live == nil {
+		var looked bool
+		if live, looked = p.strangers[name]; !looked {
+			live, _ = p.get(ctx, p.cache, p.kind, p.owner.Namespace, name) // an error shows again when it is applied
+			p.strangers[name] = live
+		}
+	}
+	if live == nil {
+		return gridchild.Existing{}, false
+	}
+	return gridchild.Existing{
+		Claim: gridchild.Claim(p.owner, name, live.controller, live.grid), SelectsSite: live.selectsSite,
+	}, true
 }
 
 // of returns the memory of a site.
@@ -137,14 +156,8 @@ func (p *pass) run(ctx context.Context) (err error) {
 	if p.holdKey(); p.heldKey {
 		return nil
 	}
-	if p.spec.Rollout != nil && len(p.children) < len(p.names) {
-		if p.orphans, err = p.orphansOf(ctx, p.kind, p.owner); err != nil {
-			return err
-		}
-	}
-	p.assigned = gridchild.Assign(p.owner, p.names, gridchild.Known{
-		Exists: func(name string) bool { return p.children[name] != nil || p.orphans[name] != nil },
-		Taken:  func(site string) bool { return p.of(site).taken },
+	p.assigned = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
+		return p.known(ctx, name)
 	})
 	if err := p.aim(ctx); err != nil {
 		return err
@@ -175,6 +188,9 @@ func (p *pass) look(site string) {
 	}
 	live := result.child
 	state := siteState(gridchild.TemplateName(p.spec, site), result)
+	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
+		state.Phase = v1.SiteProgressing
+	}
 	if live != nil && p.targets[site].update != live.revision && p.targets[site].update != "" {
 		state.Revision = live.revision
 	}
@@ -320,13 +336,11 @@ func (p *pass) refuse(t *templateMemory, some []due) {
 	}
 }
 
-// syncOne syncs a child. If another grid has taken its name, it gets its alternative name in the next pass.
+// syncOne syncs a child. If another grid has taken its name, it gets its alternative name once the cache shows that.
 func (p *pass) syncOne(ctx context.Context, d due) result {
-	memory := &p.memory.sites[d.site].childMemory
-	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, memory)
+	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, &p.memory.sites[d.site].childMemory)
 	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.site) {
-		memory.taken = true
-		outcome = result{again: p.clock.Now()}
+		outcome = result{again: p.clock.Now().Add(cacheLag)}
 	}
 	return outcome
 }
@@ -334,17 +348,11 @@ func (p *pass) syncOne(ctx context.Context, d due) result {
 // desire returns the desired child of a site. Its identity is remembered for the same generation of the grid, so that
 // not all sites of a large grid are rendered again in each pass.
 func (p *pass) desire(site string) (*desired, error) {
-	if err := p.assigned.Clashes[site]; err != nil {
-		return nil, err
-	}
-	m, to, name := p.memory, p.targets[site], p.assigned.BySite[site]
-	selects := ptr.Deref(p.of(site).selectsSite, p.owner.SelectsSite)
-	if live := p.child(site); live != nil {
-		selects = live.selectsSite
-	}
+	m, to := p.memory, p.targets[site]
+	name, selects := p.assigned.BySite[site], p.assigned.SelectsSite(site)
 	d := &desired{
 		identity: p.of(site).desired, namespace: p.owner.Namespace,
-		render: func() (*gridchild.Child, error) { return to.Child(p.owner, site, name, selects) },
+		render: func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) },
 	}
 	if d.digest == "" || d.name != name || d.selectsSite != selects || d.variant != to.variant {
 		if _, err := d.object(); err != nil {

@@ -24,10 +24,11 @@ const (
 	podPause   = 30 * time.Second
 	askPause   = 10 * time.Second
 	podTimeout = 2 * time.Second
-	// podsAtOnce is the largest number of pods that one request reads, and nodesAtOnce that of nodes whose pods are
-	// read.
+	// podsAtOnce is the largest number of pods that one request reads, nodesAtOnce that of nodes whose pods are read
+	// for a message, and nodesEach that of nodes which are asked for one by one for a proof.
 	podsAtOnce  = 500
 	nodesAtOnce = 3
+	nodesEach   = 8
 )
 
 // progressTold returns a site's state in the live status. It has no time of progress if the site's workload was changed
@@ -83,7 +84,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		same := told.Replicas == state.Replicas &&
 			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}
 		if m.mark == "" && told.ProgressTime != nil && same {
-			m.progressAt = told.ProgressTime.Time
+			m.progressAt, m.rested = told.ProgressTime.Time, p.planned.Gap
 		}
 		m.mark = mark
 	}
@@ -105,6 +106,9 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		state.Phase, state.Reason = v1.SiteStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
 			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
+		if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
+			state.Message += "; the template fits no node of the site"
+		}
 		if p.partlySilent(site) {
 			state.Message += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 		}
@@ -148,20 +152,15 @@ func (p *pass) explainStalled(ctx context.Context) {
 // podIn describes a problem of a pod of a site; "" if it finds none. It first reads pending pods, which are few, and
 // then the pods on some of the site's nodes, which the API server finds quickly.
 func (p *pass) podIn(ctx context.Context, site string) (string, error) {
-	t := p.targets[site].Templates
-	if t == nil { // the workload is left alone
+	if p.targets[site].Templates == nil { // the workload is left alone
 		return "", nil
-	}
-	template, err := t.Of(site)
-	if err != nil {
-		return "", err
 	}
 	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
 	for _, node := range p.sites[site][:min(nodesAtOnce, len(p.sites[site]))] {
 		looks = append(looks, [2]string{"spec.nodeName", node.name})
 	}
 	for _, look := range looks {
-		pods, err := p.podsOn(ctx, template, look[0], look[1])
+		pods, err := p.podsWith(ctx, site, fields.OneTermEqualSelector(look[0], look[1]))
 		if err != nil {
 			return "", err
 		}
@@ -172,18 +171,27 @@ func (p *pass) podIn(ctx context.Context, site string) (string, error) {
 	return "", nil
 }
 
-// podsOn reads the pods that a template selects, and whose field has a value.
-func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value string) ([]corev1.Pod, error) {
-	selector, _, err := gridchild.ReadPods(template)
-	if err != nil {
-		return nil, err
+// podsWith reads the pods of a site's workload whose fields match. Pods of others with the same labels are left out.
+func (p *pass) podsWith(ctx context.Context, site string, field fields.Selector) (own []corev1.Pod, err error) {
+	live := cmp.Or(p.child(site), p.orphan(site))
+	if live == nil { // it was made a moment ago
+		return nil, nil
 	}
-	pods := &corev1.PodList{}
-	err = p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace),
-		client.MatchingLabelsSelector{Selector: selector}, client.Limit(podsAtOnce),
-		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)})
-	if err != nil {
-		return nil, fmt.Errorf("listing pods: %w", err)
+	for token := ""; ; {
+		pods := &corev1.PodList{}
+		err := p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace), client.Limit(podsAtOnce),
+			client.Continue(token), client.MatchingLabelsSelector{Selector: live.selector},
+			client.MatchingFieldsSelector{Selector: field})
+		if err != nil {
+			return nil, fmt.Errorf("listing pods: %w", err)
+		}
+		for i := range pods.Items {
+			if gridchild.OwnsPod(p.Child.Kind, live.name, live.uid, &pods.Items[i]) {
+				own = append(own, pods.Items[i])
+			}
+		}
+		if token = pods.Continue; token == "" {
+			return own, nil
+		}
 	}
-	return pods.Items, nil
 }

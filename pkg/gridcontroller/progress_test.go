@@ -45,7 +45,8 @@ func TestStalledByCondition(t *testing.T) {
 		f, grid := demo(t, in("east west"))
 		if err := f.client.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "demo-east-1", Labels: map[string]string{"app": "x"},
+				Namespace: namespace, Name: "demo-east-1", Labels: hashed(map[string]string{"app": "x", v1.LabelGridSite: "east"}),
+				OwnerReferences: ownedBySet("demo-east"),
 			},
 			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "east"}},
 			Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
@@ -209,6 +210,9 @@ func TestDaemonSetProgress(t *testing.T) {
 			progress{complete: true}},
 		{"daemon unavailable", `{}`,
 			`{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, progress{}},
+		{"a node is tainted", `{}`, `{"desiredNumberScheduled":1,"updatedNumberScheduled":1,"numberAvailable":1,
+			"numberMisscheduled":1}`, progress{complete: true}},
+		{"the template fits no node", `{}`, `{}`, progress{}},
 	})
 }
 

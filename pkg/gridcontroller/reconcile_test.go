@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -763,4 +766,42 @@ func summaryOf(states map[string]v1.SiteState) *v1.DeploymentGrid {
 	p := &pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}, states: states}
 	p.summarize(&grid.Status)
 	return grid
+}
+
+// former is a cache whose reads of single objects show an object that was deleted, while it is set.
+type former struct {
+	client.Reader
+	object *unstructured.Unstructured
+}
+
+func (c *former) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if u, ok := o.(*unstructured.Unstructured); ok && c.object != nil && key.Name == c.object.GetName() {
+		u.Object = c.object.DeepCopy().Object
+		return nil
+	}
+	return c.Reader.Get(ctx, key, o, options...)
+}
+
+// TestDeletedBeforeItWasAdopted: the cache still shows an orphan whose selector lacks the site. The workload that is
+// made in its place is not made for its selector.
+func TestDeletedBeforeItWasAdopted(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	old := ownedBy("")
+	old.OwnerReferences, old.UID = nil, "old"
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := &former{f.workloads["DeploymentGrid"].cache, &unstructured.Unstructured{Object: object}}
+	cache.object.SetGroupVersionKind(v1.DeploymentGridKind.Child)
+	f.workloads["DeploymentGrid"].cache = cache
+	f.pass(grid)
+	f.expectTook()
+	cache.object = nil
+	f.step(cacheLag)
+	f.pass(grid)
+	f.expectTook("apply demo-east")
+	if d := f.deployment("demo-east"); d.Spec.Selector.MatchLabels[v1.LabelGridSite] != "east" {
+		t.Errorf("its selector is %v", d.Spec.Selector)
+	}
 }

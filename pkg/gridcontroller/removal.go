@@ -92,6 +92,7 @@ type lossKind string
 const (
 	vanishes lossKind = "have no node any more"
 	zeroed   lossKind = "are to be scaled to 0"
+	emptied  lossKind = "have no node that the new template fits"
 	moved    lossKind = "lose or gain an override, because labels of nodes have changed"
 )
 
@@ -127,11 +128,34 @@ func (p *pass) losses() []loss {
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
 			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})
+		case p.empties(site, live):
+			all = append(all, loss{site, strconv.FormatInt(p.grid.GetGeneration(), 10), emptied})
 		case marked && marks && of == revision && variant != wanted:
 			all = append(all, loss{site, variant + ">" + wanted, moved})
 		}
 	}
 	return all
+}
+
+// empties reports whether a site's DaemonSet, which runs, gets a template that fits none of its nodes. A site that has
+// the template keeps it.
+func (p *pass) empties(site string, live *child) bool {
+	if p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas == 0 {
+		return false
+	}
+	desired, err := p.desire(site)
+	if err != nil || desired.digest == live.applied {
+		return false
+	}
+	object, err := desired.object()
+	if err != nil {
+		return false
+	}
+	spec, _ := object.Object["spec"].(map[string]any)
+	fits, err := gridchild.Fits(spec)
+	return err == nil && !slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
+		return fits(node.name, node.labels, node.taints)
+	})
 }
 
 // holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an
@@ -164,7 +188,7 @@ func (p *pass) holdLosses() (held map[string]bool) {
 			into = m.approved
 		} else {
 			var texts []string
-			for _, kind := range []lossKind{vanishes, zeroed, moved} {
+			for _, kind := range []lossKind{vanishes, zeroed, emptied, moved} {
 				if sites := byKind[kind]; len(sites) > 0 {
 					texts = append(texts, fmt.Sprintf("%d sites %s (%s)", len(sites), kind, nameSome(sites)))
 				}

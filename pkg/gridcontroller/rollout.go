@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,8 +49,9 @@ type rolloutMemory struct {
 	jobsAt time.Time
 	// written is the grid with the newest status that is known to be written; nil if none is known.
 	written v1.Object
-	// mark identifies the last state of the rollout for which there was an event.
-	mark string
+	// mark identifies the last state of the rollout for which there was an event. known is the last plan's.
+	mark  string
+	known []*metav1.Time
 }
 
 // brokenSite is why a site does not work, with which revision, and since when. lasting is set once that has lasted for
@@ -182,7 +184,7 @@ func (p *pass) plan(ctx context.Context) error {
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
 		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: p.clock.Now(),
+		Now: p.clock.Now(), Known: p.memory.rollout.known,
 	}
 	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
 		in.AtOnce = p.update
@@ -198,6 +200,7 @@ func (p *pass) plan(ctx context.Context) error {
 		p.ask(ctx, in.Sites)
 		p.planned = rollout.New(in)
 	}
+	p.memory.rollout.known = p.planned.Known
 	return nil
 }
 
@@ -215,7 +218,7 @@ func (p *pass) site(site, current string) rollout.Site {
 	}
 	if memory.isAhead(live, p.clock.Now()) {
 		u.Exists, u.Revision, u.UID = true, memory.applied.revision, memory.applied.uid
-		u.Idle = live != nil && live.progress.replicas == 0
+		u.Idle = live != nil && live.progress.none
 		return u
 	}
 	own := live != nil
@@ -234,9 +237,9 @@ func (p *pass) site(site, current string) rollout.Site {
 	case !own && p.templatesOf(u.Revision) == nil: // an orphan with a forgotten revision
 		u.Revision = ""
 	}
-	u.Idle = live.observed && live.progress.replicas == 0
-	u.PerNode, u.Wanted = p.Kind == v1.DaemonSetGridKind.Kind, int(live.progress.replicas)
-	u.Ready = live.progress.complete && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
+	u.Idle = live.observed && live.progress.none
+	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
+	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
 		u.Waits = live.progress.waits
 	}
@@ -244,6 +247,12 @@ func (p *pass) site(site, current string) rollout.Site {
 		u.Broken = ""
 	}
 	return u
+}
+
+// complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count
+// those on nodes that say that they are not ready.
+func (p *pass) complete(live *child) bool {
+	return live.progress.complete && (live.progress.strays == 0 || !p.sites.notReady(live.site))
 }
 
 // partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,
@@ -271,6 +280,7 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
+				site(q.Name).Unread = true
 				continue
 			}
 			*known = answer{pods, q.Since}
@@ -288,51 +298,55 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 	if err != nil {
 		return rollout.Pods{}, err
 	}
-	silent, now := map[string]bool{}, p.clock.Now()
-	var all []corev1.Pod
+	fits, err := gridchild.Fits(template)
+	if err != nil {
+		return rollout.Pods{}, err
+	}
+	now := p.clock.Now()
+	nodes := map[string]rollout.Node{}
+	var looks []fields.Selector
 	for _, node := range p.sites[site.Name] {
-		silent[node.name] = node.lost
-		pods, err := p.podsOn(ctx, template, "spec.nodeName", node.name)
+		nodes[node.name] = rollout.Node{Silent: node.lost, Wants: fits(node.name, node.labels, node.taints)}
+		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node.name))
+	}
+	if site.Partly {
+		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", ""))
+	}
+	if len(nodes) > nodesEach {
+		looks = []fields.Selector{fields.Everything()}
+	}
+	var all []corev1.Pod
+	for _, look := range looks {
+		pods, err := p.podsWith(ctx, site.Name, look)
 		if err != nil {
 			return rollout.Pods{}, err
 		}
 		all = append(all, pods...)
 	}
-	if site.Partly {
-		pods, err := p.podsOn(ctx, template, "status.phase", string(corev1.PodPending))
-		if err != nil {
-			return rollout.Pods{}, err
-		}
-		for i := range pods {
-			if pods[i].Spec.NodeName == "" && pods[i].Spec.NodeSelector[p.owner.Key] == site.Name {
-				all = append(all, pods[i])
-			}
-		}
-	}
+	all = slices.DeleteFunc(all, func(pod corev1.Pod) bool {
+		_, here := nodes[pod.Spec.NodeName]
+		return !here && (pod.Spec.NodeName != "" || !site.Partly)
+	})
 	newest := func(*corev1.Pod) bool { return true }
 	if site.Partly && site.PerNode {
-		if newest, err = p.newestTemplate(ctx, site.Name, template); err != nil {
+		if newest, err = p.newestTemplate(ctx, site.Name); err != nil {
 			return rollout.Pods{}, err
 		}
 	}
-	return rollout.Ask(all, silent, newest, since, now), nil
+	return rollout.Ask(all, nodes, newest, since, now), nil
 }
 
 // newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
 // controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
 // template that has come back keep the hash, and an older pod-template-generation.
-func (p *pass) newestTemplate(ctx context.Context, site string, spec map[string]any) (rollout.Template, error) {
+func (p *pass) newestTemplate(ctx context.Context, site string) (rollout.Template, error) {
 	live := p.child(site)
 	if live == nil || !live.observed {
 		return func(*corev1.Pod) bool { return false }, nil
 	}
-	selector, _, err := gridchild.ReadPods(spec)
-	if err != nil {
-		return nil, err
-	}
 	list := &appsv1.ControllerRevisionList{}
-	err = p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
-		client.MatchingLabelsSelector{Selector: selector})
+	err := p.live.List(ctx, list, client.InNamespace(p.owner.Namespace),
+		client.MatchingLabelsSelector{Selector: live.selector})
 	if err != nil {
 		return nil, fmt.Errorf("listing the ControllerRevisions of %s: %w", live.name, err)
 	}

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,17 @@ func (f *fixture) ready(grid string, sites ...string) {
 	}
 }
 
+// hashed are the labels of a pod that a Deployment makes, and ownedBySet is its owner.
+func hashed(of map[string]string) map[string]string {
+	return labels.Merge(of, labels.Set{appsv1.DefaultDeploymentUniqueLabelKey: "hash"})
+}
+
+func ownedBySet(deployment string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: "apps/v1", Kind: "ReplicaSet", Name: deployment + "-hash", Controller: ptr.To(true),
+	}}
+}
+
 // runs makes the pod of a Deployment on a node what the Deployment says, and ready. It is a new one if its image
 // changes.
 func (f *fixture) runs(d *appsv1.Deployment, node string) {
@@ -49,7 +61,8 @@ func (f *fixture) runs(d *appsv1.Deployment, node string) {
 	}
 	pod = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: d.Name, Labels: d.Spec.Template.Labels, CreationTimestamp: now,
+			Namespace: namespace, Name: d.Name, Labels: hashed(d.Spec.Template.Labels), CreationTimestamp: now,
+			OwnerReferences: ownedBySet(d.Name),
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: d.Spec.Template.Spec.Containers},
 		Status: corev1.PodStatus{

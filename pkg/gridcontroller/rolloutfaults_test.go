@@ -286,6 +286,8 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 	f.restart()
 	f.failing(nil)
 	f.tries(grid)
+	f.step(40 * time.Second) // the deadline does not run while nobody follows the rollout
+	f.tries(grid)
 	f.rolls(grid, "east")
 	f.expectImages("demo", map[string]string{"east": "i"})
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")

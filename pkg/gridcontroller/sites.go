@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type nodeState struct {
 	// lost is set if the control plane has lost contact with the node. since is when lost last changed.
 	lost  bool
 	since time.Time
+	// taints keep pods away from the node.
+	taints []corev1.Taint
 }
 
 // sites are the sites of one key: the distinct values of a label, with the nodes that have them. An empty value is also
@@ -40,7 +43,7 @@ func stateOf(object client.Object) *nodeState {
 	if !ok {
 		return nil
 	}
-	s := &nodeState{name: node.Name, labels: node.Labels}
+	s := &nodeState{name: node.Name, labels: node.Labels, taints: node.Spec.Taints}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			s.lost = condition.Status == corev1.ConditionUnknown
@@ -108,4 +111,11 @@ func (u sites) silent(site string) (nodes int64, all bool, since time.Time) {
 		}
 	}
 	return nodes, nodes > 0 && int(nodes) == len(u[site]), since
+}
+
+// notReady reports whether the kubelet of a node of a site says that the node is not ready.
+func (u sites) notReady(site string) bool {
+	return slices.ContainsFunc(u[site], func(node *nodeState) bool {
+		return slices.ContainsFunc(node.taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeNotReady })
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -17,14 +18,38 @@ type Names struct {
 	// Clashes has an error for each site that gets no name, because the site's own name is empty, or because another
 	// site's child has the name. No revision of the grid changes that.
 	Clashes map[string]error
+
+	owner *Owner
+	known Known
 }
 
-// Known says which objects exist. The names of children depend on that, on the grid, and on the site.
-type Known struct {
-	// Exists reports whether the grid has a child of this name.
-	Exists func(name string) bool
-	// Taken reports whether the natural name for a site's child ({grid}-{site}) is known to belong to another grid.
-	Taken func(site string) bool
+// Existing has the facts about an object with the name of a child on which the name and content of children depend.
+type Existing struct {
+	// Claim is why the object must not become the grid's child; nil if it may, or is one. See the function Claim.
+	Claim error
+	// SelectsSite is set if its selector names the site.
+	SelectsSite bool
+}
+
+// ExistingOf reads the facts about a live object.
+func ExistingOf(o *Owner, live *unstructured.Unstructured) Existing {
+	claim := Claim(o, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
+	return Existing{Claim: claim, SelectsSite: SelectsSite(live)}
+}
+
+// Known returns the object of a name; ok is false if there is none.
+type Known func(name string) (object Existing, ok bool)
+
+// isOurs reports whether the grid has a child of a name, or may adopt it.
+func (k Known) isOurs(name string) bool {
+	object, ok := k(name)
+	return ok && object.Claim == nil
+}
+
+// isTaken reports whether a name belongs to another grid.
+func (k Known) isTaken(name string) bool {
+	object, _ := k(name)
+	return errors.Is(object.Claim, ErrTaken)
 }
 
 // Assign gives every site the name of its child: {grid}-{site}, or an alternative where that is not valid or taken. It
@@ -36,6 +61,7 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 		BySite:  make(map[string]string, len(sites)),
 		Sites:   make(map[string]string, len(sites)),
 		Clashes: map[string]error{},
+		owner:   o, known: known,
 	}
 	var others []string
 	for _, site := range sites {
@@ -50,7 +76,7 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 			others = append(others, site)
 			continue
 		}
-		if !known.Exists(natural) && (known.Taken(site) || known.Exists(k.AlternativeChildName(grid, site))) {
+		if !known.isOurs(natural) && (known.isTaken(natural) || known.isOurs(k.AlternativeChildName(grid, site))) {
 			others = append(others, site)
 			continue
 		}
@@ -69,6 +95,38 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 	return n
 }
 
+// SelectsSite reports whether the selector of a site's child names the site. A selector cannot be changed, so an
+// existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
+func (n *Names) SelectsSite(site string) bool {
+	if object, ok := n.known(n.BySite[site]); ok {
+		return object.SelectsSite
+	}
+	return n.owner.SelectsSite
+}
+
+// Child renders the child of a site.
+func (n *Names) Child(site string, from Source) (*Child, error) {
+	if err := n.Clashes[site]; err != nil {
+		return nil, err
+	}
+	template, err := from.Templates.Of(site)
+	if err != nil {
+		return nil, err
+	}
+	if from.Templates != from.Scale {
+		delete(template, "replicas")
+		if replicas, set, err := from.Scale.Replicas(site); err == nil && set {
+			template["replicas"] = replicas
+		}
+	}
+	of := *n.owner
+	of.SelectsSite, of.Variant = n.SelectsSite(site), from.Templates.Mark(site, from.Revision)
+	if from.InRollout {
+		of.Revision = from.Revision
+	}
+	return OfSite(&of, site, n.BySite[site], template)
+}
+
 var (
 	// ErrTaken means that the name belongs to a child of another grid.
 	ErrTaken = errors.New("the name is taken")
@@ -80,7 +138,8 @@ var (
 // Claim returns nil if an object with the name of a child is the grid's child, or may be adopted. Otherwise it returns
 // an error with the reason. controller is the object's controlling owner, nil if it has none, and grid the value of its
 // label LabelGridSelector.
-func Claim(o *Owner, k v1.GridKind, name string, controller *metav1.OwnerReference, grid string) error {
+func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string) error {
+	k := o.GridKind
 	switch by := controller; {
 	case by != nil && string(by.UID) == o.UID:
 		return nil

@@ -207,27 +207,6 @@ type Source struct {
 	InRollout bool
 }
 
-// Child renders the child of one site. selects is whether its selector names the site. A selector cannot be changed, so
-// an existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
-func (s Source) Child(o *Owner, site, name string, selects bool) (*Child, error) {
-	template, err := s.Templates.Of(site)
-	if err != nil {
-		return nil, err
-	}
-	if s.Templates != s.Scale {
-		delete(template, "replicas")
-		if replicas, set, err := s.Scale.Replicas(site); err == nil && set {
-			template["replicas"] = replicas
-		}
-	}
-	of := *o
-	of.SelectsSite, of.Variant = selects, s.Templates.Mark(site, s.Revision)
-	if s.InRollout {
-		of.Revision = s.Revision
-	}
-	return OfSite(&of, site, name, template)
-}
-
 // SelectsSite reports whether the selector of a live workload names the site.
 func SelectsSite(live *unstructured.Unstructured) bool {
 	_, found, err := unstructured.NestedString(live.Object, "spec", "selector", "matchLabels", v1.LabelGridSite)
@@ -240,11 +219,8 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the selector: %w", err)
-	}
-	return selector, workload.Template.Spec.Tolerations, nil
+	selector, err := Selector(spec)
+	return selector, workload.Template.Spec.Tolerations, err
 }
 
 // Reference returns the owner reference of an object that a grid controls.

@@ -126,7 +126,10 @@ func TestSourceOfAnOlderRevision(t *testing.T) {
 		"scaled to 0, no rollout": {`"replicas":0,`, false, true, 0},
 	} {
 		s := Source{Templates: older, Scale: templates(c.scale), Revision: "demo-1", InRollout: c.inRollout}
-		child, err := s.Child(demoOwner(), "east", "demo-east", c.selects)
+		names := Assign(demoOwner(), []string{"east"}, func(string) (Existing, bool) {
+			return Existing{SelectsSite: c.selects}, true
+		})
+		child, err := names.Child("east", s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,6 +73,7 @@ func (p *planner) begin() {
 			of := &p.status.Sites[i]
 			p.listed[of.Name], p.written[of.Name] = of, of.State
 		}
+		p.catchUp()
 	case p.Current == "" && !others: // a new grid: all sites get the revision at once
 		p.attempt()
 		p.status.AtOnce, p.plan.Current = true, p.Revision

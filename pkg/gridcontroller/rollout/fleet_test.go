@@ -32,6 +32,8 @@ type shape struct {
 	// parallel: a StatefulSet does not wait for one pod before it makes the next. onDelete: a person replaces pods.
 	// evicts: pods do not tolerate a node that is silent.
 	parallel, onDelete, evicts bool
+	// tolerates: a DaemonSet wants a pod also on nodes that are silent.
+	tolerates bool
 	// partition is how many pods of a StatefulSet keep what was before, by revision; some have one if partitions.
 	partitions bool
 	partition  map[string]int
@@ -44,15 +46,18 @@ func (w *world) newShape() shape {
 	}
 	s.kind, s.nodes, s.replicas = kind(w.IntN(3)), 1+w.IntN(3), 1+w.IntN(3)
 	s.parallel, s.evicts = w.IntN(2) == 0, w.IntN(2) == 0
+	s.tolerates = s.kind == daemonSet && w.IntN(2) == 0
 	s.onDelete = s.kind != deployment && w.IntN(4) == 0
 	s.partitions = s.kind == statefulSet && !s.onDelete && !w.friendly && w.IntN(4) == 0
 	return s
 }
 
-// node is a machine of a site. It is silent since silentAt.
+// node is a machine of a site. It is silent since silentAt. tainted: a person keeps new pods away. notReady: its kubelet
+// says that it is not ready.
 type node struct {
-	name     string
-	silentAt time.Time
+	name              string
+	silentAt          time.Time
+	tainted, notReady bool
 }
 
 func (n *node) heard() bool { return n.silentAt.IsZero() }
@@ -81,9 +86,9 @@ type fleet struct {
 	good      time.Duration
 	goodOf    string
 	returning bool
-	// best is the largest number of pods that were updated and ready since the workload was applied, progressAt when it
-	// grew. completeAt is since when the workload is complete.
-	best                   int
+	// best are the largest numbers of pods that were updated and ready since the workload was applied, progressAt is when
+	// one grew. completeAt is since when the workload is complete.
+	best                   [2]int
 	bestOf                 string
 	progressAt, completeAt time.Time
 	rested                 time.Duration
@@ -100,6 +105,20 @@ func (w *world) knownSilent(n *node) bool { return !n.heard() && w.now.Sub(n.sil
 // lost reports whether the control plane knows that all nodes of a site are silent.
 func (w *world) lost(p *place) bool {
 	return !slices.ContainsFunc(p.nodes, func(n *node) bool { return !w.knownSilent(n) })
+}
+
+// wants reports whether a DaemonSet's controller wants a pod on a node.
+func (w *world) wants(p *place, n *node) bool {
+	s := &w.shape
+	return p.fate[p.revision] != nowhere && !n.tainted && (s.tolerates || (!n.notReady && !w.knownSilent(n)))
+}
+
+// taint has a person keep new pods from a node, but for the last one of a site.
+func (w *world) taint(p *place) {
+	n := p.nodes[w.IntN(len(p.nodes))]
+	others := slices.ContainsFunc(p.nodes, func(other *node) bool { return other != n && !other.tainted })
+	n.tainted = !n.tainted && others
+	w.note("%s tainted: %t", n.name, n.tainted)
 }
 
 func (w *world) partly(p *place) bool {
@@ -137,6 +156,11 @@ func (w *world) hear(p *place) {
 // live lets a second pass at a site.
 func (w *world) live(p *place) {
 	w.control(p)
+	for _, n := range p.nodes {
+		n.notReady = slices.ContainsFunc(p.pods, func(pod *pod) bool {
+			return pod.node == n && p.fate[pod.revision] == breaks && !pod.startedAt.IsZero()
+		})
+	}
 	for _, pod := range p.pods {
 		w.run(p, pod)
 	}
@@ -242,12 +266,16 @@ func (w *world) controlDaemons(p *place) {
 	var old []*pod
 	for _, n := range p.nodes {
 		i := slices.IndexFunc(p.pods, func(pod *pod) bool { return pod.node == n })
-		if i < 0 {
+		switch {
+		case i < 0 && w.wants(p, n):
 			missing++
 			w.make(p, p.revision, 0, n)
 			continue
+		case i < 0:
+			continue
 		}
 		pod := p.pods[i]
+		pod.deleting = pod.deleting || p.fate[p.revision] == nowhere
 		if !pod.told.ready || pod.deleting {
 			missing++
 		}
@@ -270,7 +298,7 @@ func (w *world) controlDaemons(p *place) {
 func (w *world) run(p *place, pod *pod) {
 	if pod.node == nil { // the scheduler knows only what the control plane does
 		n := p.nodes[w.IntN(len(p.nodes))]
-		if w.knownSilent(n) || pod.deleting {
+		if w.knownSilent(n) || pod.deleting || n.tainted || n.notReady || p.fate[pod.revision] == nowhere {
 			return
 		}
 		pod.node = n
@@ -292,6 +320,8 @@ func (w *world) run(p *place, pod *pod) {
 	switch p.fate[pod.revision] {
 	case dead:
 		ready = false
+	case breaks:
+		ready = age < 20*time.Second
 	case crashes:
 		if n := int(age / (70 * time.Second)); n > pod.restarts {
 			pod.restarts, pod.readyAt = n, time.Time{}
@@ -304,7 +334,7 @@ func (w *world) run(p *place, pod *pod) {
 		}
 	default:
 	}
-	switch ready = ready && age >= 8*time.Second; {
+	switch ready = ready && age >= 8*time.Second && !pod.node.notReady; {
 	case !ready:
 		pod.readyAt = time.Time{}
 	case pod.readyAt.IsZero():
@@ -322,7 +352,7 @@ func (w *world) serving(p *place) (all []*pod, want int) {
 	if w.shape.kind == daemonSet {
 		want = 0
 		for _, n := range p.nodes {
-			if !w.knownSilent(n) {
+			if !w.knownSilent(n) && !n.tainted && p.fate[p.revision] != nowhere {
 				want++
 			}
 		}
@@ -376,13 +406,18 @@ func (p *place) triedAt() (at time.Time) {
 	return at
 }
 
-// wanted is how many pods a workload is to have.
-func (w *world) wanted(p *place) int {
+// wanted is how many pods a workload is to have, as its status says.
+func (w *world) wanted(p *place) (want int) {
 	switch {
 	case p.idle:
 		return 0
 	case w.shape.kind == daemonSet:
-		return len(p.nodes)
+		for _, n := range p.nodes {
+			if w.wants(p, n) {
+				want++
+			}
+		}
+		return want
 	}
 	return w.shape.replicas
 }
@@ -391,7 +426,8 @@ func (w *world) wanted(p *place) int {
 func (w *world) counts(p *place) (want, all, updated, available int) {
 	want = w.wanted(p)
 	for _, pod := range p.pods {
-		if pod.of != p.uid || (pod.deleting && w.shape.kind != statefulSet) {
+		if pod.of != p.uid || (pod.deleting && w.shape.kind != statefulSet) ||
+			(w.shape.kind == daemonSet && !w.wants(p, pod.node)) {
 			continue
 		}
 		all++
@@ -418,7 +454,11 @@ func (w *world) complete(p *place) (complete bool, waits string) {
 	if needs < want && updated < want {
 		waits = "somebody"
 	}
-	return updated >= needs && available >= want && (w.shape.kind == daemonSet || all <= max(want, updated)), waits
+	if w.shape.kind == daemonSet { // its status does not count the pods of nodes that are not ready
+		strays := slices.ContainsFunc(p.pods, func(pod *pod) bool { return pod.node.notReady && !w.wants(p, pod.node) })
+		return updated >= needs && available >= want && want > 0 && !strays, waits
+	}
+	return updated >= needs && available >= want && all <= max(want, updated), waits
 }
 
 // follow notes when the workload made progress.
@@ -438,7 +478,7 @@ func (w *world) follow(p *place) {
 		p.rested += ready
 	}
 	if !p.exists || p.bestOf != is || ready >= deadline || w.lost(p) {
-		p.best, p.bestOf, p.progressAt, p.rested = 0, is, w.now, 0
+		p.best, p.bestOf, p.progressAt, p.rested = [2]int{}, is, w.now, 0
 	}
 	if silent < p.silent {
 		p.rested = w.now.Sub(p.progressAt)
@@ -450,8 +490,10 @@ func (w *world) follow(p *place) {
 	case p.completeAt.IsZero():
 		p.completeAt = w.now
 	}
-	if sum := updated + available; sum > p.best {
-		p.best, p.progressAt, p.rested = sum, w.now, 0
+	for i, count := range []int{updated, available} {
+		if count > p.best[i] {
+			p.best[i], p.progressAt, p.rested = count, w.now, 0
+		}
 	}
 }
 
@@ -468,8 +510,7 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 	if w.follow(p); !p.exists {
 		return
 	}
-	want := w.wanted(p)
-	s.PerNode, s.Wanted, s.Progress = w.shape.kind == daemonSet, want, p.progressAt
+	s.PerNode, s.Progress = w.shape.kind == daemonSet, p.progressAt
 	complete, waits := w.complete(p)
 	current := s.Revision == p.revision && w.now.After(p.appliedAt.Add(time.Second)) // its controller has seen it
 	s.Ready = current && !s.Silent && complete && waits == ""
@@ -483,9 +524,10 @@ func (w *world) lookAtPods(p *place, s *rollout.Site) {
 
 // answer is what the API server says of a site's pods. The clocks of nodes are wrong by hours.
 func (w *world) answer(p *place, since time.Time) rollout.Pods {
-	silent := map[string]bool{}
+	nodes := map[string]rollout.Node{}
 	for _, n := range p.nodes {
-		silent[n.name] = w.knownSilent(n)
+		wants := p.fate[p.revision] != nowhere && !n.tainted
+		nodes[n.name] = rollout.Node{Silent: w.knownSilent(n), Wants: wants}
 	}
 	var all []corev1.Pod
 	for _, pod := range p.pods {
@@ -517,14 +559,14 @@ func (w *world) answer(p *place, since time.Time) rollout.Pods {
 	newest := func(api *corev1.Pod) bool {
 		return w.shape.kind != daemonSet || api.Labels["revision"] == fmt.Sprint(p.uid, w.shown(p))
 	}
-	return rollout.Ask(all, silent, newest, since, w.now)
+	return rollout.Ask(all, nodes, newest, since, w.now)
 }
 
 // describe describes a site, its nodes and its pods.
 func (w *world) describe(p *place) string {
 	text := fmt.Sprintf("%+v, workload %d %s of %s, good for %s", w.shape, p.uid, p.revision, p.progressAt, p.good)
 	for _, n := range p.nodes {
-		text += fmt.Sprintf("; %s heard: %t", n.name, n.heard())
+		text += fmt.Sprintf("; %s heard: %t, tainted: %t", n.name, n.heard(), n.tainted)
 	}
 	for _, pod := range p.pods {
 		on := "nowhere"

@@ -64,8 +64,8 @@ func (h *history) pass() {
 			case u.Partly && u.PerNode: // the pod on the other node waits for that on the silent one, or does not
 				u.Pods.Silent, u.Pods.Missing = mark, 1
 				u.Pods.Marks, u.Pods.Acknowledged = []string{"other pod."}, false
-				if u.Revision == "old" || u.Name == "well" {
-					u.Pods.Current = 1
+				if u.Pods.Lacking = 1; u.Revision == "old" || u.Name == "well" {
+					u.Pods.Current, u.Pods.Lacking = 1, 0
 				}
 			case u.Ready:
 				u.Pods.Marks = mark
@@ -91,6 +91,7 @@ func (h *history) pass() {
 		}
 	}
 	h.in.Current, h.in.Update, h.in.Status = h.plan.Current, h.in.Revision, h.plan.Status.DeepCopy()
+	h.in.Known = h.plan.Known
 }
 
 func (h *history) last(d time.Duration) {
@@ -443,7 +444,7 @@ func TestPartlySilentIsNotPutBack(t *testing.T) {
 	h.behave = func(u *Site, _ string) {
 		if u.Name == "a" {
 			turns++
-			u.PerNode, u.Wanted, u.Partly, u.Ready = true, 2, true, false
+			u.PerNode, u.Partly, u.Ready = true, true, false
 		}
 	}
 	h.last(10 * time.Minute)
@@ -471,7 +472,7 @@ func TestPartlySilentFails(t *testing.T) {
 // TestPartlySilentIsProven: a DaemonSet proves the change on the nodes that are heard.
 func TestPartlySilentIsProven(t *testing.T) {
 	h := begins(t, rest(5*time.Minute, 1), map[string]int{"well": 0})
-	h.behave = func(u *Site, _ string) { u.PerNode, u.Wanted, u.Partly, u.Ready = true, 2, true, false }
+	h.behave = func(u *Site, _ string) { u.PerNode, u.Partly, u.Ready = true, true, false }
 	h.last(6 * time.Minute)
 	h.expect("a node is silent", v1.RolloutComplete, "well")
 	if h.in.Status.Proven != 1 {

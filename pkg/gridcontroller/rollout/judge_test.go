@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 
 var (
 	judgeWorlds = flag.Int("rollout.worlds", 120, "worlds of TestJudge, of 400 steps each; a long run has 5000")
+	judgeDepth  = flag.Int("rollout.depth", 2, "events of each history of TestEveryHistory; a long run has 3")
 	judgeSeed   = flag.Uint64("rollout.seed", 1, "seed of the first of them")
 )
 
@@ -41,6 +43,8 @@ const (
 	crashes      // its containers restart every 70 seconds
 	denied       // the API server refuses the workload
 	cutsOff      // the site falls silent when they start
+	nowhere      // the template fits no node
+	breaks       // nodes are not ready any more when they have run for a while
 	fates
 )
 
@@ -66,6 +70,8 @@ type place struct {
 	begunAt  time.Time
 	loose    bool
 	accepted bool
+	// suspected is in how many statuses it was suspected wrongly.
+	suspected int
 	// turns is how often it got another revision since something happened to it.
 	turns int
 	// stale is what a cache shows of its revision, until.
@@ -104,7 +110,9 @@ type world struct {
 	// other is what another leader, which does not know yet that it leads no more, has read, until.
 	other      *rollout.Input
 	otherUntil time.Time
-	log        []string
+	// muteUntil: until then no question for pods is answered. backAt is when the controller was away last.
+	muteUntil, backAt time.Time
+	log               []string
 }
 
 type verdict string
@@ -185,6 +193,7 @@ func (w *world) gate(wave int) string {
 // editWaves is a person who edits the waves. Sites stay in theirs, unless it goes.
 func (w *world) editWaves() {
 	r := w.in.Rollout.DeepCopy()
+	w.other = nil // it would find sites of waves that it does not know
 	i, j := w.IntN(len(r.Waves)), w.IntN(len(r.Waves))
 	switch w.IntN(5) {
 	case 0:
@@ -510,6 +519,10 @@ func (w *world) plan(in rollout.Input) rollout.Plan {
 		return &in.Sites[slices.IndexFunc(in.Sites, func(s rollout.Site) bool { return s.Name == name })]
 	}
 	for _, q := range plan.Ask {
+		if w.now.Before(w.muteUntil) || w.IntN(20) == 0 {
+			site(q.Name).Unread = true
+			continue
+		}
 		told := w.answer(w.find(q.Name), q.Since)
 		site(q.Name).Pods = &told
 	}
@@ -527,6 +540,7 @@ func (w *world) pass(stopped int) {
 	}
 	for i, name := range slices.Sorted(maps.Keys(plan.Revisions)) {
 		if stopped == i {
+			w.in.Known = nil
 			return
 		}
 		p, to := w.find(name), plan.Revisions[name]
@@ -538,7 +552,8 @@ func (w *world) pass(stopped int) {
 		}
 		w.apply(p, to)
 	}
-	if stopped >= 0 {
+	if w.in.Known = plan.Known; stopped >= 0 {
+		w.in.Known = nil
 		return
 	}
 	w.write(plan)
@@ -633,16 +648,21 @@ func (w *world) write(plan rollout.Plan) {
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
 		kind := p.fate[w.in.Revision]
-		fails := kind == dead || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
+		fails := kind == dead || kind == nowhere || kind == breaks && w.soak(p) > 0 || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}
-		if at := p.triedAt(); fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
+		at := p.triedAt()
+		if kind == nowhere {
+			at = p.appliedAt
+		}
+		if fails && p.revision == w.in.Revision && !at.IsZero() && p.heard() &&
 			w.now.Sub(at) > late && w.now.Sub(p.begunAt) > late && plan.Status.GoesBack == "" && !p.loose &&
 			!p.accepted && !failed[p.name] && !p.begunAt.IsZero() && w.now.Sub(w.calm()) > late {
 			w.blame("%s cannot work, and is not called failed: %+v", p.name, plan.Status)
 		}
 	}
+	w.judgeSuspects(plan.Status)
 	if w.friendly && plan.Status.Awaits != "" && !w.idleWave() {
 		w.blame("a person is asked, and all works: %s", plan.Status.Message)
 	}
@@ -654,6 +674,28 @@ func (w *world) write(plan rollout.Plan) {
 		}
 		if again := rollout.New(in); !reflect.DeepEqual(again.Status, in.Status) {
 			w.blame("the status changes, and nothing else: %+v became %+v", in.Status, again.Status)
+		}
+	}
+}
+
+// judgeSuspects blames a status that suspects the change of a silence that began before any kubelet there saw a pod of
+// it. The workload has to be put back. The controller may not learn that at once, because questions fail.
+func (w *world) judgeSuspects(s *v1.RolloutStatus) {
+	for _, of := range s.Sites {
+		p := w.find(of.Name)
+		unseen := of.State == v1.RolloutSiteSuspect && p.exists && w.lost(p) && !p.loose && !p.begunAt.IsZero() &&
+			p.revision == w.in.Revision && !p.held && !p.idle && !slices.ContainsFunc(p.pods, func(pod *pod) bool {
+			return pod.told.started && pod.of == p.uid && pod.madeAt.After(p.begunAt.Add(-2*time.Minute))
+		})
+		if !unseen {
+			p.suspected = 0
+			continue
+		}
+		if w.now.Before(w.muteUntil) {
+			continue
+		}
+		if p.suspected++; p.suspected > 6 {
+			w.blame("%s is suspected, and no kubelet there has seen the change: %+v; %s", p.name, of, w.describe(p))
 		}
 	}
 }
@@ -782,17 +824,23 @@ func (w *world) calm() time.Time {
 			return w.now
 		}
 	}
+	if w.now.Before(w.muteUntil) {
+		return w.now
+	}
 	if s := w.in.Status; s.HaltTime != nil || w.in.Rollout.Paused {
 		return w.now
 	}
-	return time.Time{}
+	return w.backAt
 }
 
 // happen lets something happen.
 func (w *world) happen() {
-	p := w.places[w.IntN(len(w.places))]
+	w.occur(w.places[w.IntN(len(w.places))], w.IntN(100))
+}
+
+// occur lets the event of a number happen to a site, or to the grid.
+func (w *world) occur(p *place, n int) {
 	status := w.in.Status
-	n := w.IntN(100)
 	for _, other := range w.places {
 		if other == p || n >= 22 {
 			other.turns = 0
@@ -823,6 +871,8 @@ func (w *world) happen() {
 		}
 		p.exists = false
 		w.note("%s is deleted", p.name)
+	case n < 9 && w.shape.kind == daemonSet: // nobody can want no pods of a DaemonSet
+		w.taint(p)
 	case n < 9:
 		p.idle, p.loose = !p.idle, true
 		w.note("%s idle: %t", p.name, p.idle)
@@ -867,6 +917,13 @@ func (w *world) happen() {
 	case n < 54 && w.other == nil && status != nil:
 		other := w.in
 		w.other, w.otherUntil = &other, w.now.Add(15*time.Second)
+	case n == 54 && w.IntN(4) == 0:
+		w.muteUntil = w.now.Add(15 * time.Minute)
+		w.note("pods cannot be read")
+	case n == 55 && w.IntN(4) == 0: // the controller is away
+		w.last(900)
+		w.in.Known, w.other, w.backAt = nil, nil, w.now
+		w.note("the controller was away")
 	}
 }
 
@@ -924,11 +981,14 @@ func (w *world) last(seconds int) {
 // settle has nothing happen any more but that people answer, and expects that a change that works completes.
 func (w *world) settle() {
 	w.in.Rollout = w.in.Rollout.DeepCopy()
-	w.in.Rollout.Paused = false
+	w.in.Rollout.Paused, w.muteUntil = false, time.Time{}
 	for _, p := range w.places {
 		w.hear(p)
 		p.loose = p.loose || p.idle
 		p.idle, p.away = false, false
+		for _, n := range p.nodes {
+			n.tainted = false
+		}
 		p.held = p.held && p.exists && w.far // nobody waits for those
 		if !w.friendly {
 			clear(p.fate)
@@ -949,13 +1009,24 @@ func (w *world) settle() {
 	w.blame("not complete: %s %q %+v", w.in.Status.Phase, w.in.Status.Message, w.in.Status.Sites)
 }
 
-func play(seed uint64) (wrong string, log []string) {
-	w := newWorld(seed)
+// judged plays a history in a world, and returns what was wrong; empty if nothing was.
+func (w *world) judged(history func()) (wrong string, log []string) {
 	defer func() {
-		if found, ok := recover().(verdict); ok {
+		switch found := recover().(type) {
+		case nil:
+		case verdict:
 			wrong, log = string(found), w.log
+		default: // the plan's
+			wrong, log = fmt.Sprintf("panic: %v\n%s", found, debug.Stack()), w.log
 		}
 	}()
+	history()
+	w.settle()
+	return "", nil
+}
+
+// play is a long history of random events.
+func (w *world) play() {
 	for step := range 400 {
 		w.last(1 + w.IntN(8))
 		if w.in.Status != nil && step > 20 && (!w.quiet || w.IntN(10) == 0) {
@@ -982,8 +1053,6 @@ func play(seed uint64) (wrong string, log []string) {
 		w.revise()
 		delete(w.shape.partition, w.in.Revision)
 	}
-	w.settle()
-	return "", nil
 }
 
 // TestJudge plays histories of fleets whose truth the judge knows. It looks at what happens to sites, and counts shares
@@ -992,7 +1061,8 @@ func play(seed uint64) (wrong string, log []string) {
 // nobody; and a change that works completes, in friendly worlds without a person.
 func TestJudge(t *testing.T) {
 	for i, found := uint64(0), 0; i < uint64(*judgeWorlds) && found < 10; i++ {
-		wrong, log := play(*judgeSeed + i)
+		w := newWorld(*judgeSeed + i)
+		wrong, log := w.judged(w.play)
 		if wrong == "" {
 			continue
 		}
@@ -1000,5 +1070,82 @@ func TestJudge(t *testing.T) {
 			t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
 		}
 		t.Errorf("-rollout.seed=%d -rollout.worlds=1: %s", *judgeSeed+i, wrong)
+	}
+}
+
+// kinds are the numbers of events, one of each kind: see occur. crash is a controller that ends before its first write.
+var kinds = []int{0, 5, 7, 9, 11, 15, 23, 24, 25, 26, 27, 50, 55, crash}
+
+const crash = -1
+
+// smallWorld has two waves of one site. Its change is that of a fate at the first site, and works at the other.
+func smallWorld(of fate, on v1.OnFailure) *world {
+	w := &world{
+		Rand: rand.New(rand.NewPCG(1, 7)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+		over: map[string]bool{}, approved: map[string]bool{}, shape: shape{nodes: 1, replicas: 1},
+	}
+	w.shape.partition = map[string]int{}
+	spec := &v1.Rollout{OnFailure: on}
+	for i := range 2 {
+		spec.Waves = append(spec.Waves, v1.Wave{
+			Name: fmt.Sprint("wave", i), Sites: &v1.SiteSelector{Names: []string{"x"}},
+			Soak: &metav1.Duration{Duration: soakTime},
+		})
+		w.join(i)
+	}
+	w.in = rollout.Input{Rollout: spec, Deadline: deadline, Revision: "r0"}
+	w.steps(20)
+	w.revise()
+	for _, p := range w.places {
+		clear(p.fate)
+		clear(p.badCheck)
+	}
+	w.places[0].fate[w.in.Revision] = of
+	return w
+}
+
+// steps has so many reconciliations, one each five seconds.
+func (w *world) steps(n int) {
+	for range n {
+		w.last(5)
+		w.pass(-1)
+	}
+}
+
+// TestEveryHistory plays all histories of small worlds in which a number of events follow each other, each of any kind
+// and at either site: one while the first site soaks, one while the second one does, and one when it is complete.
+func TestEveryHistory(t *testing.T) {
+	t.Parallel()
+	choices := 2 * len(kinds)
+	histories := 1
+	for range *judgeDepth {
+		histories *= choices
+	}
+	found := 0
+	for _, of := range []fate{works, dead} {
+		for history := range histories {
+			w := smallWorld(of, v1.OnFailureHalt)
+			told := ""
+			wrong, log := w.judged(func() {
+				for rest, i := history, 0; i < *judgeDepth; rest, i = rest/choices, i+1 {
+					n, p := kinds[rest%choices/2], w.places[rest%2]
+					told += fmt.Sprint(" ", n, "@", p.name)
+					if w.steps(14 * (i + 1)); n == crash {
+						w.pass(0)
+						continue
+					}
+					w.occur(p, n)
+				}
+			})
+			if wrong == "" {
+				continue
+			}
+			if found++; found == 1 {
+				t.Log(strings.Join(log[max(0, len(log)-60):], "\n"))
+			}
+			if t.Errorf("fate %d, events%s: %s", of, told, wrong); found == 10 {
+				return
+			}
+		}
 	}
 }

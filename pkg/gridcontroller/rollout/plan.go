@@ -30,8 +30,8 @@ type Site struct {
 	// is empty if it is not known. Drifted: somebody has changed the workload since it was applied.
 	Exists, Held, Drifted bool
 	UID, Revision         string
-	// Idle: the workload is to have no pods. It proves nothing, and the rollout does not wait for it. Ready: all its
-	// pods run its revision, and are available. Progress is when it last made progress towards that.
+	// Idle: a person wants no pods of the workload. It proves nothing, and the rollout does not wait for it. Ready: all
+	// its pods run its revision, and are available. Progress is when it last made progress towards that.
 	Idle, Ready bool
 	Progress    time.Time
 	// Waits describes pods that wait until a person deletes them, or changes a partition; empty if none do.
@@ -42,13 +42,13 @@ type Site struct {
 	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince. Partly: with some.
 	Silent, Partly bool
 	SilentSince    time.Time
-	// PerNode: the workload has a pod on each node, Wanted in all.
+	// PerNode: the workload has a pod on each node that its template fits.
 	PerNode bool
-	Wanted  int
 	// Pods is the state of the pods (see Plan.Ask), and Check the result of the site's check (see Plan.Checks). Both
-	// are nil if not known.
-	Pods  *Pods
-	Check *CheckResult
+	// are nil if not known. Unread: the pods could not be read.
+	Pods   *Pods
+	Unread bool
+	Check  *CheckResult
 }
 
 // CheckResult is the result of a check's Job, or why it cannot run. If it has neither Passed nor Failed, it Runs or
@@ -81,6 +81,8 @@ type Input struct {
 	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
 	Now                       time.Time
+	// Known is Plan.Known of this process's last plan; nil if it has made none.
+	Known []*metav1.Time
 	// Most is the largest number of sites that the status lists; zero for 500.
 	Most int
 }
@@ -99,6 +101,10 @@ type Plan struct {
 	Checks []string
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
+	// Known are values of Status.HeardTime of which this process knows that it has followed the rollout since then. Gap
+	// is for how long nobody did before this plan.
+	Known []*metav1.Time
+	Gap   time.Duration
 }
 
 // planner makes one plan.
@@ -128,8 +134,8 @@ type planner struct {
 	// after completion. resuming: somebody has just resumed it, and the status must be written first.
 	outage, still, resuming bool
 	silentSites             int
-	// within: at most maxFailures sites have failed.
-	within bool
+	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap.
+	within, moved bool
 }
 
 // New makes a plan.
@@ -161,6 +167,7 @@ func New(in Input) Plan {
 		p.advance()
 	}
 	p.tell()
+	p.stampHeard()
 	return p.plan
 }
 
@@ -225,12 +232,14 @@ func (p *planner) silent(u *Site) bool {
 
 // ready reports whether all pods on reachable nodes of a site run its revision, and are available.
 func (p *planner) ready(u *Site) bool {
-	return u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard(u.Wanted))
+	return u.Ready || (u.Partly && u.PerNode && u.Pods != nil && u.Pods.readyWhereHeard())
 }
 
-// leftOut reports whether nothing is expected of a site: it is held, wants no pods, or was accepted.
+// leftOut reports whether nothing is expected of a site: it is held, wants no pods, or was accepted. An autoscaler may
+// want no pods at a site that fell silent with the change, because it hears nothing of it.
 func (p *planner) leftOut(u *Site) bool {
-	return u.Held || (u.Idle && u.Exists) || p.accepted.named(u.Name)
+	idle := u.Idle && u.Exists && (p.listed[u.Name] == nil || !p.silent(u))
+	return u.Held || idle || p.accepted.named(u.Name)
 }
 
 // excused reports whether the rollout does not wait for a site. Suspects are judged by the wave, see muster.

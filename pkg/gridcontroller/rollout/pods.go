@@ -26,21 +26,25 @@ type Pods struct {
 	Acknowledged bool
 	// Marks identify the ready pods on reachable nodes: each has a hash of the pod's UID and one of its containers'
 	// IDs. Unready are the marks of the other pods there, without those that are being deleted. Current is how many of
-	// the ready ones have the newest template, if the workload's pods show that.
-	Marks, Unready []string
-	Current        int
+	// the ready ones have the newest template, if the workload's pods show that, and Lacking how many reachable nodes
+	// want a pod and have none of those.
+	Marks, Unready   []string
+	Current, Lacking int
 	// Silent are the marks of the pods on silent nodes, Missing how many of them are not ready.
 	Silent  []string
 	Missing int
 }
 
+// Node is a node of a site. Wants: the pods of a DaemonSet fit it.
+type Node struct{ Silent, Wants bool }
+
 // Template reports whether a pod was made of its workload's newest template.
 type Template func(pod *corev1.Pod) bool
 
-// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. silent has the
-// silent nodes. since is when the site got the change, and at when the pods were read.
-func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at time.Time) Pods {
-	out := Pods{At: at}
+// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. since is when the
+// site got the change, and at when the pods were read.
+func Ask(pods []corev1.Pod, nodes map[string]Node, newest Template, since, at time.Time) Pods {
+	out, served := Pods{At: at}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Status.StartTime != nil && pod.CreationTimestamp.After(since.Add(-skew)) {
@@ -48,7 +52,7 @@ func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at t
 		}
 		ready := isReady(pod)
 		switch over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; {
-		case silent[pod.Spec.NodeName]:
+		case nodes[pod.Spec.NodeName].Silent:
 			out.Silent = append(out.Silent, markOf(pod))
 			if !ready || pod.DeletionTimestamp != nil {
 				out.Missing++
@@ -58,9 +62,15 @@ func Ask(pods []corev1.Pod, silent map[string]bool, newest Template, since, at t
 			out.Marks = append(out.Marks, markOf(pod))
 			if newest(pod) {
 				out.Current++
+				served[pod.Spec.NodeName] = true
 			}
 		default:
 			out.Unready = append(out.Unready, markOf(pod))
+		}
+	}
+	for name, node := range nodes {
+		if node.Wants && !node.Silent && !served[name] {
+			out.Lacking++
 		}
 	}
 	slices.Sort(out.Marks)
@@ -90,10 +100,10 @@ func (p *Pods) allReady() bool { return len(p.Marks) > 0 && len(p.Unready) == 0 
 // missingOnSilent reports whether all missing pods are on silent nodes.
 func (p *Pods) missingOnSilent() bool { return p.Missing > 0 && len(p.Unready) == 0 }
 
-// readyWhereHeard reports whether all of the wanted pods, except those on silent nodes, run the newest template and are
-// ready.
-func (p *Pods) readyWhereHeard(wanted int) bool {
-	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Current >= wanted-len(p.Silent)
+// readyWhereHeard reports whether each reachable node that the template fits, and at least one, has a pod of the newest
+// template, and all pods there are such, and ready.
+func (p *Pods) readyWhereHeard() bool {
+	return p.Current > 0 && len(p.Unready) == 0 && p.Current == len(p.Marks) && p.Lacking == 0
 }
 
 // since compares with the marks of earlier pods. same is set if all of them are still ready, with the same containers.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -94,7 +95,7 @@ func (p *planner) follow(u *Site) {
 	}
 	p.startAnew(u, of)
 	waits := !p.has(u) && (p.Rollout.Paused || p.status.HaltTime != nil) // it must not start
-	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits)
+	p.stopClocks(of, p.silent(u) || u.Held || p.outage || waits || u.Unread)
 	switch {
 	case p.status.GoesBack != "":
 		if of.State != v1.RolloutSiteFailed {
@@ -102,9 +103,13 @@ func (p *planner) follow(u *Site) {
 		}
 	case !p.has(u):
 		p.followOutside(u, of)
-	case u.Idle:
+	case u.Idle && !p.silent(u):
 		delete(p.listed, u.Name)
 	case u.Held:
+	case u.Unread && !p.silent(u) && !p.broken(u): // that is no evidence
+		if of.State != v1.RolloutSiteFailed {
+			of.Message = "its pods could not be read"
+		}
 	case p.silent(u):
 		p.pauseSoak(u, of)
 		p.suspect(u, of)
@@ -143,13 +148,68 @@ func (p *planner) stopClocks(of *v1.RolloutSite, stopped bool) {
 		of.SilentTime = p.second()
 	case !stopped && of.SilentTime != nil:
 		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
-		for _, at := range []**metav1.Time{&of.Since, &of.CheckTime, &of.ReadyTime} {
-			if *at != nil {
-				*at = &metav1.Time{Time: (*at).Add(silent + time.Second - 1).Truncate(time.Second)}
-			}
-		}
+		move(silent, &of.Since, &of.CheckTime, &of.ReadyTime)
 		of.SilentTime, of.SilenceApproved = nil, false
 	}
+}
+
+// move moves times, in whole seconds.
+func move(by time.Duration, times ...**metav1.Time) {
+	for _, at := range times {
+		if *at != nil {
+			*at = &metav1.Time{Time: (*at).Add(by + time.Second - 1).Truncate(time.Second)}
+		}
+	}
+}
+
+// catchUp moves the clocks of sites by the time in which nobody followed the rollout: the controller or the control
+// plane was away, or the store of the API server was set back. A soak goes on, because its pods are compared.
+func (p *planner) catchUp() {
+	heard := p.status.HeardTime
+	if heard == nil || slices.ContainsFunc(p.Known, heard.Equal) {
+		return
+	}
+	p.plan.Gap = max(p.Now.Sub(heard.Time), 0).Truncate(time.Second)
+	for _, of := range p.listed {
+		if of.SilentTime == nil && p.plan.Gap > 0 {
+			move(p.plan.Gap, &of.Since, &of.CheckTime)
+			p.moved = true
+		}
+	}
+}
+
+// stampHeard stamps a status that has changed, or whose clocks have run for long, with the present time.
+func (p *planner) stampHeard() {
+	s, was := p.status, p.Status
+	if was != nil {
+		s.HeardTime = was.HeardTime
+	}
+	var until time.Time
+	if s.HeardTime != nil {
+		until = s.HeardTime.Add(p.Deadline / 2)
+	}
+	switch same := !p.moved && equality.Semantic.DeepEqual(s, was); {
+	case same && !p.clocksRun():
+	case same && p.Now.Before(until):
+		p.again(until)
+	default:
+		s.HeardTime = p.second()
+	}
+	p.plan.Known = []*metav1.Time{s.HeardTime}
+	if was != nil && !p.moved {
+		p.plan.Known = append(p.plan.Known, was.HeardTime)
+	}
+}
+
+// clocksRun reports whether a site has a deadline that comes nearer.
+func (p *planner) clocksRun() bool {
+	return slices.ContainsFunc(p.status.Sites, func(of v1.RolloutSite) bool {
+		switch of.State {
+		case v1.RolloutSiteFailed, v1.RolloutSiteSuspect, v1.RolloutSiteReturning, v1.RolloutSiteWaiting:
+			return false
+		}
+		return of.SilentTime == nil
+	})
 }
 
 // pauseSoak ends the soak of a site that has fallen silent. The time counts if its pods had not been restarted until

@@ -1,7 +1,6 @@
 package diff
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -73,29 +72,29 @@ type comparison struct {
 	Source
 
 	owner *gridchild.Owner
-	// live has the live objects that have a child's kind, or could have its name. claims has the reasons why they must
-	// not become children of the grid; nil if they may, or are.
-	live   map[string]live
-	claims map[string]error
+	// live has the objects of the namespace that have the kind of the grid's children, by name.
+	live map[string]live
 	// grid is Answer.Grid. There is one answer for each group.
 	grid    string
 	answers []*Answer
 	groups  map[group]*Answer
 }
 
-// live has the properties of a live object that may differ between sites: whether its selector names the site, its
-// replicas, and a digest that is the same for two objects that differ only in their site and replicas.
+// live has the facts about a live object: its replicas, and a digest that is the same for two objects that differ only
+// in their site and replicas.
 type live struct {
-	selectsSite bool
-	replicas    int64
-	likeness    [sha256.Size]byte
+	gridchild.Existing
+
+	replicas int64
+	likeness [sha256.Size]byte
 }
 
 // group identifies sites whose children would change in the same way: they have the same now, and get the same. The
 // replicas of now count if the child that would be applied sets them; otherwise they are kept.
 type group struct {
 	template, refused string
-	now               live
+	replicas          int64
+	likeness          [sha256.Size]byte
 }
 
 // readLive reads the objects of a namespace that have the kind of the grid's children, also those that are not children
@@ -106,11 +105,9 @@ func (c *comparison) readLive(ctx context.Context) error {
 		likeness, err := likenessOf(u, c.owner)
 		unreadable = errors.Join(unreadable, err)
 		replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
-		c.live[u.GetName()] = live{gridchild.SelectsSite(u), replicas, likeness}
-		c.claims[u.GetName()] = gridchild.Claim(c.owner, c.owner.GridKind, u.GetName(), metav1.GetControllerOf(u),
-			u.GetLabels()[v1.LabelGridSelector])
+		c.live[u.GetName()] = live{gridchild.ExistingOf(c.owner, u), replicas, likeness}
 	}
-	c.live, c.claims = map[string]live{}, map[string]error{}
+	c.live = map[string]live{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(c.owner.Child.GroupVersion().WithKind(c.owner.Child.Kind + "List"))
 	err := pages.Each(ctx, c.API, list, visit, client.InNamespace(c.owner.Namespace))
@@ -170,24 +167,20 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 		Templates: templates, Scale: templates, Revision: revision.Name, InRollout: spec.Rollout != nil,
 	}
 	sites := slices.Sorted(maps.Keys(nodes))
-	names := gridchild.Assign(c.owner, sites, gridchild.Known{
-		Exists: func(name string) bool { claim, ok := c.claims[name]; return ok && claim == nil },
-		Taken:  func(site string) bool { return errors.Is(c.claims[c.owner.Name+"-"+site], gridchild.ErrTaken) },
+	names := gridchild.Assign(c.owner, sites, func(name string) (gridchild.Existing, bool) {
+		live, ok := c.live[name]
+		return live.Existing, ok
 	})
 	for _, site := range sites {
 		if c.Site != "" && c.Site != site {
 			continue
 		}
-		name, selects := names.BySite[site], c.owner.SelectsSite
-		if live, ok := c.live[name]; ok {
-			selects = live.selectsSite
-		}
 		template, overrides := gridchild.Parts(templates.Variant(site))
 		if len(overrides) > 0 {
 			template += " with " + strings.Join(overrides, ", ")
 		}
-		child, err := source.Child(c.owner, site, name, selects)
-		if err := c.add(ctx, site, template, child, cmp.Or(names.Clashes[site], err)); err != nil {
+		child, err := names.Child(site, source)
+		if err := c.add(ctx, site, template, child, err); err != nil {
 			return err
 		}
 	}
@@ -198,10 +191,10 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 func (c *comparison) add(ctx context.Context, site, template string, child *gridchild.Child, err error) error {
 	a, g := &Answer{Grid: c.grid, Template: template, Sites: []string{site}}, group{template: template}
 	if err == nil {
-		if g.now = c.live[child.Object.GetName()]; !child.SetsReplicas() {
-			g.now.replicas = 0
+		now := c.live[child.Object.GetName()]
+		if g.likeness, err = now.likeness, now.Claim; child.SetsReplicas() {
+			g.replicas = now.replicas
 		}
-		err = c.claims[child.Object.GetName()]
 	}
 	if err := a.refuse(err); err != nil {
 		return err

@@ -7,12 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -36,30 +34,17 @@ func (g *Grid) Pods(ctx context.Context, site string) ([]string, error) {
 		return nil, fmt.Errorf("asking for the %s %s: %w", g.Kind.Child.Kind, child, err)
 	}
 	spec, _ := workload.Object["spec"].(map[string]any)
-	selector, _, err := gridchild.ReadPods(spec)
+	selector, err := gridchild.Selector(spec)
 	if err != nil {
 		return nil, fmt.Errorf("reading the selector of the %s %s: %w", g.Kind.Child.Kind, child, err)
 	}
 	selected := client.MatchingLabelsSelector{Selector: selector}
-	owners := map[types.UID]bool{workload.GetUID(): true}
-	if g.Kind.Child.Kind == "Deployment" {
-		sets := pages.Metadata(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
-		if err := g.cluster.API.List(ctx, sets, client.InNamespace(key.Namespace), selected); err != nil {
-			return nil, fmt.Errorf("asking for the ReplicaSets: %w", err)
-		}
-		for i := range sets.Items {
-			if metav1.IsControlledBy(&sets.Items[i], workload) {
-				owners[sets.Items[i].UID] = true
-			}
-		}
-	}
 	list := &corev1.PodList{}
 	if err := g.cluster.API.List(ctx, list, client.InNamespace(key.Namespace), selected); err != nil {
 		return nil, fmt.Errorf("asking for the pods: %w", err)
 	}
 	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
-		by := metav1.GetControllerOf(&pod)
-		return by == nil || !owners[by.UID]
+		return !gridchild.OwnsPod(g.Kind.Child.Kind, child, string(workload.GetUID()), &pod)
 	})
 	slices.SortFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), strings.Compare(a.Name, b.Name))

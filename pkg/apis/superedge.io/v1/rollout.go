@@ -280,6 +280,9 @@ type RolloutStatus struct {
 	Message string `json:"message,omitempty"`
 	// StartTime is when this attempt began. It is part of the approvals, which are good for one attempt.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// HeardTime is until when the times of sites have certainly run. After a time in which no controller follows the
+	// rollout, or the store of the API server is set back, they move on by what has passed since then.
+	HeardTime *metav1.Time `json:"heardTime,omitempty"`
 	// ReachableAtStart is how many sites could be reached when the attempt began.
 	ReachableAtStart int32 `json:"reachableAtStart,omitempty"`
 	// AtOnce is whether the attempt gives all sites the change without waves.

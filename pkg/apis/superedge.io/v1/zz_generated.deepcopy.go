@@ -322,6 +322,10 @@ func (in *RolloutStatus) DeepCopyInto(out *RolloutStatus) {
 		in, out := &in.StartTime, &out.StartTime
 		*out = (*in).DeepCopy()
 	}
+	if in.HeardTime != nil {
+		in, out := &in.HeardTime, &out.HeardTime
+		*out = (*in).DeepCopy()
+	}
 	if in.Passed != nil {
 		in, out := &in.Passed, &out.Passed
 		*out = make([]string, len(*in))

@@ -1,0 +1,84 @@
+package gridchild
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/klog/v2"
+)
+
+// OwnsPod reports whether a pod is a workload's. Others may have the labels that the workload selects. The ReplicaSets
+// of a Deployment have its name, and the hash of their template.
+func OwnsPod(kind, name, uid string, pod *corev1.Pod) bool {
+	by := metav1.GetControllerOf(pod)
+	if by == nil || kind != "Deployment" {
+		return by != nil && string(by.UID) == uid
+	}
+	return by.Kind == "ReplicaSet" && by.Name == name+"-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+}
+
+// Selector returns the selector in the spec of a workload.
+func Selector(spec map[string]any) (labels.Selector, error) {
+	var of *metav1.LabelSelector // nil selects nothing
+	if fields, ok := spec["selector"].(map[string]any); ok {
+		of = &metav1.LabelSelector{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, of); err != nil {
+			return nil, fmt.Errorf("reading the selector: %w", err)
+		}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of)
+	if err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	return selector, nil
+}
+
+// Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node, by its labels and
+// taints. What the control plane taints because it hears of no node, or of one that is not ready, is no reason.
+func Fits(spec map[string]any) (func(node string, of map[string]string, taints []corev1.Taint) bool, error) {
+	var workload appsv1.DaemonSetSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
+		return nil, fmt.Errorf("reading the template: %w", err)
+	}
+	pod := workload.Template.Spec
+	var terms []corev1.NodeSelectorTerm
+	if a := pod.Affinity; a != nil && a.NodeAffinity != nil {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			terms = required.NodeSelectorTerms
+		}
+	}
+	keepsAway := func(taint corev1.Taint) bool {
+		tolerated := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }
+		return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!strings.HasPrefix(taint.Key, "node.kubernetes.io/") && !slices.ContainsFunc(pod.Tolerations, tolerated)
+	}
+	return func(node string, of map[string]string, taints []corev1.Taint) bool {
+		return labels.SelectorFromSet(pod.NodeSelector).Matches(labels.Set(of)) &&
+			(len(terms) == 0 || slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
+				return matches(t.MatchExpressions, of) &&
+					matches(t.MatchFields, map[string]string{metav1.ObjectNameField: node})
+			})) &&
+			!slices.ContainsFunc(taints, keepsAway)
+	}, nil
+}
+
+// operators are those of nodes, as those of labels.
+var operators = map[corev1.NodeSelectorOperator]selection.Operator{
+	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+}
+
+func matches(all []corev1.NodeSelectorRequirement, of map[string]string) bool {
+	return !slices.ContainsFunc(all, func(one corev1.NodeSelectorRequirement) bool {
+		requirement, err := labels.NewRequirement(one.Key, operators[one.Operator], one.Values)
+		return err != nil || !requirement.Matches(labels.Set(of))
+	})
+}

@@ -243,7 +243,7 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 	case err != nil:
 		return nil, &result{err: err}
 	case live.deleting, live.held, live.selectsSite != a.d.selectsSite: // the cache does not know yet
-		return nil, &result{child: live, again: a.clock.Now().Add(cacheLag)}
+		return nil, &result{child: live, err: a.show(ctx, live), again: a.clock.Now().Add(cacheLag)}
 	case a.m.sameAs(live, a.d):
 		return nil, &result{child: live}
 	}
@@ -256,6 +256,15 @@ func (a attempt) take(ctx context.Context, live *child) (*child, *result) {
 		return nil, &result{child: live, err: fmt.Errorf("taking over: %w", err)}
 	}
 	return cmp.Or(taken, live), nil
+}
+
+// show gives a child its label back, if somebody has removed it. The cache has only objects with the label.
+func (a attempt) show(ctx context.Context, live *child) error {
+	if live.grid != "" || live.deleting || live.held {
+		return nil
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
+	return a.writer.Patch(ctx, a.k.object(a.d.namespace, live), client.RawPatch(types.MergePatchType, patch))
 }
 
 // get returns nil if the child does not exist.

@@ -45,7 +45,7 @@ const namespace = "shop"
 // fixture is an API server of sorts with one reconciler per kind of grid. The end-to-end tests have a real one;
 // here are the cases that take a certain time, or a certain error.
 type fixture struct {
-	*testing.T
+	testing.TB
 	client    client.Client
 	clock     *clocktesting.FakePassiveClock
 	events    *events.FakeRecorder
@@ -68,7 +68,7 @@ type fixture struct {
 	nodes map[string]map[string]string
 }
 
-func newFixture(t *testing.T, objects ...client.Object) *fixture {
+func newFixture(t testing.TB, objects ...client.Object) *fixture {
 	t.Helper()
 	all := runtime.NewScheme()
 	kinds := runtime.NewSchemeBuilder(scheme.AddToScheme, v1.AddToScheme)
@@ -76,7 +76,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{
-		T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
+		TB: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
 		applied: map[string]string{},
 	}

@@ -752,7 +752,7 @@ func TestSummary(t *testing.T) {
 		states[site] = v1.SiteState{Phase: v1.SiteFailed, Reason: v1.ReasonRejected, Message: "no"}
 	}
 	grid := summaryOf(states)
-	f := &fixture{T: t}
+	f := &fixture{TB: t}
 	f.expect(grid, "Ready=False SitesNotReady", "8 of 9 sites", "a, b, c, d, e and 3 more")
 	f.expect(grid, "Degraded=True SitesFailed", "a, b, c, d, e and 3 more: Rejected: no")
 	if grid.Status.ReadySites != 1 || grid.Status.Sites != 9 {
@@ -780,6 +780,48 @@ func (c *former) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 		return nil
 	}
 	return c.Reader.Get(ctx, key, o, options...)
+}
+
+// labelled is a cache that has only objects with the label of children.
+type labelled struct{ client.Reader }
+
+func (c labelled) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	err := c.Reader.Get(ctx, key, o, options...)
+	if u, ok := o.(*unstructured.Unstructured); ok && err == nil && u.GetLabels()[v1.LabelGridSelector] == "" {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	return err
+}
+
+func (c labelled) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	err := c.Reader.List(ctx, list, options...)
+	if u, ok := list.(*unstructured.UnstructuredList); ok {
+		u.Items = slices.DeleteFunc(u.Items, func(item unstructured.Unstructured) bool {
+			return item.GetLabels()[v1.LabelGridSelector] == ""
+		})
+	}
+	return err
+}
+
+// TestLabelOfAChildIsRemoved: the cache does not show the child any more, whose selector lacks the site.
+func TestLabelOfAChildIsRemoved(t *testing.T) {
+	f, grid := demo(t, in("east"))
+	old := ownedBy(grid.UID)
+	delete(old.Labels, v1.LabelGridSelector)
+	if err := f.client.Create(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	f.workloads["DeploymentGrid"].cache = labelled{f.client}
+	f.pass(grid)
+	f.step(cacheLag)
+	f.pass(grid)
+	d := f.deployment("demo-east")
+	if d.Labels[v1.LabelGridSelector] != "demo" || d.Labels[v1.LabelGridSite] != "east" {
+		t.Errorf("its labels are %v", d.Labels)
+	}
+	if d.Spec.Selector != nil && d.Spec.Selector.MatchLabels[v1.LabelGridSite] != "" {
+		t.Errorf("its selector is %v", d.Spec.Selector)
+	}
 }
 
 // TestDeletedBeforeItWasAdopted: the cache still shows an orphan whose selector lacks the site. The workload that is

@@ -20,7 +20,8 @@ type Names struct {
 	Clashes map[string]error
 
 	owner *Owner
-	known Known
+	// selects has whether the selector of each site's child names the site.
+	selects map[string]bool
 }
 
 // Existing has the facts about an object with the name of a child on which the name and content of children depend.
@@ -61,7 +62,7 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 		BySite:  make(map[string]string, len(sites)),
 		Sites:   make(map[string]string, len(sites)),
 		Clashes: map[string]error{},
-		owner:   o, known: known,
+		owner:   o, selects: make(map[string]bool, len(sites)),
 	}
 	var others []string
 	for _, site := range sites {
@@ -92,17 +93,16 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 		}
 		n.BySite[site], n.Sites[name] = name, site
 	}
+	for site, name := range n.BySite {
+		object, exists := known(name)
+		n.selects[site] = object.SelectsSite || (!exists && o.SelectsSite)
+	}
 	return n
 }
 
 // SelectsSite reports whether the selector of a site's child names the site. A selector cannot be changed, so an
 // existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
-func (n *Names) SelectsSite(site string) bool {
-	if object, ok := n.known(n.BySite[site]); ok {
-		return object.SelectsSite
-	}
-	return n.owner.SelectsSite
-}
+func (n *Names) SelectsSite(site string) bool { return n.selects[site] }
 
 // Child renders the child of a site.
 func (n *Names) Child(site string, from Source) (*Child, error) {

@@ -463,6 +463,9 @@ func (w *world) wrong(p *place, to string, status *v1.RolloutStatus) string {
 		status.GoesBack == "" {
 		return fmt.Sprintf("%s had proven %s, and comes back with %s", p.name, rev, to)
 	}
+	if to == current && to != rev && p.exists && p.revision == rev && p.heard() && w.in.Status.GoesBack == "" {
+		return fmt.Sprintf("%s goes back to %s, and the written status does not say so", p.name, to)
+	}
 	if to == current && p.exists && status.GoesBack != "" && !status.AtOnce {
 		return w.tooManyGoBack(p)
 	}

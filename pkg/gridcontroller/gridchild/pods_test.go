@@ -1,0 +1,80 @@
+package gridchild
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+)
+
+// TestFits: which nodes a DaemonSet's controller wants pods on.
+func TestFits(t *testing.T) {
+	maintenance := []corev1.Taint{{Key: "maintenance", Effect: corev1.TaintEffectNoSchedule}}
+	lost := []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}}
+	hint := []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule}}
+	affinity := `{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` +
+		`{matchExpressions: [{key: size, operator: In, values: [big]}]}, ` +
+		`{matchFields: [{key: metadata.name, operator: In, values: [b]}]}]}}}}`
+	for _, test := range []struct {
+		pod, node string
+		labels    map[string]string
+		taints    []corev1.Taint
+		want      bool
+	}{
+		{`{}`, "a", nil, nil, true},
+		{`{}`, "a", nil, maintenance, false},
+		{`{}`, "a", nil, lost, true},
+		{`{}`, "a", nil, hint, true},
+		{`{tolerations: [{key: maintenance, operator: Exists}]}`, "a", nil, maintenance, true},
+		{`{nodeSelector: {size: big}}`, "a", map[string]string{"size": "big"}, nil, true},
+		{`{nodeSelector: {size: big}}`, "a", map[string]string{"size": "small"}, nil, false},
+		{affinity, "a", map[string]string{"size": "big"}, nil, true},
+		{affinity, "a", map[string]string{"size": "small"}, nil, false},
+		{affinity, "b", nil, nil, true},
+	} {
+		var spec map[string]any
+		if err := yaml.Unmarshal([]byte(`{template: {spec: `+test.pod+`}}`), &spec); err != nil {
+			t.Fatal(err)
+		}
+		fits, err := Fits(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fits(test.node, test.labels, test.taints); got != test.want {
+			t.Errorf("%s on %s with %v, %v: %t", test.pod, test.node, test.labels, test.taints, got)
+		}
+	}
+}
+
+// TestOwnsPod: a pod with the labels of a workload may be somebody else's.
+func TestOwnsPod(t *testing.T) {
+	pod := func(kind, name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{"pod-template-hash": "5f"},
+			OwnerReferences: []metav1.OwnerReference{
+				{Kind: kind, Name: name, UID: "uid-x", Controller: ptr.To(true)},
+			},
+		}}
+	}
+	for _, test := range []struct {
+		kind string
+		pod  *corev1.Pod
+		want bool
+	}{
+		{"DaemonSet", &corev1.Pod{}, false},
+		{"Deployment", &corev1.Pod{}, false},
+		{"DaemonSet", pod("DaemonSet", "web"), true},
+		{"Deployment", pod("ReplicaSet", "web-5f"), true},
+		{"Deployment", pod("ReplicaSet", "web-east-5f"), false},
+		{"Deployment", pod("Job", "web-5f"), false},
+	} {
+		if got := OwnsPod(test.kind, "web", "uid-x", test.pod); got != test.want {
+			t.Errorf("%s, %+v: %t", test.kind, test.pod.OwnerReferences, got)
+		}
+	}
+	if OwnsPod("DaemonSet", "web", "uid-y", pod("DaemonSet", "web")) {
+		t.Error("a predecessor's pod is its own")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -530,4 +531,67 @@ func TestRolloutInTheMidstOfAChange(t *testing.T) {
 	f.expectImages("demo", map[string]string{"a": "two", "b": "two"})
 	f.completes(grid, in("a b c")...)
 	f.expectImages("demo", map[string]string{"a": "two", "b": "two", "c": "two"})
+}
+
+// TestDaemonSetRunsNowhere: a template that fits no node is no wish for no pods.
+func TestDaemonSetRunsNowhere(t *testing.T) {
+	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(plain), Rollout: inWaves(named("canary", "lab"), named("rest")),
+		ProgressDeadlineSeconds: ptr.To[int32](20),
+	}}
+	f := newFixture(t, grid)
+	f.nodesIn("lab", "shop")
+	f.passes(grid)
+	f.reportDaemonSet("agent-lab", 1, 1, 1)
+	f.reportDaemonSet("agent-shop", 1, 1, 1)
+	f.passes(grid)
+	f.update(grid, func() {
+		grid.Spec.Template = raw(strings.Replace(plain, `"spec":{`, `"spec":{"nodeSelector":{"no":"where"},`, 1))
+	})
+	f.passes(grid)
+	f.reportDaemonSet("agent-lab", 0, 0, 0)
+	for range 10 {
+		f.step(5 * time.Second)
+		f.passes(grid)
+	}
+	if r := grid.Status.Rollout; r.Phase != v1.RolloutHalted || !strings.Contains(r.Message, "fits no node") {
+		t.Errorf("%s %s", r.Phase, r.Message)
+	}
+}
+
+// TestDaemonSetOfSomeSites: sites whose nodes the template has never fitted are none of it, with waves and without.
+// A grid that fits no node at all is not ready.
+func TestDaemonSetOfSomeSites(t *testing.T) {
+	for _, waves := range []bool{false, true} {
+		for _, where := range []string{"lab", "nowhere"} {
+			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+				GridUniqKey:             "zone1",
+				Template:                raw(strings.Replace(plain, `"spec":{`, `"spec":{"nodeSelector":{"zone1":"`+where+`"},`, 1)),
+				ProgressDeadlineSeconds: ptr.To[int32](20),
+			}}
+			if waves {
+				grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
+			}
+			f := newFixture(t, grid)
+			f.nodesIn("lab", "shop")
+			f.passes(grid)
+			pods := int32(0)
+			if where == "lab" {
+				pods = 1
+			}
+			f.reportDaemonSet("agent-lab", pods, pods, pods)
+			f.reportDaemonSet("agent-shop", 0, 0, 0)
+			for range 4 {
+				f.step(5 * time.Second)
+				f.passes(grid)
+			}
+			ready := apimeta.IsStatusConditionTrue(grid.Status.Conditions, v1.ConditionReady)
+			if ready != (where == "lab") {
+				t.Errorf("waves %v, %s: ready %v: %+v", waves, where, ready, grid.Status.Conditions)
+			}
+			if r := grid.Status.Rollout; waves && (r.Phase == v1.RolloutComplete) != ready {
+				t.Errorf("%s: %s %s", where, r.Phase, r.Message)
+			}
+		}
+	}
 }

@@ -31,7 +31,7 @@ var (
 // progress is the progress of the child's own controller.
 type progress struct {
 	replicas, updated, ready, available int64
-	// none is set if a person wants no pods: spec.replicas is 0. A DaemonSet always wants some.
+	// none is set if a person wants no pods: spec.replicas is 0. For a DaemonSet see pass.excludes.
 	none bool
 	// complete is set if all pods of the spec exist and are available. A rollout that waits for the user (a partition,
 	// OnDelete) is complete. strays is how many nodes have a pod of a DaemonSet whose status does not count it, because
@@ -155,8 +155,7 @@ func daemonSetProgress(_ string, spec, status map[string]any) progress {
 		// The status of a DaemonSet does not name the newest revision.
 		p.waits = p.waitForDeletion("those without the newest controller-revision-hash")
 	}
-	// That the template fits no node says nothing of what a person wants.
-	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas && p.replicas > 0
+	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas
 	p.serves = p.available > 0
 	return p
 }

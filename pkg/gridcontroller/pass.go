@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -61,6 +62,10 @@ type pass struct {
 	// that plan.
 	planned rollout.Plan
 	before  *v1.RolloutStatus
+	// ran is the revision that ran everywhere before this pass; "" if none did. fits has which nodes the templates of a
+	// revision fit, by the revision and the variant of the site.
+	ran  string
+	fits map[string]fits
 	// targets say what every site's child should be made from. results are the results of syncing them.
 	targets map[string]target
 	results map[string]result
@@ -84,11 +89,14 @@ type pass struct {
 	again time.Time
 }
 
+// fits reports whether a template fits a node with this name, labels and taints.
+type fits = func(node string, labels map[string]string, taints []corev1.Taint) bool
+
 func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
 		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.SiteState{},
-		templates: map[string]*gridchild.Templates{}, strangers: map[string]*child{}, budget: perPass,
+		templates: map[string]*gridchild.Templates{}, fits: map[string]fits{}, strangers: map[string]*child{}, budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
 	if p.selectsNodes() {

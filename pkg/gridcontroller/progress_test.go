@@ -212,7 +212,7 @@ func TestDaemonSetProgress(t *testing.T) {
 			`{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, progress{}},
 		{"a node is tainted", `{}`, `{"desiredNumberScheduled":1,"updatedNumberScheduled":1,"numberAvailable":1,
 			"numberMisscheduled":1}`, progress{complete: true}},
-		{"the template fits no node", `{}`, `{}`, progress{}},
+		{"the template fits no node, which a pass judges", `{}`, `{}`, progress{complete: true}},
 	})
 }
 

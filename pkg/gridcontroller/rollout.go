@@ -87,8 +87,9 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	if p.update, err = p.revise(ctx); err != nil {
 		return err
 	}
+	p.ran = p.status.CurrentRevision
 	if p.spec.Rollout == nil {
-		p.planned.Current = p.status.CurrentRevision // until all have the update, see conclude
+		p.planned.Current = p.ran // until all have the update, see conclude
 		for _, site := range p.names {
 			p.targets[site] = p.target(site, p.update, p.current)
 		}
@@ -178,7 +179,7 @@ func (p *pass) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.before = status.Rollout
+	p.before, p.ran = status.Rollout, status.CurrentRevision
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
@@ -237,7 +238,7 @@ func (p *pass) site(site, current string) rollout.Site {
 	case !own && p.templatesOf(u.Revision) == nil: // an orphan with a forgotten revision
 		u.Revision = ""
 	}
-	u.Idle = live.observed && live.progress.none
+	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
 	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
@@ -250,9 +251,42 @@ func (p *pass) site(site, current string) rollout.Site {
 }
 
 // complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count
-// those on nodes that say that they are not ready.
+// those on nodes that say that they are not ready. That it wants no pods need not be what a person wants.
 func (p *pass) complete(live *child) bool {
-	return live.progress.complete && (live.progress.strays == 0 || !p.sites.notReady(live.site))
+	return live.progress.complete && (live.progress.strays == 0 || !p.sites.notReady(live.site)) &&
+		(p.Kind != v1.DaemonSetGridKind.Kind || live.progress.replicas > 0 || p.excludes(live.site))
+}
+
+// excludes reports whether a person wants no pods of a DaemonSet at a site: the grid's template fits no node there, nor
+// does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change that
+// takes the pods away.
+func (p *pass) excludes(site string) bool {
+	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
+		(p.ran == "" || !p.fitsSite(site, p.ran)) &&
+		slices.ContainsFunc(p.names, func(other string) bool { return p.fitsSite(other, p.update) })
+}
+
+// fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
+func (p *pass) fitsSite(site, revision string) bool {
+	templates := p.templatesOf(revision)
+	if templates == nil {
+		return true
+	}
+	variant := revision + "\n" + templates.Variant(site)
+	fits, known := p.fits[variant]
+	if !known {
+		spec, err := templates.Of(site)
+		if err == nil {
+			fits, err = gridchild.Fits(spec)
+		}
+		if err != nil {
+			fits = func(string, map[string]string, []corev1.Taint) bool { return true }
+		}
+		p.fits[variant] = fits
+	}
+	return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
+		return fits(node.name, node.labels, node.taints)
+	})
 }
 
 // partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,

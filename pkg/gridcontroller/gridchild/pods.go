@@ -41,7 +41,7 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 }
 
 // Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node, by its labels and
-// taints. What the control plane taints because it hears of no node, or of one that is not ready, is no reason.
+// taints. The taints of the control plane, for nodes that are not ready or not heard, do not count.
 func Fits(spec map[string]any) (func(node string, of map[string]string, taints []corev1.Taint) bool, error) {
 	var workload appsv1.DaemonSetSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {

@@ -102,7 +102,7 @@ type Plan struct {
 	// Again is when to make the next plan if nothing changes; zero for never.
 	Again time.Time
 	// Known are values of Status.HeardTime of which this process knows that it has followed the rollout since then. Gap
-	// is for how long nobody did before this plan.
+	// is for how long no controller did before this plan.
 	Known []*metav1.Time
 	Gap   time.Duration
 }

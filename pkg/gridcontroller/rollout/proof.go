@@ -106,7 +106,7 @@ func (p *planner) follow(u *Site) {
 	case u.Idle && !p.silent(u):
 		delete(p.listed, u.Name)
 	case u.Held:
-	case u.Unread && !p.silent(u) && !p.broken(u): // that is no evidence
+	case u.Unread && !p.silent(u) && !p.broken(u): // that proves nothing
 		if of.State != v1.RolloutSiteFailed {
 			of.Message = "its pods could not be read"
 		}
@@ -162,7 +162,7 @@ func move(by time.Duration, times ...**metav1.Time) {
 	}
 }
 
-// catchUp moves the clocks of sites by the time in which nobody followed the rollout: the controller or the control
+// catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the control
 // plane was away, or the store of the API server was set back. A soak goes on, because its pods are compared.
 func (p *planner) catchUp() {
 	heard := p.status.HeardTime

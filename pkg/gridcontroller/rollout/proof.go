@@ -162,8 +162,8 @@ func move(by time.Duration, times ...**metav1.Time) {
 	}
 }
 
-// catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the control
-// plane was away, or the store of the API server was set back. A soak goes on, because its pods are compared.
+// catchUp moves the clocks of sites by the time in which no controller followed the rollout: the controller or the
+// control plane was away, or the store of the API server was set back. A soak continues, because its pods are compared.
 func (p *planner) catchUp() {
 	heard := p.status.HeardTime
 	if heard == nil || slices.ContainsFunc(p.Known, heard.Equal) {

@@ -44,7 +44,8 @@ type KeptAnswers struct {
 	mu    sync.Mutex
 	store *store.Store
 	// answers has the answers by request, each a keptAnswer, a newline and the body, and readers their readers. size is
-	// how many bytes all have, sizes those of each reader, and asked has the requests in the order in which they came last, those of earlier processes first.
+	// how many bytes all have, sizes those of each reader, and asked has the requests in the order in which they came
+	// last, those of earlier processes first.
 	answers map[string][]byte
 	readers map[string]string
 	size    int

@@ -183,7 +183,8 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	if kept.size > maxKept || len(kept.answers) != 15 || kept.find("1") != nil || kept.find("39") == nil {
 		t.Errorf("%d answers of %d bytes", len(kept.answers), kept.size)
 	}
-	if err := kept.keep("0", "agent", record("another")); err != nil || !bytes.HasSuffix(kept.find("0"), []byte("another")) {
+	if err := kept.keep("0", "agent", record("another")); err != nil ||
+		!bytes.HasSuffix(kept.find("0"), []byte("another")) {
 		t.Errorf("another answer in the place of one: %v", err)
 	}
 	if err := kept.Close(); err != nil {

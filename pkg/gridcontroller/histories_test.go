@@ -565,9 +565,9 @@ func TestDaemonSetOfSomeSites(t *testing.T) {
 	for _, waves := range []bool{false, true} {
 		for _, where := range []string{"lab", "nowhere"} {
 			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
-				GridUniqKey:             "zone1",
-				Template:                raw(strings.Replace(plain, `"spec":{`, `"spec":{"nodeSelector":{"zone1":"`+where+`"},`, 1)),
-				ProgressDeadlineSeconds: ptr.To[int32](20),
+				GridUniqKey: "zone1", ProgressDeadlineSeconds: ptr.To[int32](20),
+				Template: raw(strings.Replace(plain, `"spec":{`,
+					`"spec":{"nodeSelector":{"zone1":"`+where+`"},`, 1)),
 			}}
 			if waves {
 				grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))

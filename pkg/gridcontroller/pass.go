@@ -96,7 +96,8 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
 		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.SiteState{},
-		templates: map[string]*gridchild.Templates{}, fits: map[string]fits{}, strangers: map[string]*child{}, budget: perPass,
+		templates: map[string]*gridchild.Templates{}, fits: map[string]fits{}, strangers: map[string]*child{},
+		budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
 	if p.selectsNodes() {

@@ -45,7 +45,8 @@ func TestStalledByCondition(t *testing.T) {
 		f, grid := demo(t, in("east west"))
 		if err := f.client.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: "demo-east-1", Labels: hashed(map[string]string{"app": "x", v1.LabelGridSite: "east"}),
+				Namespace: namespace, Name: "demo-east-1",
+				Labels:          hashed(map[string]string{"app": "x", v1.LabelGridSite: "east"}),
 				OwnerReferences: ownedBySet("demo-east"),
 			},
 			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "east"}},

@@ -258,8 +258,8 @@ func (p *pass) complete(live *child) bool {
 }
 
 // excludes reports whether a person wants no pods of a DaemonSet at a site: the grid's template fits no node there, nor
-// does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change that
-// takes the pods away.
+// does the one that ran everywhere before, and it fits nodes of other sites. Otherwise it is a mistake, or a change
+// that takes the pods away.
 func (p *pass) excludes(site string) bool {
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
 		(p.ran == "" || !p.fitsSite(site, p.ran)) &&

@@ -167,11 +167,14 @@ func TestTerminating(t *testing.T) {
 	endpoints := slice("p@a1 q@b1")
 	for i := range endpoints.Endpoints {
 		if e := &endpoints.Endpoints[i]; *e.NodeName == "a1" {
-			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+			e.Conditions = discoveryv1.EndpointConditions{
+				Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true),
+			}
 		}
 	}
 	view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes, &Diagnosis{}, endpoints)
-	if word := view.At("zone", "a")[0].Verdict; word.Word != "terminating" || word.Severity != Warning || !view.Healthy() {
+	if word := view.At("zone", "a")[0].Verdict; word.Word != "terminating" || word.Severity != Warning ||
+		!view.Healthy() {
 		t.Errorf("healthy %t, %+v", view.Healthy(), word)
 	}
 	if len(view.Findings) != 1 || view.Findings[0].Severity != Warning ||

@@ -277,7 +277,8 @@ func serviceGridOf(service *corev1.Service) string {
 func setKeys(service *corev1.Service, keys topology.Keys) string {
 	if grid := serviceGridOf(service); grid != "" {
 		fallback, _ := json.Marshal(append([]string{}, keys[1:]...)) // texts can be encoded
-		return patchGrid(service.Namespace, grid, fmt.Sprintf(`{"gridUniqKey":%q,"fallbackKeys":%s}`, keys[0], fallback))
+		return patchGrid(service.Namespace, grid,
+			fmt.Sprintf(`{"gridUniqKey":%q,"fallbackKeys":%s}`, keys[0], fallback))
 	}
 	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", service.Namespace, service.Name,
 		v1.AnnotationTopologyKeys, keys.Quoted())

@@ -16,7 +16,8 @@ func TestRemediesOfAServiceGrid(t *testing.T) {
 	owned, isController := plain.DeepCopy(), true
 	owned.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceGrid", Name: "web", Controller: &isController}}
 	for got, want := range map[string]string{
-		setKeys(plain, topology.Keys{"zone1", "*"}): `kubectl annotate --overwrite service -n ns web-svc 'topologyKeys=["zone1","*"]'`,
+		setKeys(plain, topology.Keys{"zone1", "*"}): `kubectl annotate --overwrite service -n ns web-svc ` +
+			`'topologyKeys=["zone1","*"]'`,
 		setKeys(owned, topology.Keys{"zone1", "*"}): `kubectl patch servicegrid -n ns web --type=merge -p ` +
 			`'{"spec":{"gridUniqKey":"zone1","fallbackKeys":["*"]}}'`,
 		setKeys(owned, topology.Keys{"zone1"}): `kubectl patch servicegrid -n ns web --type=merge -p ` +

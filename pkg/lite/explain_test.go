@@ -148,9 +148,9 @@ func lacks() map[string]lack {
 		"made resource claim": {func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{ResourceClaimName: ptr.To("gpu")}}
 		}, nil, "ResourceClaim gpu"},
-		"device of a plugin":                      {devices("example.com/gpu"), edge, "container c needs example.com/gpu"},
-		"resource that the kubelet does not know": {devices("example.com/licence"), edge, ""},
-		"memory": {devices(corev1.ResourceMemory), edge, ""},
+		"device of a plugin": {devices("example.com/gpu"), edge, "container c needs example.com/gpu"},
+		"unknown resource":   {devices("example.com/licence"), edge, ""},
+		"memory":             {devices(corev1.ResourceMemory), edge, ""},
 		"device of a claim": {func(p *corev1.Pod) {
 			devices("example.com/gpu")(p)
 			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "gpu",
@@ -159,7 +159,8 @@ func lacks() map[string]lack {
 		}, edge, "ResourceClaim gpu"},
 		"other label": {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "east"} }, edge,
 			"does not match the Node's labels"},
-		"its label":         {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "west"} }, edge, ""},
+		"its label": {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "west"} },
+			edge, ""},
 		"required affinity": {affinity("east"), edge, "does not match the Node's labels"},
 		"its affinity":      {affinity("west"), edge, ""},
 		"taint": {func(p *corev1.Pod) { p.Spec.Tolerations = nil }, edge,

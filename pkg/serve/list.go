@@ -207,8 +207,8 @@ func (s *Server) allowWrite(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 
-// liftWriteDeadline removes the deadline that allowWrite set for an earlier response of the connection, for a stream that
-// has nothing to write for a while. TLS connections cannot be written to after a deadline has passed.
+// liftWriteDeadline removes the deadline that allowWrite set for an earlier response of the connection, for a stream
+// that has nothing to write for a while. TLS connections cannot be written to after a deadline has passed.
 func liftWriteDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

@@ -205,8 +205,8 @@ func readError(err error, h *history.History, resource *served.Resource, revisio
 	return historyError(err, resource.GroupResource())
 }
 
-// awaitReadable returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is followed on
-// demand.
+// awaitReadable returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is
+// followed on demand.
 func (s *Server) awaitReadable(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
 	if s.Demand != nil && resource.OnDemand {

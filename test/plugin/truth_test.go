@@ -21,8 +21,8 @@ import (
 type outcome struct {
 	// reached are the nodes of the endpoints that kube-proxy may send it to, with their addresses.
 	reached map[string]string
-	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends, heard that the
-	// API server knows of a ready one, and last that only ones that are ending are reached.
+	// something is that an endpoint of the port is ready somewhere, ending that one serves while it ends, heard that
+	// the API server knows of a ready one, and last that only ones that are ending are reached.
 	something, ending, heard, last bool
 }
 

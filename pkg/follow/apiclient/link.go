@@ -45,8 +45,8 @@ const (
 // server, so these only cause a probe. The requests are those of all the Connection's transports.
 //
 // A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer counts, except
-// those with a status of 500 and above, which a gateway may send in place of the API server, and the API server in place
-// of etcd.
+// those with a status of 500 and above, which a gateway may send in place of the API server, and the API server in
+// place of etcd.
 type Link struct {
 	probe func(ctx context.Context) error
 	// required is the path of Require; "" for none. It is not changed once Run was called.

@@ -162,8 +162,8 @@ func TestLinkRequiresTheStore(t *testing.T) {
 		hangs bool
 		away  bool
 	}{
-		{http.StatusOK, false, false}, {http.StatusInternalServerError, false, true}, {http.StatusNotFound, false, false},
-		{http.StatusOK, true, true}, {http.StatusForbidden, false, false},
+		{http.StatusOK, false, false}, {http.StatusInternalServerError, false, true},
+		{http.StatusNotFound, false, false}, {http.StatusOK, true, true}, {http.StatusForbidden, false, false},
 	} {
 		link.Require(node)
 		code.Store(int32(test.code)) //nolint:gosec // a status code

@@ -52,8 +52,8 @@ func (w *world) newShape() shape {
 	return s
 }
 
-// node is a machine of a site. It is silent since silentAt. tainted: a person keeps new pods away. notReady: its kubelet
-// says that it is not ready.
+// node is a machine of a site. It is silent since silentAt. tainted: a person keeps new pods away. notReady: its
+// kubelet says that it is not ready.
 type node struct {
 	name              string
 	silentAt          time.Time
@@ -86,8 +86,8 @@ type fleet struct {
 	good      time.Duration
 	goodOf    string
 	returning bool
-	// best are the largest numbers of pods that were updated and ready since the workload was applied, progressAt is when
-	// one grew. completeAt is since when the workload is complete.
+	// best are the largest numbers of pods that were updated and ready since the workload was applied, progressAt is
+	// when one grew. completeAt is since when the workload is complete.
 	best                   [2]int
 	bestOf                 string
 	progressAt, completeAt time.Time

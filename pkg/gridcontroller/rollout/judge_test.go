@@ -651,7 +651,8 @@ func (w *world) write(plan rollout.Plan) {
 		}
 		late := 2*soakTime + deadline + 2*time.Minute
 		kind := p.fate[w.in.Revision]
-		fails := kind == dead || kind == nowhere || kind == breaks && w.soak(p) > 0 || (kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
+		fails := kind == dead || kind == nowhere || kind == breaks && w.soak(p) > 0 ||
+			(kind == crashes && w.soak(p) > 0 && p.proof[w.in.Revision] != p.uid)
 		if w.checkOf(p) != nil && p.badCheck[w.in.Revision] {
 			fails, late = p.proof[w.in.Revision] != p.uid, late+2*time.Minute
 		}

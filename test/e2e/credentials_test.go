@@ -82,7 +82,7 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 	f.Eventually("a call in its own name succeeds with the token that is in its kubeconfig now", func() error {
 		log, err := os.ReadFile(node.Wrapper.LogFile())
 		f.Must(err)
-		if !strings.Contains(string(log), "The kubeconfig has changed") {
+		if !strings.Contains(string(log), "Using the changed kubeconfig") {
 			return errors.New("the change was not noticed")
 		}
 		reply, err := node.Get(f.ctx, node.WrapperURL()+"/apis/networking.k8s.io/v1/servicecidrs")

@@ -81,7 +81,7 @@ func (f *File) Load() (block []string, err error) {
 }
 
 func (f *File) load() error {
-	file, err := os.Open(f.Path)
+	file, err := os.Open(f.Path) //nolint:gosec // the user names it
 	if errors.Is(err, fs.ErrNotExist) {
 		f.seen, f.content, f.data = nil, Parse(nil), nil
 		return nil

@@ -68,15 +68,15 @@ type fixture struct {
 	nodes map[string]map[string]string
 }
 
-func newFixture(t testing.TB, objects ...client.Object) *fixture {
-	t.Helper()
+func newFixture(tb testing.TB, objects ...client.Object) *fixture {
+	tb.Helper()
 	all := runtime.NewScheme()
 	kinds := runtime.NewSchemeBuilder(scheme.AddToScheme, v1.AddToScheme)
 	if err := kinds.AddToScheme(all); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	f := &fixture{
-		TB: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
+		TB: tb, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
 		applied: map[string]string{},
 	}

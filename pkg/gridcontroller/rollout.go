@@ -222,22 +222,12 @@ func (p *pass) site(site, current string) rollout.Site {
 		u.Idle = live != nil && live.progress.none
 		return u
 	}
-	own := live != nil
-	if !own {
-		if live = p.orphan(site); live == nil {
-			return u
-		}
+	if live = cmp.Or(live, p.orphan(site)); live == nil {
+		return u
 	}
-	u.Exists, u.UID, u.Revision, u.Held = true, live.uid, live.revision, live.held
+	u.Exists, u.UID, u.Held = true, live.uid, live.held
+	u.Revision = p.revisionOf(site, live, current)
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
-	switch {
-	case own && u.Revision == "" && !live.annotated && current != p.update:
-		u.Revision = memory.applied.revision // the rollout was added during a change: not known
-	case own && u.Revision == "": // somebody has changed it, or it is from before the rollout
-		u.Revision = cmp.Or(memory.applied.revision, current)
-	case !own && p.templatesOf(u.Revision) == nil: // an orphan with a forgotten revision
-		u.Revision = ""
-	}
 	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
 	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
 	u.Ready = p.complete(live) && live.observed && !live.deleting && live.progress.waits == "" && !u.Silent
@@ -248,6 +238,21 @@ func (p *pass) site(site, current string) rollout.Site {
 		u.Broken = ""
 	}
 	return u
+}
+
+// revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known. current is the
+// grid's currentRevision.
+func (p *pass) revisionOf(site string, live *child, current string) string {
+	own, applied := live == p.child(site), p.of(site).applied.revision
+	switch {
+	case own && live.revision == "" && !live.annotated && current != p.update:
+		return applied // the rollout was added during a change: not known
+	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
+		return cmp.Or(applied, current)
+	case !own && p.templatesOf(live.revision) == nil: // an orphan with a forgotten revision
+		return ""
+	}
+	return live.revision
 }
 
 // complete reports whether all pods of a workload exist and are available. The status of a DaemonSet does not count

@@ -2,7 +2,6 @@ package gridview
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -276,9 +275,12 @@ func serviceGridOf(service *corev1.Service) string {
 // setKeys returns the command that gives a Service these topology keys.
 func setKeys(service *corev1.Service, keys topology.Keys) string {
 	if grid := serviceGridOf(service); grid != "" {
-		fallback, _ := json.Marshal(append([]string{}, keys[1:]...)) // texts can be encoded
+		fallback := ""
+		if len(keys) > 1 {
+			fallback = keys[1:].Quoted()
+		}
 		return patchGrid(service.Namespace, grid,
-			fmt.Sprintf(`{"gridUniqKey":%q,"fallbackKeys":%s}`, keys[0], fallback))
+			fmt.Sprintf(`{"gridUniqKey":%q,"fallbackKeys":[%s]}`, keys[0], fallback))
 	}
 	return fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=[%s]'", service.Namespace, service.Name,
 		v1.AnnotationTopologyKeys, keys.Quoted())

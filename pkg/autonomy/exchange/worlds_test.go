@@ -216,8 +216,8 @@ func (w *siteWorld) trouble() {
 		m.hang(lasts)
 	case 5, 6: // it is killed, or updated
 		m.end()
-		if m.node.protocol = 0; w.r.IntN(3) == 0 {
-			m.node.protocol = w.between(protocol-1, protocol+1)
+		if m.protocol = 0; w.r.IntN(3) == 0 {
+			m.protocol = w.between(protocol-1, protocol+1)
 		}
 		lost := w.r.IntN(4) == 0
 		w.in(lasts, func() { m.begin(lost) })
@@ -558,7 +558,7 @@ func (w *siteWorld) of(viewer, other *machine) finding {
 	}
 }
 
-func (m *machine) protocolOf() int { return cmp.Or(m.node.protocol, protocol) }
+func (m *machine) protocolOf() int { return cmp.Or(m.protocol, protocol) }
 
 // judge judges what each wrapper says of the others.
 func (w *siteWorld) judge() {

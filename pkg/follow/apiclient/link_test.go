@@ -166,7 +166,7 @@ func TestLinkRequiresTheStore(t *testing.T) {
 		{http.StatusNotFound, false, false}, {http.StatusOK, true, true}, {http.StatusForbidden, false, false},
 	} {
 		link.Require(node)
-		code.Store(int32(test.code)) //nolint:gosec // a status code
+		code.Store(int32(test.code))
 		hangs.Store(test.hangs)
 		link.Ask(t.Context())
 		if away := link.Away() != nil; away != test.away {

@@ -87,10 +87,7 @@ func (p *planner) follow(u *Site) {
 		p.ask(u, of, time.Time{})
 	}
 	if of == nil {
-		if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
-			of = p.enlist(u, v1.RolloutSiteFailed, "")
-			of.Message, of.Checked = u.Broken, true
-		}
+		p.followUnlisted(u)
 		return
 	}
 	p.startAnew(u, of)
@@ -115,6 +112,14 @@ func (p *planner) follow(u *Site) {
 		p.suspect(u, of)
 	case !p.outage:
 		p.prove(u, of)
+	}
+}
+
+// followUnlisted lists a site that has failed.
+func (p *planner) followUnlisted(u *Site) {
+	if p.broken(u) && p.status.GoesBack != undone && !p.excused(u) && p.room() {
+		of := p.enlist(u, v1.RolloutSiteFailed, "")
+		of.Message, of.Checked = u.Broken, true
 	}
 }
 
@@ -203,12 +208,11 @@ func (p *planner) stampHeard() {
 
 // clocksRun reports whether a site has a deadline that comes nearer.
 func (p *planner) clocksRun() bool {
+	rest := []v1.RolloutSiteState{
+		v1.RolloutSiteFailed, v1.RolloutSiteSuspect, v1.RolloutSiteReturning, v1.RolloutSiteWaiting,
+	}
 	return slices.ContainsFunc(p.status.Sites, func(of v1.RolloutSite) bool {
-		switch of.State {
-		case v1.RolloutSiteFailed, v1.RolloutSiteSuspect, v1.RolloutSiteReturning, v1.RolloutSiteWaiting:
-			return false
-		}
-		return of.SilentTime == nil
+		return of.SilentTime == nil && !slices.Contains(rest, of.State)
 	})
 }
 

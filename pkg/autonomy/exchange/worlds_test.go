@@ -572,7 +572,7 @@ func (w *siteWorld) judge() {
 			continue
 		}
 		viewer.node.mu.Lock()
-		isSilent, isSuspected := maps.Clone(viewer.node.silent), maps.Clone(viewer.node.suspected)
+		isSilent, isSuspected := maps.Clone(viewer.silent), maps.Clone(viewer.suspected)
 		viewer.node.mu.Unlock()
 		words := map[string]string{}
 		for name := range viewer.Words() {

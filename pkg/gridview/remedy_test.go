@@ -11,7 +11,6 @@ import (
 
 // TestRemediesOfAServiceGrid: what its controller would revert at the Service is changed at the grid.
 func TestRemediesOfAServiceGrid(t *testing.T) {
-	t.Parallel()
 	plain := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-svc"}}
 	owned, isController := plain.DeepCopy(), true
 	owned.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceGrid", Name: "web", Controller: &isController}}

@@ -1119,7 +1119,6 @@ func (w *world) steps(n int) {
 // TestEveryHistory plays all histories of small worlds in which a number of events follow each other, each of any kind
 // and at either site: one while the first site soaks, one while the second one does, and one when it is complete.
 func TestEveryHistory(t *testing.T) {
-	t.Parallel()
 	choices := 2 * len(kinds)
 	histories := 1
 	for range *judgeDepth {

@@ -47,31 +47,28 @@ func withEcho(change func(*v1.DeploymentGrid)) server {
 func withPods() server {
 	s := withEcho(nil)
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "echo"}}
-	owned := func(name, uid, by string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{
-			Namespace: "shop", Name: name, UID: types.UID(uid), Labels: selector.MatchLabels,
-			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
-		}
-	}
-	sets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
+	pods := &corev1.PodList{}
 	for _, site := range []string{"west", "east"} {
 		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+site] = &appsv1.Deployment{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-			ObjectMeta: owned("echo-"+site, "deployment-"+site, "u"), Spec: appsv1.DeploymentSpec{Selector: selector},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-" + site},
+			Spec:       appsv1.DeploymentSpec{Selector: selector},
 		}
-		sets.Items = append(sets.Items, appsv1.ReplicaSet{
-			ObjectMeta: owned("echo-"+site+"-x", "set-"+site, "deployment-"+site),
-		})
 		for i, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
 			pods.Items = append(pods.Items, corev1.Pod{
-				ObjectMeta: owned(fmt.Sprintf("echo-%s-%d", site, i), "", "set-"+site),
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: fmt.Sprintf("echo-%s-%d", site, i),
+					Labels: map[string]string{"app": "echo", appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+					OwnerReferences: []metav1.OwnerReference{{
+						Kind: "ReplicaSet", Name: "echo-" + site + "-x", Controller: ptr.To(true),
+					}},
+				},
 				Status: corev1.PodStatus{
 					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
 				},
 			})
 		}
 	}
-	s.objects["/apis/apps/v1/namespaces/shop/replicasets"] = sets
 	s.objects["/api/v1/namespaces/shop/pods"] = pods
 	return s
 }

@@ -183,8 +183,8 @@ func MountsSupported() error {
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	})
 	if errors.Is(err, unix.EINVAL) {
-		return errors.New("the root directory is no mount point, as in a chroot: before entering it, run mount --bind " +
-			"DIRECTORY DIRECTORY")
+		return errors.New("the root directory must be a mount point, which a chroot is not: bind-mount the directory " +
+			"onto itself before entering it (mount --bind)")
 	}
 	if err != nil {
 		return fmt.Errorf("this process may not create mount namespaces: %w", err)

@@ -254,7 +254,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	var again <-chan struct{}
 	var due <-chan time.Time
 	if s.options.Optional {
-		timer := time.NewTimer(s.optionalPause())
+		timer := time.NewTimer(s.nextPause())
 		defer timer.Stop()
 		due, again = timer.C, g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
@@ -285,8 +285,8 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	}
 }
 
-// optionalPause returns the pause of an optional source. The caller holds the Group's lock.
-func (s *Source) optionalPause() time.Duration {
+// nextPause returns the next pause of an optional source. The caller holds the Group's lock.
+func (s *Source) nextPause() time.Duration {
 	if s.attempts < optionalAttempts {
 		return s.backoff.next()
 	}

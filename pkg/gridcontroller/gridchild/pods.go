@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 )
 
@@ -48,37 +48,14 @@ func Fits(spec map[string]any) (func(node string, of map[string]string, taints [
 		return nil, fmt.Errorf("reading the template: %w", err)
 	}
 	pod := workload.Template.Spec
-	var terms []corev1.NodeSelectorTerm
-	if a := pod.Affinity; a != nil && a.NodeAffinity != nil {
-		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
-			terms = required.NodeSelectorTerms
-		}
-	}
+	wants := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: pod})
 	keepsAway := func(taint corev1.Taint) bool {
 		tolerated := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule &&
 			!strings.HasPrefix(taint.Key, "node.kubernetes.io/") && !slices.ContainsFunc(pod.Tolerations, tolerated)
 	}
 	return func(node string, of map[string]string, taints []corev1.Taint) bool {
-		return labels.SelectorFromSet(pod.NodeSelector).Matches(labels.Set(of)) &&
-			(len(terms) == 0 || slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
-				return matches(t.MatchExpressions, of) &&
-					matches(t.MatchFields, map[string]string{metav1.ObjectNameField: node})
-			})) &&
-			!slices.ContainsFunc(taints, keepsAway)
+		matches, err := wants.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: of}})
+		return err == nil && matches && !slices.ContainsFunc(taints, keepsAway)
 	}, nil
-}
-
-// operators are those of nodes, as those of labels.
-var operators = map[corev1.NodeSelectorOperator]selection.Operator{
-	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
-	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
-	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
-}
-
-func matches(all []corev1.NodeSelectorRequirement, of map[string]string) bool {
-	return !slices.ContainsFunc(all, func(one corev1.NodeSelectorRequirement) bool {
-		requirement, err := labels.NewRequirement(one.Key, operators[one.Operator], one.Values)
-		return err != nil || !requirement.Matches(labels.Set(of))
-	})
 }

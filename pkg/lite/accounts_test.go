@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -699,7 +700,7 @@ func TestAccountsThatMayNotReadAnyMore(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	f := newAccountsFixture(t)
-	f.prepare = func(s *Server) { s.places = quota.New(3) }
+	f.prepare = func(s *Server) { s.tokens = quota.New(3) }
 	f.start()
 	const path = "/api/v1/services"
 	dns := f.tokenOf(dnsName)
@@ -714,10 +715,42 @@ func TestPlaces(t *testing.T) {
 	if code, body := f.ask(f.tokenOf("shop/till"), path); code != http.StatusOK {
 		t.Errorf("another caller is answered %d %s", code, body)
 	}
-	release, _ := f.server.places.Acquire("a third")
+	release, _ := f.server.tokens.Acquire("a third")
 	defer release()
 	_, err := f.clientFor(f.kubelet()).CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
 	f.must(err)
+}
+
+// TestPlacesOfMadeUpTokens: however many tokens a process makes up, it has the places of one caller.
+func TestPlacesOfMadeUpTokens(t *testing.T) {
+	t.Parallel()
+	f := newAccountsFixture(t)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	answered, end := make(chan int, 10), make(chan struct{})
+	defer close(end)
+	f.prepare = func(s *Server) {
+		s.callers, s.tokens = quota.New(4), quota.New(4)
+		s.asCaller = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end })
+	}
+	f.start()
+	for i := range cap(answered) {
+		wg.Go(func() {
+			code, _, err := f.get(f.withToken(fmt.Sprint("made up ", i)), "/api/v1/services")
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- code
+		})
+	}
+	for range cap(answered) - 2 {
+		if code := <-answered; code != http.StatusTooManyRequests {
+			t.Errorf("one more token is answered %d", code)
+		}
+	}
+	if places := f.server.callers.Stats().Taken; places != 2 {
+		t.Errorf("%d of 4 places are taken", places)
+	}
 }
 
 // TestReplacedObjectsAreForgotten: an account reads one object by name after the other, as a pod that reads itself.

@@ -74,8 +74,9 @@ type Server struct {
 	metrics   *metrics
 	// asked is when the kubelet last sent a request, in seconds since 1970.
 	asked atomic.Int64
-	// places limits the requests of clients other than the kubelet. Each token counts as one caller.
-	places *quota.Quota
+	// callers and tokens limit the requests of clients other than the kubelet: by the user or address that a request
+	// comes from, who may make up any number of tokens, and by the token, as one user may run several accounts.
+	callers, tokens *quota.Quota
 	// asKubelet and asCaller pass requests on with the node's certificate, and with the caller's own token.
 	asKubelet, asCaller http.Handler
 	// stop ends the context stopping when the process is about to end.
@@ -108,7 +109,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("--kubeconfig %s names this server: give the kubelet's own, from before it was pointed "+
 			"here", config.Kubeconfig)
 	}
-	s := &Server{config: config, connection: connection, places: quota.New(maxRequests),
+	s := &Server{config: config, connection: connection,
+		callers: quota.New(maxRequests), tokens: quota.New(maxRequests),
 		images: imageRecords{dir: recordsDir}, store: newStore(nodeOf(certificate.Subject))}
 	s.store.allow(config.Accounts)
 	if config.MaxOfflineAge > 0 {
@@ -184,13 +186,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if who == withToken {
-		release, ok := s.places.Acquire(bearerOf(r))
+		byCaller, ok := s.callers.Acquire(quota.Caller(r.Context()))
+		if ok {
+			defer byCaller()
+			var byToken func()
+			if byToken, ok = s.tokens.Acquire(bearerOf(r)); ok {
+				defer byToken()
+			}
+		}
 		if !ok {
 			serve.WriteError(w, r, apierrors.NewTooManyRequests(
 				"too many requests of this caller, or of all callers, are under way", 1))
 			return
 		}
-		defer release()
 	}
 	if who == theKubelet && r.URL.Path == ExplainPath {
 		s.serveExplanation(w)

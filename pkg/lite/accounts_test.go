@@ -751,6 +751,11 @@ func TestPlacesOfMadeUpTokens(t *testing.T) {
 	if places := f.server.callers.Stats().Taken; places != 2 {
 		t.Errorf("%d of 4 places are taken", places)
 	}
+	if release, ok := f.server.callers.Acquire(""); !ok {
+		t.Error("callers from elsewhere have no places")
+	} else {
+		release()
+	}
 }
 
 // TestReplacedObjectsAreForgotten: an account reads one object by name after the other, as a pod that reads itself.

@@ -78,7 +78,7 @@ func (f Further) serve(ctx context.Context, server *http.Server) error {
 // httpServer makes the server of an address.
 func (s *Server) httpServer(ctx context.Context, config *tls.Config) *http.Server {
 	return &http.Server{Handler: s, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"),
+		IdleTimeout: 3 * time.Minute, ErrorLog: klog.NewStandardLogger("INFO"), ConnContext: quota.WithCaller,
 		BaseContext: func(net.Listener) context.Context {
 			return klog.NewContext(context.WithoutCancel(ctx), klog.FromContext(ctx))
 		}}

@@ -7,21 +7,19 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 const (
-	// maxSandboxes and maxContainers limit how many of each are listed. The kubelet runs at most 110 pods by default,
-	// and the runtime also lists pods for a while after they have ended.
-	maxSandboxes, maxContainers = 2000, 8000
+	// sandboxPatience is how long the runtime may take to answer about one sandbox. One whose process hangs must not
+	// hide all others.
+	sandboxPatience = 500 * time.Millisecond
 	// maxAddresses is the largest number of a pod's addresses that are used.
 	maxAddresses = 8
 )
 
 // ErrNoPods means that the runtime knows no pods, not even ended ones. It is probably not the kubelet's runtime.
 var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
-
-// ErrTooMany means that the runtime or the kubelet has more than a node can run.
-var ErrTooMany = errors.New("there are more pods or containers than a node can run")
 
 // Client asks a container runtime. Only one goroutine at a time may call its methods.
 type Client struct {
@@ -126,11 +124,11 @@ func (c *Client) askAt(ctx context.Context, socket string) ([]Pod, error) {
 }
 
 func (c *Client) ask(ctx context.Context) ([]Pod, error) {
-	sandboxes, err := list(ctx, c.connection, "ListPodSandbox", maxSandboxes, readSandbox)
+	sandboxes, err := list(ctx, c.connection, "ListPodSandbox", readSandbox)
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)
 	}
-	containers, err := list(ctx, c.connection, "ListContainers", maxContainers, readContainer)
+	containers, err := list(ctx, c.connection, "ListContainers", readContainer)
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", err)
 	}
@@ -139,11 +137,16 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 		return nil, err
 	}
 	maps.DeleteFunc(c.networks, func(id string, _ []netip.Addr) bool { return current[id] == nil })
-	for id := range current {
-		if _, known := c.networks[id]; !known {
-			if err := c.learnNetwork(ctx, id); err != nil {
-				return nil, fmt.Errorf("the status of pod sandbox %s: %w", id, err)
-			}
+	for id, s := range current {
+		if _, known := c.networks[id]; known {
+			continue
+		}
+		attempt, cancel := context.WithTimeout(ctx, sandboxPatience)
+		err := c.learnNetwork(attempt, id)
+		_, refused := errors.AsType[*statusError](err)
+		s.Sick = refused || err != nil && attempt.Err() != nil
+		if cancel(); err != nil && !s.Sick {
+			return nil, fmt.Errorf("the status of pod sandbox %s: %w", id, err)
 		}
 	}
 	return podsOf(current, containers, c.networks), nil
@@ -151,7 +154,7 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 
 // list calls a method that lists all objects of a kind.
 func list[T any](
-	ctx context.Context, c *connection, method string, most int, read func([]byte) (T, error),
+	ctx context.Context, c *connection, method string, read func([]byte) (T, error),
 ) (all []T, err error) {
 	response, err := c.call(ctx, method, "")
 	if err != nil {
@@ -159,9 +162,7 @@ func list[T any](
 	}
 	err = fields{1: func(value []byte) error { // both responses have this field only
 		one, err := read(value)
-		if all = append(all, one); len(all) > most {
-			err = ErrTooMany
-		}
+		all = append(all, one)
 		return err
 	}}.read(response)
 	return all, err

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,10 @@ type runtime struct {
 	asked     map[string]int
 	hang      chan struct{}
 	padding   string
-	// gone is the id of a sandbox that ends as soon as it was listed.
+	// gone is the id of a sandbox that ends as soon as it was listed. sick has the answers about those whose state
+	// cannot be had, by id.
 	gone string
+	sick map[string]func(context.Context) error
 }
 
 func newRuntime() *runtime {
@@ -155,6 +158,12 @@ func (r *runtime) PodSandboxStatus(
 	ctx context.Context, request *runtimev1.PodSandboxStatusRequest,
 ) (*runtimev1.PodSandboxStatusResponse, error) {
 	r.note(ctx, "sandbox "+request.GetPodSandboxId())
+	r.mu.Lock()
+	sick := r.sick[request.GetPodSandboxId()]
+	r.mu.Unlock()
+	if sick != nil {
+		return nil, sick(ctx)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.sandboxes {
@@ -390,11 +399,60 @@ func TestErrors(t *testing.T) {
 		t.Errorf("of a message that is too large: %v", err)
 	}
 	r.change(func() { r.padding = "" })
-	for i := range maxSandboxes {
-		r.pod(fmt.Sprint("many", i), "10.0.0.2", 0, notReady)
+	for i := range 5000 { // of Jobs: the control plane deletes them from 12,500 on
+		r.container(r.pod(fmt.Sprint("ended", i), "10.0.0.2", 0, notReady), "main", 0, exited)
 	}
-	if _, err := c.Pods(t.Context()); !errors.Is(err, ErrTooMany) {
-		t.Errorf("of too many pods: %v", err)
+	if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1" {
+		t.Errorf("beside ended pods: %q, %v", describe(pods), err)
+	}
+}
+
+// TestSickSandbox: a sandbox about which the runtime does not answer, or answers with an error, is listed without
+// addresses, and the others as they are.
+func TestSickSandbox(t *testing.T) {
+	for what, answer := range map[string]func(context.Context) error{
+		"an error": func(context.Context) error {
+			return status.Error(codes.Unknown, "failed to query controller status")
+		},
+		"nothing": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		r, socket := newRuntime(), socketIn(t)
+		r.serve(t, socket)
+		r.container(r.readyPod(), "main", 0, running)
+		r.container(r.pod("sick", "10.0.0.2", 0, ready), "main", 0, running)
+		r.change(func() { r.sick = map[string]func(context.Context) error{"sick/0": answer} })
+		c := client(t, socket)
+		for range 2 {
+			pods, err := c.Pods(t.Context())
+			slices.SortFunc(pods, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
+			if err != nil || len(pods) != 2 || pods[0].Sick || len(pods[0].Addresses) != 1 || !pods[1].Sick {
+				t.Errorf("%s: %+v, %v", what, pods, err)
+			}
+		}
+		r.change(func() { r.sick = nil })
+		if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1; sick=10.0.0.2" {
+			t.Errorf("after %s: %q, %v", what, describe(pods), err)
+		}
+	}
+}
+
+// TestRestarted: a container was started again if another of its name is in the same sandbox. After a reboot in which
+// the runtime has lost its containers the kubelet counts on from its logs, also for those of kubectl debug.
+func TestRestarted(t *testing.T) {
+	r, socket := newRuntime(), socketIn(t)
+	r.serve(t, socket)
+	pod := r.readyPod()
+	r.container(pod, "again", 0, exited)
+	r.container(pod, "again", 1, running)
+	r.container(pod, "debugger", 1, running)
+	c := client(t, socket)
+	pods, err := c.Pods(t.Context())
+	if err != nil || len(pods) != 1 || pods[0].Containers["debugger"].Restarted ||
+		!pods[0].Containers["again"].Restarted || pods[0].Containers["again"].State != Running {
+		t.Errorf("%+v, %v", pods, err)
 	}
 }
 

@@ -110,13 +110,11 @@ func (k *kubelet) take(event []byte) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch {
-	case kind == podsComplete:
+	switch kind {
+	case podsComplete:
 		k.complete = true
-	case kind == podDeleted:
+	case podDeleted:
 		delete(k.pods, uid)
-	case len(k.pods) >= maxSandboxes:
-		return ErrTooMany
 	default:
 		k.pods[uid] = pod
 	}

@@ -97,7 +97,7 @@ func readContainer(message []byte) (container, error) {
 	err := fields{
 		1: &c.ID, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &state, 7: &c.created,
 	}.read(message)
-	c.State, c.Restarted = states[state], c.attempt > 0
+	c.State = states[state]
 	return c, err
 }
 

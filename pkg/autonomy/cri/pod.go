@@ -18,6 +18,8 @@ type Pod struct {
 	Addresses []netip.Addr
 	// Sandbox is the id of the pod's sandbox. It changes with every boot.
 	Sandbox string
+	// Sick is set if the runtime lists the sandbox and cannot say which addresses it has.
+	Sick bool
 	// Containers has the newest container of each name in the sandbox. It must not be changed.
 	Containers map[string]Container
 	// Kubelet is whether the kubelet itself calls the pod ready; nil if it does not say.
@@ -32,8 +34,8 @@ type Container struct {
 	// ID changes whenever the container is started again.
 	ID    string
 	State ContainerState
-	// Restarted says that the kubelet has started a container of this name before. It starts a container of kubectl
-	// debug only once.
+	// Restarted says that the kubelet has started a container of this name in the sandbox before. It starts a container
+	// of kubectl debug only once, unless the runtime has lost it in a reboot.
 	Restarted bool
 }
 
@@ -74,7 +76,7 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 	return current, nil
 }
 
-// podsOf returns the pods that run. A pod whose network is not known is not one of them.
+// podsOf returns the pods that run. A pod without a network is not one of them.
 func podsOf(current map[string]*sandbox, containers []container, networks map[string][]netip.Addr) []Pod {
 	// The kubelet makes another container of the same name when one has ended.
 	latest := make(map[string]map[string]container)
@@ -84,14 +86,17 @@ func podsOf(current map[string]*sandbox, containers []container, networks map[st
 			of = make(map[string]container)
 			latest[c.sandbox] = of
 		}
-		if before, found := of[c.name]; !found || c.isAfter(before.age) {
-			of[c.name] = c
+		before, again := of[c.name]
+		if again && before.isAfter(c.age) {
+			c = before
 		}
+		c.Restarted = again
+		of[c.name] = c
 	}
 	pods := make([]Pod, 0, len(current))
 	for id, s := range current {
 		addresses, known := networks[id]
-		if !known {
+		if !known && !s.Sick {
 			continue
 		}
 		pod := s.Pod

@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	// idle is how long a connection may be without a message.
-	idle = 2 * maxMembers / questionsPerSecond * time.Second
+	// turns is how long it takes at most until a node that needs to know others' pods has asked each of them twice.
+	turns = 2 * maxMembers / questionsPerSecond * time.Second
+	// idle is how long a connection may be without a message: longer than the time between two questions, because a
+	// node that cannot connect itself needs the connection.
+	idle = checkInterval + turns
 	// maxStrangers is the largest number of connections whose other side has not yet proved that it has the key. If
 	// another arrives, one of them is dropped at random. maxLinksOf is the largest number of connections with one node
 	// that has proved it: one is needed, and another while it replaces a broken one.

@@ -96,8 +96,7 @@ func (p *peer) ask(ctx context.Context) {
 	e.mu.Unlock()
 	used, answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
 	var word *facts.LivePods
-	news := asked.Needs && answered.Version != asked.Version
-	if err == nil && news && answered.Version != 0 {
+	if err == nil && asked.Needs && answered.Version != asked.Version && answered.Version != 0 {
 		word, err = p.read(answered, begun)
 	}
 	e.config.Observer.Asked(err)
@@ -109,7 +108,7 @@ func (p *peer) ask(ctx context.Context) {
 	switch {
 	case err == nil:
 		p.heard(nil)
-		if e.needed && news {
+		if e.needed && word != nil { // without another report the last one stands
 			p.word, p.version = word, answered.Version
 		}
 		return

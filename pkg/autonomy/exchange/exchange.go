@@ -207,7 +207,7 @@ func (e *Exchange) Words() map[string]*facts.LivePods { return e.Status().Words 
 func (e *Exchange) Wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return time.Since(e.wanted) < idle
+	return time.Since(e.wanted) < turns
 }
 
 // Share takes the pods of this node, which the others may ask for; nil if they are no longer known. They must not be

@@ -38,7 +38,7 @@ const (
 	// maxMessage is the largest size of a message in bytes, and maxEnvelope the part of it around the pods. A pod takes
 	// about 250 bytes.
 	maxMessage, maxEnvelope = 1 << 20, 256
-	// maxPods is the largest number of pods of an answer, as in package cri.
+	// maxPods is the largest number of pods of an answer.
 	maxPods = 2000
 	// maxPodAddresses is the largest number of a pod's addresses, of its former addresses, and of the Services in which
 	// it is idle. maxText is the largest size in bytes of its namespace, name, UID and reason.
@@ -61,8 +61,8 @@ type question struct {
 
 // answer is a node's report on its pods.
 type answer struct {
-	// Version identifies a report of a node; 0 if it does not know its pods. A process begins with a random version and
-	// counts.
+	// Version identifies a report of a node; 0 if it does not know its pods at the moment, so that the last report
+	// stands. A process begins with a random version and counts.
 	Version uint32 `json:"version,omitempty"`
 	// Age is how long ago the runtime listed the pods. It is not a time, because the clocks of a site without a link
 	// may differ.

@@ -332,10 +332,14 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 			return
 		}
 		known := of[key]
-		known.Serving = known.Serving || e.Serving()
-		if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {
-			known.Idle = append(known.Idle, strings.Clone(service))
-			slices.Sort(known.Idle)
+		// Endpoints do not say which endpoints are serving. Those of a Service that publishes addresses of pods that are
+		// not ready are all ready there.
+		if o.collection == &f.slices {
+			known.Serving = known.Serving || e.Serving()
+			if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {
+				known.Idle = append(known.Idle, strings.Clone(service))
+				slices.Sort(known.Idle)
+			}
 		}
 		known.Governed = known.Governed || governed
 		if correction, _ := o.Correction(e); correction != nil && !e.Is(correction) {

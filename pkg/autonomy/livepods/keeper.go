@@ -193,9 +193,8 @@ type Keeper struct {
 	// heartbeat is the kubelet's last report, and beat when it arrived; zero if none has since this process started.
 	heartbeat string
 	beat      time.Time
-	// rebooted is set if the notes are from an earlier boot. noted is the socket of their runtime.
-	rebooted bool
-	noted    string
+	// boot is the boot in which the notes were last true of the pods, noted is the socket of their runtime.
+	boot, noted string
 	// pods is the runtime's last answer, as of asOf; nil before the first. asked is when it was asked last, begun when
 	// this process began.
 	pods               map[facts.PodKey]cri.Pod
@@ -224,7 +223,7 @@ func New(config Config) *Keeper {
 	}
 	return &Keeper{
 		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64, heardAt: math.MaxUint64, begun: config.Now(),
+		changes: math.MaxUint64, heardAt: math.MaxUint64, begun: config.Now(), boot: config.Boot,
 	}
 }
 
@@ -307,7 +306,9 @@ func (k *Keeper) restore() {
 	if err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes); err != nil {
 		return
 	}
-	k.rebooted, k.noted = notes.Boot != k.config.Boot, notes.Socket
+	if k.noted = notes.Socket; k.config.Runtime != nil {
+		k.boot = notes.Boot
+	}
 	for _, n := range notes.Pods {
 		k.records[n.PodKey] = &record{Note: n.Note, heard: n.Heard}
 	}
@@ -412,7 +413,6 @@ func (k *Keeper) follow(ctx context.Context) {
 		k.forget(name)
 	}
 	k.giveNeighbours()
-	k.config.Neighbours.Share(nil)
 	k.asked = time.Time{}
 }
 
@@ -476,8 +476,8 @@ func (k *Keeper) takeWords(fresh bool) {
 		delete(gone, name)
 		if _, about := k.about[key]; r != nil && (!about || k.phase == following) {
 			r.noteAddresses()
-			_, runs := k.pods[name]
-			c.fresh = fresh && runs
+			pod, runs := k.pods[name]
+			c.fresh = fresh && runs && !pod.Sick
 			r.hear(key.UID, known, c)
 		}
 	}
@@ -486,9 +486,9 @@ func (k *Keeper) takeWords(fresh bool) {
 			_, runs := k.pods[key]
 			return !runs && gone[key] != nil
 		})
-		k.rebooted, k.noted = false, k.config.Runtime.Socket()
+		k.boot, k.noted = k.config.Boot, k.config.Runtime.Socket()
 	}
-	notes := stored{Boot: k.config.Boot, Socket: k.noted, Pods: make([]storedPod, 0, len(k.records))}
+	notes := stored{Boot: k.boot, Socket: k.noted, Pods: make([]storedPod, 0, len(k.records))}
 	for key, r := range k.records {
 		notes.Pods = append(notes.Pods, storedPod{key, r.Note, r.heard})
 	}
@@ -573,7 +573,7 @@ func (k *Keeper) ask(ctx context.Context) bool {
 			s.AsOf = k.asked
 		}
 	})
-	if errors.Is(err, cri.ErrNoPods) && k.rebooted {
+	if errors.Is(err, cri.ErrNoPods) && k.rebooted() {
 		k.pods, k.asOf = make(map[facts.PodKey]cri.Pod), k.asked // some runtimes keep no pod over a reboot
 		return true
 	}
@@ -599,10 +599,13 @@ func (k *Keeper) current() *facts.LivePods {
 	k.readWords()
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	silent := now.Sub(k.asOf) >= lasts && now.Sub(k.begun) >= lasts
-	for key := range k.pods {
+	for key, runs := range k.pods {
 		pod := k.records[key].judge(now)
-		if pod.Serving && silent {
+		switch {
+		case pod.Serving && silent:
 			pod.Suspected, pod.Why = true, fmt.Sprintf("the runtime has not answered for %s", lasts)
+		case pod.Serving && runs.Sick:
+			pod.Suspected, pod.Why = true, "the runtime does not say which addresses it has"
 		}
 		live.Pods[key] = pod
 	}
@@ -631,11 +634,14 @@ func (k *Keeper) isKubelets() bool {
 	return len(k.known) == 0
 }
 
+// rebooted reports whether no pod was seen in this boot yet.
+func (k *Keeper) rebooted() bool { return k.boot != k.config.Boot }
+
 // knowsAbsent reports whether pods that the runtime has not listed are known not to run. They are not if it has not
 // answered since the process began, or if it may not be the runtime that ran the kubelet's pods. After a reboot no pod
 // runs until it is seen.
 func (k *Keeper) knowsAbsent() bool {
-	return k.rebooted || k.pods != nil && (k.config.Runtime.Named() || k.noted == k.config.Runtime.Socket())
+	return k.rebooted() || k.pods != nil && (k.config.Runtime.Named() || k.noted == k.config.Runtime.Socket())
 }
 
 // give judges the pods of the runtime's last answer, however old, and passes them to the facts and to the neighbours.
@@ -645,7 +651,7 @@ func (k *Keeper) give() {
 		return
 	}
 	live := k.current()
-	if k.pods != nil || k.rebooted {
+	if k.pods != nil || k.rebooted() {
 		k.config.Neighbours.Share(live)
 	}
 	k.pass(live)

@@ -21,8 +21,8 @@ const (
 	// probing is how long a restarted pod must run until it is no longer suspected. A kubelet's readiness probe would
 	// take as long.
 	probing = 10 * time.Second
-	// maxFormer is the largest number of addresses that are kept of a pod.
-	maxFormer = 16
+	// maxFormer is the largest number of addresses that are kept of a pod, and that neighbours are told.
+	maxFormer = 8
 )
 
 // Note is what is kept of a pod.
@@ -58,8 +58,10 @@ type record struct {
 	Note
 	// heard is the UID of the pod in the API server's last status; "" before the first.
 	heard string
-	// from is the time up to which Stood has been counted.
-	from time.Time
+	// began is set while the pod is ready, if the API server called it not ready before. from is the time up to which
+	// Stood has been counted.
+	began bool
+	from  time.Time
 	// now is the pod's last state in the runtime, and since is when its sandbox and its containers last changed.
 	now   cri.Pod
 	since time.Time
@@ -87,7 +89,8 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 			r.Needed[name] = r.Needed[name] || again || c.Restarted
 			continue
 		}
-		if r.Ready && r.runsAllNeeded(pod) && !known && r.now.Sandbox == pod.Sandbox {
+		// The pod must have been ready without the container, and the API server's word be about what runs now.
+		if r.Ready && (r.began || r.Stood >= stands) && r.runsAllNeeded(pod) && !known && r.now.Sandbox == pod.Sandbox {
 			if r.Extra == nil {
 				r.Extra = make(map[string]bool)
 			}
@@ -148,7 +151,7 @@ func (r *record) hear(uid string, known facts.KnownPod, c contact) {
 		r.Mixed, r.Idle = false, known.Idle
 	}
 	if !r.Mixed && known.Serving != r.Ready {
-		r.Ready, r.Stood, r.from = known.Serving, 0, c.now
+		r.Ready, r.began, r.Stood, r.from = known.Serving, known.Serving && !first, 0, c.now
 	}
 	if r.from.IsZero() {
 		r.from = c.now

@@ -1,0 +1,149 @@
+package livepods
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/autonomy/cri"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+)
+
+// TestSharesAfterItsReturn: this node's link is back before a neighbour's, which needs to know this node's pods until
+// its own is.
+func TestSharesAfterItsReturn(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true})}
+	b.api()
+	b.run(600)
+	b.state, b.wanted = Away, true
+	b.run(60)
+	b.pods = []cri.Pod{up("db", "10.0.0.7", "s2", "app")}
+	b.run(600)
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.7", "n0", true, true})}
+	b.api()
+	b.state = Followed
+	for i := range 300 {
+		if b.run(1); b.shared == nil {
+			t.Errorf("%d s after the link is back the node says nothing of its pods, which a neighbour needs", i)
+		}
+	}
+}
+
+// TestBootOfWhichNothingWasSeen: a machine boots while its link is there and its runtime does not know the pods yet;
+// the wrapper is started again; the link is lost.
+func TestBootOfWhichNothingWasSeen(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		b := newBench(t)
+		b.machine = "first"
+		b.boot(nil)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+		b.api()
+		b.run(600)
+		save := func() *facts.State {
+			state, err := b.store.View.State("n0", b.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return state
+		}
+		// The machine boots. The runtime is empty (CRI-O), or is not there yet.
+		state := save()
+		b.pods, b.err, b.machine = nil, cri.ErrNoPods, "second"
+		b.boot(state)
+		b.api()
+		b.run(15)
+		if restarts {
+			b.boot(save())
+		}
+		b.state = Away
+		b.run(60)
+		if got := b.shows("one"); got != "10.0.1.1" || b.shared == nil {
+			t.Errorf("restarts %v: nothing runs since the boot, and the Service shows %q, neighbours hear %v: %v",
+				restarts, got, b.shared, b.keeper.Status().Reasons)
+		}
+	}
+}
+
+// TestLegacyEndpoints: a client has Endpoints followed; the pod is also in a Service that publishes addresses that are
+// not ready (that of a StatefulSet).
+func TestLegacyEndpoints(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		b := newBench(t)
+		b.pods = []cri.Pod{up("db", "10.0.0.1", "s1", "app")}
+		api := func(ready bool) {
+			published := sliceFor("headless", ep{"db", "10.0.0.1", "n0", true, ready})
+			b.slices = []*discoveryv1.EndpointSlice{
+				sliceFor("one", ep{"db", "10.0.0.1", "n0", ready, ready}), published,
+			}
+			b.api()
+			s := wiretest.ServiceOf("headless", `["zone"]`)
+			s.Spec.PublishNotReadyAddresses = true
+			b.store.Services().Replace([]*wire.Object{wiretest.Service("one", `["zone"]`), wiretest.Object(s)})
+			if legacy {
+				node := "n0"
+				a := corev1.EndpointAddress{IP: "10.0.0.1", NodeName: &node, TargetRef: &corev1.ObjectReference{
+					Kind: "Pod", Namespace: "ns", Name: "db", UID: "uid-db",
+				}}
+				e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "headless"},
+					Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{a}}}}
+				b.store.Endpoints().Replace([]*wire.Object{wiretest.Object(e)})
+			}
+		}
+		api(true)
+		b.run(600)
+		// The pod crashes, the kubelet says so; the link goes before it is called ready again.
+		p := up("db", "10.0.0.1", "s1", "app!")
+		b.pods = []cri.Pod{p}
+		api(false)
+		b.run(2)
+		p = up("db", "10.0.0.1", "s1", "app")
+		p.Containers["app"] = cri.Container{ID: "again", State: cri.Running}
+		b.pods = []cri.Pod{p}
+		b.state = Away
+		b.run(3600)
+		if got := b.shows("one"); got != "10.0.0.1" {
+			t.Errorf("Endpoints followed: %v: the pod has run for an hour, and its only Service shows %q: %v",
+				legacy, got, b.keeper.Status().Reasons)
+		}
+		yes := true
+		p.Kubelet = &yes
+		b.pods = []cri.Pod{p}
+		b.run(60)
+		if got := b.shows("one"); got != "10.0.0.1" {
+			t.Errorf("Endpoints followed: %v: the kubelet calls the pod ready, and its only Service shows %q: %v",
+				legacy, got, b.keeper.Status().Reasons)
+		}
+	}
+}
+
+// TestContainersOfANewPod: the wrapper is started without notes (an upgrade of its pod) while a pod's sandbox is made
+// again, of which the API server has not heard yet.
+func TestContainersOfANewPod(t *testing.T) {
+	b := newBench(t)
+	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy")} // app is about to be made
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.1", "n0", true, true}, other)}
+	b.api()
+	b.run(1)
+	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app")}
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", false, false}, other)}
+	b.api()
+	b.run(10)
+	b.slices = []*discoveryv1.EndpointSlice{sliceFor("one", ep{"db", "10.0.0.2", "n0", true, true}, other)}
+	b.api()
+	b.run(24 * 3600)
+	b.state = Away
+	b.run(60)
+	b.pods = []cri.Pod{up("db", "10.0.0.2", "s2", "proxy", "app!")}
+	b.run(60)
+	if got := b.shows("one"); got != "10.0.1.1" {
+		t.Errorf("a day later app has ended, and the Service shows %q: %+v", got,
+			b.keeper.records[facts.PodKey{Namespace: "ns", Name: "db", UID: "uid-db"}].Note)
+	}
+}

@@ -317,7 +317,9 @@ func (d *Daemon) sync() time.Duration {
 		if err != nil {
 			return d.fail(err)
 		}
-		lines = view.update(block, lines)
+		if block != nil { // else these lines are better than none
+			lines = view.update(block, lines)
+		}
 	}
 	replaced, err := d.file.Write(lines)
 	if err != nil {

@@ -71,13 +71,16 @@ func (f *File) target() (string, error) {
 	return "", fmt.Errorf("%s leads through more than %d symbolic links", f.Path, maxLinks)
 }
 
-// Load returns the lines of the file's block; none if the file does not exist. It reads the file only if that changed
-// since it was last read or written.
+// Load returns the lines of the file's block, or those that were written last if the file has lost its block; nil if
+// neither is there. It reads the file only if that changed since it was last read or written.
 func (f *File) Load() (block []string, err error) {
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("reading the hosts file: %w", err)
 	}
-	return f.content.Block, nil
+	if !f.content.Marked {
+		return f.wrote, nil
+	}
+	return append([]string{}, f.content.Block...), nil
 }
 
 func (f *File) load() error {

@@ -412,3 +412,45 @@ func TestRestored(t *testing.T) {
 		return err
 	})
 }
+
+// TestFileIsLost: while the cloud is away somebody removes the file, or puts another one in its place.
+func TestFileIsLost(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"replaced": func(path string) error {
+			return os.WriteFile(path, []byte("10.1.1.1 printer\n"), 0o644)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			a.populate(1, 2)
+			path := filepath.Join(t.TempDir(), "hosts")
+			d := startDaemon(t, a.URL, path)
+			d.says(t)
+			a.settle(func() {
+				a.treat[""] = func(a *api, w http.ResponseWriter, r *http.Request) {
+					w.Header().Set(serve.RestoredHeader, serve.RestoredMarked)
+					a.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), treatedKey{}, true)))
+				}
+			})
+			eventually(t, "all is restored", func() error {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				if len(d.restored) < 3 {
+					return fmt.Errorf("only %v", d.restored)
+				}
+				return nil
+			})
+			if err := lose(path); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the names are back", func() error {
+				content, err := os.ReadFile(path)
+				if err == nil && !slices.Contains(Parse(content).Block, east0) {
+					err = fmt.Errorf("the file has %q", content)
+				}
+				return err
+			})
+		})
+	}
+}

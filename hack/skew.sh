@@ -20,5 +20,5 @@ trap 'rm -rf "$source"' EXIT
 git archive "$commit" | tar -x -C "$source"
 mkdir -p "$directory"
 hack/gobuild.sh "building the older programs" "$source" -ldflags='-s -w' -o="$directory/" ./cmd/application-grid-wrapper \
-	./cmd/application-grid-hub ./cmd/application-grid-controller
+	./cmd/application-grid-hub ./cmd/application-grid-controller ./cmd/lite-apiserver
 echo "$commit" >"$directory/commit"

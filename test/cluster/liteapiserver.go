@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/test/netns"
 )
 
@@ -63,6 +65,21 @@ func (n *Node) KubeletConfig() (*rest.Config, error) {
 		config.Dial = n.dial()
 	}
 	return config, err
+}
+
+// LiteHas is nil if the node's lite-apiserver has all these names on its disk.
+func (n *Node) LiteHas(names ...string) error {
+	state, problems := store.Read(filepath.Join(n.liteDir(), "store"), nil)
+	for _, name := range names {
+		found := false
+		for key := range state {
+			found = found || strings.Contains(key, name)
+		}
+		if !found {
+			return fmt.Errorf("%s is not on the disk of %s: %w", name, n.Name(), errors.Join(problems...))
+		}
+	}
+	return nil
 }
 
 // ReadKubeletConfig reads the client configuration that a lite-apiserver has written for its kubelet to its directory:

@@ -27,6 +27,7 @@ const (
 	wrapper    = "application-grid-wrapper"
 	hub        = "application-grid-hub"
 	controller = "application-grid-controller"
+	lite       = "lite-apiserver"
 )
 
 // releases are the directories of the programs of both.
@@ -43,7 +44,7 @@ func newReleases(t *testing.T) *releases {
 		t.Skip("OLDER_BIN is not set: make test-skew builds the older programs")
 	}
 	r := &releases{links: t.TempDir(), paths: map[string]map[string]string{older: {}, today: {}}}
-	for _, name := range []string{wrapper, hub, controller} {
+	for _, name := range []string{wrapper, hub, controller, lite} {
 		r.paths[today][name] = suite.Binary(t, name)
 		r.paths[older][name] = filepath.Join(directory, name)
 		r.use(t, name, older)

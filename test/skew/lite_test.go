@@ -16,8 +16,8 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// TestLite takes a node's lite-apiserver from the older program to today's and back. Each time it starts while the cloud
-// is away, on what the other release has written, and the kubelet is answered what kube-apiserver has said last.
+// TestLite takes a node's lite-apiserver from the older program to today's and back. Each time it starts while the
+// cloud is away, on what the other release has written, and the kubelet is answered what kube-apiserver has said last.
 func TestLite(t *testing.T) {
 	r := newReleases(t)
 	const name = "west1"

@@ -3,8 +3,6 @@ package facts
 import (
 	"bytes"
 	"errors"
-	"maps"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,18 +49,16 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 		}
 		f.shareMark = step.Mark
 		for _, name := range shareInputs {
-			in := f.inputs[name]
 			if !f.hold.restoring() {
-				f.hold.drop(name)
-				step.apply(name, in, in.kept)
-				in.kept.setSynced()
+				delete(f.hold.pending, name)
+				step.apply(name, f.inputs[name].kept)
 				continue
 			}
-			held := f.hold.of(name)
-			if !held.complete {
-				held.replace(f.hold.state.objects(name))
+			held := f.hold.of(f.inputs[name])
+			if !held.synced {
+				replace(held, f.hold.state.objects(name))
 			}
-			step.apply(name, in, held)
+			step.apply(name, held)
 		}
 		f.releaseIfComplete()
 		applied = true
@@ -73,19 +69,12 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 	return nil
 }
 
-// shareStore is the target of a step: the store of an input, or the changes that are held back for it.
-type shareStore interface {
-	apply(*wire.Object)
-	remove(types.NamespacedName)
-	names() []types.NamespacedName
-}
-
 // apply applies the objects of one input.
-func (step *ShareStep) apply(input string, in *Input, to shareStore) {
+func (step *ShareStep) apply(input string, to target) {
 	objects := step.Objects[input]
 	for name, o := range objects {
 		if o != nil {
-			to.apply(in.same(o))
+			to.apply(o)
 		} else {
 			to.remove(name)
 		}
@@ -95,9 +84,8 @@ func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 			to.remove(name)
 		}
 	}
+	to.setSynced()
 }
-
-func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 // ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
 func (f *Facts) ShareMark() []byte {

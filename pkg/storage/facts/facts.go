@@ -87,17 +87,15 @@ func New(options Options) *Facts {
 		livePods: make(map[string]*LivePods),
 	}
 	f.nodes, f.services = nodeIndex{f: f}, serviceIndex{f: f}
-	f.emptyIndexes()
 	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.slices = collection{
 		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
-		objects: make(map[types.NamespacedName]*Object),
 	}
 	f.legacy = collection{
 		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
-		objects: make(map[types.NamespacedName]*Object),
 	}
+	f.emptyIndexes()
 	f.kubernetes = kubernetesEndpoints{f: f}
 	f.inputs = map[string]*Input{
 		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},

@@ -43,16 +43,17 @@ func (x *nodeIndex) remove(name types.NamespacedName) {
 	x.set(Node{Name: name.Name})
 }
 
-// upstream returns nil, because only the labels are kept.
-func (*nodeIndex) upstream(types.NamespacedName) *wire.Object { return nil }
+// upstream returns an object with only the labels, because nothing else is kept.
+func (x *nodeIndex) upstream(name types.NamespacedName) *wire.Object {
+	if n := x.f.reader().Node(name.Name); n != nil {
+		return &wire.Object{Name: n.Name, Labels: n.Labels}
+	}
+	return nil
+}
 
 func (x *nodeIndex) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
-	for name, n := range x.byName {
-		if n.Known {
-			names = append(names, types.NamespacedName{Name: name})
-		}
-	}
+	x.f.reader().Nodes(func(n *Node) { names = append(names, types.NamespacedName{Name: n.Name}) })
 	return names
 }
 

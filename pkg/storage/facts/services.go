@@ -55,11 +55,7 @@ type serviceIndex struct {
 
 func (x *serviceIndex) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
-	for name, s := range x.byName {
-		if s.Upstream != nil {
-			names = append(names, name)
-		}
-	}
+	x.f.reader().Services(func(s *Service) { names = append(names, s.Name) })
 	return names
 }
 

@@ -34,12 +34,12 @@ type nodeIndex struct {
 }
 
 func (x *nodeIndex) apply(o *wire.Object) {
-	x.f.step.node(o.Name, o)
+	put(&x.f.step.NodesGiven, o.Name, o)
 	x.set(Node{Name: o.Name, Known: true, Labels: o.Labels})
 }
 
 func (x *nodeIndex) remove(name types.NamespacedName) {
-	x.f.step.node(name.Name, nil)
+	put(&x.f.step.NodesGiven, name.Name, nil)
 	x.set(Node{Name: name.Name})
 }
 
@@ -82,7 +82,9 @@ func (x *nodeIndex) set(now Node) {
 		x.f.forgetAddresses(now.Name)
 	}
 	if cameOrWent || !maps.Equal(before, n.Labels) {
-		x.f.step.relabelled(n, before)
+		if _, noted := x.f.step.Relabelled[n]; !noted {
+			put(&x.f.step.Relabelled, n, before)
+		}
 		for key, values := range x.values {
 			leaveValue(values, n, before, key)
 			enterValue(values, n, key)

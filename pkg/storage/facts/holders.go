@@ -3,6 +3,8 @@ package facts
 import (
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -84,23 +86,19 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 
 // holders notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holders(c *claims) {
-	seen := make(map[*Object]struct{})
+	objects := sets.New[*Object]()
 	f.reader().Nodes(func(n *Node) {
-		if !f.reader().InSite(n) {
-			return
-		}
-		for _, o := range n.objects {
-			if _, again := seen[o]; again {
-				continue
-			}
-			seen[o] = struct{}{}
-			scanUpstream(o, func(e wire.Endpoint) {
-				if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
-					c.isHeld(e.Address, e.NodeName)
-				}
-			})
+		if f.reader().InSite(n) {
+			objects.Insert(n.objects...)
 		}
 	})
+	for o := range objects {
+		scanUpstream(o, func(e wire.Endpoint) {
+			if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
+				c.isHeld(e.Address, e.NodeName)
+			}
+		})
+	}
 }
 
 // stillHas reports whether a pod still has the address of its endpoint, unless its node has reported otherwise.

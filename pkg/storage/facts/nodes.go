@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -220,11 +221,10 @@ func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 	f.update(func() {
 		before := f.doubted[why]
 		f.doubted[why] = now
-		for _, pair := range [][2]map[string]struct{}{{before, now}, {now, before}} {
-			for name := range pair[0] {
-				if _, both := pair[1][name]; !both {
-					f.died(name)
-				}
+		for name := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
+			add(&f.step.Died, name)
+			for _, o := range f.reader().NodeObjectsOf(name) {
+				f.services.markForRecount(o.Service)
 			}
 		}
 	})
@@ -245,14 +245,4 @@ func (in Reader) Doubts(s *Service, nodeName []byte, why ...Doubt) bool {
 		_, doubted := in.f.doubted[why][string(nodeName)]
 		return doubted
 	})
-}
-
-// died notes that a node is in doubt now, or no longer.
-func (f *Facts) died(name string) {
-	add(&f.step.Died, name)
-	if n := f.nodes.byName[name]; n != nil {
-		for _, o := range n.objects {
-			f.services.markForRecount(o.Service)
-		}
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -300,21 +301,15 @@ func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
 // PodsOnNodes returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however
 // many of the nodes it names.
 func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
-	pods := make(map[string]map[PodKey]KnownPod)
+	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*Object]()
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for node := range nodes {
 		pods[node] = make(map[PodKey]KnownPod)
+		objects.Insert(f.reader().NodeObjectsOf(node)...)
 	}
-	seen := make(map[*Object]struct{})
-	for node := range pods {
-		for _, o := range f.reader().NodeObjectsOf(node) {
-			if _, again := seen[o]; again {
-				continue
-			}
-			seen[o] = struct{}{}
-			f.addPods(pods, o)
-		}
+	for o := range objects {
+		f.addPods(pods, o)
 	}
 	return pods
 }

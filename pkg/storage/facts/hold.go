@@ -48,34 +48,24 @@ type Section struct {
 // needs a new revision.
 type Shown struct{ Revision, Digest uint64 }
 
-// section returns the section of an input; nil if the State, which may be nil, has none.
-func (s *State) section(input string) *Section {
-	if s == nil {
-		return nil
-	}
-	for i := range s.Sections {
-		if s.Sections[i].Input == input {
-			return &s.Sections[i]
+// section returns the section of an input; the zero Section if the State, which may be nil, has none.
+func (s *State) section(input string) Section {
+	if s != nil {
+		for _, section := range s.Sections {
+			if section.Input == input {
+				return section
+			}
 		}
 	}
-	return nil
-}
-
-// objects returns the objects of an input; nil if the State, which may be nil, has no section for it.
-func (s *State) objects(input string) []*wire.Object {
-	if section := s.section(input); section != nil {
-		return section.Objects
-	}
-	return nil
+	return Section{}
 }
 
 // ShownOf returns how the objects of a resource were shown.
 func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 	shown := make(map[types.NamespacedName]Shown)
-	if section := s.section(InputOf(r)); section != nil {
-		for i, how := range section.Shown {
-			shown[nameOf(section.Objects[i])] = how
-		}
+	section := s.section(InputOf(r))
+	for i, how := range section.Shown {
+		shown[nameOf(section.Objects[i])] = how
 	}
 	return shown
 }
@@ -135,7 +125,7 @@ func (f *Facts) Restore(state *State) {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
 		f.notes = state.Notes
 		for _, name := range inputOrder {
-			if section := state.section(name); section != nil {
+			if section := state.section(name); section.Input != "" {
 				replace(f.inputs[name].kept, section.Objects)
 			}
 		}

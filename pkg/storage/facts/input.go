@@ -198,7 +198,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(len(in.kept.names()), len(in.f.hold.state.objects(in.name)))
+	return max(len(in.kept.names()), len(in.f.hold.state.section(in.name).Objects))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.

@@ -56,7 +56,7 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 			}
 			held := f.hold.of(f.inputs[name])
 			if !held.synced {
-				replace(held, f.hold.state.objects(name))
+				replace(held, f.hold.state.section(name).Objects)
 			}
 			step.apply(name, held)
 		}

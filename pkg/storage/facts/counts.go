@@ -162,11 +162,9 @@ func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
 			choices = append(choices, Choice{ports: ports})
 		}
 	}
-	if len(choices) > 1 {
-		slices.SortFunc(choices, func(a, b Choice) int {
-			return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
-		})
-	}
+	slices.SortFunc(choices, func(a, b Choice) int {
+		return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
+	})
 	lists := make([]topology.List, len(choices))
 	for i, c := range choices {
 		lists[i].Counts = &counted[c.ports].Counts

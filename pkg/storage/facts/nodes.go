@@ -70,13 +70,7 @@ func (x *nodeIndex) get(name string) *Node {
 
 // set sets a node's labels, or removes the node if it is not Known now.
 func (x *nodeIndex) set(now Node) {
-	n := x.byName[now.Name]
-	if n == nil {
-		if !now.Known {
-			return
-		}
-		n = x.get(now.Name)
-	}
+	n := x.get(now.Name)
 	before, cameOrWent := n.Labels, n.Known != now.Known
 	n.Known, n.Labels = now.Known, now.Labels
 	if !now.Known {

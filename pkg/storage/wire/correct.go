@@ -66,8 +66,7 @@ type Correction struct {
 
 // Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
-	now := e.parseConditions(e.Ready)
-	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c).equal(now)
+	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && (c.Kept || c.Serving == e.Serving())
 }
 
 // conditions are those of an endpoint.
@@ -100,14 +99,8 @@ func (c conditions) corrected(to *Correction) conditions {
 	if to.Kept || c.serving == to.Serving {
 		return c // it is serving and not ready because of its Service, not its pod
 	}
-	after := c
-	after.serving = to.Serving
-	after.ready = to.Published || to.Serving && !c.terminating
-	return after
-}
-
-func (c conditions) equal(other conditions) bool {
-	return c.ready == other.ready && c.serving == other.serving && c.terminating == other.terminating
+	c.serving, c.ready = to.Serving, to.Published || to.Serving && !c.terminating
+	return c
 }
 
 func (c conditions) encode() []byte {

@@ -160,27 +160,16 @@ func withoutField(message []byte, number protowire.Number) []byte {
 }
 
 func scanEndpoints(body []byte, visit func(Endpoint)) error {
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != endpointsSubsets {
-			continue
+	return field.EachIn(body, endpointsSubsets, func(f field.Walk) error {
+		if !isAddress(f.Number) {
+			return nil
 		}
-		subset := field.Of(f.Value)
-		for subset.Next() {
-			if !isAddress(subset.Number) {
-				continue
-			}
-			endpoint, err := parseAddress(subset.Number, subset.Value)
-			if err != nil {
-				return err
-			}
+		endpoint, err := parseAddress(f.Number, f.Value)
+		if err == nil {
 			visit(endpoint)
 		}
-		if subset.Err != nil {
-			return subset.Err
-		}
-	}
-	return f.Err
+		return err
+	})
 }
 
 func isAddress(number protowire.Number) bool {

@@ -84,23 +84,10 @@ func OnlyNodeAddresses(body []byte) ([]byte, error) {
 
 // eachInStatus calls visit for every field with this number in the status of a Node, until it returns an error.
 func eachInStatus(body []byte, number protowire.Number, visit func(encoded []byte) error) error {
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != nodeStatus {
-			continue
+	return field.EachIn(body, nodeStatus, func(f field.Walk) error {
+		if f.Number != number {
+			return nil
 		}
-		status := field.Of(f.Value)
-		for status.Next() {
-			if status.Number != number {
-				continue
-			}
-			if err := visit(status.Value); err != nil {
-				return err
-			}
-		}
-		if status.Err != nil {
-			return status.Err
-		}
-	}
-	return f.Err
+		return visit(f.Value)
+	})
 }

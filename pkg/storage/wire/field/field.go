@@ -99,3 +99,23 @@ func MapEntry(entry []byte) (key, value []byte, err error) {
 	}
 	return key, value, f.Err
 }
+
+// EachIn calls visit for every field of the messages in the fields with this number, until it returns an error.
+func EachIn(message []byte, number protowire.Number, visit func(Walk) error) error {
+	f := Of(message)
+	for f.Next() {
+		if f.Number != number {
+			continue
+		}
+		inner := Of(f.Value)
+		for inner.Next() {
+			if err := visit(inner); err != nil {
+				return err
+			}
+		}
+		if inner.Err != nil {
+			return inner.Err
+		}
+	}
+	return f.Err
+}

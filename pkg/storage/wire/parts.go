@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -72,15 +73,7 @@ func (p *Parts) Body(places []int) []byte {
 
 // SameOthers reports whether two slices differ only in endpoints.
 func (p *Parts) SameOthers(q *Parts) bool {
-	if len(p.others) != len(q.others) {
-		return false
-	}
-	for i := range p.others {
-		if !bytes.Equal(p.others[i].encoded, q.others[i].encoded) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(p.others, q.others, func(a, b otherField) bool { return bytes.Equal(a.encoded, b.encoded) })
 }
 
 // Differing returns how many endpoints two slices have in common at their beginning and at their end, apart from hints.

@@ -159,11 +159,7 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 }
 
 func bodyOf(typed served.Typed) ([]byte, error) {
-	message, err := typed.Marshal()
-	if err != nil {
-		return nil, err
-	}
-	object, err := wire.ParseObject(message)
+	object, err := wire.ObjectOf(typed)
 	if err != nil {
 		return nil, err
 	}

@@ -104,11 +104,7 @@ func (b *stateBuilder) resource(r *served.Resource) {
 func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	section := facts.Section{Input: input}
 	for i := range metas {
-		message, err := (&corev1.Node{ObjectMeta: metas[i]}).Marshal()
-		var o *wire.Object
-		if err == nil {
-			o, err = wire.ParseObject(message)
-		}
+		o, err := wire.ObjectOf(&corev1.Node{ObjectMeta: metas[i]})
 		if err != nil {
 			b.err = cmp.Or(b.err, err)
 			return

@@ -73,6 +73,15 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
+// ObjectOf returns the object of a Go type with protobuf methods.
+func ObjectOf(typed interface{ Marshal() ([]byte, error) }) (*Object, error) {
+	message, err := typed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return ParseObject(message)
+}
+
 // Annotations returns the object's annotations; nil if it has none. They are read from Meta each time: few are needed
 // more than once, and as a map they would take more memory than the rest of a Service.
 func (o *Object) Annotations() map[string]string {

@@ -65,7 +65,7 @@ func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 	shown := make(map[types.NamespacedName]Shown)
 	section := s.section(InputOf(r))
 	for i, how := range section.Shown {
-		shown[nameOf(section.Objects[i])] = how
+		shown[section.Objects[i].Key()] = how
 	}
 	return shown
 }
@@ -90,8 +90,8 @@ type pending struct {
 }
 
 func (p *pending) apply(o *wire.Object) {
-	p.objects[nameOf(o)] = p.in.same(o)
-	delete(p.removed, nameOf(o))
+	p.objects[o.Key()] = p.in.same(o)
+	delete(p.removed, o.Key())
 }
 
 func (p *pending) remove(name types.NamespacedName) {

@@ -121,7 +121,7 @@ func (in *Input) change(step func()) {
 
 // same returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
 func (in *Input) same(o *wire.Object) *wire.Object {
-	if known := in.kept.upstream(nameOf(o)); known != nil && known.Equal(o) {
+	if known := in.kept.upstream(o.Key()); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
 	}
 	return o
@@ -156,7 +156,7 @@ func (in *Input) Replace(objects []*wire.Object) {
 func replace(to target, objects []*wire.Object) {
 	listed := make(map[types.NamespacedName]struct{}, len(objects))
 	for _, o := range objects {
-		listed[nameOf(o)] = struct{}{}
+		listed[o.Key()] = struct{}{}
 		to.apply(o)
 	}
 	for _, name := range to.names() {
@@ -220,10 +220,6 @@ func (in *Input) forget() {
 	in.kept.reset()
 }
 
-func nameOf(o *wire.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-}
-
 // plainObjects stores objects that are served unchanged.
 type plainObjects struct {
 	completion
@@ -234,8 +230,8 @@ type plainObjects struct {
 }
 
 func (p *plainObjects) apply(o *wire.Object) {
-	p.objects[nameOf(o)] = o
-	add(&p.f.step.Whole, Key{p.resource, nameOf(o)})
+	p.objects[o.Key()] = o
+	add(&p.f.step.Whole, Key{p.resource, o.Key()})
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {

@@ -35,7 +35,7 @@ func (o *Object) Resource() *served.Resource { return o.collection.resource }
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 
 // Name returns the object's namespace and name.
-func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
+func (o *Object) Name() types.NamespacedName { return o.Upstream.Key() }
 
 func (o *Object) scan(visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Body(), visit); err != nil {
@@ -73,7 +73,7 @@ func (c *collection) upstream(name types.NamespacedName) *wire.Object {
 }
 
 func (c *collection) apply(upstream *wire.Object) {
-	name := nameOf(upstream)
+	name := upstream.Key()
 	nodes, err := c.nodesIn(upstream.Body)
 	if err != nil {
 		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",

@@ -2,7 +2,6 @@ package history
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -63,12 +62,6 @@ func (v *Version) size() int {
 		n += 16 + len(value)
 	}
 	return n
-}
-
-// compareKey compares the object's key with another one. The order is that of kube-apiserver's lists: by namespace,
-// then by name.
-func (v *Version) compareKey(namespace, name string) int {
-	return cmp.Or(cmp.Compare(v.Namespace, namespace), cmp.Compare(v.Name, name))
 }
 
 // Object is one version of an object at its revision. It is immutable and may be read without a lock.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // table has the objects of one resource, and their past. The History's lock guards it.
@@ -23,13 +24,13 @@ type table struct {
 	dirty   bool
 }
 
-func (t *table) find(namespace, name string) (int, bool) {
-	return sort.Find(len(t.objects), func(i int) int { return -t.objects[i].compareKey(namespace, name) })
+func (t *table) find(key types.NamespacedName) (int, bool) {
+	return sort.Find(len(t.objects), func(i int) int { return wire.CompareKeys(key, t.objects[i].Key()) })
 }
 
 // remove removes an object, if it exists.
 func (t *table) remove(u *Update, key types.NamespacedName) {
-	i, found := t.find(key.Namespace, key.Name)
+	i, found := t.find(key)
 	if !found {
 		return
 	}
@@ -41,7 +42,7 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 // put shows a version, unless a client would see no difference. revision is the revision for a new object; 0 means the
 // next one.
 func (t *table) put(u *Update, v Version, revision uint64) {
-	i, found := t.find(v.Namespace, v.Name)
+	i, found := t.find(v.Key())
 	if found {
 		before := t.objects[i]
 		switch {

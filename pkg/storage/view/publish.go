@@ -58,12 +58,8 @@ func compareObjects(a, b *facts.Object) int { return a.Upstream.Compare(b.Upstre
 // keys returns the names of the other objects, those of a resource in the order of lists.
 func (p *publication) keys() []facts.Key {
 	return slices.SortedFunc(maps.Keys(p.whole), func(a, b facts.Key) int {
-		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), compareNames(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), wire.CompareKeys(a.Name, b.Name))
 	})
-}
-
-func compareNames(a, b types.NamespacedName) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // listsEndpoints reports whether the objects of a resource list endpoints. All others are shown whole.

@@ -76,7 +76,7 @@ func (b *stateBuilder) build() {
 // to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes do not
 // cause an event, and one revision would then belong to two versions.
 func (b *stateBuilder) resource(r *served.Resource) {
-	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), compareNames)
+	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), wire.CompareKeys)
 	shown := b.v.history.Objects(r)
 	section := facts.Section{
 		Input:   facts.InputOf(r),

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -145,9 +146,17 @@ func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
 }
 
-// Compare compares two objects in the order of kube-apiserver's lists: by namespace, then by name.
-func (o *Object) Compare(other *Object) int {
-	return cmp.Or(cmp.Compare(o.Namespace, other.Namespace), cmp.Compare(o.Name, other.Name))
+// Key returns the object's namespace and name.
+func (o *Object) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+// Compare compares two objects in the order of kube-apiserver's lists.
+func (o *Object) Compare(other *Object) int { return CompareKeys(o.Key(), other.Key()) }
+
+// CompareKeys compares the keys of two objects in the order of kube-apiserver's lists: by namespace, then by name.
+func CompareKeys(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // At returns the object with another resourceVersion. Everything else is shared.

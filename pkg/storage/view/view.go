@@ -242,8 +242,7 @@ func (v reading) viewerChanged(p *publication) {
 func (v reading) nodesChanged(c *facts.Change, p *publication) {
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
-			ours, ok := v.here[key]
-			if !ok || matches(before, key, ours) == matches(n.Labels, key, ours) {
+			if one := (topology.Keys{key}); one.Rank(v.here, before) == one.Rank(v.here, n.Labels) {
 				continue
 			}
 			for _, o := range n.Objects() {
@@ -258,11 +257,6 @@ func (v reading) nodesChanged(c *facts.Change, p *publication) {
 			p.add(o)
 		}
 	}
-}
-
-func matches(labels topology.Labels, key, value string) bool {
-	theirs, ok := labels[key]
-	return ok && theirs == value
 }
 
 // changedKeys returns the keys whose value or presence differs.

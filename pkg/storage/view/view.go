@@ -171,23 +171,18 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 		v.stale = false
 		return
 	}
-	now.follow(c)
-}
-
-// follow publishes what a step changed.
-func (v reading) follow(c *facts.Change) {
 	p := newPublication(c)
-	v.viewerChanged(p)
-	v.nodesChanged(c, p)
+	now.viewerChanged(p)
+	now.nodesChanged(c, p)
 	for s := range c.Governed {
-		if v.decide(s) {
+		if now.decide(s) {
 			p.addService(s)
 		}
 	}
 	for _, r := range served.All() {
-		v.stateChanged(r, p)
+		now.stateChanged(r, p)
 	}
-	v.publish(c.Received, p)
+	now.publish(c.Received, p)
 }
 
 // stateChanged fills a resource that can be shown now, and clears one that no longer can.

@@ -346,15 +346,12 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	if !ok {
 		return false, fmt.Sprintf("node %s has no label %s", self, key)
 	}
-	n := q.facts.Node(node)
+	their, ok := q.facts.LabelsOf([]byte(node))[key]
 	switch {
 	case node == "":
 		return false, "it names no node"
-	case n == nil:
+	case q.facts.Node(node) == nil:
 		return false, fmt.Sprintf("node %s is not known", node)
-	}
-	their, ok := n.Labels[key]
-	switch {
 	case !ok:
 		return false, fmt.Sprintf("node %s has no label %s", node, key)
 	case their != value:

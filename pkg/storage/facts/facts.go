@@ -79,9 +79,6 @@ func New(options Options) *Facts {
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
-	if options.Logger.GetSink() == nil {
-		options.Logger = logr.Discard()
-	}
 	f := &Facts{
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),

@@ -75,9 +75,6 @@ const buildStep = 64
 
 // New makes a View, which follows the facts until Close.
 func New(options Options) *View {
-	if options.Logger.GetSink() == nil {
-		options.Logger = logr.Discard()
-	}
 	v := &View{
 		options: options, source: options.Facts, history: history.New(options.History),
 		building: true,

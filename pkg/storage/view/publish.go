@@ -36,10 +36,6 @@ func newPublication(c *facts.Change) *publication {
 
 func (p *publication) add(o *facts.Object) { p.listed[o] = struct{}{} }
 
-func (p *publication) addWhole(r *served.Resource, name types.NamespacedName) {
-	p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
-}
-
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 		for _, o := range s.Objects(r) {
@@ -72,11 +68,6 @@ type shown struct {
 	facts.Key
 
 	version *history.Version
-}
-
-// publish updates the History in one step.
-func (v reading) publish(received time.Time, p *publication) {
-	v.show(received, p.keys(), p.objects(), p.cleared)
 }
 
 // show updates the History in one step. It prunes everything before it locks the History.

@@ -179,7 +179,7 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 	for _, r := range served.All() {
 		now.stateChanged(r, p)
 	}
-	now.publish(c.Received, p)
+	now.show(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // stateChanged fills a resource that can be shown now, and clears one that no longer can.
@@ -206,11 +206,11 @@ func (v reading) rebuild(c *facts.Change) {
 		v.stateChanged(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
-				p.addWhole(r, name)
+				p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
 			}
 		}
 	}
-	v.publish(c.Received, p)
+	v.show(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.
@@ -324,6 +324,6 @@ func (v reading) fill(r *served.Resource, p *publication) {
 		return
 	}
 	for _, name := range v.facts.Names(r) {
-		p.addWhole(r, name)
+		p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
 	}
 }

@@ -106,7 +106,7 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 		listed.counts[o.ports] = c
 	}
 	c.objects += delta
-	o.scan(func(e wire.Endpoint) {
+	o.scan(o.Body(), func(e wire.Endpoint) {
 		c.Add(in.Tier(s, s.Name.Namespace, e), s.Keys, in.LabelsOf(e.NodeName), delta)
 	})
 }

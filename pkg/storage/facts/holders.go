@@ -61,7 +61,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 	if s := f.services.byName[KubernetesService]; s != nil {
 		for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 			for _, o := range s.Objects(r) {
-				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
+				o.scan(o.Upstream.Body, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (f *Facts) holders(c *claims) {
 		}
 	})
 	for o := range objects {
-		scanUpstream(o, func(e wire.Endpoint) {
+		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 			if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
 				c.isHeld(e.Address, e.NodeName)
 			}
@@ -106,11 +106,4 @@ func stillHas(o *Object, e wire.Endpoint) bool {
 	correction, _ := o.Correction(e)
 	return correction == nil ||
 		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
-}
-
-// scanUpstream calls visit for every endpoint of the upstream's object.
-func scanUpstream(o *Object, visit func(wire.Endpoint)) {
-	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
-		o.Unreadable(err)
-	}
 }

@@ -37,8 +37,9 @@ func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 // Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return o.Upstream.Key() }
 
-func (o *Object) scan(visit func(wire.Endpoint)) {
-	if err := o.Codec().Scan(o.Body(), visit); err != nil {
+// scan calls visit for every endpoint of a body of the object.
+func (o *Object) scan(body []byte, visit func(wire.Endpoint)) {
+	if err := o.Codec().Scan(body, visit); err != nil {
 		o.Unreadable(err)
 	}
 }

@@ -317,7 +317,7 @@ func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownP
 // addPods adds the pods that an object's endpoints name to the pods of their nodes.
 func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 	governed := o.Service != nil && o.Service.Keys.Governed()
-	scanUpstream(o, func(e wire.Endpoint) {
+	o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]
 		if of == nil {
 			return

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -256,8 +255,11 @@ func (q *question) addAll(m member) error {
 // add adds an endpoint of the upstream, as it is shown.
 func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, tier topology.Tier) {
 	x := ExplainedEndpoint{
-		Slice: m.Upstream.Name, Addresses: shown.Addresses, Target: target(shown.TargetRef),
+		Slice: m.Upstream.Name, Addresses: shown.Addresses,
 		Node: string(e.NodeName), Ready: ptr.Deref(shown.Conditions.Ready, true),
+	}
+	if ref := shown.TargetRef; ref != nil {
+		x.Target = ref.Kind + "/" + ref.Name
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
 	who := "its container runtime"
@@ -310,13 +312,6 @@ func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail str
 }
 
 func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
-
-func target(ref *corev1.ObjectReference) string {
-	if ref == nil {
-		return ""
-	}
-	return ref.Kind + "/" + ref.Name
-}
 
 // forPort returns the beginning of a reason that applies to one port of several.
 func (q *question) forPort() string {

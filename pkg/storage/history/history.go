@@ -47,10 +47,8 @@ type History struct {
 
 // New makes a History whose tables are empty and NotReady.
 func New(options Options) *History {
-	if options.JSON == nil {
-		options.JSON = NewJSONCache(DefaultJSONBytes)
-	}
-	h := &History{revisions: options.Revisions, encoded: options.JSON, tables: make(map[*served.Resource]*table)}
+	encoded := cmp.Or(options.JSON, NewJSONCache(DefaultJSONBytes))
+	h := &History{revisions: options.Revisions, encoded: encoded, tables: make(map[*served.Resource]*table)}
 	h.began = h.nextRevision()
 	for _, r := range served.All() {
 		h.tables[r] = &table{

@@ -116,7 +116,7 @@ func appendBool(dst []byte, number protowire.Number, value bool) []byte {
 }
 
 func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint, _ bool) ([]byte, bool) {
+	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) {
 		c := correct(endpoint)
 		switch {
 		case c == nil || endpoint.Is(c):

@@ -33,12 +33,12 @@ func (p *Parts) Split(body []byte) error {
 			p.others = append(p.others, otherField{len(p.Endpoints), f.Encoded})
 			continue
 		}
-		endpoint, hints, err := parseSliceEndpoint(f.Value)
+		endpoint, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return err
 		}
 		encoded := f.Encoded
-		if hints {
+		if endpoint.hints {
 			encoded = appendBytesField(nil, sliceEndpoints, withoutField(f.Value, endpointHints))
 		}
 		p.Endpoints, p.encoded = append(p.Endpoints, endpoint), append(p.encoded, encoded)

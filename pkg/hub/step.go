@@ -53,7 +53,7 @@ func (s reading) publish(c *facts.Change) {
 		}
 	}
 	for n := range c.Relabelled {
-		changed.Insert(n.Objects()...)
+		changed.Insert(n.Objects...)
 	}
 	for o := range changed {
 		t.placeSlice(o)

@@ -89,7 +89,7 @@ func (f *Facts) holders(c *claims) {
 	objects := sets.New[*Object]()
 	f.reader().Nodes(func(n *Node) {
 		if f.reader().InSite(n) {
-			objects.Insert(n.objects...)
+			objects.Insert(n.Objects...)
 		}
 	})
 	for o := range objects {

@@ -18,12 +18,9 @@ type Node struct {
 	Known bool
 	// Labels are nil for a node that is not known.
 	Labels topology.Labels
-	// objects has the objects that list endpoints on the node, each once, in no order.
-	objects []*Object
+	// Objects has the objects that list endpoints on the node, each once, in no order.
+	Objects []*Object
 }
-
-// Objects returns the objects that list endpoints on the node, each once, in no order.
-func (n *Node) Objects() []*Object { return n.objects }
 
 type nodeIndex struct {
 	completion
@@ -84,7 +81,7 @@ func (x *nodeIndex) set(now Node) {
 			leaveValue(values, n, before, key)
 			enterValue(values, n, key)
 		}
-		for _, o := range n.objects {
+		for _, o := range n.Objects {
 			x.f.services.markForRecount(o.Service)
 		}
 	}
@@ -113,7 +110,7 @@ func leaveValue(values map[string]map[*Node]struct{}, n *Node, before topology.L
 
 // forget drops a node that is not known and that no endpoint names.
 func (x *nodeIndex) forget(n *Node) {
-	if !n.Known && len(n.objects) == 0 {
+	if !n.Known && len(n.Objects) == 0 {
 		delete(x.byName, n.Name)
 	}
 }
@@ -183,7 +180,7 @@ func (in Reader) Node(name string) *Node {
 // NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not.
 func (in Reader) NodeObjectsOf(name string) []*Object {
 	if n := in.f.nodes.byName[name]; n != nil {
-		return n.objects
+		return n.Objects
 	}
 	return nil
 }

@@ -245,9 +245,6 @@ func (o *Object) Body() []byte {
 // Corrected reports whether Body is not the upstream's.
 func (o *Object) Corrected() bool { return o.corrected != nil }
 
-// Lost returns the number of endpoints that Body lacks, because their pods are gone.
-func (o *Object) Lost() int { return o.lost }
-
 // correctedBody returns the body of an object with corrected endpoints, and the number of those that are left out. It
 // returns nil if no endpoint is corrected.
 func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
@@ -272,11 +269,11 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 
 func (c *collection) correct(o *Object) {
 	body, lost := c.correctedBody(o)
-	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.lost {
+	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.Lost {
 		return
 	}
 	c.leaveService(o)
-	o.corrected, o.lost = body, lost
+	o.corrected, o.Lost = body, lost
 	c.joinService(o)
 	add(&c.f.step.Objects, o)
 }

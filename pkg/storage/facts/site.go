@@ -37,7 +37,7 @@ func (f *Facts) Site() []SiteNode {
 		case n == own:
 			site = append(site, SiteNode{Name: n.Name, InternalIPs: f.ownInternalIPs(), Shown: true})
 		case shares(keys, own, n):
-			governed := slices.ContainsFunc(n.objects, func(o *Object) bool {
+			governed := slices.ContainsFunc(n.Objects, func(o *Object) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
 			})
 			site = append(site, SiteNode{n.Name, f.notes.InternalIPs[n.Name], governed})

@@ -143,7 +143,7 @@ func (v reading) object(o *facts.Object) shown {
 		return shown{Key: facts.Key{Resource: r, Name: o.Name()}}
 	}
 	body, count := v.body(o)
-	count.Hidden += o.Lost()
+	count.Hidden += o.Lost
 	v.counts[o] = count
 	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
 	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}

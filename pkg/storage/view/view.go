@@ -237,7 +237,7 @@ func (v reading) nodesChanged(c *facts.Change, p *publication) {
 			if one := (topology.Keys{key}); one.Rank(v.here, before) == one.Rank(v.here, n.Labels) {
 				continue
 			}
-			for _, o := range n.Objects() {
+			for _, o := range n.Objects {
 				if o.Service != nil && slices.Contains(o.Service.Keys, key) {
 					p.add(o)
 				}

@@ -86,7 +86,8 @@ func (f *Walk) nextLong() bool {
 	return true
 }
 
-// MapEntry reads an entry of a map field whose keys and values are strings or bytes.
+// MapEntry reads an entry of a map field whose keys and values are strings or bytes, or another message whose first two
+// fields are such.
 func MapEntry(entry []byte) (key, value []byte, err error) {
 	f := Of(entry)
 	for f.Next() {

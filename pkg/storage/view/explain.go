@@ -89,10 +89,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (e
 	v.source.Read(func(in facts.Reader) {
 		err = (&question{reading: reading{v, in}, e: e, own: nodeName}).answer(service)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	return e, err
 }
 
 // question is what an Explanation is made from.

@@ -83,7 +83,7 @@ func New(options Options) *Facts {
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes, f.services = nodeIndex{f: f}, serviceIndex{f: f}
+	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, kubernetesEndpoints{f: f}
 	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.slices = collection{
@@ -93,7 +93,6 @@ func New(options Options) *Facts {
 		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
 	}
 	f.emptyIndexes()
-	f.kubernetes = kubernetesEndpoints{f: f}
 	f.inputs = map[string]*Input{
 		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},
 		InputNode:                {f: f, name: InputNode, kept: &f.node},

@@ -89,8 +89,6 @@ func (c *collection) apply(upstream *wire.Object) {
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
 		c.enterNodes(o, nodes)
-		o.corrected, o.Lost = c.correctedBody(o)
-		c.joinService(o)
 	case o.Upstream.Equal(upstream):
 		// A new list repeats known objects. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
@@ -102,9 +100,9 @@ func (c *collection) apply(upstream *wire.Object) {
 		// Most changes leave most endpoints on their nodes.
 		c.enterNodes(o, missing(nodes, before))
 		c.leaveNodes(o, missing(before, nodes))
-		o.corrected, o.Lost = c.correctedBody(o)
-		c.joinService(o)
 	}
+	o.corrected, o.Lost = c.correctedBody(o)
+	c.joinService(o)
 	add(&c.f.step.Objects, o)
 }
 

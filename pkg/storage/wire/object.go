@@ -221,13 +221,9 @@ func AppendObject(dst, meta, body []byte, revision uint64) []byte {
 	dst = protowire.AppendTag(dst, fieldMetadata, protowire.BytesType)
 	dst = protowire.AppendVarint(dst, uint64(len(meta)+sizeRevision(revision))) //nolint:gosec // a length
 	dst = append(dst, meta...)
-	dst = appendRevision(dst, revision)
-	return append(dst, body...)
-}
-
-func appendRevision(dst []byte, revision uint64) []byte {
 	var digits [20]byte
-	return appendBytesField(dst, metaResourceVersion, strconv.AppendUint(digits[:0], revision, 10))
+	dst = appendBytesField(dst, metaResourceVersion, strconv.AppendUint(digits[:0], revision, 10))
+	return append(dst, body...)
 }
 
 func sizeRevision(revision uint64) int {

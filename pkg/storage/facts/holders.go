@@ -87,11 +87,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 // holders notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holders(c *claims) {
 	objects := sets.New[*Object]()
-	f.reader().Nodes(func(n *Node) {
-		if f.reader().InSite(n) {
-			objects.Insert(n.Objects...)
-		}
-	})
+	f.reader().InSite(func(n *Node) { objects.Insert(n.Objects...) })
 	for o := range objects {
 		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 			if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {

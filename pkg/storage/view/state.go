@@ -56,11 +56,7 @@ func (b *stateBuilder) build() {
 		}})
 	}
 	if len(b.state.InternalIPs) > 0 {
-		v.facts.Nodes(func(n *facts.Node) {
-			if v.facts.InSite(n) {
-				b.named[n.Name] = struct{}{}
-			}
-		})
+		v.facts.InSite(func(n *facts.Node) { b.named[n.Name] = struct{}{} })
 	}
 	var nodes []metav1.ObjectMeta
 	for _, name := range slices.Sorted(maps.Keys(b.named)) {

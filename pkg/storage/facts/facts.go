@@ -86,12 +86,8 @@ func New(options Options) *Facts {
 	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, kubernetesEndpoints{f: f}
 	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
-	f.slices = collection{
-		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
-	}
-	f.legacy = collection{
-		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
-	}
+	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice}
+	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints}
 	f.emptyIndexes()
 	f.inputs = map[string]*Input{
 		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},

@@ -42,7 +42,7 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 // After an error the stream that brought the step must end. If a step panicked, its change may be missing, so the mark
 // is forgotten. No later step of the same stream can repair that, because it is based on another state.
 func (f *Facts) ApplyShare(step ShareStep) error {
-	applied := false
+	err := errLost
 	f.update(func() {
 		if !bytes.Equal(f.reader().ShareMarkOf(), step.After) {
 			return
@@ -61,12 +61,9 @@ func (f *Facts) ApplyShare(step ShareStep) error {
 			step.apply(name, held)
 		}
 		f.releaseIfComplete()
-		applied = true
+		err = nil
 	})
-	if !applied {
-		return errLost
-	}
-	return nil
+	return err
 }
 
 // apply applies the objects of one input.

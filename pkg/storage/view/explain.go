@@ -310,17 +310,13 @@ func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail str
 
 func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// forPort returns the beginning of a reason that applies to one port of several.
-func (q *question) forPort() string {
-	if len(q.e.Ports) == 0 {
-		return ""
-	}
-	return "for a port of this slice, "
-}
-
 // judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
 	keys, key, self := q.service.Keys, q.key(m), q.e.Node
+	forPort := "" // the beginning of a reason that applies to one port of several
+	if len(q.e.Ports) > 0 {
+		forPort = "for a port of this slice, "
+	}
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
@@ -329,10 +325,10 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case !keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
-		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", q.forPort(),
+		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", forPort,
 			strings.Join(keys, ", "), self)
 	case key == topology.Any:
-		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, q.forPort())
+		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, forPort)
 	}
 	value, ok := q.here[key]
 	if !ok {

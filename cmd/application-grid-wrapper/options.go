@@ -239,7 +239,7 @@ func (o *options) readNode(config *proxy.Config) (err error) {
 	if !config.RewriteKubernetes {
 		return errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave out one of them")
 	}
-	config.LocalEndpoint = &local
+	config.LocalEndpoint = local
 	return nil
 }
 

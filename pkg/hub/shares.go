@@ -296,7 +296,7 @@ func (s reading) slicesOf(c *class) map[*facts.Object]struct{} {
 	}
 	for key, value := range c.here {
 		for n := range s.facts.NodesWith(key, value) {
-			for _, o := range n.Objects() {
+			for _, o := range n.Objects {
 				if p := s.slices[o]; p.set == c.set && slices.Contains(p.keys, key) {
 					found[o] = struct{}{}
 				}

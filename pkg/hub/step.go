@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -45,20 +46,14 @@ func (s reading) publish(c *facts.Change) {
 	}
 	// A slice may be in other shares, or be shown differently, because of a change of itself, of its Service's keys, or
 	// of the labels of the nodes that it names.
-	changed := make(map[*facts.Object]struct{}, len(c.Objects))
-	maps.Copy(changed, c.Objects)
+	changed := sets.KeySet(c.Objects)
 	for key := range c.Whole {
-		if key.Resource != served.Services {
-			continue
-		}
-		for _, o := range t.placeService(key.Name) {
-			changed[o] = struct{}{}
+		if key.Resource == served.Services {
+			changed.Insert(t.placeService(key.Name)...)
 		}
 	}
 	for n := range c.Relabelled {
-		for _, o := range n.Objects() {
-			changed[o] = struct{}{}
-		}
+		changed.Insert(n.Objects...)
 	}
 	for o := range changed {
 		t.placeSlice(o)

@@ -121,7 +121,9 @@ func (k Keys) Choices(here Labels, lists []List) []Choice {
 	whole, values := NoValue(), make(map[Port]Value)
 	for _, list := range lists {
 		best := list.Best(k, here)
-		whole = better(whole, best)
+		if best.Compare(whole) < 0 {
+			whole = best
+		}
 		for _, port := range list.Ports {
 			if value, found := values[port]; !found || best.Compare(value) < 0 {
 				values[port] = best
@@ -152,11 +154,4 @@ func choose(list []Port, values map[Port]Value) Choice {
 		}
 	}
 	return choice
-}
-
-func better(a, b Value) Value {
-	if b.Compare(a) < 0 {
-		return b
-	}
-	return a
 }

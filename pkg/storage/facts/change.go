@@ -59,27 +59,11 @@ func (c *Change) touches() bool {
 	return c.Rebuilt || len(c.Whole)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0
 }
 
-func add[K comparable](set *map[K]struct{}, member K) {
-	if *set == nil {
-		*set = make(map[K]struct{})
-	}
-	(*set)[member] = struct{}{}
-}
+func add[K comparable](set *map[K]struct{}, member K) { put(set, member, struct{}{}) }
 
-// node notes the object that was given for a node.
-func (c *Change) node(name string, o *wire.Object) {
-	if c.NodesGiven == nil {
-		c.NodesGiven = make(map[string]*wire.Object)
+func put[K comparable, V any](to *map[K]V, key K, value V) {
+	if *to == nil {
+		*to = make(map[K]V)
 	}
-	c.NodesGiven[name] = o
-}
-
-// relabelled notes the labels that a node had before the step.
-func (c *Change) relabelled(n *Node, before topology.Labels) {
-	if c.Relabelled == nil {
-		c.Relabelled = make(map[*Node]topology.Labels)
-	}
-	if _, noted := c.Relabelled[n]; !noted {
-		c.Relabelled[n] = before
-	}
+	(*to)[key] = value
 }

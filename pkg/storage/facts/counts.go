@@ -106,7 +106,7 @@ func (s *Service) count(in Reader, o *Object, delta int) {
 		listed.counts[o.ports] = c
 	}
 	c.objects += delta
-	o.scan(func(e wire.Endpoint) {
+	o.scan(o.Body(), func(e wire.Endpoint) {
 		c.Add(in.Tier(s, s.Name.Namespace, e), s.Keys, in.LabelsOf(e.NodeName), delta)
 	})
 }
@@ -162,11 +162,9 @@ func (s *Service) Choices(r *served.Resource, here topology.Labels) []Choice {
 			choices = append(choices, Choice{ports: ports})
 		}
 	}
-	if len(choices) > 1 {
-		slices.SortFunc(choices, func(a, b Choice) int {
-			return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
-		})
-	}
+	slices.SortFunc(choices, func(a, b Choice) int {
+		return cmp.Compare(a.ports.encoded.Value(), b.ports.encoded.Value())
+	})
 	lists := make([]topology.List, len(choices))
 	for i, c := range choices {
 		lists[i].Counts = &counted[c.ports].Counts

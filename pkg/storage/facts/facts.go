@@ -79,26 +79,16 @@ func New(options Options) *Facts {
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
-	if options.Logger.GetSink() == nil {
-		options.Logger = logr.Discard()
-	}
 	f := &Facts{
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes, f.services = nodeIndex{f: f}, serviceIndex{f: f}
-	f.emptyIndexes()
+	f.nodes, f.services, f.kubernetes = nodeIndex{f: f}, serviceIndex{f: f}, kubernetesEndpoints{f: f}
 	f.node = plainObjects{f: f, resource: served.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.namespaces = plainObjects{f: f, resource: served.Namespaces, objects: make(map[types.NamespacedName]*wire.Object)}
-	f.slices = collection{
-		f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
-		objects: make(map[types.NamespacedName]*Object),
-	}
-	f.legacy = collection{
-		f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
-		objects: make(map[types.NamespacedName]*Object),
-	}
-	f.kubernetes = kubernetesEndpoints{f: f}
+	f.slices = collection{f: f, resource: served.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice}
+	f.legacy = collection{f: f, resource: served.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints}
+	f.emptyIndexes()
 	f.inputs = map[string]*Input{
 		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},
 		InputNode:                {f: f, name: InputNode, kept: &f.node},

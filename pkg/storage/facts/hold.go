@@ -48,34 +48,24 @@ type Section struct {
 // needs a new revision.
 type Shown struct{ Revision, Digest uint64 }
 
-// section returns the section of an input; nil if the State, which may be nil, has none.
-func (s *State) section(input string) *Section {
-	if s == nil {
-		return nil
-	}
-	for i := range s.Sections {
-		if s.Sections[i].Input == input {
-			return &s.Sections[i]
+// section returns the section of an input; the zero Section if the State, which may be nil, has none.
+func (s *State) section(input string) Section {
+	if s != nil {
+		for _, section := range s.Sections {
+			if section.Input == input {
+				return section
+			}
 		}
 	}
-	return nil
-}
-
-// objects returns the objects of an input; nil if the State, which may be nil, has no section for it.
-func (s *State) objects(input string) []*wire.Object {
-	if section := s.section(input); section != nil {
-		return section.Objects
-	}
-	return nil
+	return Section{}
 }
 
 // ShownOf returns how the objects of a resource were shown.
 func (s *State) ShownOf(r *served.Resource) map[types.NamespacedName]Shown {
 	shown := make(map[types.NamespacedName]Shown)
-	if section := s.section(InputOf(r)); section != nil {
-		for i, how := range section.Shown {
-			shown[nameOf(section.Objects[i])] = how
-		}
+	section := s.section(InputOf(r))
+	for i, how := range section.Shown {
+		shown[section.Objects[i].Key()] = how
 	}
 	return shown
 }
@@ -90,17 +80,18 @@ type hold struct {
 
 // pending has the changes of one input that are held back.
 type pending struct {
+	// completion is synced if objects is a complete state, and not changes to what the input has. It is absent only
+	// while restoring.
+	completion
+
+	in      *Input
 	objects map[types.NamespacedName]*wire.Object
 	removed map[types.NamespacedName]struct{}
-	// complete is set if objects is a complete state, and not changes to what the input has.
-	complete bool
-	// absent is set if the upstream does not serve an optional resource. It is used only while restoring.
-	absent bool
 }
 
 func (p *pending) apply(o *wire.Object) {
-	p.objects[nameOf(o)] = o
-	delete(p.removed, nameOf(o))
+	p.objects[o.Key()] = p.in.same(o)
+	delete(p.removed, o.Key())
 }
 
 func (p *pending) remove(name types.NamespacedName) {
@@ -108,34 +99,24 @@ func (p *pending) remove(name types.NamespacedName) {
 	p.removed[name] = struct{}{}
 }
 
-func (p *pending) replace(objects []*wire.Object) {
-	p.complete, p.absent = true, false
-	p.objects = make(map[types.NamespacedName]*wire.Object, len(objects))
-	for _, o := range objects {
-		p.objects[nameOf(o)] = o
-	}
-}
+func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 // restoring reports whether the facts are those of a State.
 func (h *hold) restoring() bool { return h.state != nil }
 
-// of returns the collected changes of an input; nil if they are not held back.
-func (h *hold) of(input string) *pending {
-	if h.pending == nil {
-		return nil
-	}
-	p := h.pending[input]
+// of returns the collected changes of an input whose changes are held back.
+func (h *hold) of(in *Input) *pending {
+	p := h.pending[in.name]
 	if p == nil {
 		p = &pending{
+			in:      in,
 			objects: make(map[types.NamespacedName]*wire.Object),
 			removed: make(map[types.NamespacedName]struct{}),
 		}
-		h.pending[input] = p
+		h.pending[in.name] = p
 	}
 	return p
 }
-
-func (h *hold) drop(input string) { delete(h.pending, input) }
 
 // Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
 // applied as one step. The Facts must be empty.
@@ -144,8 +125,8 @@ func (f *Facts) Restore(state *State) {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
 		f.notes = state.Notes
 		for _, name := range inputOrder {
-			if section := state.section(name); section != nil {
-				f.inputs[name].replace(section.Objects)
+			if section := state.section(name); section.Input != "" {
+				replace(f.inputs[name].kept, section.Objects)
 			}
 		}
 		// The State may come from a process without this input. Then nothing is rewritten.
@@ -188,13 +169,13 @@ func (f *Facts) releaseIfComplete() {
 		return
 	}
 	for _, name := range inputOrder {
-		if p := f.hold.pending[name]; f.awaits(name) && (p == nil || (!p.complete && !p.absent)) {
+		if p := f.hold.pending[name]; f.awaits(name) && (p == nil || (!p.synced && !p.absent)) {
 			return
 		}
 	}
 	f.hold.state = nil
 	for _, name := range inputOrder {
-		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.complete) {
+		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.synced) {
 			f.inputs[name].forget() // the restored objects are outdated, and no client has asked for them
 		}
 	}
@@ -223,8 +204,8 @@ func (f *Facts) release() {
 		case p == nil:
 		case p.absent:
 			in.kept.noteAbsent()
-		case p.complete:
-			in.replace(slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
+		case p.synced:
+			replace(in.kept, slices.SortedFunc(maps.Values(p.objects), (*wire.Object).Compare))
 		default:
 			for _, o := range p.objects {
 				in.kept.apply(o)

@@ -3,6 +3,8 @@ package facts
 import (
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
@@ -59,7 +61,7 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 	if s := f.services.byName[KubernetesService]; s != nil {
 		for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 			for _, o := range s.Objects(r) {
-				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
+				o.scan(o.Upstream.Body, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
 			}
 		}
 	}
@@ -84,23 +86,15 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 
 // holders notes the addresses of the pods on the nodes of the site.
 func (f *Facts) holders(c *claims) {
-	seen := make(map[*Object]struct{})
-	f.reader().Nodes(func(n *Node) {
-		if !f.reader().InSite(n) {
-			return
-		}
-		for _, o := range n.objects {
-			if _, again := seen[o]; again {
-				continue
+	objects := sets.New[*Object]()
+	f.reader().InSite(func(n *Node) { objects.Insert(n.Objects...) })
+	for o := range objects {
+		o.scan(o.Upstream.Body, func(e wire.Endpoint) {
+			if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
+				c.isHeld(e.Address, e.NodeName)
 			}
-			seen[o] = struct{}{}
-			scanUpstream(o, func(e wire.Endpoint) {
-				if len(e.NodeName) > 0 && !f.reader().Doubts(o.Service, e.NodeName, Dead, Silent) && stillHas(o, e) {
-					c.isHeld(e.Address, e.NodeName)
-				}
-			})
-		}
-	})
+		})
+	}
 }
 
 // stillHas reports whether a pod still has the address of its endpoint, unless its node has reported otherwise.
@@ -108,11 +102,4 @@ func stillHas(o *Object, e wire.Endpoint) bool {
 	correction, _ := o.Correction(e)
 	return correction == nil ||
 		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
-}
-
-// scanUpstream calls visit for every endpoint of the upstream's object.
-func scanUpstream(o *Object, visit func(wire.Endpoint)) {
-	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
-		o.Unreadable(err)
-	}
 }

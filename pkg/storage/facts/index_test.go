@@ -85,7 +85,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 			t.Errorf("%s: dead are %v", what, f.doubted[Dead])
 		}
 		// An unknown node has nothing in the index but the objects with endpoints on it, each once.
-		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.objects) != 40 {
+		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.Objects) != 40 {
 			t.Errorf("%s: node-b1 is %+v", what, n)
 		}
 		f.SetDoubted(Dead, nil)

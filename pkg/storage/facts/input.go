@@ -35,25 +35,30 @@ var inputOrder = []string{
 	InputNamespaces,
 }
 
-// kept is the store of one input. Its methods are called within a step.
-type kept interface {
+// target takes the changes of one input: its store, or what is held back for it. The methods are called within a step.
+type target interface {
 	// apply adds or replaces an object, remove removes one.
 	apply(*wire.Object)
 	remove(types.NamespacedName)
 	// names returns the names of all objects.
 	names() []types.NamespacedName
-	// upstream returns an object; nil if it is not known, or if only a part of it is kept.
-	upstream(types.NamespacedName) *wire.Object
-
-	// setSynced is called after a complete state was applied, noteAbsent if the upstream does not serve the resource,
-	// and reset if the resource is no longer followed.
+	// setSynced is called after a complete state was applied, noteAbsent if the upstream does not serve the resource.
 	setSynced()
 	noteAbsent()
+}
+
+// kept is the store of one input.
+type kept interface {
+	target
+
+	// upstream returns an object; nil if it is not known, or if only a part of it is kept.
+	upstream(types.NamespacedName) *wire.Object
+	// reset is called if the resource is no longer followed.
 	reset()
 	is() (absent, synced bool)
 }
 
-// completion is whether the state of a store is complete (synced), or not served by the upstream (absent).
+// completion is whether the state of a target is complete (synced), or not served by the upstream (absent).
 type completion struct{ synced, absent bool }
 
 func (c *completion) setSynced()                { c.synced, c.absent = true, false }
@@ -116,62 +121,50 @@ func (in *Input) change(step func()) {
 
 // same returns the input's own object if it is equal, so that no memory is held twice, and the given one otherwise.
 func (in *Input) same(o *wire.Object) *wire.Object {
-	if known := in.kept.upstream(nameOf(o)); known != nil && known.Equal(o) {
+	if known := in.kept.upstream(o.Key()); known != nil && known.Equal(o) {
 		return known.At(o.ResourceVersion)
 	}
 	return o
 }
 
+// target returns what takes the changes of the input now.
+func (in *Input) target() target {
+	if in.f.hold.pending == nil {
+		return in.kept
+	}
+	return in.f.hold.of(in)
+}
+
 // Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
-	in.change(func() {
-		if held := in.f.hold.of(in.name); held != nil {
-			held.apply(in.same(o))
-			return
-		}
-		in.kept.apply(o)
-	})
+	in.change(func() { in.target().apply(o) })
 }
 
 // Remove removes an object.
 func (in *Input) Remove(namespace, name string) {
-	in.change(func() {
-		key := types.NamespacedName{Namespace: namespace, Name: name}
-		if held := in.f.hold.of(in.name); held != nil {
-			held.remove(key)
-			return
-		}
-		in.kept.remove(key)
-	})
+	in.change(func() { in.target().remove(types.NamespacedName{Namespace: namespace, Name: name}) })
 }
 
 // Replace replaces all objects of the input.
 func (in *Input) Replace(objects []*wire.Object) {
 	in.change(func() {
-		if held := in.f.hold.of(in.name); held != nil {
-			held.replace(nil)
-			for _, o := range objects {
-				held.apply(in.same(o))
-			}
-			in.f.releaseIfComplete()
-			return
-		}
-		in.replace(objects)
+		replace(in.target(), objects)
+		in.f.releaseIfComplete()
 	})
 }
 
-func (in *Input) replace(objects []*wire.Object) {
+func replace(to target, objects []*wire.Object) {
 	listed := make(map[types.NamespacedName]struct{}, len(objects))
 	for _, o := range objects {
-		listed[nameOf(o)] = struct{}{}
-		in.kept.apply(o)
+		listed[o.Key()] = struct{}{}
+		to.apply(o)
 	}
-	for _, name := range in.kept.names() {
+	for _, name := range to.names() {
 		if _, ok := listed[name]; !ok {
-			in.kept.remove(name)
+			to.remove(name)
 		}
 	}
-	in.kept.setSynced()
+	to.setSynced()
 }
 
 // SetAbsent notes that the upstream answers 404 for the resource. It has no effect on a resource that was served
@@ -180,13 +173,11 @@ func (in *Input) replace(objects []*wire.Object) {
 func (in *Input) SetAbsent() {
 	in.f.update(func() {
 		switch {
-		case in.f.hold.restoring():
-			if held := in.f.hold.of(in.name); !held.complete {
-				held.absent = in.isOptional()
-				in.f.releaseIfComplete()
-			}
-		default:
+		case !in.f.hold.restoring():
 			in.kept.noteAbsent()
+		case in.isOptional():
+			in.f.hold.of(in).noteAbsent()
+			in.f.releaseIfComplete()
 		}
 	})
 }
@@ -207,7 +198,7 @@ func (in *Input) isOptional() bool {
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
-	return max(len(in.kept.names()), len(in.f.hold.state.objects(in.name)))
+	return max(len(in.kept.names()), len(in.f.hold.state.section(in.name).Objects))
 }
 
 // onDemand reports whether an input is followed only while clients ask for it.
@@ -218,7 +209,7 @@ func onDemand(input string) bool { return input == InputEndpoints || input == In
 func (f *Facts) Forget(r *served.Resource) {
 	f.update(func() {
 		f.inputs[r.Resource].forget()
-		f.hold.drop(r.Resource)
+		delete(f.hold.pending, r.Resource)
 	})
 }
 
@@ -227,10 +218,6 @@ func (in *Input) forget() {
 		in.kept.remove(name)
 	}
 	in.kept.reset()
-}
-
-func nameOf(o *wire.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
 // plainObjects stores objects that are served unchanged.
@@ -243,8 +230,8 @@ type plainObjects struct {
 }
 
 func (p *plainObjects) apply(o *wire.Object) {
-	p.objects[nameOf(o)] = o
-	add(&p.f.step.Whole, Key{p.resource, nameOf(o)})
+	p.objects[o.Key()] = o
+	add(&p.f.step.Whole, Key{p.resource, o.Key()})
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {

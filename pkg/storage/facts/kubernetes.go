@@ -17,7 +17,7 @@ type kubernetesEndpoints struct {
 }
 
 func (k *kubernetesEndpoints) apply(o *wire.Object) {
-	if nameOf(o) == KubernetesService {
+	if o.Key() == KubernetesService {
 		k.held, k.annotations = true, o.Annotations()
 		k.touch()
 	}

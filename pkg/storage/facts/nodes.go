@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -17,12 +18,9 @@ type Node struct {
 	Known bool
 	// Labels are nil for a node that is not known.
 	Labels topology.Labels
-	// objects has the objects that list endpoints on the node, each once, in no order.
-	objects []*Object
+	// Objects has the objects that list endpoints on the node, each once, in no order.
+	Objects []*Object
 }
-
-// Objects returns the objects that list endpoints on the node, each once, in no order.
-func (n *Node) Objects() []*Object { return n.objects }
 
 type nodeIndex struct {
 	completion
@@ -34,25 +32,26 @@ type nodeIndex struct {
 }
 
 func (x *nodeIndex) apply(o *wire.Object) {
-	x.f.step.node(o.Name, o)
+	put(&x.f.step.NodesGiven, o.Name, o)
 	x.set(Node{Name: o.Name, Known: true, Labels: o.Labels})
 }
 
 func (x *nodeIndex) remove(name types.NamespacedName) {
-	x.f.step.node(name.Name, nil)
+	put(&x.f.step.NodesGiven, name.Name, nil)
 	x.set(Node{Name: name.Name})
 }
 
-// upstream returns nil, because only the labels are kept.
-func (*nodeIndex) upstream(types.NamespacedName) *wire.Object { return nil }
+// upstream returns an object with only the labels, because nothing else is kept.
+func (x *nodeIndex) upstream(name types.NamespacedName) *wire.Object {
+	if n := x.f.reader().Node(name.Name); n != nil {
+		return &wire.Object{Name: n.Name, Labels: n.Labels}
+	}
+	return nil
+}
 
 func (x *nodeIndex) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
-	for name, n := range x.byName {
-		if n.Known {
-			names = append(names, types.NamespacedName{Name: name})
-		}
-	}
+	x.f.reader().Nodes(func(n *Node) { names = append(names, types.NamespacedName{Name: n.Name}) })
 	return names
 }
 
@@ -68,25 +67,21 @@ func (x *nodeIndex) get(name string) *Node {
 
 // set sets a node's labels, or removes the node if it is not Known now.
 func (x *nodeIndex) set(now Node) {
-	n := x.byName[now.Name]
-	if n == nil {
-		if !now.Known {
-			return
-		}
-		n = x.get(now.Name)
-	}
+	n := x.get(now.Name)
 	before, cameOrWent := n.Labels, n.Known != now.Known
 	n.Known, n.Labels = now.Known, now.Labels
 	if !now.Known {
 		x.f.forgetAddresses(now.Name)
 	}
 	if cameOrWent || !maps.Equal(before, n.Labels) {
-		x.f.step.relabelled(n, before)
+		if _, noted := x.f.step.Relabelled[n]; !noted {
+			put(&x.f.step.Relabelled, n, before)
+		}
 		for key, values := range x.values {
 			leaveValue(values, n, before, key)
 			enterValue(values, n, key)
 		}
-		for _, o := range n.objects {
+		for _, o := range n.Objects {
 			x.f.services.markForRecount(o.Service)
 		}
 	}
@@ -115,7 +110,7 @@ func leaveValue(values map[string]map[*Node]struct{}, n *Node, before topology.L
 
 // forget drops a node that is not known and that no endpoint names.
 func (x *nodeIndex) forget(n *Node) {
-	if !n.Known && len(n.objects) == 0 {
+	if !n.Known && len(n.Objects) == 0 {
 		delete(x.byName, n.Name)
 	}
 }
@@ -185,7 +180,7 @@ func (in Reader) Node(name string) *Node {
 // NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not.
 func (in Reader) NodeObjectsOf(name string) []*Object {
 	if n := in.f.nodes.byName[name]; n != nil {
-		return n.objects
+		return n.Objects
 	}
 	return nil
 }
@@ -217,11 +212,10 @@ func (f *Facts) SetDoubted(why Doubt, names map[string]struct{}) {
 	f.update(func() {
 		before := f.doubted[why]
 		f.doubted[why] = now
-		for _, pair := range [][2]map[string]struct{}{{before, now}, {now, before}} {
-			for name := range pair[0] {
-				if _, both := pair[1][name]; !both {
-					f.died(name)
-				}
+		for name := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
+			add(&f.step.Died, name)
+			for _, o := range f.reader().NodeObjectsOf(name) {
+				f.services.markForRecount(o.Service)
 			}
 		}
 	})
@@ -242,14 +236,4 @@ func (in Reader) Doubts(s *Service, nodeName []byte, why ...Doubt) bool {
 		_, doubted := in.f.doubted[why][string(nodeName)]
 		return doubted
 	})
-}
-
-// died notes that a node is in doubt now, or no longer.
-func (f *Facts) died(name string) {
-	add(&f.step.Died, name)
-	if n := f.nodes.byName[name]; n != nil {
-		for _, o := range n.objects {
-			f.services.markForRecount(o.Service)
-		}
-	}
 }

@@ -19,11 +19,12 @@ type Object struct {
 	Service *Service
 	// Gone is set once the object was removed.
 	Gone bool
+	// Lost is the number of endpoints that Body lacks, because their pods are gone.
+	Lost int
 
 	collection *collection
-	// corrected and lost are described at Body and Lost.
+	// corrected is described at Body.
 	corrected []byte
-	lost      int
 	// ports is the list with which the endpoints were counted; the zero value if they never were.
 	ports PortList
 }
@@ -35,10 +36,11 @@ func (o *Object) Resource() *served.Resource { return o.collection.resource }
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 
 // Name returns the object's namespace and name.
-func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
+func (o *Object) Name() types.NamespacedName { return o.Upstream.Key() }
 
-func (o *Object) scan(visit func(wire.Endpoint)) {
-	if err := o.Codec().Scan(o.Body(), visit); err != nil {
+// scan calls visit for every endpoint of a body of the object.
+func (o *Object) scan(body []byte, visit func(wire.Endpoint)) {
+	if err := o.Codec().Scan(body, visit); err != nil {
 		o.Unreadable(err)
 	}
 }
@@ -73,7 +75,7 @@ func (c *collection) upstream(name types.NamespacedName) *wire.Object {
 }
 
 func (c *collection) apply(upstream *wire.Object) {
-	name := nameOf(upstream)
+	name := upstream.Key()
 	nodes, err := c.nodesIn(upstream.Body)
 	if err != nil {
 		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",
@@ -87,8 +89,6 @@ func (c *collection) apply(upstream *wire.Object) {
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
 		c.enterNodes(o, nodes)
-		o.corrected, o.lost = c.correctedBody(o)
-		c.joinService(o)
 	case o.Upstream.Equal(upstream):
 		// A new list repeats known objects. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
@@ -100,9 +100,9 @@ func (c *collection) apply(upstream *wire.Object) {
 		// Most changes leave most endpoints on their nodes.
 		c.enterNodes(o, missing(nodes, before))
 		c.leaveNodes(o, missing(before, nodes))
-		o.corrected, o.lost = c.correctedBody(o)
-		c.joinService(o)
 	}
+	o.corrected, o.Lost = c.correctedBody(o)
+	c.joinService(o)
 	add(&c.f.step.Objects, o)
 }
 
@@ -170,8 +170,8 @@ func (c *collection) enterNodes(o *Object, names [][]byte) {
 			n = c.f.nodes.get(string(name))
 		}
 		// Objects are added one at a time, so if this one was added already, it is the last.
-		if last := len(n.objects) - 1; last < 0 || n.objects[last] != o {
-			n.objects = append(n.objects, o)
+		if last := len(n.Objects) - 1; last < 0 || n.Objects[last] != o {
+			n.Objects = append(n.Objects, o)
 		}
 	}
 }
@@ -183,11 +183,11 @@ func (c *collection) leaveNodes(o *Object, names [][]byte) {
 		if n == nil {
 			continue
 		}
-		if i := slices.Index(n.objects, o); i >= 0 {
-			last := len(n.objects) - 1
-			n.objects[i] = n.objects[last]
-			n.objects[last] = nil
-			n.objects = n.objects[:last]
+		if i := slices.Index(n.Objects, o); i >= 0 {
+			last := len(n.Objects) - 1
+			n.Objects[i] = n.Objects[last]
+			n.Objects[last] = nil
+			n.Objects = n.Objects[:last]
 			c.f.nodes.forget(n)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -244,9 +245,6 @@ func (o *Object) Body() []byte {
 // Corrected reports whether Body is not the upstream's.
 func (o *Object) Corrected() bool { return o.corrected != nil }
 
-// Lost returns the number of endpoints that Body lacks, because their pods are gone.
-func (o *Object) Lost() int { return o.lost }
-
 // correctedBody returns the body of an object with corrected endpoints, and the number of those that are left out. It
 // returns nil if no endpoint is corrected.
 func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
@@ -271,11 +269,11 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 
 func (c *collection) correct(o *Object) {
 	body, lost := c.correctedBody(o)
-	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.lost {
+	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.Lost {
 		return
 	}
 	c.leaveService(o)
-	o.corrected, o.lost = body, lost
+	o.corrected, o.Lost = body, lost
 	c.joinService(o)
 	add(&c.f.step.Objects, o)
 }
@@ -300,21 +298,15 @@ func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
 // PodsOnNodes returns, for each of the nodes, the pods that endpoints on it name. It reads every object once, however
 // many of the nodes it names.
 func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
-	pods := make(map[string]map[PodKey]KnownPod)
+	pods, objects := make(map[string]map[PodKey]KnownPod), sets.New[*Object]()
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for node := range nodes {
 		pods[node] = make(map[PodKey]KnownPod)
+		objects.Insert(f.reader().NodeObjectsOf(node)...)
 	}
-	seen := make(map[*Object]struct{})
-	for node := range pods {
-		for _, o := range f.reader().NodeObjectsOf(node) {
-			if _, again := seen[o]; again {
-				continue
-			}
-			seen[o] = struct{}{}
-			f.addPods(pods, o)
-		}
+	for o := range objects {
+		f.addPods(pods, o)
 	}
 	return pods
 }
@@ -322,7 +314,7 @@ func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownP
 // addPods adds the pods that an object's endpoints name to the pods of their nodes.
 func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 	governed := o.Service != nil && o.Service.Keys.Governed()
-	scanUpstream(o, func(e wire.Endpoint) {
+	o.scan(o.Upstream.Body, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]
 		if of == nil {
 			return

@@ -32,51 +32,31 @@ func (f *Facts) attempt(run func()) (broken bool) {
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
 	f.shareMark = nil // the next share is a complete one
-	nodes, services := f.nodes.all(), stored(&f.services)
+	indexes := []kept{&f.nodes, &f.services, &f.slices, &f.legacy}
+	var stored [4][]*wire.Object
+	for i, index := range indexes {
+		for _, name := range index.names() {
+			stored[i] = append(stored[i], index.upstream(name))
+		}
+	}
 	f.emptyIndexes()
-	f.refill(&f.nodes, nodes)
-	f.refill(&f.services, services)
-	for _, c := range []*collection{&f.slices, &f.legacy} {
-		objects := stored(c)
-		c.objects = make(map[types.NamespacedName]*Object)
-		f.refill(c, objects)
+	for i, index := range indexes {
+		for _, o := range stored[i] {
+			f.attempt(func() { index.apply(o) })
+		}
 	}
 	f.attempt(f.services.recount)
 }
 
-// emptyIndexes makes the indexes of nodes and Services that have nothing.
+// emptyIndexes makes the indexes empty.
 func (f *Facts) emptyIndexes() {
 	f.nodes.byName = make(map[string]*Node)
 	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
 	f.services.byName = make(map[types.NamespacedName]*Service)
 	f.services.byKey = make(map[string]map[*Service]struct{})
 	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
-}
-
-func (f *Facts) refill(store kept, objects []*wire.Object) {
-	for _, o := range objects {
-		f.attempt(func() { store.apply(o) })
-	}
-}
-
-// all returns objects from which the index can be rebuilt.
-func (x *nodeIndex) all() []*wire.Object {
-	var all []*wire.Object
-	for name, n := range x.byName {
-		if n.Known {
-			all = append(all, &wire.Object{Name: name, Labels: n.Labels})
-		}
-	}
-	return all
-}
-
-func stored(store kept) []*wire.Object {
-	names := store.names()
-	all := make([]*wire.Object, len(names))
-	for i, name := range names {
-		all[i] = store.upstream(name)
-	}
-	return all
+	f.slices.objects = make(map[types.NamespacedName]*Object)
+	f.legacy.objects = make(map[types.NamespacedName]*Object)
 }
 
 // unreadable logs that an object can no longer be read, although it could when it was applied. Its unread endpoints are

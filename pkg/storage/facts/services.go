@@ -55,11 +55,7 @@ type serviceIndex struct {
 
 func (x *serviceIndex) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(x.byName))
-	for name, s := range x.byName {
-		if s.Upstream != nil {
-			names = append(names, name)
-		}
-	}
+	x.f.reader().Services(func(s *Service) { names = append(names, s.Name) })
 	return names
 }
 
@@ -81,7 +77,7 @@ func (x *serviceIndex) get(name types.NamespacedName) *Service {
 }
 
 func (x *serviceIndex) apply(o *wire.Object) {
-	s := x.get(nameOf(o))
+	s := x.get(o.Key())
 	if s.Upstream != nil && s.Upstream.Equal(o) {
 		// A new list repeats known objects.
 		s.Upstream = s.Upstream.At(o.ResourceVersion)
@@ -128,7 +124,7 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 }
 
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
-	name := nameOf(o)
+	name := o.Key()
 	delete(x.invalid, name)
 	annotations := o.Annotations()
 	keys, annotation, err := topology.KeysOf(annotations)

@@ -3,8 +3,6 @@ package facts
 import (
 	"bytes"
 	"errors"
-	"maps"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -44,48 +42,36 @@ func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Obje
 // After an error the stream that brought the step must end. If a step panicked, its change may be missing, so the mark
 // is forgotten. No later step of the same stream can repair that, because it is based on another state.
 func (f *Facts) ApplyShare(step ShareStep) error {
-	applied := false
+	err := errLost
 	f.update(func() {
 		if !bytes.Equal(f.reader().ShareMarkOf(), step.After) {
 			return
 		}
 		f.shareMark = step.Mark
 		for _, name := range shareInputs {
-			in := f.inputs[name]
 			if !f.hold.restoring() {
-				f.hold.drop(name)
-				step.apply(name, in, in.kept)
-				in.kept.setSynced()
+				delete(f.hold.pending, name)
+				step.apply(name, f.inputs[name].kept)
 				continue
 			}
-			held := f.hold.of(name)
-			if !held.complete {
-				held.replace(f.hold.state.objects(name))
+			held := f.hold.of(f.inputs[name])
+			if !held.synced {
+				replace(held, f.hold.state.section(name).Objects)
 			}
-			step.apply(name, in, held)
+			step.apply(name, held)
 		}
 		f.releaseIfComplete()
-		applied = true
+		err = nil
 	})
-	if !applied {
-		return errLost
-	}
-	return nil
-}
-
-// shareStore is the target of a step: the store of an input, or the changes that are held back for it.
-type shareStore interface {
-	apply(*wire.Object)
-	remove(types.NamespacedName)
-	names() []types.NamespacedName
+	return err
 }
 
 // apply applies the objects of one input.
-func (step *ShareStep) apply(input string, in *Input, to shareStore) {
+func (step *ShareStep) apply(input string, to target) {
 	objects := step.Objects[input]
 	for name, o := range objects {
 		if o != nil {
-			to.apply(in.same(o))
+			to.apply(o)
 		} else {
 			to.remove(name)
 		}
@@ -95,9 +81,8 @@ func (step *ShareStep) apply(input string, in *Input, to shareStore) {
 			to.remove(name)
 		}
 	}
+	to.setSynced()
 }
-
-func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 // ShareMark returns the Mark of the last ShareStep, or that of the State from which the facts were restored, or nil.
 func (f *Facts) ShareMark() []byte {

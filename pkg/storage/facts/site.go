@@ -30,14 +30,10 @@ func (f *Facts) Site() []SiteNode {
 	if own == nil {
 		return nil
 	}
-	var site []SiteNode
-	keys := f.siteKeys()
-	f.reader().Nodes(func(n *Node) {
-		switch {
-		case n == own:
-			site = append(site, SiteNode{Name: n.Name, InternalIPs: f.ownInternalIPs(), Shown: true})
-		case shares(keys, own, n):
-			governed := slices.ContainsFunc(n.objects, func(o *Object) bool {
+	site := []SiteNode{{Name: own.Name, InternalIPs: f.ownInternalIPs(), Shown: true}}
+	f.reader().InSite(func(n *Node) {
+		if n != own {
+			governed := slices.ContainsFunc(n.Objects, func(o *Object) bool {
 				return o.Service != nil && o.Service.Keys.Governed()
 			})
 			site = append(site, SiteNode{n.Name, f.notes.InternalIPs[n.Name], governed})
@@ -65,10 +61,16 @@ func shares(keys []string, a, b *Node) bool {
 	return false
 }
 
-// InSite reports whether a node belongs to the site.
-func (in Reader) InSite(n *Node) bool {
-	own := in.Node(in.f.options.NodeName)
-	return own != nil && shares(in.f.siteKeys(), own, n)
+// InSite calls visit for every node of the site; for this node only if it has any of the labels.
+func (in Reader) InSite(visit func(*Node)) {
+	if own := in.Node(in.f.options.NodeName); own != nil {
+		keys := in.f.siteKeys()
+		in.Nodes(func(n *Node) {
+			if shares(keys, own, n) {
+				visit(n)
+			}
+		})
+	}
 }
 
 // ownInternalIPs returns the InternalIPs in this node's own Node object.

@@ -2,10 +2,12 @@ package history
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
 )
@@ -45,14 +47,11 @@ type History struct {
 
 // New makes a History whose tables are empty and NotReady.
 func New(options Options) *History {
-	if options.JSON == nil {
-		options.JSON = NewJSONCache(DefaultJSONBytes)
-	}
-	h := &History{revisions: options.Revisions, encoded: options.JSON, tables: make(map[*served.Resource]*table)}
+	encoded := cmp.Or(options.JSON, NewJSONCache(DefaultJSONBytes))
+	h := &History{revisions: options.Revisions, encoded: encoded, tables: make(map[*served.Resource]*table)}
 	h.began = h.nextRevision()
 	for _, r := range served.All() {
 		h.tables[r] = &table{
-			resource: r,
 			log: eventLog{
 				maxEvents: cmp.Or(options.LogEvents, DefaultLogEvents),
 				maxBytes:  cmp.Or(options.LogBytes, DefaultLogBytes),
@@ -90,11 +89,54 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 // that at which an earlier process showed the version. The latter is for tables that are not Ready: SetState drops
 // their past before a client reads them.
 func (u *Update) Put(r *served.Resource, v Version, revision uint64) {
-	u.h.tables[r].put(u, v, revision)
+	t := u.h.tables[r]
+	i, found := t.find(v.Key())
+	if found {
+		before := t.objects[i]
+		switch {
+		case before.UID != v.UID:
+			// The object was deleted and recreated with the same name. For clients these are two objects.
+			u.Remove(r, v.Key())
+		case before.sameFor(&v):
+			return
+		default:
+			t.objects[i] = u.object(r, v, u.h.nextRevision())
+			u.note(t, Event{Type: watch.Modified, Object: t.objects[i], Previous: before})
+			return
+		}
+	}
+	if revision == 0 {
+		revision = u.h.nextRevision()
+	}
+	o := u.object(r, v, revision)
+	t.objects = slices.Insert(t.objects, i, o)
+	u.note(t, Event{Type: watch.Added, Object: o})
+}
+
+func (u *Update) object(r *served.Resource, v Version, revision uint64) *Object {
+	return &Object{Version: v, Revision: revision, resource: r, encoded: u.h.encoded}
 }
 
 // Remove removes an object, if it exists.
-func (u *Update) Remove(r *served.Resource, key types.NamespacedName) { u.h.tables[r].remove(u, key) }
+func (u *Update) Remove(r *served.Resource, key types.NamespacedName) {
+	t := u.h.tables[r]
+	i, found := t.find(key)
+	if !found {
+		return
+	}
+	last := t.objects[i]
+	t.objects = slices.Delete(t.objects, i, i+1)
+	u.note(t, Event{Type: watch.Deleted, Object: last.at(u.h.nextRevision()), Previous: last})
+}
+
+// note appends an event to the log. While the table cannot be read, no cursor needs it.
+func (u *Update) note(t *table, e Event) {
+	t.dirty = true
+	if t.state == served.Ready {
+		e.Received = u.received
+		t.log.append(e)
+	}
+}
 
 // SetState sets whether a table can be read. A table that becomes Ready has no past: clients start from its current
 // state.

@@ -2,7 +2,6 @@ package history
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/served"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
@@ -19,28 +17,21 @@ import (
 // Version is the shown form of an object, without its revision. It must not be changed after it was passed to an
 // Update.
 type Version struct {
-	Namespace, Name, UID string
-	Labels               map[string]string
+	// Object has no ResourceVersion in a History.
+	wire.Object
+
 	// Fields has the values of the resource's FieldLabels, in their order.
 	Fields []string
-	// Meta is the encoded ObjectMeta without resourceVersion and managedFields.
-	Meta []byte
-	// Body is the encoded object without its metadata.
-	Body []byte
 }
 
 // NewVersion makes the version of an upstream object that is shown with the given body. It returns an error if its
 // fields cannot be read; the version then has no Fields.
 func NewVersion(r *served.Resource, o *wire.Object, body []byte) (Version, error) {
-	v := Version{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: body}
+	v := Version{Object: *o}
+	v.ResourceVersion, v.Body = "", body
 	var err error
 	v.Fields, err = r.Fields(body)
 	return v, err
-}
-
-// Key returns the object's namespace and name.
-func (v *Version) Key() types.NamespacedName {
-	return types.NamespacedName{Namespace: v.Namespace, Name: v.Name}
 }
 
 // sameFor reports whether a client would see no difference between the versions: they differ at most in fields that
@@ -65,12 +56,6 @@ func (v *Version) size() int {
 	return n
 }
 
-// compareKey compares the object's key with another one. The order is that of kube-apiserver's lists: by namespace,
-// then by name.
-func (v *Version) compareKey(namespace, name string) int {
-	return cmp.Or(cmp.Compare(v.Namespace, namespace), cmp.Compare(v.Name, name))
-}
-
 // Object is one version of an object at its revision. It is immutable and may be read without a lock.
 type Object struct {
 	Version
@@ -87,12 +72,7 @@ var uncached = &JSONCache{}
 // NewObject makes an object outside of any History: an upstream's, with the upstream's own resourceVersion.
 func NewObject(r *served.Resource, o *wire.Object) *Object {
 	revision, _ := strconv.ParseUint(o.ResourceVersion, 10, 64) // kube-apiserver's are numbers
-	return &Object{
-		Version: Version{
-			Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: o.Body,
-		},
-		Revision: revision, resource: r, encoded: uncached,
-	}
+	return &Object{Version: Version{Object: *o}, Revision: revision, resource: r, encoded: uncached}
 }
 
 // JSON returns the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not

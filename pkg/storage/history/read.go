@@ -62,7 +62,7 @@ func (h *History) Get(r *served.Resource, key types.NamespacedName, notBefore ui
 	if err := h.admit(t, notBefore); err != nil {
 		return nil, err
 	}
-	i, found := t.find(key.Namespace, key.Name)
+	i, found := t.find(key)
 	if !found {
 		return nil, nil //nolint:nilnil // as the comment says
 	}

@@ -23,9 +23,8 @@ type Resource struct {
 	// FieldLabels has the fields that a field selector may use, other than metadata.name and (if namespaced)
 	// metadata.namespace. They are those of kube-apiserver.
 	FieldLabels []string
-
-	// newTyped makes an empty object of the kind.
-	newTyped func() Typed
+	// New makes an empty object of the kind.
+	New func() Typed
 }
 
 // Typed is a Go type of k8s.io/api with its protobuf methods.
@@ -45,9 +44,6 @@ type TypedPointer[T any] interface {
 func (r *Resource) Type() wire.TypeMeta {
 	return wire.TypeMeta{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
 }
-
-// New makes an empty object of the kind.
-func (r *Resource) New() Typed { return r.newTyped() }
 
 // Fields reads the values of FieldLabels, in their order, from an encoded object.
 func (r *Resource) Fields(body []byte) ([]string, error) {
@@ -74,7 +70,7 @@ func (r *Resource) Fields(body []byte) ([]string, error) {
 // fields are those of r.
 func Of[T any, P TypedPointer[T]](version schema.GroupVersion, name string, r Resource) *Resource {
 	r.GroupVersionResource, r.Kind = version.WithResource(name), reflect.TypeFor[T]().Name()
-	r.newTyped = func() Typed { return P(new(T)) }
+	r.New = func() Typed { return P(new(T)) }
 	return &r
 }
 

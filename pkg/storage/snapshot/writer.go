@@ -86,7 +86,9 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 	select {
 	case <-w.Live:
-		w.writeLast(ctx)
+		if w.Source.Content() != w.content {
+			w.write(ctx)
+		}
 	default:
 	}
 }
@@ -102,13 +104,6 @@ func (w *Writer) prepare(ctx context.Context) {
 // tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
 	if !w.Dir.Clock.Now().Before(w.next) && w.Dir.store.Due() {
-		w.write(ctx)
-	}
-}
-
-// writeLast writes a last snapshot if something has changed.
-func (w *Writer) writeLast(ctx context.Context) {
-	if w.Source.Content() != w.content {
 		w.write(ctx)
 	}
 }

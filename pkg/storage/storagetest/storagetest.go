@@ -42,11 +42,8 @@ type Node struct {
 
 // New makes a Node without any facts.
 func New(options Options) *Node {
-	if options.Panics == nil {
-		options.Panics = func() bool { return false }
-	}
 	panics := func() {
-		if options.Panics() {
+		if options.Panics != nil && options.Panics() {
 			panic("a step panics")
 		}
 	}

@@ -30,15 +30,13 @@ func (v *View) Altered(r *served.Resource, name types.NamespacedName) (why strin
 // Service.
 func (v reading) altered(r *served.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
+	var local *LocalEndpoint
 	switch {
 	case o != nil:
 		service = o.Service
+		local, _ = v.localEndpointFor(o) // without a local endpoint it is not altered for this reason
 	case r == served.Endpoints:
 		service = v.facts.Service(name)
-	}
-	var local *LocalEndpoint
-	if o != nil {
-		local, _ = v.localEndpointFor(o) // without a local endpoint it is not altered for this reason
 	}
 	switch {
 	case local != nil:

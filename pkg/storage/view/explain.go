@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -90,10 +89,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (e
 	v.source.Read(func(in facts.Reader) {
 		err = (&question{reading: reading{v, in}, e: e, own: nodeName}).answer(service)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	return e, err
 }
 
 // question is what an Explanation is made from.
@@ -256,8 +252,11 @@ func (q *question) addAll(m member) error {
 // add adds an endpoint of the upstream, as it is shown.
 func (q *question) add(m member, e wire.Endpoint, shown *discoveryv1.Endpoint, tier topology.Tier) {
 	x := ExplainedEndpoint{
-		Slice: m.Upstream.Name, Addresses: shown.Addresses, Target: target(shown.TargetRef),
+		Slice: m.Upstream.Name, Addresses: shown.Addresses,
 		Node: string(e.NodeName), Ready: ptr.Deref(shown.Conditions.Ready, true),
+	}
+	if ref := shown.TargetRef; ref != nil {
+		x.Target = ref.Kind + "/" + ref.Name
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
 	who := "its container runtime"
@@ -311,24 +310,13 @@ func (q *question) suspicion(e wire.Endpoint, why string) (suspicion, detail str
 
 func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-func target(ref *corev1.ObjectReference) string {
-	if ref == nil {
-		return ""
-	}
-	return ref.Kind + "/" + ref.Name
-}
-
-// forPort returns the beginning of a reason that applies to one port of several.
-func (q *question) forPort() string {
-	if len(q.e.Ports) == 0 {
-		return ""
-	}
-	return "for a port of this slice, "
-}
-
 // judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
 	keys, key, self := q.service.Keys, q.key(m), q.e.Node
+	forPort := "" // the beginning of a reason that applies to one port of several
+	if len(q.e.Ports) > 0 {
+		forPort = "for a port of this slice, "
+	}
 	switch {
 	case m.local != nil:
 		return false, "replaced by this node's own API server"
@@ -337,24 +325,21 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case !keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
-		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", q.forPort(),
+		return false, fmt.Sprintf("%sno ready endpoint shares a value of %s with node %s", forPort,
 			strings.Join(keys, ", "), self)
 	case key == topology.Any:
-		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, q.forPort())
+		return true, fmt.Sprintf("%q: %sno ready endpoint matches a key before it", topology.Any, forPort)
 	}
 	value, ok := q.here[key]
 	if !ok {
 		return false, fmt.Sprintf("node %s has no label %s", self, key)
 	}
-	n := q.facts.Node(node)
+	their, ok := q.facts.LabelsOf([]byte(node))[key]
 	switch {
 	case node == "":
 		return false, "it names no node"
-	case n == nil:
+	case q.facts.Node(node) == nil:
 		return false, fmt.Sprintf("node %s is not known", node)
-	}
-	their, ok := n.Labels[key]
-	switch {
 	case !ok:
 		return false, fmt.Sprintf("node %s has no label %s", node, key)
 	case their != value:

@@ -25,16 +25,16 @@ type LocalEndpoint struct {
 const localPortName = "https"
 
 // ParseLocalEndpoint reads an IP address and a TCP port.
-func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
+func ParseLocalEndpoint(ip, port string) (*LocalEndpoint, error) {
 	address, err := netip.ParseAddr(ip)
 	if err != nil || address.Zone() != "" {
-		return LocalEndpoint{}, fmt.Errorf("%q is not an IP address", ip)
+		return nil, fmt.Errorf("%q is not an IP address", ip)
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 {
-		return LocalEndpoint{}, fmt.Errorf("%q is not a TCP port (1 to 65535)", port)
+		return nil, fmt.Errorf("%q is not a TCP port (1 to 65535)", port)
 	}
-	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
+	return &LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
 }
 
 // localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced. The
@@ -151,19 +151,11 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 	case !hasIP:
 		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalEndpoint)
 	}
-	local, err := ParseLocalEndpoint(ip, port)
-	if err != nil {
-		return nil, err
-	}
-	return &local, nil
+	return ParseLocalEndpoint(ip, port)
 }
 
 func bodyOf(typed served.Typed) ([]byte, error) {
-	message, err := typed.Marshal()
-	if err != nil {
-		return nil, err
-	}
-	object, err := wire.ParseObject(message)
+	object, err := wire.ObjectOf(typed)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func TestLocalEndpointOfAnotherFamily(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				options.LocalEndpoint = &local
+				options.LocalEndpoint = local
 			}
 			s := storagetest.New(options)
 			annotated := func(ip string) map[string]string {

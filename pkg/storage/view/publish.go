@@ -36,10 +36,6 @@ func newPublication(c *facts.Change) *publication {
 
 func (p *publication) add(o *facts.Object) { p.listed[o] = struct{}{} }
 
-func (p *publication) addWhole(r *served.Resource, name types.NamespacedName) {
-	p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
-}
-
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*served.Resource{served.EndpointSlices, served.Endpoints} {
 		for _, o := range s.Objects(r) {
@@ -58,12 +54,8 @@ func compareObjects(a, b *facts.Object) int { return a.Upstream.Compare(b.Upstre
 // keys returns the names of the other objects, those of a resource in the order of lists.
 func (p *publication) keys() []facts.Key {
 	return slices.SortedFunc(maps.Keys(p.whole), func(a, b facts.Key) int {
-		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), compareNames(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Resource.Resource, b.Resource.Resource), wire.CompareKeys(a.Name, b.Name))
 	})
-}
-
-func compareNames(a, b types.NamespacedName) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // listsEndpoints reports whether the objects of a resource list endpoints. All others are shown whole.
@@ -76,11 +68,6 @@ type shown struct {
 	facts.Key
 
 	version *history.Version
-}
-
-// publish updates the History in one step.
-func (v reading) publish(received time.Time, p *publication) {
-	v.show(received, p.keys(), p.objects(), p.cleared)
 }
 
 // show updates the History in one step. It prunes everything before it locks the History.
@@ -156,7 +143,7 @@ func (v reading) object(o *facts.Object) shown {
 		return shown{Key: facts.Key{Resource: r, Name: o.Name()}}
 	}
 	body, count := v.body(o)
-	count.Hidden += o.Lost()
+	count.Hidden += o.Lost
 	v.counts[o] = count
 	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
 	return shown{facts.Key{Resource: r, Name: o.Name()}, v.version(r, o.Upstream, body)}

@@ -97,17 +97,10 @@ func (u *Sites) takeLeastUsed() *siteView {
 		}
 	}
 	if found != nil {
-		u.remove(least, found)
+		delete(u.views, least)
+		found.idle.Stop()
 	}
 	return found
-}
-
-// remove removes a View. It is called with the lock held.
-func (u *Sites) remove(site string, v *siteView) {
-	delete(u.views, site)
-	if v.idle != nil {
-		v.idle.Stop()
-	}
 }
 
 // leave counts the end of a request for a site.
@@ -123,7 +116,7 @@ func (u *Sites) leave(site string, v *siteView) {
 		u.mu.Lock()
 		gone := v.users == 0 && u.views[site] == v
 		if gone {
-			u.remove(site, v)
+			delete(u.views, site)
 		}
 		u.mu.Unlock()
 		if gone {

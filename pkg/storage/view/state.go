@@ -56,11 +56,7 @@ func (b *stateBuilder) build() {
 		}})
 	}
 	if len(b.state.InternalIPs) > 0 {
-		v.facts.Nodes(func(n *facts.Node) {
-			if v.facts.InSite(n) {
-				b.named[n.Name] = struct{}{}
-			}
-		})
+		v.facts.InSite(func(n *facts.Node) { b.named[n.Name] = struct{}{} })
 	}
 	var nodes []metav1.ObjectMeta
 	for _, name := range slices.Sorted(maps.Keys(b.named)) {
@@ -76,7 +72,7 @@ func (b *stateBuilder) build() {
 // to the viewer's share. All get the metadata that is shown. The upstream's may differ in fields whose changes do not
 // cause an event, and one revision would then belong to two versions.
 func (b *stateBuilder) resource(r *served.Resource) {
-	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), compareNames)
+	names := slices.SortedFunc(slices.Values(b.v.facts.Names(r)), wire.CompareKeys)
 	shown := b.v.history.Objects(r)
 	section := facts.Section{
 		Input:   facts.InputOf(r),
@@ -104,11 +100,7 @@ func (b *stateBuilder) resource(r *served.Resource) {
 func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	section := facts.Section{Input: input}
 	for i := range metas {
-		message, err := (&corev1.Node{ObjectMeta: metas[i]}).Marshal()
-		var o *wire.Object
-		if err == nil {
-			o, err = wire.ParseObject(message)
-		}
+		o, err := wire.ObjectOf(&corev1.Node{ObjectMeta: metas[i]})
 		if err != nil {
 			b.err = cmp.Or(b.err, err)
 			return

@@ -466,7 +466,7 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 				t.Fatal(err)
 			}
 			return view.Options{
-				Facts: f, Viewer: view.Node("node-a1"), LocalEndpoint: &local,
+				Facts: f, Viewer: view.Node("node-a1"), LocalEndpoint: local,
 				History: history.Options{Revisions: history.NewRevisions(after)},
 			}
 		}

@@ -75,9 +75,6 @@ const buildStep = 64
 
 // New makes a View, which follows the facts until Close.
 func New(options Options) *View {
-	if options.Logger.GetSink() == nil {
-		options.Logger = logr.Discard()
-	}
 	v := &View{
 		options: options, source: options.Facts, history: history.New(options.History),
 		building: true,
@@ -171,23 +168,18 @@ func (v *View) FactsChanged(in facts.Reader, c *facts.Change) {
 		v.stale = false
 		return
 	}
-	now.follow(c)
-}
-
-// follow publishes what a step changed.
-func (v reading) follow(c *facts.Change) {
 	p := newPublication(c)
-	v.viewerChanged(p)
-	v.nodesChanged(c, p)
+	now.viewerChanged(p)
+	now.nodesChanged(c, p)
 	for s := range c.Governed {
-		if v.decide(s) {
+		if now.decide(s) {
 			p.addService(s)
 		}
 	}
 	for _, r := range served.All() {
-		v.stateChanged(r, p)
+		now.stateChanged(r, p)
 	}
-	v.publish(c.Received, p)
+	now.show(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // stateChanged fills a resource that can be shown now, and clears one that no longer can.
@@ -214,11 +206,11 @@ func (v reading) rebuild(c *facts.Change) {
 		v.stateChanged(r, p)
 		for name := range v.history.Objects(r) {
 			if v.facts.Upstream(r, name) == nil {
-				p.addWhole(r, name)
+				p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
 			}
 		}
 	}
-	v.publish(c.Received, p)
+	v.show(c.Received, p.keys(), p.objects(), p.cleared)
 }
 
 // viewerChanged adds the objects that must be shown differently because the viewer's own labels changed.
@@ -242,11 +234,10 @@ func (v reading) viewerChanged(p *publication) {
 func (v reading) nodesChanged(c *facts.Change, p *publication) {
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
-			ours, ok := v.here[key]
-			if !ok || matches(before, key, ours) == matches(n.Labels, key, ours) {
+			if one := (topology.Keys{key}); one.Rank(v.here, before) == one.Rank(v.here, n.Labels) {
 				continue
 			}
-			for _, o := range n.Objects() {
+			for _, o := range n.Objects {
 				if o.Service != nil && slices.Contains(o.Service.Keys, key) {
 					p.add(o)
 				}
@@ -258,11 +249,6 @@ func (v reading) nodesChanged(c *facts.Change, p *publication) {
 			p.add(o)
 		}
 	}
-}
-
-func matches(labels topology.Labels, key, value string) bool {
-	theirs, ok := labels[key]
-	return ok && theirs == value
 }
 
 // changedKeys returns the keys whose value or presence differs.
@@ -338,6 +324,6 @@ func (v reading) fill(r *served.Resource, p *publication) {
 		return
 	}
 	for _, name := range v.facts.Names(r) {
-		p.addWhole(r, name)
+		p.whole[facts.Key{Resource: r, Name: name}] = struct{}{}
 	}
 }

@@ -42,22 +42,13 @@ func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
 }
 
 // Serving returns the condition serving; if the endpoint has none, whether it is ready.
-func (e Endpoint) Serving() bool { return e.parseConditions().serving }
+func (e Endpoint) Serving() bool { return e.parseConditions(e.Ready).serving }
 
 // Terminates reports whether an endpoint that is not ready is terminating and still serves, so that it is used where
 // none is ready. serving defaults to true.
 func (e Endpoint) Terminates() bool {
-	terminating, serving := false, true
-	f := field.Of(e.conditions)
-	for f.Next() {
-		switch f.Number {
-		case conditionsServing:
-			serving = f.Varint != 0
-		case conditionsTerminating:
-			terminating = f.Varint != 0
-		}
-	}
-	return !e.Ready && terminating && serving
+	c := e.parseConditions(true)
+	return !e.Ready && c.terminating && c.serving
 }
 
 // Correction is the real state of an endpoint.
@@ -75,8 +66,7 @@ type Correction struct {
 
 // Is reports whether an endpoint already agrees with a correction.
 func (e Endpoint) Is(c *Correction) bool {
-	now := e.parseConditions()
-	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c).equal(now)
+	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && (c.Kept || c.Serving == e.Serving())
 }
 
 // conditions are those of an endpoint.
@@ -86,10 +76,10 @@ type conditions struct {
 	others []byte
 }
 
-// parseConditions reads the conditions, which were read without error before. Missing ones have the defaults of
-// discovery/v1.
-func (e Endpoint) parseConditions() conditions {
-	c := conditions{ready: e.Ready, serving: e.Ready}
+// parseConditions reads the conditions, which were read without error before. serving is the default of that condition.
+// Other missing ones have the defaults of discovery/v1.
+func (e Endpoint) parseConditions(serving bool) conditions {
+	c := conditions{ready: e.Ready, serving: serving}
 	f := field.Of(e.conditions)
 	for f.Next() {
 		switch f.Number {
@@ -109,14 +99,8 @@ func (c conditions) corrected(to *Correction) conditions {
 	if to.Kept || c.serving == to.Serving {
 		return c // it is serving and not ready because of its Service, not its pod
 	}
-	after := c
-	after.serving = to.Serving
-	after.ready = to.Published || to.Serving && !c.terminating
-	return after
-}
-
-func (c conditions) equal(other conditions) bool {
-	return c.ready == other.ready && c.serving == other.serving && c.terminating == other.terminating
+	c.serving, c.ready = to.Serving, to.Published || to.Serving && !c.terminating
+	return c
 }
 
 func (c conditions) encode() []byte {
@@ -132,7 +116,7 @@ func appendBool(dst []byte, number protowire.Number, value bool) []byte {
 }
 
 func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint, _ bool) ([]byte, bool) {
+	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) {
 		c := correct(endpoint)
 		switch {
 		case c == nil || endpoint.Is(c):
@@ -151,7 +135,7 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 	if c.Address != "" {
 		out = appendBytesField(out, endpointAddresses, []byte(c.Address))
 	}
-	conditions := endpoint.parseConditions().corrected(c).encode()
+	conditions := endpoint.parseConditions(endpoint.Ready).corrected(c).encode()
 	written := false
 	f := field.Of(message)
 	for f.Next() {
@@ -193,7 +177,8 @@ func correctSubset(message []byte, correct func(Endpoint) *Correction) (subset [
 			if c.Gone {
 				continue
 			}
-			value, serving = movedAddress(value, c.Address), endpoint.parseConditions().corrected(c).ready
+			value = movedAddress(value, c.Address)
+			serving = endpoint.parseConditions(endpoint.Ready).corrected(c).ready
 		}
 		addresses++
 		if serving {

@@ -39,6 +39,8 @@ type Endpoint struct {
 	// NodeName is nil if the endpoint names no node.
 	NodeName []byte
 	Ready    bool
+	// hints is set if the endpoint carries topology hints.
+	hints bool
 	// Address is the endpoint's first address. Others, if any, have no meaning (discovery/v1).
 	Address []byte
 	// target is the encoded targetRef; nil if the endpoint has none.
@@ -75,7 +77,7 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 		if f.Number != sliceEndpoints {
 			continue
 		}
-		endpoint, _, err := parseSliceEndpoint(f.Value)
+		endpoint, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return err
 		}
@@ -84,10 +86,9 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 	return f.Err
 }
 
-// parseSliceEndpoint reads one Endpoint message. hints reports whether it carries topology hints.
-func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err error) {
-	// According to discovery/v1 a nil ready condition means ready.
-	endpoint.Ready = true
+// parseSliceEndpoint reads one Endpoint message.
+func parseSliceEndpoint(message []byte) (Endpoint, error) {
+	endpoint := Endpoint{Ready: true} // according to discovery/v1 a nil ready condition means ready
 	f := field.Of(message)
 	for f.Next() {
 		switch f.Number {
@@ -100,7 +101,7 @@ func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err erro
 		case endpointNodeName:
 			endpoint.NodeName = f.Value
 		case endpointHints:
-			hints = true
+			endpoint.hints = true
 		case endpointConditions:
 			endpoint.conditions = f.Value
 			c := field.Of(f.Value)
@@ -110,44 +111,40 @@ func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err erro
 				}
 			}
 			if c.Err != nil {
-				return Endpoint{}, false, c.Err
+				return Endpoint{}, c.Err
 			}
 		}
 	}
-	return endpoint, hints, f.Err
+	return endpoint, f.Err
 }
 
 func filterSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint, _ bool) ([]byte, bool) {
-		return message, keep(endpoint)
-	})
+	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) { return message, keep(endpoint) })
 }
 
 func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
-	return editSlice(body, func(message []byte, endpoint Endpoint, hints bool) ([]byte, bool) {
+	return editSlice(body, func(message []byte, endpoint Endpoint) ([]byte, bool) {
 		if !keep(endpoint) {
 			return nil, false
 		}
-		if hints {
+		if endpoint.hints {
 			message = withoutField(message, endpointHints)
 		}
 		return message, true
 	})
 }
 
-// editSlice rewrites a slice's body: edit gets each endpoint, and whether it carries topology hints.
-func editSlice(
-	body []byte, edit func(message []byte, endpoint Endpoint, hints bool) (edited []byte, keep bool),
-) ([]byte, error) {
+// editSlice rewrites a slice's body: edit gets each endpoint.
+func editSlice(body []byte, edit func([]byte, Endpoint) (edited []byte, keep bool)) ([]byte, error) {
 	return rewrite(body, func(f field.Walk) ([]byte, bool, error) {
 		if f.Number != sliceEndpoints {
 			return f.Value, true, nil
 		}
-		endpoint, hints, err := parseSliceEndpoint(f.Value)
+		endpoint, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return nil, false, err
 		}
-		edited, keep := edit(f.Value, endpoint, hints)
+		edited, keep := edit(f.Value, endpoint)
 		return edited, keep, nil
 	})
 }
@@ -160,27 +157,16 @@ func withoutField(message []byte, number protowire.Number) []byte {
 }
 
 func scanEndpoints(body []byte, visit func(Endpoint)) error {
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != endpointsSubsets {
-			continue
+	return field.EachIn(body, endpointsSubsets, func(f field.Walk) error {
+		if !isAddress(f.Number) {
+			return nil
 		}
-		subset := field.Of(f.Value)
-		for subset.Next() {
-			if !isAddress(subset.Number) {
-				continue
-			}
-			endpoint, err := parseAddress(subset.Number, subset.Value)
-			if err != nil {
-				return err
-			}
+		endpoint, err := parseAddress(f.Number, f.Value)
+		if err == nil {
 			visit(endpoint)
 		}
-		if subset.Err != nil {
-			return subset.Err
-		}
-	}
-	return f.Err
+		return err
+	})
 }
 
 func isAddress(number protowire.Number) bool {

@@ -55,18 +55,11 @@ func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	for f.Next() {
 		switch f.Number {
 		case unknownTypeMeta:
-			t := field.Of(f.Value)
-			for t.Next() {
-				switch t.Number {
-				case typeMetaAPIVersion:
-					typeMeta.APIVersion = string(t.Value)
-				case typeMetaKind:
-					typeMeta.Kind = string(t.Value)
-				}
+			apiVersion, kind, err := field.MapEntry(f.Value)
+			if err != nil {
+				return TypeMeta{}, nil, err
 			}
-			if t.Err != nil {
-				return TypeMeta{}, nil, t.Err
-			}
+			typeMeta = TypeMeta{string(apiVersion), string(kind)}
 		case unknownRaw:
 			raw = f.Value
 		}

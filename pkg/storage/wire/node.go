@@ -16,9 +16,6 @@ const (
 	nodeConditionType      = 1
 	nodeConditionStatus    = 2
 	nodeConditionHeartbeat = 3
-
-	nodeAddressType    = 1
-	nodeAddressAddress = 2
 )
 
 // InternalIP is the type of the addresses at which nodes reach each other.
@@ -52,20 +49,11 @@ func NodeReady(body []byte) (ready bool, at string, err error) {
 // or names; kind is their type.
 func NodeAddresses(body []byte, visit func(kind, address string)) error {
 	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
-		var kind, address string
-		f := field.Of(encoded)
-		for f.Next() {
-			switch f.Number {
-			case nodeAddressType:
-				kind = string(f.Value)
-			case nodeAddressAddress:
-				address = string(f.Value)
-			}
+		kind, address, err := field.MapEntry(encoded) // a NodeAddress has the same form
+		if err == nil {
+			visit(string(kind), string(address))
 		}
-		if f.Err == nil {
-			visit(kind, address)
-		}
-		return f.Err
+		return err
 	})
 }
 
@@ -84,23 +72,10 @@ func OnlyNodeAddresses(body []byte) ([]byte, error) {
 
 // eachInStatus calls visit for every field with this number in the status of a Node, until it returns an error.
 func eachInStatus(body []byte, number protowire.Number, visit func(encoded []byte) error) error {
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != nodeStatus {
-			continue
+	return field.EachIn(body, nodeStatus, func(f field.Walk) error {
+		if f.Number != number {
+			return nil
 		}
-		status := field.Of(f.Value)
-		for status.Next() {
-			if status.Number != number {
-				continue
-			}
-			if err := visit(status.Value); err != nil {
-				return err
-			}
-		}
-		if status.Err != nil {
-			return status.Err
-		}
-	}
-	return f.Err
+		return visit(f.Value)
+	})
 }

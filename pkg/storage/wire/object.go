@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -73,6 +74,15 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
+// ObjectOf returns the object of a Go type with protobuf methods.
+func ObjectOf(typed interface{ Marshal() ([]byte, error) }) (*Object, error) {
+	message, err := typed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return ParseObject(message)
+}
+
 // Annotations returns the object's annotations; nil if it has none. They are read from Meta each time: few are needed
 // more than once, and as a map they would take more memory than the rest of a Service.
 func (o *Object) Annotations() map[string]string {
@@ -136,9 +146,17 @@ func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
 }
 
-// Compare compares two objects in the order of kube-apiserver's lists: by namespace, then by name.
-func (o *Object) Compare(other *Object) int {
-	return cmp.Or(cmp.Compare(o.Namespace, other.Namespace), cmp.Compare(o.Name, other.Name))
+// Key returns the object's namespace and name.
+func (o *Object) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+// Compare compares two objects in the order of kube-apiserver's lists.
+func (o *Object) Compare(other *Object) int { return CompareKeys(o.Key(), other.Key()) }
+
+// CompareKeys compares the keys of two objects in the order of kube-apiserver's lists: by namespace, then by name.
+func CompareKeys(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // At returns the object with another resourceVersion. Everything else is shared.
@@ -203,13 +221,9 @@ func AppendObject(dst, meta, body []byte, revision uint64) []byte {
 	dst = protowire.AppendTag(dst, fieldMetadata, protowire.BytesType)
 	dst = protowire.AppendVarint(dst, uint64(len(meta)+sizeRevision(revision))) //nolint:gosec // a length
 	dst = append(dst, meta...)
-	dst = appendRevision(dst, revision)
-	return append(dst, body...)
-}
-
-func appendRevision(dst []byte, revision uint64) []byte {
 	var digits [20]byte
-	return appendBytesField(dst, metaResourceVersion, strconv.AppendUint(digits[:0], revision, 10))
+	dst = appendBytesField(dst, metaResourceVersion, strconv.AppendUint(digits[:0], revision, 10))
+	return append(dst, body...)
 }
 
 func sizeRevision(revision uint64) int {

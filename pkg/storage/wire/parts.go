@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/application-grid/application-grid/pkg/storage/wire/field"
 )
@@ -32,12 +33,12 @@ func (p *Parts) Split(body []byte) error {
 			p.others = append(p.others, otherField{len(p.Endpoints), f.Encoded})
 			continue
 		}
-		endpoint, hints, err := parseSliceEndpoint(f.Value)
+		endpoint, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return err
 		}
 		encoded := f.Encoded
-		if hints {
+		if endpoint.hints {
 			encoded = appendBytesField(nil, sliceEndpoints, withoutField(f.Value, endpointHints))
 		}
 		p.Endpoints, p.encoded = append(p.Endpoints, endpoint), append(p.encoded, encoded)
@@ -72,15 +73,7 @@ func (p *Parts) Body(places []int) []byte {
 
 // SameOthers reports whether two slices differ only in endpoints.
 func (p *Parts) SameOthers(q *Parts) bool {
-	if len(p.others) != len(q.others) {
-		return false
-	}
-	for i := range p.others {
-		if !bytes.Equal(p.others[i].encoded, q.others[i].encoded) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(p.others, q.others, func(a, b otherField) bool { return bytes.Equal(a.encoded, b.encoded) })
 }
 
 // Differing returns how many endpoints two slices have in common at their beginning and at their end, apart from hints.

@@ -21,29 +21,12 @@ const (
 // ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
 // may be None.
 func ClusterIPs(body []byte, visit func(address []byte)) error {
-	return visitSpec(body, func(spec *field.Walk) {
+	return field.EachIn(body, serviceSpec, func(spec field.Walk) error {
 		if spec.Number == specClusterIP || spec.Number == specClusterIPs {
 			visit(spec.Value)
 		}
+		return nil
 	})
-}
-
-// visitSpec calls visit for every field of the spec of a Service with this Object.Body.
-func visitSpec(body []byte, visit func(*field.Walk)) error {
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != serviceSpec {
-			continue
-		}
-		spec := field.Of(f.Value)
-		for spec.Next() {
-			visit(&spec)
-		}
-		if spec.Err != nil {
-			return spec.Err
-		}
-	}
-	return f.Err
 }
 
 // ServiceTraits are the properties of a Service that determine which of its endpoints are used.
@@ -61,7 +44,7 @@ type ServiceTraits struct {
 func TraitsOf(body []byte) ServiceTraits {
 	var t ServiceTraits
 	var internal, external string
-	err := visitSpec(body, func(spec *field.Walk) {
+	err := field.EachIn(body, serviceSpec, func(spec field.Walk) error {
 		switch spec.Number {
 		case specClusterIP:
 			t.Headless = string(spec.Value) == clusterIPNone
@@ -72,6 +55,7 @@ func TraitsOf(body []byte) ServiceTraits {
 		case specExternalTrafficPolicy:
 			external = string(spec.Value) // "" for a Service that is not reached from outside of the cluster
 		}
+		return nil
 	})
 	if err != nil {
 		return ServiceTraits{}

@@ -86,7 +86,8 @@ func (f *Walk) nextLong() bool {
 	return true
 }
 
-// MapEntry reads an entry of a map field whose keys and values are strings or bytes.
+// MapEntry reads an entry of a map field whose keys and values are strings or bytes, or another message whose first two
+// fields are such.
 func MapEntry(entry []byte) (key, value []byte, err error) {
 	f := Of(entry)
 	for f.Next() {
@@ -98,4 +99,24 @@ func MapEntry(entry []byte) (key, value []byte, err error) {
 		}
 	}
 	return key, value, f.Err
+}
+
+// EachIn calls visit for every field of the messages in the fields with this number, until it returns an error.
+func EachIn(message []byte, number protowire.Number, visit func(Walk) error) error {
+	f := Of(message)
+	for f.Next() {
+		if f.Number != number {
+			continue
+		}
+		inner := Of(f.Value)
+		for inner.Next() {
+			if err := visit(inner); err != nil {
+				return err
+			}
+		}
+		if inner.Err != nil {
+			return inner.Err
+		}
+	}
+	return f.Err
 }

@@ -6,11 +6,7 @@ import "github.com/application-grid/application-grid/pkg/storage/wire"
 // Object is a Go value of the API in wire form. It panics if the value cannot be encoded; values of k8s.io/api always
 // can.
 func Object(typed interface{ Marshal() ([]byte, error) }) *wire.Object {
-	message, err := typed.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	o, err := wire.ParseObject(message)
+	o, err := wire.ObjectOf(typed)
 	if err != nil {
 		panic(err)
 	}

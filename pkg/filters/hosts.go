@@ -64,20 +64,18 @@ func (h Hosts) Contain(hostport string) bool {
 // the loopback has the same origin as the wrapper for the browser, so it could read every answer. But its requests name
 // the page's host. HTTP/1.0 requests without a host are also refused.
 func WithHosts(hosts Hosts) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case r.URL.User != nil:
-				refuse(w, r, "a user name in the request's URL")
-			case !hosts.Contain(r.Host):
-				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
-					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME",
-					short(r.Host), localPort(r)))
-			default:
-				next.ServeHTTP(w, r)
-			}
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		switch {
+		case r.URL.User != nil:
+			refuse(w, r, "a user name in the request's URL")
+		case !hosts.Contain(r.Host):
+			refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
+				"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME",
+				short(r.Host), localPort(r)))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 // localPort returns the port to which the request came, with its colon; "" if it is not known.

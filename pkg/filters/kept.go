@@ -124,44 +124,42 @@ func (k *KeptAnswers) Close() error {
 // clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients continue from
 // there when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
 func WithKeptAnswers(kept *KeptAnswers) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			query := r.URL.Query()
-			watch := serve.IsTrue(query, "watch")
-			if !kept.concerns(r, query, watch) {
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		query := r.URL.Query()
+		watch := serve.IsTrue(query, "watch")
+		if !kept.concerns(r, query, watch) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		version := query.Get("resourceVersion")
+		request, reader := requestOf(r, query), readerOf(r)
+		if back := kept.Link.Away(); back != nil {
+			switch {
+			case version != "" && version != "0", !kept.answerKept(w, request):
 				next.ServeHTTP(w, r)
-				return
-			}
-			version := query.Get("resourceVersion")
-			request, reader := requestOf(r, query), readerOf(r)
-			if back := kept.Link.Away(); back != nil {
-				switch {
-				case version != "" && version != "0", !kept.answerKept(w, request):
-					next.ServeHTTP(w, r)
-				case watch:
-					select {
-					case <-back:
-					case <-r.Context().Done():
-					}
-				}
-				return
-			}
-			if reader == "" {
-				next.ServeHTTP(w, r)
-				return
-			}
-			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
-			recorder.complete = func() {
-				if err := kept.keep(request, reader, recorder); err != nil {
-					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
+			case watch:
+				select {
+				case <-back:
+				case <-r.Context().Done():
 				}
 			}
-			next.ServeHTTP(recorder, r) // it panics if the answer breaks off
-			if !watch && recorder.keeping() {
-				recorder.complete()
+			return
+		}
+		if reader == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
+		recorder.complete = func() {
+			if err := kept.keep(request, reader, recorder); err != nil {
+				klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
 			}
-		})
-	}
+		}
+		next.ServeHTTP(recorder, r) // it panics if the answer breaks off
+		if !watch && recorder.keeping() {
+			recorder.complete()
+		}
+	})
 }
 
 // concerns reports whether the answer to a request is kept.

@@ -23,15 +23,13 @@ import (
 // The upstream does not know the wrapper's resourceVersions. It answers a write that names one 409, as one of an older
 // version.
 func WithWrites(viewing Viewing) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := refusesWrite(viewing, r); err != nil {
-				serve.WriteError(w, r, err)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if err := refusesWrite(viewing, r); err != nil {
+			serve.WriteError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // refusesWrite returns why a request is refused.

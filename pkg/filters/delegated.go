@@ -138,9 +138,3 @@ func isDelegated(info serve.RequestInfo) bool {
 		return call.group == info.Group && call.resource == info.Resource && slices.Contains(call.verbs, info.Verb)
 	})
 }
-
-func tooManyEvents() error {
-	return apierrors.NewTooManyRequests(
-		"the wrapper delegates its identity for few events a second; a report that comes later says the same", 1,
-	)
-}

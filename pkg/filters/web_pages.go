@@ -1,7 +1,6 @@
 package filters
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 )
@@ -17,19 +16,15 @@ func WithoutWebPages(hosts Hosts) Filter {
 		for _, site := range r.Header.Values("Sec-Fetch-Site") {
 			// A user who types the address, or opens a bookmark, sends none.
 			if site != "same-origin" && site != "none" {
-				refuse(w, r, fmt.Sprintf(
-					"Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with a "+
-						"client that is not a browser, or open the address itself",
-					short(site)))
+				refuse(w, r, "Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with "+
+					"a client that is not a browser, or open the address itself", short(site))
 				return
 			}
 		}
 		for _, origin := range r.Header.Values("Origin") {
 			if !isOwnOrigin(r, hosts, origin) {
-				refuse(w, r, fmt.Sprintf(
-					"Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a client "+
-						"that is not a browser, or start the wrapper with --allowed-hosts=NAME",
-					short(origin)))
+				refuse(w, r, "Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a "+
+					"client that is not a browser, or start the wrapper with --allowed-hosts=NAME", short(origin))
 				return
 			}
 		}

@@ -250,7 +250,7 @@ func (p *Proxy) servers() []*apiclient.Connection {
 
 // makeTargets makes the targets to which requests are passed on.
 func (p *Proxy) makeTargets(klog.Logger) (err error) {
-	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
+	if p.asWrapper, err = p.target(rest.CopyConfig); err != nil {
 		return err
 	}
 	p.asCaller, err = p.target(rest.AnonymousClientConfig)

@@ -62,12 +62,21 @@ func NewGroup(options GroupOptions) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
-	return &Group{
+	g := &Group{
 		config: options.Config, httpClient: httpClient,
-		outage:    outage{barrier: options.Barrier},
+		outage:    outage{barrier: options.Barrier, lost: make(map[*Source]struct{})},
 		backoff:   backoff{random: rand.Float64},
 		recovered: make(chan struct{}), retried: make(chan struct{}),
-	}, nil
+	}
+	g.timer = time.AfterFunc(longestPause, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !time.Now().Before(g.due) {
+			g.begin()
+		}
+	})
+	g.timer.Stop()
+	return g, nil
 }
 
 // Add makes a source, which is followed after Source.Start. It returns an error for an invalid configuration.
@@ -127,9 +136,8 @@ func (g *Group) UserAgent(part string) string {
 // States returns the states of all sources, in the order in which they were added.
 func (g *Group) States() []State {
 	g.mu.Lock()
-	sources := slices.Clone(g.sources)
-	g.mu.Unlock()
-	return StatesOf(sources)
+	defer g.mu.Unlock()
+	return StatesOf(g.sources)
 }
 
 // StatesOf returns the states of some sources.
@@ -156,11 +164,7 @@ func (g *Group) Run(ctx context.Context) {
 	g.running = nil
 	g.mu.Unlock()
 	g.wg.Wait()
-	g.mu.Lock()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	g.mu.Unlock()
+	g.timer.Stop()
 	g.outage.end()
 }
 
@@ -308,24 +312,9 @@ func (g *Group) join(first bool) <-chan struct{} {
 	} else if !due.Before(g.due) {
 		return g.round
 	}
-	g.schedule(due)
-	return g.round
-}
-
-// schedule sets the time of the round. The caller holds the lock.
-func (g *Group) schedule(due time.Time) {
 	g.due = due
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	round := g.round
-	g.timer = time.AfterFunc(time.Until(due), func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.round == round {
-			g.begin()
-		}
-	})
+	g.timer.Reset(time.Until(due))
+	return g.round
 }
 
 // begin lets the sources that wait for the round try again. The caller holds the lock.
@@ -365,9 +354,7 @@ func (g *Group) noteFollowing(s *Source) {
 // wake lets all waiting sources try again at once. The caller holds the lock.
 func (g *Group) wake() {
 	g.backoff.reset()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
+	g.timer.Stop()
 	g.begin()
 	close(g.recovered)
 	g.recovered = make(chan struct{})

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -197,35 +198,24 @@ func (s *Server) Absent(r *http.Request, resource *served.Resource) bool {
 	return errors.Is(err, served.ErrAbsent)
 }
 
-// readError returns the API error for an error of a History. revision is the one that the client presented.
-func readError(err error, h *history.History, resource *served.Resource, revision uint64) error {
-	if errors.Is(err, history.ErrFuture) {
-		return futureRevision(revision, h.Revision())
-	}
-	return historyError(err, resource.GroupResource())
-}
-
 // awaitReadable returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is
 // followed on demand.
 func (s *Server) awaitReadable(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
 	if s.Demand != nil && resource.OnDemand {
-		patience := time.NewTimer(demandPatience)
-		defer patience.Stop()
+		patience, cancel := context.WithTimeout(r.Context(), demandPatience)
+		defer cancel()
 		// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
-		for over := false; errors.Is(err, served.ErrNotReady) && !over; {
+		for errors.Is(err, served.ErrNotReady) && patience.Err() == nil {
 			select {
 			case <-changed:
 				changed, err = h.Readable(resource)
-			case <-patience.C:
-				over = true
-			case <-r.Context().Done():
-				over = true
+			case <-patience.Done():
 			}
 		}
 	}
 	if err != nil {
-		return historyError(err, resource.GroupResource())
+		return readError(err, h, resource, 0)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func openWatch(
 		err = history.ErrExpired
 	}
 	if err != nil {
-		return nil, nil, historyError(err, resource.GroupResource())
+		return nil, nil, readError(err, h, resource, options.Revision)
 	}
 	return nil, cursor, nil
 }
@@ -195,7 +195,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
 	case errors.Is(err, history.ErrExpired):
-		return nil, c.expired(historyError(err, c.as.resource.GroupResource()))
+		return nil, c.expired(readError(err, c.history, c.as.resource, 0))
 	case err != nil:
 		return nil, err
 	}

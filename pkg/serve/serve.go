@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,14 +178,7 @@ const (
 
 // HeaderHas reports whether the values of a request's header, which are lists, contain a token.
 func HeaderHas(r *http.Request, header, token string) bool {
-	for _, value := range r.Header.Values(header) {
-		for found := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(found), token) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(elements(r, header), func(found string) bool { return strings.EqualFold(found, token) })
 }
 
 // Absent reports whether the upstream is known not to serve a resource to the wrapper.

@@ -78,7 +78,9 @@ func (s *Server) begin(
 	w.WriteHeader(http.StatusOK)
 	writes, release := s.stalls.guard(w, s.writeTimeout())
 	end.then(release)
-	liftWriteDeadline(w)
+	// A stream may have nothing to write for a while, and TLS connections cannot be written to after a deadline has
+	// passed, which may be that of an earlier response of the connection.
+	_ = writes.response.SetWriteDeadline(time.Time{})
 	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
 	end.then(cancel)
 	return ctx, writes

@@ -78,7 +78,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	if err == nil {
 		err = s.read(w, r, resource, func(of access) error {
 			if options.Watch {
-				return (&watcher{s: s, w: w, as: as, options: options, access: of}).begin(r)
+				return (&watcher{s: s, as: as, options: options, access: of}).begin(w, r)
 			}
 			return s.list(w, r, of.history, options, as)
 		})

@@ -258,9 +258,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	var again <-chan struct{}
 	var due <-chan time.Time
 	if s.options.Optional {
-		timer := time.NewTimer(s.nextPause())
-		defer timer.Stop()
-		due, again = timer.C, g.recovered
+		due, again = time.After(s.nextPause()), g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
 			// The upstream did answer this source, so the recovery of other sources does not matter to it.
 			again = nil
@@ -278,14 +276,10 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	case <-retried:
 		return // an earlier Retry-After no longer applies
 	}
-	if wait := time.Until(notBefore); wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-retried:
-		case <-timer.C:
-		}
+	select {
+	case <-ctx.Done():
+	case <-retried:
+	case <-time.After(time.Until(notBefore)):
 	}
 }
 

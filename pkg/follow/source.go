@@ -514,15 +514,14 @@ func (s *Source) watch(ctx context.Context) error {
 	progress, caughtUp := false, false
 	calm := time.NewTimer(quiet)
 	defer calm.Stop()
-	due := time.NewTimer(time.Until(s.listDue))
-	defer due.Stop()
+	due := time.After(time.Until(s.listDue))
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.hurry:
 			return nil // and the next attempt lists
-		case <-due.C:
+		case <-due:
 			s.next = tryList
 			return nil
 		case <-calm.C:

@@ -46,8 +46,7 @@ func (s *Server) writeSteps(ctx context.Context, writes *guardedWriter, resource
 	if s.Observer != nil {
 		observe = func(received time.Time) { s.Observer.EventSent(resource, time.Since(received)) }
 	}
-	beat := time.NewTicker(BeatInterval)
-	defer beat.Stop()
+	beat := time.Tick(BeatInterval)
 	for {
 		data, sent, err := steps.Next()
 		if err != nil {
@@ -63,7 +62,7 @@ func (s *Server) writeSteps(ctx context.Context, writes *guardedWriter, resource
 		}
 		select {
 		case <-steps.Changed():
-		case <-beat.C:
+		case <-beat:
 			steps.Beat()
 		case <-s.Stopping:
 			return errStopping

@@ -386,9 +386,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	var bookmark <-chan time.Time
 	if q.behaviour.Bookmarks > 0 && r.URL.Query().Get("allowWatchBookmarks") == "true" {
-		ticker := time.NewTicker(q.behaviour.Bookmarks)
-		defer ticker.Stop()
-		bookmark = ticker.C
+		bookmark = time.Tick(q.behaviour.Bookmarks)
 	}
 	for {
 		a.mu.Lock()

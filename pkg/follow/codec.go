@@ -222,14 +222,11 @@ func (i jsonItems) UnmarshalJSON(data []byte) error {
 
 func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
 	typed, err := scheme.New(kind)
-	if runtime.IsNotRegisteredError(err) {
-		// The upstream sent a custom resource whole, although metadata was requested. Only its metadata is read.
-		typed, err = &metav1.PartialObjectMetadata{}, nil
-	}
-	if err == nil {
-		err = utiljson.Unmarshal(item, typed)
-	}
 	if err != nil {
+		// The upstream sent a custom resource whole, although metadata was requested. Only its metadata is read.
+		typed = &metav1.PartialObjectMetadata{}
+	}
+	if err := utiljson.Unmarshal(item, typed); err != nil {
 		return nil, err
 	}
 	return marshal(typed)

@@ -208,15 +208,6 @@ func (s *Source) relist(done chan error) {
 	}
 }
 
-// takeRelists returns the waiting calls of Relist.
-func (s *Source) takeRelists() []chan error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	waiting := s.relists
-	s.relists = nil
-	return waiting
-}
-
 // run follows the source until ctx is done.
 func (s *Source) run(ctx context.Context) {
 	s.mu.Lock()
@@ -237,13 +228,13 @@ func (s *Source) attempt(ctx context.Context) error {
 	if s.options.Stream != nil {
 		return s.options.Stream(ctx, s.stepped)
 	}
-	waiting := s.takeRelists()
+	s.mu.Lock()
+	waiting, confirmed := s.relists, s.confirmed
+	s.relists = nil
+	s.mu.Unlock()
 	if len(waiting) > 0 {
 		s.next = mustListNewest
 	}
-	s.mu.Lock()
-	confirmed := s.confirmed
-	s.mu.Unlock()
 	if s.broken && time.Since(confirmed) > longBreak && time.Since(s.listTried) > longBreak {
 		s.next = max(s.next, tryList)
 	}

@@ -116,12 +116,7 @@ func (e encoding) list(resource string, listMeta metav1.ListMeta, items []runtim
 }
 
 func partialOf(o runtime.Object) *metav1.PartialObjectMetadata {
-	p := &metav1.PartialObjectMetadata{}
-	accessor := accessorOf(o)
-	p.Namespace, p.Name, p.UID = accessor.GetNamespace(), accessor.GetName(), accessor.GetUID()
-	p.ResourceVersion = accessor.GetResourceVersion()
-	p.Labels, p.Annotations = accessor.GetLabels(), accessor.GetAnnotations()
-	return p
+	return meta.AsPartialObjectMetadata(accessorOf(o))
 }
 
 func (e encoding) object(o runtime.Object) []byte {

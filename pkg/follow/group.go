@@ -20,14 +20,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
-// GroupOptions configure a Group.
-type GroupOptions struct {
-	// Config is the client configuration of the upstream.
-	Config *rest.Config
-	// Barrier, if set, holds back changes at the end of an outage.
-	Barrier Barrier
-}
-
 // Group has the sources of one upstream. Its methods may be called by several goroutines at once.
 type Group struct {
 	config     *rest.Config
@@ -55,16 +47,17 @@ type Group struct {
 	hurried bool
 }
 
-// NewGroup makes a Group without sources. It returns an error for an invalid configuration.
-func NewGroup(options GroupOptions) (*Group, error) {
+// NewGroup makes a Group without sources, from the client configuration of the upstream. barrier, if it is not nil,
+// holds back changes at the end of an outage. It returns an error for an invalid configuration.
+func NewGroup(config *rest.Config, barrier Barrier) (*Group, error) {
 	// All sources use one HTTP client, so that they share one connection if the upstream speaks HTTP/2.
-	httpClient, err := rest.HTTPClientFor(options.Config)
+	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
 	g := &Group{
-		config: options.Config, httpClient: httpClient,
-		outage:    outage{barrier: options.Barrier, lost: make(map[*Source]struct{})},
+		config: config, httpClient: httpClient,
+		outage:    outage{barrier: barrier, lost: make(map[*Source]struct{})},
 		backoff:   backoff{random: rand.Float64},
 		recovered: make(chan struct{}), retried: make(chan struct{}),
 	}

@@ -106,7 +106,7 @@ func (u *Upstream) addShare(config *rest.Config) (err error) {
 	if u.node == "" {
 		return errors.New("the share needs the name of this node")
 	}
-	if u.hub, err = follow.NewGroup(follow.GroupOptions{Config: config}); err != nil {
+	if u.hub, err = follow.NewGroup(config, nil); err != nil {
 		return err
 	}
 	share, err := u.hub.Add(follow.Options{

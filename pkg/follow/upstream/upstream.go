@@ -50,7 +50,7 @@ type Upstream struct {
 
 // New makes an Upstream. It sends no request before Run. It returns an error for an invalid configuration.
 func New(options Options) (*Upstream, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
+	group, err := follow.NewGroup(options.Config, options.Facts)
 	if err != nil {
 		return nil, err
 	}

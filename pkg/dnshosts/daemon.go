@@ -115,7 +115,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 		restored: make(map[string]struct{}),
 	}
 	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return noteRestored{next, d} })
-	if d.group, err = follow.NewGroup(follow.GroupOptions{Config: upstream}); err != nil {
+	if d.group, err = follow.NewGroup(upstream, nil); err != nil {
 		return nil, err
 	}
 	config.Connection.OnChange(d.group.Retry)

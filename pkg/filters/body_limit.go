@@ -30,28 +30,26 @@ var errSlowBody = errors.New("the request body did not arrive in time")
 // client that sends a body byte by byte would occupy a connection here and another one upstream. The data after an
 // upgrade (exec, port-forward) is not a body, so the filter comes after WithUpgrades.
 func WithBodyLimit(timeout time.Duration) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.ContentLength > MaxBody {
-				serve.WriteError(w, r, bodyTooLarge())
-				return
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.ContentLength > MaxBody {
+			serve.WriteError(w, r, bodyTooLarge())
+			return
+		}
+		if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
+			timed := &timedBody{
+				ReadCloser: r.Body,
+				controller: http.NewResponseController(w),
+				deadline:   time.Now().Add(timeout),
 			}
-			if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
-				timed := &timedBody{
-					ReadCloser: r.Body,
-					controller: http.NewResponseController(w),
-					deadline:   time.Now().Add(timeout),
-				}
-				// The ResponseWriter of a test may not support deadlines.
-				if timed.controller.SetReadDeadline(timed.deadline) == nil {
-					r = r.WithContext(context.WithValue(r.Context(), timedBodyKey{}, timed))
-					r.Body = timed
-				}
-				r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+			// The ResponseWriter of a test may not support deadlines.
+			if timed.controller.SetReadDeadline(timed.deadline) == nil {
+				r = r.WithContext(context.WithValue(r.Context(), timedBodyKey{}, timed))
+				r.Body = timed
 			}
-			next.ServeHTTP(w, r)
-		})
-	}
+			r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // timedBody is a body with a deadline. The deadline is removed when the body has been read: if it passed while the

@@ -40,37 +40,35 @@ var delegatedHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "Us
 // nodeName.
 func WithDelegatedIdentity(asWrapper http.Handler, nodeName string) Filter {
 	events, readers := newEventDelegate(asWrapper, nodeName), lru.New(rememberedCallers)
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			info := serve.ParseRequest(r)
-			if r.Header.Get("Authorization") != "" || !isPlain(r.URL.Path) || !isDelegated(info) {
-				next.ServeHTTP(w, r)
-				return
-			}
-			logger := klog.FromContext(r.Context())
-			var err error
-			switch {
-			case serve.HeaderHas(r, "Connection", "upgrade"):
-				err = forbidden("the wrapper does not delegate its identity to a request with Connection: Upgrade; " +
-					"bring credentials of your own")
-			case info.Resource == "events":
-				err = events.serve(w, r, info)
-			case !allowRead(readers, quota.Caller(r.Context())):
-				err = apierrors.NewTooManyRequests(
-					"the wrapper delegates its identity to a caller for few requests a second", 1,
-				)
-			default:
-				asWrapper.ServeHTTP(w, delegatedRequest(r, nil))
-			}
-			if err != nil {
-				logger.V(2).Info("Not delegating the wrapper's identity",
-					"method", r.Method, "path", r.URL.Path, "reason", err)
-				serve.WriteError(w, r, err)
-				return
-			}
-			logger.V(4).Info("Passed a request on as the wrapper", "method", r.Method, "path", r.URL.Path)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		info := serve.ParseRequest(r)
+		if r.Header.Get("Authorization") != "" || !isPlain(r.URL.Path) || !isDelegated(info) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		logger := klog.FromContext(r.Context())
+		var err error
+		switch {
+		case serve.HeaderHas(r, "Connection", "upgrade"):
+			err = forbidden("the wrapper does not delegate its identity to a request with Connection: Upgrade; " +
+				"bring credentials of your own")
+		case info.Resource == "events":
+			err = events.serve(w, r, info)
+		case !allowRead(readers, quota.Caller(r.Context())):
+			err = apierrors.NewTooManyRequests(
+				"the wrapper delegates its identity to a caller for few requests a second", 1,
+			)
+		default:
+			asWrapper.ServeHTTP(w, delegatedRequest(r, nil))
+		}
+		if err != nil {
+			logger.V(2).Info("Not delegating the wrapper's identity",
+				"method", r.Method, "path", r.URL.Path, "reason", err)
+			serve.WriteError(w, r, err)
+			return
+		}
+		logger.V(4).Info("Passed a request on as the wrapper", "method", r.Method, "path", r.URL.Path)
+	})
 }
 
 const (
@@ -139,10 +137,4 @@ func isDelegated(info serve.RequestInfo) bool {
 	return slices.ContainsFunc(delegatedCalls, func(call delegatedCall) bool {
 		return call.group == info.Group && call.resource == info.Resource && slices.Contains(call.verbs, info.Verb)
 	})
-}
-
-func tooManyEvents() error {
-	return apierrors.NewTooManyRequests(
-		"the wrapper delegates its identity for few events a second; a report that comes later says the same", 1,
-	)
 }

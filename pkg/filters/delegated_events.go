@@ -75,11 +75,8 @@ func (l *eventDelegate) serve(w http.ResponseWriter, r *http.Request, info serve
 	}
 	for name := range r.URL.Query() {
 		if !slices.Contains(delegatedParameters, name) {
-			return forbidden(fmt.Sprintf(
-				"the wrapper does not delegate its identity to an event with the parameter %q; "+
-					"bring your own credentials",
-				short(name),
-			))
+			return forbidden("the wrapper does not delegate its identity to an event with the parameter %q; bring "+
+				"your own credentials", short(name))
 		}
 	}
 	body, err := readBody(r, maxDelegatedEvent+1)
@@ -121,17 +118,26 @@ func (l *eventDelegate) create(w http.ResponseWriter, r *http.Request, info serv
 	if err != nil {
 		return fmt.Errorf("encoding an event: %w", err)
 	}
-	if !l.limiter.Allow() {
-		return tooManyEvents()
-	}
-	delegated := delegatedRequest(r, encoded)
-	delegated.Header.Set("Content-Type", runtime.ContentTypeJSON)
 	recorder := &statusRecorder{ResponseWriter: w}
-	l.asWrapper.ServeHTTP(recorder, delegated)
+	if err := l.send(recorder, r, runtime.ContentTypeJSON, encoded); err != nil {
+		return err
+	}
 	// Whether an event that is there already is about the same object is not known.
 	if recorder.status() == http.StatusCreated || recorder.status() == http.StatusOK {
 		l.created.Add(types.NamespacedName{Namespace: info.Namespace, Name: event.meta.Name}, nil)
 	}
+	return nil
+}
+
+// send sends a request with another body as the wrapper.
+func (l *eventDelegate) send(w http.ResponseWriter, r *http.Request, mediaType string, body []byte) error {
+	if !l.limiter.Allow() {
+		return apierrors.NewTooManyRequests("the wrapper delegates its identity for few events a second; a report "+
+			"that comes later says the same", 1)
+	}
+	delegated := delegatedRequest(r, body)
+	delegated.Header.Set("Content-Type", mediaType)
+	l.asWrapper.ServeHTTP(w, delegated)
 	return nil
 }
 
@@ -148,12 +154,11 @@ func (l *eventDelegate) check(event decodedEvent, namespace string) error {
 		event.reportedBy == kubeProxy:
 		return nil
 	}
-	return forbidden(fmt.Sprintf(
-		"the wrapper delegates its identity for events that regard Node %q, in namespace default, and for "+
-			"kube-proxy's events about Services, in their namespaces; not for one in namespace %q that regards %s %q "+
-			"and is reported by %q. Bring your own credentials",
+	return forbidden("the wrapper delegates its identity for events that regard Node %q, in namespace default, and "+
+		"for kube-proxy's events about Services, in their namespaces; not for one in namespace %q that regards %s %q "+
+		"and is reported by %q. Bring your own credentials",
 		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name),
-		short(event.reportedBy)))
+		short(event.reportedBy))
 }
 
 // patch patches an event that was created in this way. For other events the answer is 404: event recorders then create
@@ -169,11 +174,8 @@ func (l *eventDelegate) patch(w http.ResponseWriter, r *http.Request, info serve
 	}
 	for name := range fields {
 		if !slices.Contains(patchableFields, name) {
-			return forbidden(fmt.Sprintf(
-				"the wrapper delegates its identity for patches of an event's %s, not of %q; "+
-					"bring credentials of your own",
-				strings.Join(patchableFields, ", "), short(name),
-			))
+			return forbidden("the wrapper delegates its identity for patches of an event's %s, not of %q; bring "+
+				"credentials of your own", strings.Join(patchableFields, ", "), short(name))
 		}
 	}
 	encoded, err := json.Marshal(fields)
@@ -183,13 +185,7 @@ func (l *eventDelegate) patch(w http.ResponseWriter, r *http.Request, info serve
 	if _, delegated := l.created.Get(types.NamespacedName{Namespace: info.Namespace, Name: info.Name}); !delegated {
 		return noEvent(info)
 	}
-	if !l.limiter.Allow() {
-		return tooManyEvents()
-	}
-	delegated := delegatedRequest(r, encoded)
-	delegated.Header.Set("Content-Type", mediaType)
-	l.asWrapper.ServeHTTP(w, delegated)
-	return nil
+	return l.send(w, r, mediaType, encoded)
 }
 
 // decodedEvent is an event of either group, with the parts of it that are checked.

@@ -49,11 +49,10 @@ type Target struct {
 func Forward(target Target) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(withoutPath(target.URL))
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = target.URL.Scheme, target.URL.Host, target.URL.Host
 			r.Out.URL.Path = joinPath(target.URL.Path, r.In.URL.Path)
 			r.Out.URL.RawPath = joinPath(target.URL.EscapedPath(), r.In.URL.EscapedPath())
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
-			r.Out.Host = target.URL.Host
 			if isStream(r.In) {
 				// Caching proxies read the streams that they pass on, and hang on compressed ones.
 				r.Out.Header.Set("Accept-Encoding", "identity")
@@ -129,9 +128,6 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// withoutPath returns the URL's scheme and host.
-func withoutPath(u *url.URL) *url.URL { return &url.URL{Scheme: u.Scheme, Host: u.Host} }
-
 // joinPath puts the upstream's prefix before a path and leaves the path itself as it came.
 func joinPath(prefix, requested string) string {
 	return strings.TrimSuffix(path.Clean("/"+prefix), "/") + requested
@@ -158,11 +154,10 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	answered := make(chan struct{})
 	var over sync.Once // the request is answered, or given up
-	giveUp := func() { over.Do(func() { cancel(errNoAnswer) }) }
 	sent := &sentBody{ReadCloser: r.Body}
 	timer := time.AfterFunc(suspectAfter, func() {
 		if t.isLost(ctx, answered, sent) {
-			giveUp()
+			over.Do(func() { cancel(errNoAnswer) })
 		}
 	})
 	defer timer.Stop()

@@ -64,20 +64,17 @@ func (h Hosts) Contain(hostport string) bool {
 // the loopback has the same origin as the wrapper for the browser, so it could read every answer. But its requests name
 // the page's host. HTTP/1.0 requests without a host are also refused.
 func WithHosts(hosts Hosts) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case r.URL.User != nil:
-				refuse(w, r, "a user name in the request's URL")
-			case !hosts.Contain(r.Host):
-				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
-					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME",
-					short(r.Host), localPort(r)))
-			default:
-				next.ServeHTTP(w, r)
-			}
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		switch {
+		case r.URL.User != nil:
+			refuse(w, r, "a user name in the request's URL")
+		case !hosts.Contain(r.Host):
+			refuse(w, r, "the host %q, which is neither of the loopback nor one of --allowed-hosts. Ask "+
+				"http://localhost%s, or start the wrapper with --allowed-hosts=NAME", short(r.Host), localPort(r))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 // localPort returns the port to which the request came, with its colon; "" if it is not known.
@@ -94,15 +91,16 @@ func localPort(r *http.Request) string {
 }
 
 // refuse answers 403, and names the part of the request for which it is refused.
-func refuse(w http.ResponseWriter, r *http.Request, with string) {
+func refuse(w http.ResponseWriter, r *http.Request, format string, args ...any) {
+	with := fmt.Sprintf(format, args...)
 	klog.FromContext(r.Context()).V(2).Info("Refusing a request",
 		"method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
-	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with "+with))
+	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with %s", with))
 }
 
 // forbidden returns a 403 with a message of the wrapper's own.
-func forbidden(message string) error {
-	return serve.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
+func forbidden(format string, args ...any) error {
+	return serve.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(format, args...))
 }
 
 // short shortens a text of a client for a message that quotes it.

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +17,8 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
@@ -43,17 +44,13 @@ type KeptAnswers struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	store *store.Store
-	// answers has the answers by request, each a keptAnswer, a newline and the body, and readers their readers. size is
-	// how many bytes all have, sizes those of each reader, and asked has the requests in the order in which they came
-	// last, those of earlier processes first.
-	answers map[string][]byte
-	readers map[string]string
-	size    int
-	sizes   map[string]int
+	// answers has the answers by request, and asked the requests in the order in which they came last, those of earlier
+	// processes first.
+	answers map[string]keptAnswer
 	asked   []string
 	// pending has what is not on the disk, and saved the requests whose answers are.
 	pending map[string][]byte
-	saved   map[string]struct{}
+	saved   sets.Set[string]
 }
 
 const (
@@ -62,16 +59,17 @@ const (
 	maxKeptAnswer, maxKept = 4 << 20, 16 << 20
 	// keptHourlyBytes is the most bytes that are written an hour.
 	keptHourlyBytes = 8 << 20
-	// initialEventsEnd is the annotation of the bookmark after the objects that there are at the beginning of a watch.
-	initialEventsEnd = "k8s.io/initial-events-end"
 )
 
-// keptAnswer is the head of an answer.
+// keptAnswer is an answer. The fields of its JSON are its head.
 type keptAnswer struct {
 	ContentType     string `json:"contentType"`
 	ContentEncoding string `json:"contentEncoding,omitempty"`
 	// Reader is who read it last.
 	Reader string `json:"reader,omitempty"`
+
+	// data is what is stored: the head, a newline and the body. body is nil if that cannot be read.
+	data, body []byte
 }
 
 // readerOf returns who sends a request, by the subject of its token; "" without credentials. The token need not be
@@ -94,21 +92,34 @@ func readerOf(r *http.Request) string {
 
 // OpenKeptAnswers reads what was kept. What cannot be used or written is logged.
 func OpenKeptAnswers(o KeptOptions) *KeptAnswers {
-	k := &KeptAnswers{KeptOptions: o, pending: map[string][]byte{}, saved: map[string]struct{}{},
-		readers: map[string]string{}, sizes: map[string]int{}}
-	var problems []error
-	k.store, k.answers, problems = store.Open(store.Options{Dir: o.Dir, HourlyBytes: keptHourlyBytes,
-		State: func() iter.Seq2[string, []byte] { return maps.All(k.answers) }})
+	k := &KeptAnswers{KeptOptions: o, answers: map[string]keptAnswer{}, pending: map[string][]byte{}}
+	opened, stored, problems := store.Open(store.Options{Dir: o.Dir, HourlyBytes: keptHourlyBytes, State: k.state})
 	for _, problem := range problems {
 		o.Logger.Error(problem, "Not all kept answers can be used, or nothing can be written", "directory", o.Dir)
 	}
-	for request, answer := range k.answers {
-		k.answers[request] = bytes.Clone(answer) // it is a part of something larger
-		k.count(request, 1)
+	k.store = opened
+	for request, data := range stored {
+		answer := keptAnswer{data: bytes.Clone(data)} // it is a part of something larger
+		head, body, _ := bytes.Cut(answer.data, []byte("\n"))
+		if json.Unmarshal(head, &answer) == nil {
+			answer.body = body
+		}
+		k.answers[request] = answer
 		k.asked = append(k.asked, request)
-		k.saved[request] = struct{}{}
 	}
+	k.saved = sets.KeySet(k.answers)
 	return k
+}
+
+// state is the store's State.
+func (k *KeptAnswers) state() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for request, answer := range k.answers {
+			if !yield(request, answer.data) {
+				return
+			}
+		}
+	}
 }
 
 // Close writes what is not on the disk, and lets another process use the directory.
@@ -124,44 +135,42 @@ func (k *KeptAnswers) Close() error {
 // clients that know nothing yet, byte for byte, with the upstream's resourceVersions, so that clients continue from
 // there when the upstream is back. A client that names a resourceVersion has a newer state, and gets none.
 func WithKeptAnswers(kept *KeptAnswers) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			query := r.URL.Query()
-			watch := serve.IsTrue(query, "watch")
-			if !kept.concerns(r, query, watch) {
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		query := r.URL.Query()
+		watch := serve.IsTrue(query, "watch")
+		if !kept.concerns(r, query, watch) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		version := query.Get("resourceVersion")
+		request, reader := requestOf(r, query), readerOf(r)
+		if back := kept.Link.Away(); back != nil {
+			switch {
+			case version != "" && version != "0", !kept.answerKept(w, request):
 				next.ServeHTTP(w, r)
-				return
-			}
-			version := query.Get("resourceVersion")
-			request, reader := requestOf(r, query), readerOf(r)
-			if back := kept.Link.Away(); back != nil {
-				switch {
-				case version != "" && version != "0", !kept.answerKept(w, request):
-					next.ServeHTTP(w, r)
-				case watch:
-					select {
-					case <-back:
-					case <-r.Context().Done():
-					}
-				}
-				return
-			}
-			if reader == "" {
-				next.ServeHTTP(w, r)
-				return
-			}
-			recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
-			recorder.complete = func() {
-				if err := kept.keep(request, reader, recorder); err != nil {
-					klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
+			case watch:
+				select {
+				case <-back:
+				case <-r.Context().Done():
 				}
 			}
-			next.ServeHTTP(recorder, r) // it panics if the answer breaks off
-			if !watch && recorder.keeping() {
-				recorder.complete()
+			return
+		}
+		if reader == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		recorder := &answerRecorder{statusRecorder: &statusRecorder{ResponseWriter: w}, watch: watch}
+		recorder.complete = func() {
+			if err := kept.keep(request, reader, recorder); err != nil {
+				klog.FromContext(r.Context()).Error(err, "Cannot keep an answer", "path", r.URL.Path)
 			}
-		})
-	}
+		}
+		next.ServeHTTP(recorder, r) // it panics if the answer breaks off
+		if !watch && recorder.keeping() {
+			recorder.complete()
+		}
+	})
 }
 
 // concerns reports whether the answer to a request is kept.
@@ -185,22 +194,21 @@ func requestOf(r *http.Request, query url.Values) string {
 
 // answerKept writes a kept answer, and reports whether there is one.
 func (k *KeptAnswers) answerKept(w http.ResponseWriter, request string) bool {
-	head, body, whole := bytes.Cut(k.find(request), []byte("\n"))
-	var kept keptAnswer
-	if !whole || json.Unmarshal(head, &kept) != nil {
+	kept := k.find(request)
+	if kept.body == nil {
 		return false
 	}
 	w.Header().Set("Content-Type", kept.ContentType)
 	if kept.ContentEncoding != "" {
 		w.Header().Set("Content-Encoding", kept.ContentEncoding)
 	}
-	_, _ = w.Write(body) // if the client is gone, it needs no answer
+	_, _ = w.Write(kept.body) // if the client is gone, it needs no answer
 	_ = http.NewResponseController(w).Flush()
 	return true
 }
 
-// find returns a kept answer; nil if none is kept.
-func (k *KeptAnswers) find(request string) []byte {
+// find returns a kept answer, which has no body if none is kept.
+func (k *KeptAnswers) find(request string) keptAnswer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	answer, ok := k.answers[request]
@@ -216,22 +224,25 @@ func (k *KeptAnswers) noteAsked(request string) {
 }
 
 // keep keeps an answer, unless it is kept already. It is written later if too much was written of late.
-func (k *KeptAnswers) keep(request, reader string, answer *answerRecorder) error {
-	head, err := json.Marshal(keptAnswer{ContentType: answer.Header().Get("Content-Type"),
-		ContentEncoding: answer.Header().Get("Content-Encoding"), Reader: reader})
+func (k *KeptAnswers) keep(request, reader string, recorded *answerRecorder) error {
+	answer := keptAnswer{ContentType: recorded.Header().Get("Content-Type"),
+		ContentEncoding: recorded.Header().Get("Content-Encoding"), Reader: reader}
+	head, err := json.Marshal(answer)
 	if err != nil {
 		return err
 	}
-	data := slices.Concat(head, []byte("\n"), answer.body.Bytes())
+	head = append(head, '\n')
+	answer.data = slices.Concat(head, recorded.body.Bytes())
+	answer.body = answer.data[len(head):]
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.noteAsked(request)
-	if bytes.Equal(k.answers[request], data) {
+	if bytes.Equal(k.answers[request].data, answer.data) {
 		return nil
 	}
-	k.put(request, data)
-	for k.size > maxKept {
-		k.drop()
+	k.answers[request], k.pending[request] = answer, answer.data
+	for size, sizes := k.size(); size > maxKept; size, sizes = k.size() {
+		k.drop(sizes)
 	}
 	if !k.store.Due() {
 		return nil
@@ -239,63 +250,33 @@ func (k *KeptAnswers) keep(request, reader string, answer *answerRecorder) error
 	if err := k.store.Commit(k.pending); err != nil {
 		return err
 	}
-	for request, answer := range k.pending {
-		if answer == nil {
-			delete(k.saved, request)
-		} else {
-			k.saved[request] = struct{}{}
-		}
-	}
+	k.saved = sets.KeySet(k.answers)
 	clear(k.pending)
 	return nil
 }
 
+// size returns how many bytes are kept, of all readers and of each. The caller holds the lock.
+func (k *KeptAnswers) size() (all int, of map[string]int) {
+	of = map[string]int{}
+	for request, answer := range k.answers {
+		size := len(request) + len(answer.data)
+		all += size
+		of[answer.Reader] += size
+	}
+	return all, of
+}
+
 // drop drops an answer of the reader that has most. So one that reads much only displaces its own answers. The caller
 // holds the lock.
-func (k *KeptAnswers) drop() {
-	i, most := 0, -1
-	for j, request := range k.asked {
-		if size := k.sizes[k.readers[request]]; size > most {
-			i, most = j, size
-		}
-	}
-	k.put(k.asked[i], nil)
-	k.asked = slices.Delete(k.asked, i, i+1)
-}
-
-// put replaces an answer, or removes it if it is nil. The caller holds the lock.
-func (k *KeptAnswers) put(request string, answer []byte) {
-	if _, ok := k.answers[request]; ok {
-		k.count(request, -1)
-		delete(k.answers, request)
-	}
-	if answer != nil {
-		k.answers[request] = answer
-		k.count(request, 1)
-	}
-	if _, saved := k.saved[request]; answer == nil && !saved {
-		delete(k.pending, request)
-		return
-	}
-	k.pending[request] = answer
-}
-
-// count adds an answer to the sizes (delta 1), or takes it away (delta -1). The caller holds the lock.
-func (k *KeptAnswers) count(request string, delta int) {
-	answer := k.answers[request]
-	if delta > 0 {
-		var kept keptAnswer
-		head, _, _ := bytes.Cut(answer, []byte("\n"))
-		_ = json.Unmarshal(head, &kept) // an answer that cannot be read has no reader
-		k.readers[request] = kept.Reader
-	}
-	reader, size := k.readers[request], delta*(len(request)+len(answer))
-	k.size += size
-	if k.sizes[reader] += size; k.sizes[reader] == 0 {
-		delete(k.sizes, reader)
-	}
-	if delta < 0 {
-		delete(k.readers, request)
+func (k *KeptAnswers) drop(sizes map[string]int) {
+	request := slices.MaxFunc(k.asked, func(a, b string) int { // the first of them
+		return cmp.Compare(sizes[k.answers[a].Reader], sizes[k.answers[b].Reader])
+	})
+	k.asked = slices.DeleteFunc(k.asked, func(r string) bool { return r == request })
+	delete(k.answers, request)
+	delete(k.pending, request)
+	if k.saved.Has(request) {
+		k.pending[request] = nil
 	}
 }
 
@@ -346,7 +327,7 @@ func (a *answerRecorder) nextEvent() bool {
 		return false
 	}
 	a.parsed += size
-	if bytes.Contains(rest[:size], []byte(initialEventsEnd)) {
+	if bytes.Contains(rest[:size], []byte(metav1.InitialEventsAnnotationKey)) {
 		a.body.Truncate(a.parsed)
 		a.complete()
 		a.over = true

@@ -25,25 +25,23 @@ type LocalEndpoints struct {
 // in its place.
 func WithLocalEndpoints(local LocalEndpoints) Filter {
 	health := map[string]http.Handler{"/healthz": local.Alive, "/livez": local.Alive, "/readyz": local.Ready}
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			path, handler := r.URL.EscapedPath(), next
-			switch {
-			case local.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
-				handler = local.Profiles
-			case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			case health[path] != nil && (r.Header.Get("Authorization") == "" || local.Link.Away() != nil):
-				handler = health[path]
-			case path == "/metrics":
-				handler = local.Metrics
-			case isExplain(r, path):
-				handler = local.Explain
-			case local.Profiles != nil && path == "/debug/pprof":
-				handler = http.RedirectHandler("/debug/pprof/", http.StatusFound)
-			}
-			handler.ServeHTTP(w, r)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		path, handler := r.URL.EscapedPath(), next
+		switch {
+		case local.Profiles != nil && strings.HasPrefix(path, "/debug/pprof/"):
+			handler = local.Profiles
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		case health[path] != nil && (r.Header.Get("Authorization") == "" || local.Link.Away() != nil):
+			handler = health[path]
+		case path == "/metrics":
+			handler = local.Metrics
+		case isExplain(r, path):
+			handler = local.Explain
+		case local.Profiles != nil && path == "/debug/pprof":
+			handler = http.RedirectHandler("/debug/pprof/", http.StatusFound)
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // isExplain reports whether a path is /debug/explain/{namespace}/{service}, and sets the path values.

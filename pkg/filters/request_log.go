@@ -14,24 +14,22 @@ import (
 // WithRequestLog calls done after every request, and logs it at V(4), without its credentials. resource is "" if the
 // request is not for a resource.
 func WithRequestLog(done func(resource, verb, code string, took time.Duration)) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			start := time.Now()
-			recorder := &statusRecorder{ResponseWriter: w}
-			info := serve.ParseRequest(r)
-			verb := info.Verb
-			if verb == "list" && serve.IsTrue(r.URL.Query(), "watch") {
-				verb = "watch"
-			}
-			defer func() {
-				took := time.Since(start)
-				done(info.Resource, verb, strconv.Itoa(recorder.status()), took)
-				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(),
-					"code", recorder.status(), "took", took, "userAgent", r.UserAgent())
-			}()
-			next.ServeHTTP(recorder, r)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		start := time.Now()
+		recorder := &statusRecorder{ResponseWriter: w}
+		info := serve.ParseRequest(r)
+		verb := info.Verb
+		if verb == "list" && serve.IsTrue(r.URL.Query(), "watch") {
+			verb = "watch"
+		}
+		defer func() {
+			took := time.Since(start)
+			done(info.Resource, verb, strconv.Itoa(recorder.status()), took)
+			klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(),
+				"code", recorder.status(), "took", took, "userAgent", r.UserAgent())
+		}()
+		next.ServeHTTP(recorder, r)
+	})
 }
 
 // statusRecorder remembers the status code that was written.

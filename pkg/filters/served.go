@@ -18,34 +18,23 @@ import (
 // on, it would return unpruned objects. Requests for subresources and writes are passed on. The server's HistoryOf
 // decides which view a request gets.
 func WithServed(server *serve.Server, nodeName string) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			info := serve.ParseRequest(r)
-			resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
-			if !info.IsResource || resource == nil || info.Subresource != "" || r.Method != http.MethodGet {
-				next.ServeHTTP(w, r)
-				return
-			}
-			if resource == served.Nodes && !isThisNode(r, info, nodeName) {
-				next.ServeHTTP(w, r)
-				return
-			}
-			if resource == served.Namespaces && (info.Name != "" || server.Absent(r, resource)) {
-				next.ServeHTTP(w, r)
-				return
-			}
-			switch {
-			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) ||
-				(info.Name != "" && resource.Namespaced && info.Namespace == ""):
-				serve.WriteError(w, r,
-					serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
-			case info.Verb == "get":
-				server.Object(w, r, resource, info)
-			default:
-				server.Collection(w, r, resource, info)
-			}
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		info := serve.ParseRequest(r)
+		resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
+		switch {
+		case !info.IsResource || resource == nil || info.Subresource != "" || r.Method != http.MethodGet,
+			resource == served.Nodes && !isThisNode(r, info, nodeName),
+			resource == served.Namespaces && (info.Name != "" || server.Absent(r, resource)):
+			next.ServeHTTP(w, r)
+		case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) ||
+			(info.Name != "" && resource.Namespaced && info.Namespace == ""):
+			serve.WriteError(w, r, serve.NotServed(resource.GroupResource()))
+		case info.Verb == "get":
+			server.Object(w, r, resource, info)
+		default:
+			server.Collection(w, r, resource, info)
+		}
+	})
 }
 
 // servedResources has the served resources by group and resource. All versions have the same objects.

@@ -26,38 +26,36 @@ type siteKey struct{}
 // WithSite removes SitePathPrefix and the site from a request's path, and keeps the site in the context, where Viewing
 // finds it.
 func WithSite() Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			escaped, ok := strings.CutPrefix(r.URL.EscapedPath(), SitePathPrefix)
-			if !ok {
-				next.ServeHTTP(w, r)
-				return
-			}
-			segment, rest, _ := strings.Cut(escaped, "/")
-			site, err := url.PathUnescape(segment)
-			if (site == "api" || site == "apis") && !strings.HasPrefix(rest, "api") {
-				// Clients that join paths drop an empty site, so that the path's "api" seems to be the site.
-				err = errors.New("the site is missing")
-			}
-			if err == nil {
-				if problems := validation.IsValidLabelValue(site); len(problems) > 0 {
-					err = errors.New(problems[0])
-				}
-			}
-			r = r.Clone(context.WithValue(r.Context(), siteKey{}, site))
-			if err == nil {
-				r.URL.RawPath = "/" + rest
-				r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
-			}
-			if err != nil {
-				serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf(
-					"after %s the value of a node label is expected, then the path of an API request: %v",
-					SitePathPrefix, err)))
-				return
-			}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		escaped, ok := strings.CutPrefix(r.URL.EscapedPath(), SitePathPrefix)
+		if !ok {
 			next.ServeHTTP(w, r)
-		})
-	}
+			return
+		}
+		segment, rest, _ := strings.Cut(escaped, "/")
+		site, err := url.PathUnescape(segment)
+		if (site == "api" || site == "apis") && !strings.HasPrefix(rest, "api") {
+			// Clients that join paths drop an empty site, so that the path's "api" seems to be the site.
+			err = errors.New("the site is missing")
+		}
+		if err == nil {
+			if problems := validation.IsValidLabelValue(site); len(problems) > 0 {
+				err = errors.New(problems[0])
+			}
+		}
+		r = r.Clone(context.WithValue(r.Context(), siteKey{}, site))
+		if err == nil {
+			r.URL.RawPath = "/" + rest
+			r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
+		}
+		if err != nil {
+			serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf(
+				"after %s the value of a node label is expected, then the path of an API request: %v",
+				SitePathPrefix, err)))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Viewing finds the View for a request: that of the site that the request names, else the node's own.

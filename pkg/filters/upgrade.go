@@ -18,13 +18,11 @@ func isUpgrade(r *http.Request) bool {
 // change the protocol may ignore it (RFC 9110, 7.8). So exactly those requests are passed on as upgrades that
 // WithBodyLimit exempts from its limits.
 func WithUpgrades() Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Upgrade") != "" && !isUpgrade(r) {
-				r = r.Clone(r.Context())
-				r.Header.Del("Upgrade")
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Header.Get("Upgrade") != "" && !isUpgrade(r) {
+			r = r.Clone(r.Context())
+			r.Header.Del("Upgrade")
+		}
+		next.ServeHTTP(w, r)
+	})
 }

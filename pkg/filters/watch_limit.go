@@ -12,22 +12,20 @@ import (
 // WithWatchLimit answers 429 to a watch, or to a request that follows a log, if too many are under way. Such requests
 // last long, and take memory as long, whether they are served from the cache or passed on.
 func WithWatchLimit(places *quota.Quota) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !isStream(r) {
-				next.ServeHTTP(w, r)
-				return
-			}
-			release, ok := places.Acquire(Caller(r))
-			if !ok {
-				serve.WriteError(w, r, apierrors.NewTooManyRequests(
-					"too many watches are under way, of this caller or of all; see --max-watches", 1))
-				return
-			}
-			defer release()
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if !isStream(r) {
 			next.ServeHTTP(w, r)
-		})
-	}
+			return
+		}
+		release, ok := places.Acquire(Caller(r))
+		if !ok {
+			serve.WriteError(w, r, apierrors.NewTooManyRequests(
+				"too many watches are under way, of this caller or of all; see --max-watches", 1))
+			return
+		}
+		defer release()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Caller returns the caller of a request, for a quota.Quota. That is the subject of the client's certificate if there

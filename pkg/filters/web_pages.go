@@ -1,7 +1,6 @@
 package filters
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 )
@@ -13,30 +12,24 @@ import (
 // Browsers send Origin with all requests except plain GETs and HEADs, and Sec-Fetch-Site with all requests to the
 // loopback and over TLS. Clients of Kubernetes send neither.
 func WithoutWebPages(hosts Hosts) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for _, site := range r.Header.Values("Sec-Fetch-Site") {
-				// A user who types the address, or opens a bookmark, sends none.
-				if site != "same-origin" && site != "none" {
-					refuse(w, r, fmt.Sprintf(
-						"Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with a "+
-							"client that is not a browser, or open the address itself",
-						short(site)))
-					return
-				}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		for _, site := range r.Header.Values("Sec-Fetch-Site") {
+			// A user who types the address, or opens a bookmark, sends none.
+			if site != "same-origin" && site != "none" {
+				refuse(w, r, "Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with "+
+					"a client that is not a browser, or open the address itself", short(site))
+				return
 			}
-			for _, origin := range r.Header.Values("Origin") {
-				if !isOwnOrigin(r, hosts, origin) {
-					refuse(w, r, fmt.Sprintf(
-						"Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a client "+
-							"that is not a browser, or start the wrapper with --allowed-hosts=NAME",
-						short(origin)))
-					return
-				}
+		}
+		for _, origin := range r.Header.Values("Origin") {
+			if !isOwnOrigin(r, hosts, origin) {
+				refuse(w, r, "Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a "+
+					"client that is not a browser, or start the wrapper with --allowed-hosts=NAME", short(origin))
+				return
 			}
-			next.ServeHTTP(w, r)
-		})
-	}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // isOwnOrigin reports whether the host of an origin is one of the hosts. Over TLS it may also be the requested host:

@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -23,15 +24,13 @@ import (
 // The upstream does not know the wrapper's resourceVersions. It answers a write that names one 409, as one of an older
 // version.
 func WithWrites(viewing Viewing) Filter {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := refusesWrite(viewing, r); err != nil {
-				serve.WriteError(w, r, err)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
+	return filter(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if err := refusesWrite(viewing, r); err != nil {
+			serve.WriteError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // refusesWrite returns why a request is refused.
@@ -69,17 +68,13 @@ func refusesWrite(viewing Viewing, r *http.Request) error {
 
 // cannotWrite refuses a write, and says what to do instead.
 func cannotWrite(resource *served.Resource, what, why string) error {
-	return forbidden(fmt.Sprintf("%s %s cannot be written through the wrapper, %s. Read and write it at the API "+
-		"server directly", resource.Kind, what, why))
+	return forbidden("%s %s cannot be written through the wrapper, %s. Read and write it at the API server directly",
+		resource.Kind, what, why)
 }
 
 // mediaTypeOf returns the media type of a request's body. The API's default is JSON.
 func mediaTypeOf(r *http.Request) string {
-	header := r.Header.Get("Content-Type")
-	if header == "" {
-		return runtime.ContentTypeJSON
-	}
-	mediaType, _, err := mime.ParseMediaType(header)
+	mediaType, _, err := mime.ParseMediaType(cmp.Or(r.Header.Get("Content-Type"), runtime.ContentTypeJSON))
 	if err != nil {
 		return "" // the upstream reports that
 	}

@@ -137,7 +137,7 @@ func (d decoder) Decode(
 	decoded, gvk, err := d.typed.Decode(data, defaults, into)
 	if runtime.IsNotRegisteredError(err) && gvk != nil {
 		decoded = &metav1.PartialObjectMetadata{}
-		err = decodeJSON(data, decoded)
+		err = utiljson.Unmarshal(data, decoded) // as API servers do: names are case-sensitive
 	}
 	if err != nil {
 		return nil, gvk, err
@@ -149,11 +149,8 @@ func (d decoder) Decode(
 	if err != nil {
 		return nil, gvk, err
 	}
-	o, err := wire.ParseObject(message)
-	if err != nil {
-		return nil, gvk, err
-	}
-	return Object{o, gvk.Kind}, gvk, nil
+	decoded, err = decodeMessage(wire.TypeMeta{Kind: gvk.Kind}, message)
+	return decoded, gvk, err
 }
 
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
@@ -183,7 +180,7 @@ func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, 
 		Metadata metav1.ListMeta `json:"metadata"`
 		Items    jsonItems       `json:"items"`
 	}{Items: jsonItems{gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List")), list}}
-	if err := decodeJSON(data, &read); err != nil {
+	if err := utiljson.Unmarshal(data, &read); err != nil {
 		return nil, fmt.Errorf("decoding %s: %w", gvk.Kind, err)
 	}
 	list.ResourceVersion, list.Continue = read.Metadata.ResourceVersion, read.Metadata.Continue
@@ -225,21 +222,15 @@ func (i jsonItems) UnmarshalJSON(data []byte) error {
 
 func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
 	typed, err := scheme.New(kind)
-	if runtime.IsNotRegisteredError(err) {
-		// The upstream sent a custom resource whole, although metadata was requested. Only its metadata is read.
-		typed, err = &metav1.PartialObjectMetadata{}, nil
-	}
-	if err == nil {
-		err = decodeJSON(item, typed)
-	}
 	if err != nil {
+		// The upstream sent a custom resource whole, although metadata was requested. Only its metadata is read.
+		typed = &metav1.PartialObjectMetadata{}
+	}
+	if err := utiljson.Unmarshal(item, typed); err != nil {
 		return nil, err
 	}
 	return marshal(typed)
 }
-
-// decodeJSON decodes as API servers do: names are case-sensitive.
-func decodeJSON(data []byte, into any) error { return utiljson.Unmarshal(data, into) }
 
 func marshal(item runtime.Object) ([]byte, error) {
 	typed, ok := item.(interface{ Marshal() ([]byte, error) })

@@ -100,13 +100,10 @@ func inWorld(t *testing.T, test func(*world)) {
 		w.api.Put(service("s"))
 		w.api.Put(slice("s-1"))
 		var err error
-		w.group, err = NewGroup(GroupOptions{
-			Config: &rest.Config{
-				Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: w}, QPS: -1,
-				UserAgent: "tester/v1 (linux)",
-			},
-			Barrier: w,
-		})
+		w.group, err = NewGroup(&rest.Config{
+			Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: w}, QPS: -1,
+			UserAgent: "tester/v1 (linux)",
+		}, w)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -628,7 +628,7 @@ func TestWatchesAreShortUntilABookmark(t *testing.T) {
 	t.Parallel()
 	s := &Source{}
 	for marks, limit := range map[bool]time.Duration{false: 150 * time.Second, true: 150 * time.Second} {
-		s.bookmarks = marks
+		s.bookmarks.Store(marks)
 		for _, seconds := range []int{60, 119, 300, 599} {
 			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet,
 				fmt.Sprintf("http://x/?watch=true&timeoutSeconds=%d", seconds), nil)

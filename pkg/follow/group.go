@@ -20,14 +20,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 )
 
-// GroupOptions configure a Group.
-type GroupOptions struct {
-	// Config is the client configuration of the upstream.
-	Config *rest.Config
-	// Barrier, if set, holds back changes at the end of an outage.
-	Barrier Barrier
-}
-
 // Group has the sources of one upstream. Its methods may be called by several goroutines at once.
 type Group struct {
 	config     *rest.Config
@@ -55,19 +47,29 @@ type Group struct {
 	hurried bool
 }
 
-// NewGroup makes a Group without sources. It returns an error for an invalid configuration.
-func NewGroup(options GroupOptions) (*Group, error) {
+// NewGroup makes a Group without sources, from the client configuration of the upstream. barrier, if it is not nil,
+// holds back changes at the end of an outage. It returns an error for an invalid configuration.
+func NewGroup(config *rest.Config, barrier Barrier) (*Group, error) {
 	// All sources use one HTTP client, so that they share one connection if the upstream speaks HTTP/2.
-	httpClient, err := rest.HTTPClientFor(options.Config)
+	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
-	return &Group{
-		config: options.Config, httpClient: httpClient,
-		outage:    outage{barrier: options.Barrier},
+	g := &Group{
+		config: config, httpClient: httpClient,
+		outage:    outage{barrier: barrier, lost: make(map[*Source]struct{})},
 		backoff:   backoff{random: rand.Float64},
 		recovered: make(chan struct{}), retried: make(chan struct{}),
-	}, nil
+	}
+	g.timer = time.AfterFunc(longestPause, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !time.Now().Before(g.due) {
+			g.begin()
+		}
+	})
+	g.timer.Stop()
+	return g, nil
 }
 
 // Add makes a source, which is followed after Source.Start. It returns an error for an invalid configuration.
@@ -127,9 +129,8 @@ func (g *Group) UserAgent(part string) string {
 // States returns the states of all sources, in the order in which they were added.
 func (g *Group) States() []State {
 	g.mu.Lock()
-	sources := slices.Clone(g.sources)
-	g.mu.Unlock()
-	return StatesOf(sources)
+	defer g.mu.Unlock()
+	return StatesOf(g.sources)
 }
 
 // StatesOf returns the states of some sources.
@@ -156,11 +157,7 @@ func (g *Group) Run(ctx context.Context) {
 	g.running = nil
 	g.mu.Unlock()
 	g.wg.Wait()
-	g.mu.Lock()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	g.mu.Unlock()
+	g.timer.Stop()
 	g.outage.end()
 }
 
@@ -254,9 +251,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	var again <-chan struct{}
 	var due <-chan time.Time
 	if s.options.Optional {
-		timer := time.NewTimer(s.nextPause())
-		defer timer.Stop()
-		due, again = timer.C, g.recovered
+		due, again = time.After(s.nextPause()), g.recovered
 		if IsRefusal(err) || apierrors.IsNotFound(err) {
 			// The upstream did answer this source, so the recovery of other sources does not matter to it.
 			again = nil
@@ -274,14 +269,10 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	case <-retried:
 		return // an earlier Retry-After no longer applies
 	}
-	if wait := time.Until(notBefore); wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-retried:
-		case <-timer.C:
-		}
+	select {
+	case <-ctx.Done():
+	case <-retried:
+	case <-time.After(time.Until(notBefore)):
 	}
 }
 
@@ -308,24 +299,9 @@ func (g *Group) join(first bool) <-chan struct{} {
 	} else if !due.Before(g.due) {
 		return g.round
 	}
-	g.schedule(due)
-	return g.round
-}
-
-// schedule sets the time of the round. The caller holds the lock.
-func (g *Group) schedule(due time.Time) {
 	g.due = due
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	round := g.round
-	g.timer = time.AfterFunc(time.Until(due), func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.round == round {
-			g.begin()
-		}
-	})
+	g.timer.Reset(time.Until(due))
+	return g.round
 }
 
 // begin lets the sources that wait for the round try again. The caller holds the lock.
@@ -365,9 +341,7 @@ func (g *Group) noteFollowing(s *Source) {
 // wake lets all waiting sources try again at once. The caller holds the lock.
 func (g *Group) wake() {
 	g.backoff.reset()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
+	g.timer.Stop()
 	g.begin()
 	close(g.recovered)
 	g.recovered = make(chan struct{})

@@ -38,9 +38,6 @@ type outage struct {
 func (o *outage) failed(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.lost == nil {
-		o.lost = make(map[*Source]struct{})
-	}
 	o.lost[s] = struct{}{}
 }
 

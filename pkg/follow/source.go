@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,8 +83,8 @@ type Source struct {
 	state State // guarded by mu
 	// confirmed is the last contact that was certainly not a cache's. Guarded by mu.
 	confirmed time.Time
-	// bookmarks is set once the upstream has sent a bookmark. Guarded by mu.
-	bookmarks bool
+	// bookmarks is set once the upstream has sent a bookmark.
+	bookmarks atomic.Bool
 	// from is the version from which the source starts; "" for any. Guarded by mu.
 	from string
 	// relists are the calls of Relist that wait for a list. Guarded by mu.
@@ -207,34 +208,17 @@ func (s *Source) relist(done chan error) {
 	}
 }
 
-// takeRelists returns the waiting calls of Relist.
-func (s *Source) takeRelists() []chan error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	waiting := s.relists
-	s.relists = nil
-	return waiting
-}
-
 // run follows the source until ctx is done.
 func (s *Source) run(ctx context.Context) {
 	s.mu.Lock()
 	s.loop = loop{next: mustList, version: s.from, backoff: backoff{random: s.group.backoff.random}}
 	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
-	for {
-		err := s.attempt(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			continue
-		}
-		s.broken = true
-		s.fail(ctx, err)
-		s.group.pause(ctx, s, err)
-		if ctx.Err() != nil {
-			return
+	for ctx.Err() == nil {
+		if err := s.attempt(ctx); err != nil && ctx.Err() == nil {
+			s.broken = true
+			s.fail(ctx, err)
+			s.group.pause(ctx, s, err)
 		}
 	}
 }
@@ -244,13 +228,13 @@ func (s *Source) attempt(ctx context.Context) error {
 	if s.options.Stream != nil {
 		return s.options.Stream(ctx, s.stepped)
 	}
-	waiting := s.takeRelists()
+	s.mu.Lock()
+	waiting, confirmed := s.relists, s.confirmed
+	s.relists = nil
+	s.mu.Unlock()
 	if len(waiting) > 0 {
 		s.next = mustListNewest
 	}
-	s.mu.Lock()
-	confirmed := s.confirmed
-	s.mu.Unlock()
 	if s.broken && time.Since(confirmed) > longBreak && time.Since(s.listTried) > longBreak {
 		s.next = max(s.next, tryList)
 	}
@@ -262,11 +246,11 @@ func (s *Source) attempt(ctx context.Context) error {
 		for _, done := range waiting {
 			done <- err
 		}
-		var answer apierrors.APIStatus
-		if err != nil && !errors.As(err, &answer) {
-			s.listTried = time.Time{} // no API server has answered, so this does not count
-		}
 		if err != nil {
+			var answer apierrors.APIStatus
+			if !errors.As(err, &answer) {
+				s.listTried = time.Time{} // no API server has answered, so this does not count
+			}
 			return err
 		}
 	}
@@ -363,12 +347,9 @@ func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 func (s *Source) list(ctx context.Context) error {
 	s.listTried = time.Now()
 	s.listDue = s.listTried.Add(longBreak)
-	asked := "0"
-	switch {
-	case s.next == mustListNewest:
+	asked := cmp.Or(s.version, "0")
+	if s.next == mustListNewest {
 		asked = ""
-	case s.version != "":
-		asked = s.version
 	}
 	list, err := s.pages(ctx, asked)
 	if asked != "" && isVersionRefused(err) {
@@ -378,8 +359,10 @@ func (s *Source) list(ctx context.Context) error {
 		}
 		list, err = s.pages(ctx, asked)
 	}
-	if apierrors.IsNotFound(err) {
-		s.noteAbsent()
+	// A 404 for a needed source that was listed before comes from a gateway that has lost its API server.
+	if apierrors.IsNotFound(err) && (s.options.Optional || !s.State().Synced) {
+		s.options.Sink.SetAbsent()
+		s.update(func(state *State) { state.Absent = true })
 	}
 	if err != nil {
 		return err
@@ -480,16 +463,6 @@ func (s *Source) known() bool {
 	return ok && knower.Known() > 0
 }
 
-// noteAbsent notes a 404. For a needed source that was listed before it does nothing: such a 404 comes from a gateway
-// that has lost its API server.
-func (s *Source) noteAbsent() {
-	if !s.options.Optional && s.State().Synced {
-		return
-	}
-	s.options.Sink.SetAbsent()
-	s.update(func(state *State) { state.Absent = true })
-}
-
 // noteSuccess notes that a request succeeded.
 func (s *Source) noteSuccess() {
 	s.refused = 0
@@ -504,7 +477,7 @@ func (s *Source) noteSuccess() {
 // watch follows one watch until it ends. It returns nil if the next attempt may follow at once.
 func (s *Source) watch(ctx context.Context) error {
 	length := shortWatch
-	if s.sawBookmark() {
+	if s.bookmarks.Load() {
 		length = longWatch
 	}
 	seconds := int64((length + rand.N(length)).Seconds()) //nolint:gosec // spreads requests, and guards nothing
@@ -532,15 +505,14 @@ func (s *Source) watch(ctx context.Context) error {
 	progress, caughtUp := false, false
 	calm := time.NewTimer(quiet)
 	defer calm.Stop()
-	due := time.NewTimer(time.Until(s.listDue))
-	defer due.Stop()
+	due := time.After(time.Until(s.listDue))
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.hurry:
 			return nil // and the next attempt lists
-		case <-due.C:
+		case <-due:
 			s.next = tryList
 			return nil
 		case <-calm.C:
@@ -656,16 +628,14 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 		return false
 	}
 	news := o.ResourceVersion != "" && o.ResourceVersion != s.version
-	if o.ResourceVersion != "" {
-		s.version = o.ResourceVersion
+	s.version = cmp.Or(o.ResourceVersion, s.version)
+	if event.Type == watch.Bookmark {
+		s.bookmarks.Store(true)
 	}
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.ResourceVersion = s.version
-	if event.Type == watch.Bookmark {
-		s.bookmarks = true
-	}
 	if news || !s.state.FromCache {
 		s.state.LastContact, s.confirmed = now, now
 	}
@@ -688,10 +658,8 @@ func (s *Source) fail(ctx context.Context, err error) {
 	} else {
 		s.refused = 0
 	}
-	lasting := s.refused > 0 && now.Sub(s.refusedSince) >= lastingRefusal
-	if s.options.Optional {
-		lasting = lasting || s.refused >= refusals
-	}
+	lasting := s.refused > 0 && now.Sub(s.refusedSince) >= lastingRefusal ||
+		s.options.Optional && s.refused >= refusals
 	first := false
 	s.update(func(state *State) {
 		if !isSame(state.Err, err) {
@@ -717,24 +685,17 @@ func (s *Source) fail(ctx context.Context, err error) {
 	}
 }
 
-func (s *Source) sawBookmark() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bookmarks
-}
-
 // noteResponse notes that a response to this source has begun, and returns how long its body may be silent.
 func (s *Source) noteResponse(r *http.Request) time.Duration {
-	s.mu.Lock()
-	s.state.Answered = true
-	s.mu.Unlock()
-	if s.options.Silence > 0 {
+	s.update(func(state *State) { state.Answered = true })
+	switch {
+	case s.options.Silence > 0:
 		return s.options.Silence
-	}
-	if s.sawBookmark() {
+	case s.bookmarks.Load():
 		return apiclient.SilenceWithBookmarks(r)
+	default:
+		return apiclient.SilenceIn(r)
 	}
-	return apiclient.SilenceIn(r)
 }
 
 // isSame reports whether an error has the same text as the one before it, or both mean a cache.

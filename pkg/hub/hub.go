@@ -116,7 +116,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
+	group, err := follow.NewGroup(upstream, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
 	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
 	var err error
-	if s.group, err = follow.NewGroup(follow.GroupOptions{Config: upstream, Barrier: s.facts}); err != nil {
+	if s.group, err = follow.NewGroup(upstream, s.facts); err != nil {
 		return nil, err
 	}
 	for part, r := range followed {

@@ -316,7 +316,7 @@ func (s *Server) connectAccounts(config *rest.Config) error {
 		return config
 	}
 	for account := range s.store.accounts {
-		if s.follower.groups[account], err = follow.NewGroup(follow.GroupOptions{Config: as(account)}); err != nil {
+		if s.follower.groups[account], err = follow.NewGroup(as(account), nil); err != nil {
 			return err
 		}
 		s.link.OnBack(apiclient.Spread, s.follower.groups[account].Retry)

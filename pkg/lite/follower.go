@@ -59,7 +59,7 @@ type follower struct {
 
 // newFollower makes a follower. config has the node's credentials.
 func newFollower(store *Store, config *rest.Config) (*follower, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: config})
+	group, err := follow.NewGroup(config, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -121,15 +121,12 @@ func newServingCertificate(config Config, upstream *rest.Config, clusterCA []byt
 	return c, nil
 }
 
-// files returns the files of the certificate and its key, which are the same file.
-func (c *servingCertificate) files() TLSFiles {
-	return TLSFiles{Cert: filepath.Join(c.dir, servingFile), Key: filepath.Join(c.dir, servingFile)}
-}
+// file returns the file of the certificate and its key.
+func (c *servingCertificate) file() string { return filepath.Join(c.dir, servingFile) }
 
 // leaf returns the certificate that is served; nil if none is valid.
 func (c *servingCertificate) leaf() *x509.Certificate {
-	files := c.files()
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	pair, err := tls.LoadX509KeyPair(c.file(), c.file())
 	if err != nil || !time.Now().Before(pair.Leaf.NotAfter) {
 		return nil
 	}

@@ -148,7 +148,7 @@ func (s *signer) newCertificate(dir string, hosts ...string) *servingCertificate
 func verifies(c *servingCertificate, ca []byte, hosts ...string) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
-	pair, err := tls.LoadX509KeyPair(c.files().Cert, c.files().Key)
+	pair, err := tls.LoadX509KeyPair(c.file(), c.file())
 	for _, host := range hosts {
 		if err == nil {
 			_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})

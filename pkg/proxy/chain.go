@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/http/pprof"
+	"slices"
 
 	"github.com/application-grid/application-grid/pkg/autonomy/livepods"
 	"github.com/application-grid/application-grid/pkg/filters"
@@ -21,7 +22,14 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithSite(),
 		filters.WithRequestLog(p.metrics.requestDone),
 		filters.WithRecover(),
-		p.onlyPrograms(),
+	}
+	// Elsewhere TLS makes this unnecessary: a browser that reaches the wrapper by a name that is not in its certificate
+	// sends no request.
+	if p.loopback || len(p.config.AllowedHosts) > 0 {
+		chain = append(chain, filters.WithHosts(p.hosts))
+	}
+	chain = append(chain,
+		filters.WithoutWebPages(p.hosts),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive:    http.HandlerFunc(health.Alive),
 			Ready:    health.Ready(p.report),
@@ -46,14 +54,18 @@ func (p *Proxy) chain() http.Handler {
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
 		filters.WithWrites(viewing),
-	}
+	)
 	if p.keptAnswers != nil {
 		chain = append(chain, filters.WithKeptAnswers(p.keptAnswers))
 	}
 	if p.delegatesIdentity {
 		chain = append(chain, filters.WithDelegatedIdentity(filters.Forward(p.asWrapper), p.config.NodeName))
 	}
-	return wrap(filters.Forward(p.asCaller), chain...)
+	handler := filters.Forward(p.asCaller)
+	for _, filter := range slices.Backward(chain) {
+		handler = filter(handler)
+	}
+	return handler
 }
 
 // profiles answers /debug/pprof; nil without --debug.
@@ -69,24 +81,4 @@ func (p *Proxy) profiles() http.Handler {
 	// The index serves the named profiles (heap, goroutine, allocs, block, mutex, threadcreate) too.
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	return mux
-}
-
-// onlyPrograms returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is
-// set, it also refuses requests for other hosts. Elsewhere TLS makes that unnecessary: a browser that reaches the
-// wrapper by a name that is not in its certificate sends no request.
-func (p *Proxy) onlyPrograms() filters.Filter {
-	pages := filters.WithoutWebPages(p.hosts)
-	if !p.loopback && len(p.config.AllowedHosts) == 0 {
-		return pages
-	}
-	hosts := filters.WithHosts(p.hosts)
-	return func(next http.Handler) http.Handler { return hosts(pages(next)) }
-}
-
-// wrap puts filters around a handler, the first outermost.
-func wrap(handler http.Handler, chain ...filters.Filter) http.Handler {
-	for i := len(chain) - 1; i >= 0; i-- {
-		handler = chain[i](handler)
-	}
-	return handler
 }

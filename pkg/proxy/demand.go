@@ -41,7 +41,6 @@ func (d *demands) of(r *served.Resource) (ended func()) {
 	d.askers[r]++
 	if idle := d.idle[r]; idle != nil {
 		idle.Stop()
-		delete(d.idle, r)
 	}
 	d.upstream.Demand(r)
 	return func() { d.end(r) }
@@ -61,7 +60,6 @@ func (d *demands) expire(r *served.Resource) {
 	if d.askers[r] > 0 {
 		return
 	}
-	delete(d.idle, r)
 	d.upstream.Dismiss(r)
 	d.facts.Forget(r)
 }

@@ -175,7 +175,8 @@ func (p *Proxy) checkAddresses(logger klog.Logger) error {
 			return err
 		}
 	}
-	p.loopback = isLoopback(host)
+	ip, err := netip.ParseAddr(host)
+	p.loopback = host == "localhost" || (err == nil && ip.IsLoopback())
 	switch {
 	case p.loopback:
 		p.delegatesIdentity = true
@@ -250,7 +251,7 @@ func (p *Proxy) servers() []*apiclient.Connection {
 
 // makeTargets makes the targets to which requests are passed on.
 func (p *Proxy) makeTargets(klog.Logger) (err error) {
-	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
+	if p.asWrapper, err = p.target(rest.CopyConfig); err != nil {
 		return err
 	}
 	p.asCaller, err = p.target(rest.AnonymousClientConfig)
@@ -296,12 +297,6 @@ func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Tar
 		URL: p.config.Connection.Server(), Transport: ordinary, UpgradeTransport: upgrade,
 		Link: p.link, Stopping: p.stopping,
 	}, err
-}
-
-// isLoopback reports whether a listener on this host can be reached by processes of this machine only.
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
 
 // memoryInterval is how often returnMemory checks whether the process is idle: it is if there was no garbage collection

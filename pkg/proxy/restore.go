@@ -124,15 +124,14 @@ func (p *Proxy) restore(ctx context.Context) {
 func (p *Proxy) awaitEvidence(ctx context.Context) string {
 	started := time.Now()
 	answered := started // when the upstream was last not away
-	ticker := time.NewTicker(evidenceInterval)
-	defer ticker.Stop()
+	tick := time.Tick(evidenceInterval)
 	for {
 		select {
 		case <-p.facts.Live():
 			return ""
 		case <-ctx.Done():
 			return ""
-		case <-ticker.C:
+		case <-tick:
 		}
 		if p.stateLink.Away() == nil || p.upstream.Answers() {
 			answered = time.Now()

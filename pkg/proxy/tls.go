@@ -141,8 +141,7 @@ func (p *Proxy) makeTLS(klog.Logger) error {
 		if p.certificate, err = newServingCertificate(p.config, own, clusterCA); err != nil {
 			return err
 		}
-		made := p.certificate.files()
-		files.Cert, files.Key = made.Cert, made.Key
+		files.Cert, files.Key = p.certificate.file(), p.certificate.file()
 	}
 	var err error
 	p.tls, err = newReloadingTLS(files)

@@ -89,17 +89,13 @@ const (
 )
 
 // listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact except for the
-// envelope. For JSON the exact number is known only when the memory is already in use.
+// envelope. For JSON the exact number is known only when the memory is already in use; most lists do not exceed this.
 func listMemory(l list, as *representation) int {
-	if as.encoding == encodingProtobuf {
-		return itemsSize(l, as) + envelopeSize
+	size := itemsSize(l, as)
+	if as.encoding == encodingJSON {
+		size *= jsonGrowth
 	}
-	return jsonCapacity(l, as)
-}
-
-// jsonCapacity returns a length that most lists do not exceed in JSON.
-func jsonCapacity(l list, as *representation) int {
-	return envelopeSize + jsonGrowth*itemsSize(l, as)
+	return envelopeSize + size
 }
 
 func encodeListProtobuf(l list, as *representation) []byte {
@@ -115,7 +111,7 @@ func encodeListProtobuf(l list, as *representation) []byte {
 
 func encodeListJSON(ctx context.Context, l list, as *representation) ([]byte, error) {
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(l, as)),
+	body := fmt.Appendf(make([]byte, 0, listMemory(l, as)),
 		`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"},"items":[`,
 		t.Kind, t.APIVersion, l.revision)
 	for i, o := range l.objects {
@@ -156,25 +152,21 @@ var gzipWriters = sync.Pool{New: func() any {
 
 // writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
-	s.writeHeader(w, encoding)
+	h := w.Header()
+	h.Set("Content-Type", encoding.contentType())
+	h.Set("Cache-Control", "no-cache, private")
+	h.Add("Vary", "Accept")
+	// How long the client may take to accept it. A ResponseWriter of a test may not support deadlines.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 	// For a client on this machine compressing takes longer than sending the bytes that it saves.
 	if len(body) < gzipThreshold || !acceptsGzip(r) || isLocal(r) {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		h.Set("Content-Length", strconv.Itoa(len(body)))
 		_, _ = w.Write(body)
 		return nil
 	}
 	markZipped(w)
 	Compress(w, body)
 	return nil
-}
-
-// writeHeader sets the common headers of a response, and how long the client may take to accept it.
-func (s *Server) writeHeader(w http.ResponseWriter, encoding encoding) {
-	h := w.Header()
-	h.Set("Content-Type", encoding.contentType())
-	h.Set("Cache-Control", "no-cache, private")
-	h.Add("Vary", "Accept")
-	s.allowWrite(w)
 }
 
 // markZipped sets the headers of a compressed body.
@@ -199,16 +191,4 @@ func Compress(w io.Writer, body []byte) {
 func isLocal(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && peer.Addr().Unmap().IsLoopback()
-}
-
-// allowWrite sets how long the client may take to accept the next write.
-func (s *Server) allowWrite(w http.ResponseWriter) {
-	// A ResponseWriter of a test may not support deadlines.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
-}
-
-// liftWriteDeadline removes the deadline that allowWrite set for an earlier response of the connection, for a stream
-// that has nothing to write for a while. TLS connections cannot be written to after a deadline has passed.
-func liftWriteDeadline(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

@@ -61,14 +61,7 @@ func negotiate(accept string, reads reading) (format, error) {
 		return format{}, nil
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
-		if clause.Q == 0 {
-			continue
-		}
-		encoding, ok := encodingOf(clause)
-		if !ok {
-			continue
-		}
-		if f, ok := formOf(clause, encoding, reads); ok {
+		if f, ok := formatOf(clause, reads); ok && clause.Q != 0 {
 			return f, nil
 		}
 	}
@@ -84,20 +77,15 @@ func NotAcceptable(message string) error {
 	return Failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, message)
 }
 
-func encodingOf(clause goautoneg.Accept) (encoding, bool) {
+// formatOf returns the format for a clause's media type, and its parameters as, g and v. ok is false if none fits.
+func formatOf(clause goautoneg.Accept, reads reading) (f format, ok bool) {
 	switch clause.Type + "/" + clause.SubType {
 	case "*/*", "application/*", runtime.ContentTypeJSON:
-		return encodingJSON, true
 	case runtime.ContentTypeProtobuf:
-		return encodingProtobuf, true
+		f.encoding = encodingProtobuf
 	default:
-		return encodingJSON, false
+		return f, false
 	}
-}
-
-// formOf returns the format for a clause's parameters as, g and v. ok is false if no format fits.
-func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bool) {
-	f.encoding = e
 	as := clause.Params["as"]
 	if as == "" || reads == readTyped {
 		return f, true
@@ -118,12 +106,9 @@ const kindMetadata = "PartialObjectMetadata"
 
 // acceptsGzip reports whether the client accepts a compressed body.
 func acceptsGzip(r *http.Request) bool {
-	for _, value := range r.Header.Values("Accept-Encoding") {
-		for coding := range strings.SplitSeq(value, ",") {
-			name, parameters, _ := strings.Cut(coding, ";")
-			if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
-				continue
-			}
+	for _, coding := range elements(r, "Accept-Encoding") {
+		name, parameters, _ := strings.Cut(coding, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
 			quality, found := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q=")
 			return !found || strings.Trim(quality, "0.") != ""
 		}

@@ -68,10 +68,11 @@ func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, erro
 		dst = fmt.Appendf(dst, `{"kind":%q,"apiVersion":%q,`, t.Kind, t.APIVersion)
 		return append(dst, encoded[1:]...), nil
 	}
-	partial, err := r.partial(o)
-	if err != nil {
-		return nil, err
+	partial := &metav1.PartialObjectMetadata{}
+	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
+		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", r.resource.Kind, o.Key(), err)
 	}
+	setKind(partial, r.objectType())
 	encoded, err := json.Marshal(partial)
 	return append(dst, encoded...), err
 }
@@ -83,15 +84,6 @@ func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, erro
 	}
 	item, err := o.JSON()
 	return append(dst, item...), err
-}
-
-func (r *representation) partial(o *history.Object) (*metav1.PartialObjectMetadata, error) {
-	partial := &metav1.PartialObjectMetadata{}
-	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
-		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", r.resource.Kind, o.Key(), err)
-	}
-	setKind(partial, r.objectType())
-	return partial, nil
 }
 
 func (r *representation) appendEvent(dst []byte, eventType watch.EventType, o *history.Object) ([]byte, error) {

@@ -60,30 +60,31 @@ func ParseRequest(r *http.Request) RequestInfo {
 }
 
 func verb(method string, named, watch bool) string {
-	switch method {
-	case http.MethodGet:
-		switch {
-		case watch:
-			return "watch"
-		case named:
-			return "get"
-		default:
-			return "list"
-		}
-	case http.MethodPost:
+	switch {
+	case method == http.MethodGet && watch:
+		return "watch"
+	case method == http.MethodGet && named:
+		return "get"
+	case method == http.MethodGet:
+		return "list"
+	case method == http.MethodPost:
 		return "create"
-	case http.MethodPut:
+	case method == http.MethodPut:
 		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		if named {
-			return "delete"
-		}
+	case method == http.MethodDelete && !named:
 		return "deletecollection"
-	default:
+	default: // also patch and delete
 		return strings.ToLower(method)
 	}
+}
+
+// elements returns the elements of a header that is a list, of all its values.
+func elements(r *http.Request, header string) []string {
+	all := strings.Split(strings.Join(r.Header.Values(header), ","), ",")
+	for i, element := range all {
+		all[i] = strings.TrimSpace(element)
+	}
+	return all
 }
 
 // IsTrue reports whether a parameter is given and is not 0 or false. kube-apiserver reads it in the same way.

@@ -2,8 +2,10 @@ package serve
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +78,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *se
 	if err == nil {
 		err = s.read(w, r, resource, func(of access) error {
 			if options.Watch {
-				return (&watcher{s: s, w: w, as: as, options: options, access: of}).begin(r)
+				return (&watcher{s: s, as: as, options: options, access: of}).begin(w, r)
 			}
 			return s.list(w, r, of.history, options, as)
 		})
@@ -176,14 +178,7 @@ const (
 
 // HeaderHas reports whether the values of a request's header, which are lists, contain a token.
 func HeaderHas(r *http.Request, header, token string) bool {
-	for _, value := range r.Header.Values(header) {
-		for found := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(found), token) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(elements(r, header), func(found string) bool { return strings.EqualFold(found, token) })
 }
 
 // Absent reports whether the upstream is known not to serve a resource to the wrapper.
@@ -197,35 +192,24 @@ func (s *Server) Absent(r *http.Request, resource *served.Resource) bool {
 	return errors.Is(err, served.ErrAbsent)
 }
 
-// readError returns the API error for an error of a History. revision is the one that the client presented.
-func readError(err error, h *history.History, resource *served.Resource, revision uint64) error {
-	if errors.Is(err, history.ErrFuture) {
-		return futureRevision(revision, h.Revision())
-	}
-	return historyError(err, resource.GroupResource())
-}
-
 // awaitReadable returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is
 // followed on demand.
 func (s *Server) awaitReadable(r *http.Request, h *history.History, resource *served.Resource) error {
 	changed, err := h.Readable(resource)
 	if s.Demand != nil && resource.OnDemand {
-		patience := time.NewTimer(demandPatience)
-		defer patience.Stop()
+		patience, cancel := context.WithTimeout(r.Context(), demandPatience)
+		defer cancel()
 		// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
-		for over := false; errors.Is(err, served.ErrNotReady) && !over; {
+		for errors.Is(err, served.ErrNotReady) && patience.Err() == nil {
 			select {
 			case <-changed:
 				changed, err = h.Readable(resource)
-			case <-patience.C:
-				over = true
-			case <-r.Context().Done():
-				over = true
+			case <-patience.Done():
 			}
 		}
 	}
 	if err != nil {
-		return historyError(err, resource.GroupResource())
+		return readError(err, h, resource, 0)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -18,12 +19,14 @@ type stallGuard struct {
 	mu sync.Mutex // guards what follows, and the writers' own fields where a comment there says that
 	// writers are the writers of the running watches.
 	writers map[*guardedWriter]struct{}
-	// timer runs while there are writers.
+	// timer runs while there are writers. It is nil before the first.
 	timer *time.Timer
 }
 
 // guardedWriter is the response of a watch under a stallGuard.
 type guardedWriter struct {
+	http.ResponseWriter
+
 	response *http.ResponseController
 	// steps counts the beginnings and ends of writes, so it is odd during a write.
 	steps atomic.Uint64
@@ -33,10 +36,21 @@ type guardedWriter struct {
 	looks int
 }
 
-// begin notes that a write begins, and end that the client has accepted it.
-func (g *guardedWriter) begin() { g.steps.Add(1) }
-
-func (g *guardedWriter) end() { g.steps.Add(1) }
+// write writes data, if there is any, and flushes the response if that is due.
+func (g *guardedWriter) write(data []byte, flush bool) (err error) {
+	g.steps.Add(1)
+	if len(data) > 0 {
+		_, err = g.Write(data)
+	}
+	if err == nil && flush {
+		err = g.response.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	g.steps.Add(1)
+	return nil
+}
 
 // stalled makes a check, and reports whether the same write was running at the last stallLooks checks.
 func (g *guardedWriter) stalled() bool {
@@ -55,14 +69,14 @@ var longAgo = time.Unix(1, 0)
 // guard guards the writes to w until release is called, which must be before the handler returns. timeout is how long a
 // write may take.
 func (s *stallGuard) guard(w http.ResponseWriter, timeout time.Duration) (g *guardedWriter, release func()) {
-	g = &guardedWriter{response: http.NewResponseController(w)}
+	g = &guardedWriter{ResponseWriter: w, response: http.NewResponseController(w)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.writers == nil {
+	if s.timer == nil {
 		s.writers = make(map[*guardedWriter]struct{})
-	}
-	if len(s.writers) == 0 {
-		s.schedule(timeout / stallLooks)
+		s.timer = time.AfterFunc(timeout/stallLooks, func() { s.look(timeout / stallLooks) })
+	} else if len(s.writers) == 0 {
+		s.timer.Reset(timeout / stallLooks)
 	}
 	s.writers[g] = struct{}{}
 	return g, func() {
@@ -75,22 +89,18 @@ func (s *stallGuard) guard(w http.ResponseWriter, timeout time.Duration) (g *gua
 	}
 }
 
-// schedule checks the writers after each interval as long as there are any. The caller holds the lock.
-func (s *stallGuard) schedule(interval time.Duration) {
-	var timer *time.Timer
-	timer = time.AfterFunc(interval, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.timer != timer || len(s.writers) == 0 {
-			return // another timer runs, or none has to
+// look checks the writers, and again after an interval as long as there are any.
+func (s *stallGuard) look(interval time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.writers) == 0 {
+		return
+	}
+	for g := range s.writers {
+		if g.stalled() {
+			// It fails the write under way. A ResponseWriter of a test may not support it.
+			_ = g.response.SetWriteDeadline(longAgo)
 		}
-		for g := range s.writers {
-			if g.stalled() {
-				// It fails the write under way. A ResponseWriter of a test may not support it.
-				_ = g.response.SetWriteDeadline(longAgo)
-			}
-		}
-		timer.Reset(interval)
-	})
-	s.timer = timer
+	}
+	s.timer.Reset(interval)
 }

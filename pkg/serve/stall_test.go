@@ -46,12 +46,12 @@ func TestStallGuard(t *testing.T) {
 		stalled, hangs := writer()
 		time.Sleep(7 * time.Second)
 		begin := time.Now()
-		stalled.begin()
+		stalled.steps.Add(1)
 		for time.Since(begin) < 3*timeout/2 {
 			// Each write takes almost as long as it may.
-			busy.begin()
+			busy.steps.Add(1)
 			time.Sleep(timeout - time.Second)
-			busy.end()
+			busy.steps.Add(1)
 		}
 		expectQuiet("who has nothing to accept", idle)
 		expectQuiet("who accepts slowly", reads)
@@ -69,7 +69,7 @@ func TestStallGuard(t *testing.T) {
 		releases = nil
 		// Who comes later is looked after as well.
 		late, next := writer()
-		late.begin()
+		late.steps.Add(1)
 		time.Sleep(2 * timeout)
 		if len(next.cut) == 0 {
 			t.Error("a later one is not cut off")

@@ -55,13 +55,16 @@ func statusOf(err error) *metav1.Status {
 	return new(apiStatus.Status())
 }
 
-func historyError(err error, resource schema.GroupResource) error {
+// readError returns the API error for an error of a History. revision is the one that the client presented.
+func readError(err error, h *history.History, resource *served.Resource, revision uint64) error {
 	switch {
+	case errors.Is(err, history.ErrFuture):
+		return futureRevision(revision, h.Revision())
 	case errors.Is(err, served.ErrNotReady):
 		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete",
-			resource))
+			resource.GroupResource()))
 	case errors.Is(err, served.ErrAbsent):
-		return NotServed(resource)
+		return NotServed(resource.GroupResource())
 	case errors.Is(err, history.ErrExpired):
 		return apierrors.NewResourceExpired("too old resource version: this server's log does not have it; list again")
 	default:

@@ -34,29 +34,26 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request, resource string,
 	markZipped(w)
 	ctx, writes := s.begin(w, r, resource, timeout, end)
 	end.after(ctx, func() {
-		if err := s.writeSteps(ctx, w, writes, resource, steps); !errors.Is(err, errTimeout) {
+		if err := s.writeSteps(ctx, writes, resource, steps); !errors.Is(err, errTimeout) {
 			klog.FromContext(ctx).V(4).Info("Stream ended", "resource", resource, "reason", err)
 		}
 	})
 }
 
 // writeSteps writes a stream until ctx is done.
-func (s *Server) writeSteps(
-	ctx context.Context, w http.ResponseWriter, writes *guardedWriter, resource string, steps Steps,
-) error {
+func (s *Server) writeSteps(ctx context.Context, writes *guardedWriter, resource string, steps Steps) error {
 	var observe func(time.Time)
 	if s.Observer != nil {
 		observe = func(received time.Time) { s.Observer.EventSent(resource, time.Since(received)) }
 	}
-	beat := time.NewTicker(BeatInterval)
-	defer beat.Stop()
+	beat := time.Tick(BeatInterval)
 	for {
 		data, sent, err := steps.Next()
 		if err != nil {
 			return err
 		}
 		if len(data) > 0 {
-			if err := s.writeStep(w, writes, data); err != nil {
+			if err := writeStep(writes, data); err != nil {
 				sent(nil)
 				return err
 			}
@@ -65,7 +62,7 @@ func (s *Server) writeSteps(
 		}
 		select {
 		case <-steps.Changed():
-		case <-beat.C:
+		case <-beat:
 			steps.Beat()
 		case <-s.Stopping:
 			return errStopping
@@ -75,22 +72,16 @@ func (s *Server) writeSteps(
 	}
 }
 
-func (s *Server) writeStep(w http.ResponseWriter, writes *guardedWriter, data [][]byte) error {
+func writeStep(writes *guardedWriter, data [][]byte) error {
 	var buffer []byte
 	for i, part := range data {
-		if buffer = append(buffer, part...); len(buffer) < flushSize && i < len(data)-1 {
+		last := i == len(data)-1
+		if buffer = append(buffer, part...); len(buffer) < flushSize && !last {
 			continue
 		}
-		writes.begin()
-		if _, err := w.Write(buffer); err != nil {
-			return errClientGone
+		if err := writes.write(buffer, last); err != nil {
+			return err
 		}
-		if i == len(data)-1 {
-			if err := writes.response.Flush(); err != nil {
-				return errClientGone
-			}
-		}
-		writes.end()
 		buffer = buffer[:0]
 	}
 	return nil

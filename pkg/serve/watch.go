@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -30,7 +29,6 @@ const (
 
 type watcher struct {
 	s       *Server
-	w       http.ResponseWriter
 	writes  *guardedWriter
 	as      *representation
 	options Options
@@ -44,15 +42,15 @@ type watcher struct {
 
 // begin begins to answer a WATCH. It returns an error only if it has not written anything yet. The request is over when
 // the stream has ended, which may be later.
-func (c *watcher) begin(r *http.Request) error {
+func (c *watcher) begin(w http.ResponseWriter, r *http.Request) error {
 	resource := c.as.resource
 	state, cursor, err := openWatch(c.history, resource, c.options)
 	if err != nil {
 		return err
 	}
 	c.cursor = cursor
-	c.w.Header().Set("Content-Type", c.as.encoding.watchContentType())
-	ctx, writes := c.s.begin(c.w, r, resource.Resource, c.options.Timeout, c.end)
+	w.Header().Set("Content-Type", c.as.encoding.watchContentType())
+	ctx, writes := c.s.begin(w, r, resource.Resource, c.options.Timeout, c.end)
 	c.writes = writes
 	c.end.after(ctx, func() {
 		if err := c.run(ctx, state); err != nil {
@@ -78,7 +76,9 @@ func (s *Server) begin(
 	w.WriteHeader(http.StatusOK)
 	writes, release := s.stalls.guard(w, s.writeTimeout())
 	end.then(release)
-	liftWriteDeadline(w)
+	// A stream may have nothing to write for a while, and TLS connections cannot be written to after a deadline has
+	// passed, which may be that of an earlier response of the connection.
+	_ = writes.response.SetWriteDeadline(time.Time{})
 	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
 	end.then(cancel)
 	return ctx, writes
@@ -110,7 +110,7 @@ func openWatch(
 		err = history.ErrExpired
 	}
 	if err != nil {
-		return nil, nil, historyError(err, resource.GroupResource())
+		return nil, nil, readError(err, h, resource, options.Revision)
 	}
 	return nil, cursor, nil
 }
@@ -195,7 +195,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
 	case errors.Is(err, history.ErrExpired):
-		return nil, c.expired(historyError(err, c.as.resource.GroupResource()))
+		return nil, c.expired(readError(err, c.history, c.as.resource, 0))
 	case err != nil:
 		return nil, err
 	}
@@ -270,16 +270,9 @@ func (c *watcher) expired(reason error) (err error) {
 }
 
 func (c *watcher) flush() error {
-	c.writes.begin()
-	if len(c.buffer) > 0 {
-		if _, err := c.w.Write(c.buffer); err != nil {
-			return fmt.Errorf("%w: %w", errClientGone, err)
-		}
+	if err := c.writes.write(c.buffer, true); err != nil {
+		return err
 	}
-	if err := c.writes.response.Flush(); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	c.writes.end()
 	if c.s.Observer != nil && len(c.sent) > 0 {
 		for _, received := range c.sent {
 			c.s.Observer.EventSent(c.as.resource.Resource, time.Since(received))

@@ -41,28 +41,20 @@ type Options struct {
 }
 
 // load reads the client configuration. Its errors name the flag to change.
-func (o Options) load() (*rest.Config, error) {
-	config, err := o.read()
-	if err != nil {
-		return nil, err
+func (o Options) load() (config *rest.Config, err error) {
+	inPod := o.Kubeconfig == "" && o.Master == ""
+	if inPod {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags(o.Master, o.Kubeconfig)
 	}
-	config.Dial = Dial
-	config.UserAgent = o.Program + "/" + strings.Fields(version.String())[0]
-	return config, nil
-}
-
-func (o Options) read() (*rest.Config, error) {
-	if o.Kubeconfig == "" && o.Master == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags(o.Master, o.Kubeconfig)
 	switch {
 	case err == nil:
+		config.Dial = Dial
+		config.UserAgent = o.Program + "/" + strings.Fields(version.String())[0]
 		return config, nil
+	case inPod:
+		return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
 	case o.Master == "":
 		return nil, fmt.Errorf("--kubeconfig %s: %w", o.Kubeconfig, err)
 	default:

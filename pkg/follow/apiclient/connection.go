@@ -76,9 +76,6 @@ func (c *Connection) use(loaded *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("the API server's address: %w", err)
 	}
-	if _, err := rest.TransportFor(loaded); err != nil {
-		return fmt.Errorf("making a transport: %w", err)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := make([]http.RoundTripper, len(c.transports))
@@ -103,7 +100,7 @@ func (c *Connection) use(loaded *rest.Config) error {
 
 // Config returns a configuration for clients with the program's own credentials, which are in its transport.
 func (c *Connection) Config() (*rest.Config, error) {
-	t, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
+	t, err := c.Transport(rest.CopyConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +213,7 @@ func (c *Connection) reload(logger klog.Logger) {
 	loaded, err := c.options.load()
 	c.mu.Lock()
 	same := err == nil && c.refused == nil && c.digest(loaded) == c.sum
-	before := c.refused
+	before, changed := c.refused, c.changed
 	c.mu.Unlock()
 	if same {
 		return
@@ -236,9 +233,6 @@ func (c *Connection) reload(logger klog.Logger) {
 	}
 	logger.Info("Using the changed kubeconfig",
 		"file", c.options.Kubeconfig, "server", c.Server().Redacted())
-	c.mu.Lock()
-	changed := c.changed
-	c.mu.Unlock()
 	for _, f := range changed {
 		f()
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -69,23 +70,20 @@ func newLink(probe func(ctx context.Context) error) *Link {
 func (c *Connection) Link() *Link { return c.link }
 
 func (c *Connection) makeLink() (*Link, error) {
-	own, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
+	own, err := c.Transport(rest.CopyConfig)
 	if err != nil {
 		return nil, err
 	}
 	server := c.Server()
 	var link *Link
 	link = newLink(func(ctx context.Context) error {
-		if link.required == "" {
-			return ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String())
-		}
 		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
-		var reviewed error
-		var done sync.WaitGroup
-		done.Go(func() { reviewed = ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
-		err := ask(ctx, own, http.MethodGet, server.JoinPath(link.required).String())
-		done.Wait()
-		return errors.Join(reviewed, err)
+		var asked errgroup.Group
+		asked.Go(func() error { return ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
+		if link.required != "" {
+			asked.Go(func() error { return ask(ctx, own, http.MethodGet, server.JoinPath(link.required).String()) })
+		}
+		return asked.Wait()
 	})
 	c.OnChange(link.Suspect)
 	return link, nil

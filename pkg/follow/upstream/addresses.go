@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -22,6 +21,9 @@ import (
 )
 
 const (
+	// Addresses are part of a node's status. The wrapper does not watch that, because every node of the cluster writes
+	// its status every few minutes. So it lists the nodes when it needs their addresses.
+
 	// addressInterval is the shortest time between two lists of the nodes' addresses.
 	addressInterval = 10 * time.Minute
 	// addressPage is the largest number of nodes of one page. A node with its images has about 10 kB.
@@ -42,21 +44,22 @@ const (
 	maxSite = 2000
 )
 
-// addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
-// because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
-// addresses.
-type addresses struct {
-	facts *facts.Facts
+// nodes returns the source of nodes.
+func (u *Upstream) nodes() *follow.Source { return u.shared[0] }
 
-	// limit is how often all nodes may be listed.
-	limit *rate.Limiter
+// nodesRequest makes a request for nodes. agent distinguishes it from others.
+func (u *Upstream) nodesRequest(agent string) *rest.Request {
+	if u.hub != nil {
+		return u.nodes().Request("hub-"+agent).Name(u.node).Param("kind", "Node")
+	}
+	return u.nodes().Request(agent)
 }
 
 // FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
 // complete, when the site has changed, when unknown has a value, and every few hours. The list is small, because the
 // nodes are selected by their labels.
 func (u *Upstream) FollowSite(ctx context.Context, unknown <-chan struct{}) {
-	f, logger := u.addresses.facts, klog.FromContext(ctx)
+	f, logger := u.facts, klog.FromContext(ctx)
 	select {
 	case <-f.Live():
 	case <-ctx.Done():
@@ -111,7 +114,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
 	nodes := make(map[string]nodeAddresses)
-	for _, selector := range u.addresses.facts.SiteSelectors() {
+	for _, selector := range u.facts.SiteSelectors() {
 		err := eachNode(ctx, func() *rest.Request {
 			return u.nodesRequest(siteAgent).Param("labelSelector", selector)
 		}, func(n nodeAddresses) {
@@ -123,7 +126,7 @@ func (u *Upstream) listSite(ctx context.Context) error {
 			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
 		}
 	}
-	u.addresses.facts.Note(func(n *facts.Notes) { n.InternalIPs = internalIPs(nodes) })
+	u.facts.Note(func(n *facts.Notes) { n.InternalIPs = internalIPs(nodes) })
 	return nil
 }
 
@@ -163,29 +166,19 @@ func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
 // whether it stored anything. It may take minutes. A failed list counts as well: the next one is made 10 minutes later.
 func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	select {
-	case <-u.addresses.facts.Live():
+	case <-u.facts.Live():
 	case <-ctx.Done():
 		return false, nil
 	}
 	// A list that cannot succeed must not delay the next one.
-	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addresses.limit.Allow() {
+	if state := u.nodes().State(); !state.Synced || state.Err != nil || !u.addressLists.Allow() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.nodesRequest(addressAgent) })
-	if err != nil {
-		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
-	}
-	u.addresses.facts.Note(func(n *facts.Notes) { n.Addresses = names })
-	return true, nil
-}
-
-// listAddresses returns the names of all nodes by their addresses. nodes makes a request for nodes.
-func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
-	err := eachNode(ctx, nodes, func(n nodeAddresses) {
+	err = eachNode(ctx, func() *rest.Request { return u.nodesRequest(addressAgent) }, func(n nodeAddresses) {
 		for _, address := range n.all {
 			if other, taken := names[address]; taken && other != n.name {
 				ambiguous[address] = struct{}{}
@@ -194,13 +187,14 @@ func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.A
 		}
 	})
 	if err != nil {
-		return nil, err
+		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
 	// An address that two nodes claim is left out: one of the two may be alive.
 	for address := range ambiguous {
 		delete(names, address)
 	}
-	return names, nil
+	u.facts.Note(func(n *facts.Notes) { n.Addresses = names })
+	return true, nil
 }
 
 // eachNode calls visit for every node, which it lists page by page. nodes makes a request for nodes.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
@@ -99,15 +100,32 @@ func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareSte
 	return step, errEnded
 }
 
+// addShare adds the source that follows the share of this node, which replaces Services, slices and nodes of the API
+// server. config is the client configuration of the hub's API server.
+func (u *Upstream) addShare(config *rest.Config) (err error) {
+	if u.node == "" {
+		return errors.New("the share needs the name of this node")
+	}
+	if u.hub, err = follow.NewGroup(config, nil); err != nil {
+		return err
+	}
+	share, err := u.hub.Add(follow.Options{
+		Name: SourceShare, Resource: hubv1alpha1.GroupVersion.WithResource(hubv1alpha1.Shares),
+		Stream: u.followShare, Silence: shareSilence,
+	})
+	u.shared = []*follow.Source{share}
+	return err
+}
+
 // followShare follows one stream to its end. It is a follow.Options.Stream.
-func (h *hub) followShare(ctx context.Context, stepped func(version string)) error {
+func (u *Upstream) followShare(ctx context.Context, stepped func(version string)) error {
 	began := time.Now()
-	mark := h.facts.ShareMark()
+	mark := u.facts.ShareMark()
 	state, known := decodeShareState(mark)
 	seconds := int64(wait.Jitter(shareTimeout, 1).Seconds())
-	request := h.share.Request("hub-share").
+	request := u.shared[0].Request("hub-share").
 		Param("watch", "true").Param("allowWatchBookmarks", "true").
-		Param("fieldSelector", "metadata.name="+h.node).Param("resourceVersion", state.Version.String()).
+		Param("fieldSelector", "metadata.name="+u.node).Param("resourceVersion", state.Version.String()).
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf)
 	if known {
@@ -129,7 +147,7 @@ func (h *hub) followShare(ctx context.Context, stepped func(version string)) err
 			return err
 		}
 		step.After, mark = mark, step.Mark
-		if err := h.facts.ApplyShare(step); err != nil {
+		if err := u.facts.ApplyShare(step); err != nil {
 			return err
 		}
 		stepped(state.Version.String())

@@ -33,33 +33,36 @@ type Options struct {
 
 // Upstream follows the upstream's state.
 type Upstream struct {
+	facts *facts.Facts
+	node  string
 	group *follow.Group
-	// hub is nil without a hub.
-	hub *hub
+	// hub has the share, its one source; nil without a hub.
+	hub *follow.Group
 	// shared are the sources that a hub has as well, the nodes first and the slices last, or the share. others are
 	// those that a hub lacks.
 	shared []*follow.Source
 	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand  map[*served.Resource]*follow.Source
-	addresses addresses
+	onDemand map[*served.Resource]*follow.Source
+	// addressLists is how often the addresses of all nodes may be listed.
+	addressLists *rate.Limiter
 }
 
 // New makes an Upstream. It sends no request before Run. It returns an error for an invalid configuration.
 func New(options Options) (*Upstream, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
+	group, err := follow.NewGroup(options.Config, options.Facts)
 	if err != nil {
 		return nil, err
 	}
 	u := &Upstream{
-		group: group, onDemand: make(map[*served.Resource]*follow.Source),
-		addresses: addresses{options.Facts, rate.NewLimiter(rate.Every(addressInterval), 1)},
+		facts: options.Facts, node: options.NodeName, group: group,
+		onDemand:     make(map[*served.Resource]*follow.Source),
+		addressLists: rate.NewLimiter(rate.Every(addressInterval), 1),
 	}
 	if options.Hub != nil {
-		if u.hub, err = newHub(options); err != nil {
+		if err := u.addShare(options.Hub); err != nil {
 			return nil, fmt.Errorf("the hub: %w", err)
 		}
-		u.shared = []*follow.Source{u.hub.share}
 	} else if u.shared, err = addAll(group, shareable(options), options.Facts); err != nil {
 		return nil, err
 	}
@@ -68,7 +71,6 @@ func New(options Options) (*Upstream, error) {
 	}
 	for _, s := range slices.Concat(u.shared, u.others) {
 		switch s.Name() {
-		case SourceShare: // is started with its own group
 		case facts.InputEndpoints:
 			u.onDemand[served.Endpoints] = s
 		case facts.InputNamespaces:
@@ -132,7 +134,7 @@ func (u *Upstream) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if u.hub != nil {
-		wg.Go(func() { u.hub.run(ctx) })
+		wg.Go(func() { u.hub.Run(ctx) })
 	}
 	u.group.Run(ctx)
 }
@@ -156,7 +158,7 @@ func (u *Upstream) Dismiss(r *served.Resource) {
 func (u *Upstream) Retry() {
 	u.group.Retry()
 	if u.hub != nil {
-		u.hub.group.Retry()
+		u.hub.Retry()
 	}
 }
 

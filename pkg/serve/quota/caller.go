@@ -15,12 +15,9 @@ import (
 // callerOf names the caller at the other end of a connection: the user, for a process of this host; else the IPv4
 // address, or the IPv6 /64 prefix, because a host can use any address of its prefix.
 func callerOf(conn net.Conn) string {
-	remote, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return "unknown"
-	}
-	local, ok := conn.LocalAddr().(*net.TCPAddr)
-	if !ok {
+	remote, known := conn.RemoteAddr().(*net.TCPAddr)
+	local, both := conn.LocalAddr().(*net.TCPAddr)
+	if !known || !both {
 		return "unknown"
 	}
 	address := remote.AddrPort().Addr().Unmap()

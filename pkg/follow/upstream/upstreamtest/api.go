@@ -2,6 +2,7 @@ package upstreamtest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -270,22 +272,20 @@ func (a server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case slices.Contains(behaviour.Absent, resource):
 		http.NotFound(w, r)
 	default:
+		named, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+		labelled, otherErr := labels.Parse(r.URL.Query().Get("labelSelector"))
+		if err := errors.Join(err, otherErr); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		q := query{
 			resource:  resource,
 			namespace: namespace,
+			fields:    named,
+			labels:    labelled,
 			encoding:  negotiate(r.Header.Get("Accept"), behaviour),
 			behaviour: behaviour,
 			lagging:   a.lags,
-		}
-		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		q.fields = selector
-		if q.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
 		}
 		if r.URL.Query().Get("watch") == "true" {
 			a.watch(w, r, q)
@@ -340,13 +340,9 @@ func (a *API) listed(r *http.Request, q query) (code int, body []byte) {
 	}
 	asked, _ := strconv.ParseUint(version, 10, 64)
 	if asked > revision {
-		return http.StatusGatewayTimeout, encoding{}.object(&metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
-				Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version",
-			}}},
-		})
+		tooLarge := apierrors.NewTimeoutError("Too large resource version", 0).ErrStatus
+		tooLarge.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		return http.StatusGatewayTimeout, encoding{}.object(&tooLarge)
 	}
 	list := metav1.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if q.behaviour.NoListRevision {
@@ -381,12 +377,8 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	w.WriteHeader(http.StatusOK)
 	flusher := http.NewResponseController(w)
 	if expired {
-		_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Error, Object: &metav1.Status{
-			Status:  metav1.StatusFailure,
-			Code:    http.StatusGone,
-			Reason:  metav1.StatusReasonExpired,
-			Message: "too old resource version",
-		}}))
+		gone := apierrors.NewResourceExpired("too old resource version")
+		_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Error, Object: &gone.ErrStatus}))
 		return
 	}
 	for _, e := range q.behaviour.Wild {
@@ -394,9 +386,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	var bookmark <-chan time.Time
 	if q.behaviour.Bookmarks > 0 && r.URL.Query().Get("allowWatchBookmarks") == "true" {
-		ticker := time.NewTicker(q.behaviour.Bookmarks)
-		defer ticker.Stop()
-		bookmark = ticker.C
+		bookmark = time.Tick(q.behaviour.Bookmarks)
 	}
 	for {
 		a.mu.Lock()

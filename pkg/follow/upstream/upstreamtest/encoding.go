@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"path"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,18 +61,17 @@ func resourceOf(o runtime.Object) string {
 }
 
 // collectionOf returns the resource that a path lists, and its namespace; "" for other paths.
-func collectionOf(path string) (namespace, resource string) {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	for i, prefix := range [][]string{{"api", "v1"}, {"apis", "discovery.k8s.io", "v1"}} {
-		if len(parts) <= len(prefix) || strings.Join(parts[:len(prefix)], "/") != strings.Join(prefix, "/") {
-			continue
+func collectionOf(request string) (namespace, resource string) {
+	for resource, kind := range resources {
+		prefix := "/apis/" + kind.GroupVersion().String()
+		if kind.Group == "" {
+			prefix = "/api/" + kind.Version
 		}
-		rest := parts[len(prefix):]
-		if len(rest) == 3 && rest[0] == "namespaces" {
-			namespace, rest = rest[1], rest[2:]
+		if request == prefix+"/"+resource {
+			return "", resource
 		}
-		if _, ok := resources[rest[0]]; ok && len(rest) == 1 && (rest[0] == "endpointslices") == (i == 1) {
-			return namespace, rest[0]
+		if found, _ := path.Match(prefix+"/namespaces/*/"+resource, request); found {
+			return path.Base(path.Dir(request)), resource
 		}
 	}
 	return "", ""
@@ -116,12 +116,7 @@ func (e encoding) list(resource string, listMeta metav1.ListMeta, items []runtim
 }
 
 func partialOf(o runtime.Object) *metav1.PartialObjectMetadata {
-	p := &metav1.PartialObjectMetadata{}
-	accessor := accessorOf(o)
-	p.Namespace, p.Name, p.UID = accessor.GetNamespace(), accessor.GetName(), accessor.GetUID()
-	p.ResourceVersion = accessor.GetResourceVersion()
-	p.Labels, p.Annotations = accessor.GetLabels(), accessor.GetAnnotations()
-	return p
+	return meta.AsPartialObjectMetadata(accessorOf(o))
 }
 
 func (e encoding) object(o runtime.Object) []byte {

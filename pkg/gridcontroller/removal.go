@@ -144,18 +144,7 @@ func (p *pass) empties(site string, live *child) bool {
 		return false
 	}
 	desired, err := p.desire(site)
-	if err != nil || desired.digest == live.applied {
-		return false
-	}
-	object, err := desired.object()
-	if err != nil {
-		return false
-	}
-	spec, _ := object.Object["spec"].(map[string]any)
-	fits, err := gridchild.Fits(spec)
-	return err == nil && !slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
-		return fits(node.name, node.labels, node.taints)
-	})
+	return err == nil && desired.digest != live.applied && !p.fitsSite(site, p.targets[site].Revision)
 }
 
 // holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an

@@ -273,25 +273,27 @@ func (p *pass) excludes(site string) bool {
 
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
 func (p *pass) fitsSite(site, revision string) bool {
-	templates := p.templatesOf(revision)
-	if templates == nil {
-		return true
-	}
-	variant := revision + "\n" + templates.Variant(site)
-	fits, known := p.fits[variant]
-	if !known {
-		spec, err := templates.Of(site)
-		if err == nil {
-			fits, err = gridchild.Fits(spec)
-		}
-		if err != nil {
-			fits = func(string, map[string]string, []corev1.Taint) bool { return true }
-		}
-		p.fits[variant] = fits
-	}
-	return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
+	fits, err := p.fitsOf(site, revision)
+	return err != nil || slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
 		return fits(node.name, node.labels, node.taints)
 	})
+}
+
+// fitsOf returns which nodes of a site the template of a revision fits.
+func (p *pass) fitsOf(site, revision string) (fits, error) {
+	templates := p.templatesOf(revision)
+	if templates == nil {
+		return nil, fmt.Errorf("revision %s cannot be read", revision)
+	}
+	variant := revision + "\n" + templates.Variant(site)
+	if known := p.fits[variant]; known != nil {
+		return known, nil
+	}
+	spec, err := templates.Of(site)
+	if err == nil {
+		p.fits[variant], err = gridchild.Fits(spec)
+	}
+	return p.fits[variant], err
 }
 
 // partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,
@@ -333,11 +335,7 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 
 // podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
 func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
-	template, err := p.current.Of(site.Name)
-	if err != nil {
-		return rollout.Pods{}, err
-	}
-	fits, err := gridchild.Fits(template)
+	fits, err := p.fitsOf(site.Name, p.update)
 	if err != nil {
 		return rollout.Pods{}, err
 	}

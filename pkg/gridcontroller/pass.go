@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -63,9 +64,10 @@ type pass struct {
 	planned rollout.Plan
 	before  *v1.RolloutStatus
 	// ran is the revision that ran everywhere before this pass; "" if none did. fits has which nodes the templates of a
-	// revision fit, by the revision and the variant of the site.
-	ran  string
-	fits map[string]fits
+	// revision fit, by the revision and the variant of the site. fitsSome reports whether update fits a node of any.
+	ran      string
+	fits     map[string]fits
+	fitsSome func() bool
 	// targets say what every site's child should be made from. results are the results of syncing them.
 	targets map[string]target
 	results map[string]result
@@ -105,6 +107,9 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	}
 	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
 	p.names = slices.Sorted(maps.Keys(p.sites))
+	p.fitsSome = sync.OnceValue(func() bool {
+		return slices.ContainsFunc(p.names, func(site string) bool { return p.fitsSite(site, p.update) })
+	})
 	return p
 }
 

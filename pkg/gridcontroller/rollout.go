@@ -267,8 +267,7 @@ func (p *pass) complete(live *child) bool {
 // that takes the pods away.
 func (p *pass) excludes(site string) bool {
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
-		(p.ran == "" || !p.fitsSite(site, p.ran)) &&
-		slices.ContainsFunc(p.names, func(other string) bool { return p.fitsSite(other, p.update) })
+		(p.ran == "" || !p.fitsSite(site, p.ran)) && p.fitsSome()
 }
 
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 const (
@@ -50,7 +52,7 @@ func Ask(pods []corev1.Pod, nodes map[string]Node, newest Template, since, at ti
 		if pod.Status.StartTime != nil && pod.CreationTimestamp.After(since.Add(-skew)) {
 			out.Acknowledged = true
 		}
-		ready := isReady(pod)
+		ready := gridview.IsReady(pod)
 		switch over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; {
 		case nodes[pod.Spec.NodeName].Silent:
 			out.Silent = append(out.Silent, markOf(pod))
@@ -75,12 +77,6 @@ func Ask(pods []corev1.Pod, nodes map[string]Node, newest Template, since, at ti
 	}
 	slices.Sort(out.Marks)
 	return out
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // markOf identifies a pod and its containers. A sidecar is an init container that runs.

@@ -109,7 +109,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
 			state.Message += "; the template fits no node of the site"
 		}
-		if p.partlySilent(site) {
+		if p.Kind == v1.DaemonSetGridKind.Kind && silent > 0 { // pods remain there
 			state.Message += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 		}
 		if live != nil && live.progress.stranded > 0 {

@@ -295,13 +295,6 @@ func (p *pass) fitsOf(site, revision string) (fits, error) {
 	return p.fits[variant], err
 }
 
-// partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,
-// where pods remain.
-func (p *pass) partlySilent(site string) bool {
-	silent, _, _ := p.sites.silent(site)
-	return p.Kind == v1.DaemonSetGridKind.Kind && silent > 0
-}
-
 // ask answers the plan's questions for pods, and runs checks. Questions for which the time is too short are left to the
 // next pass.
 func (p *pass) ask(ctx context.Context, sites []rollout.Site) {

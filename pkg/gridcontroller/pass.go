@@ -205,7 +205,7 @@ func (p *pass) look(site string) {
 	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
 		state.Phase = v1.SiteProgressing
 	}
-	if live != nil && p.targets[site].update != live.revision && p.targets[site].update != "" {
+	if live != nil && p.spec.Rollout != nil && live.revision != p.update {
 		state.Revision = live.revision
 	}
 	p.followProgress(site, &state, live)

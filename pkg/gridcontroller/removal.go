@@ -196,7 +196,7 @@ func (p *pass) holdLosses() (held map[string]bool) {
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
 		case held[l.site]:
-			p.targets[l.site] = target{update: p.targets[l.site].update}
+			p.targets[l.site] = target{}
 		case !m.approved[l.site] && !counted:
 			m.losses[l.site] = now
 		}

@@ -27,8 +27,6 @@ type target struct {
 	// Source has no Templates if the child is to be left alone.
 	gridchild.Source
 
-	// update is the revision of the spec; empty without a rollout.
-	update string
 	// variant identifies what the child is made from: children with the same variant differ only in the site.
 	variant string
 	// err is why there are no Templates, if that is an error.
@@ -103,7 +101,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	}
 	for _, site := range p.names {
 		revision, ok := p.planned.Revisions[site]
-		to := target{update: p.update, err: p.assigned.Clashes[site]}
+		to := target{err: p.assigned.Clashes[site]}
 		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
 			to = p.target(site, revision, templates)
@@ -126,16 +124,12 @@ func (p *pass) selectsNodes() bool {
 
 // target returns the target of a site that gets the templates of a revision.
 func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
-	to := target{
+	return target{
 		Source: gridchild.Source{
 			Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
 		},
 		variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
 	}
-	if to.InRollout {
-		to.update = p.update
-	}
-	return to
 }
 
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.

@@ -95,7 +95,7 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			p.of(site).passed = job
+			p.memory.of(site).passed = job
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)

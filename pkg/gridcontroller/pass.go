@@ -152,9 +152,6 @@ func (p *pass) known(ctx context.Context, name string) (gridchild.Existing, bool
 	}, true
 }
 
-// of returns the memory of a site.
-func (p *pass) of(site string) *siteMemory { return p.memory.of(site) }
-
 func (p *pass) run(ctx context.Context) (err error) {
 	m := p.memory
 	if p.children, err = p.childrenOf(ctx, p.kind, p.owner); err != nil {
@@ -265,7 +262,7 @@ func (p *pass) sync(ctx context.Context) {
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, &p.of(site).childMemory); done {
+		if result, done := settled(p.clock.Now(), live, d, &p.memory.of(site).childMemory); done {
 			p.results[site] = result
 			continue
 		}
@@ -306,7 +303,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
 		// restart these are all children.
 		all = slices.DeleteFunc(all, func(d due) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.of(d.site).childMemory)
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.memory.of(d.site).childMemory)
 			if done {
 				p.results[d.site] = outcome
 			}
@@ -365,7 +362,7 @@ func (p *pass) desire(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
 	name, selects := p.assigned.BySite[site], p.assigned.SelectsSite(site)
 	d := &desired{
-		identity: p.of(site).desired, namespace: p.owner.Namespace,
+		identity: p.memory.of(site).desired, namespace: p.owner.Namespace,
 		render: func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) },
 	}
 	if d.digest == "" || d.name != name || d.selectsSite != selects || d.variant != to.variant {
@@ -373,7 +370,7 @@ func (p *pass) desire(site string) (*desired, error) {
 			return nil, err
 		}
 		d.identity = identity{name: name, selectsSite: selects, variant: to.variant, digest: d.child.Digest}
-		p.of(site).desired = d.identity
+		p.memory.of(site).desired = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	if m.templates[to.variant] == nil {

@@ -48,7 +48,7 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 // followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
 func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
-	m, told := p.of(site), p.progressTold(site, live)
+	m, told := p.memory.of(site), p.progressTold(site, live)
 	silent, lost, _ := p.sites.silent(site)
 	returned := silent < m.silent
 	m.silent = silent
@@ -130,7 +130,7 @@ func (p *pass) explainStalled(ctx context.Context) {
 	})
 	for _, site := range stalled[:min(namedSites, len(stalled))] {
 		state := p.states[site]
-		memory := p.of(site)
+		memory := p.memory.of(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
 			pod, err := p.podIn(ctx, site)

@@ -206,7 +206,7 @@ func (p *pass) site(site, current string) rollout.Site {
 	if u.Silent, u.Partly = lost, silent > 0 && !lost; lost {
 		u.SilentSince = since
 	}
-	live, memory := p.child(site), p.of(site)
+	live, memory := p.child(site), p.memory.of(site)
 	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
 	if memory.broken.lasting {
 		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
@@ -237,7 +237,7 @@ func (p *pass) site(site, current string) rollout.Site {
 // revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known. current is the
 // grid's currentRevision.
 func (p *pass) revisionOf(site string, live *child, current string) string {
-	own, applied := live == p.child(site), p.of(site).applied.revision
+	own, applied := live == p.child(site), p.memory.of(site).applied.revision
 	switch {
 	case own && live.revision == "" && !live.annotated && current != p.update:
 		return applied // the rollout was added during a change: not known
@@ -301,9 +301,9 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 		return &sites[i]
 	}
 	for _, q := range p.planned.Ask {
-		known, now := &p.of(q.Name).asked, p.clock.Now()
+		known, now := &p.memory.of(q.Name).asked, p.clock.Now()
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
-			!known.At.After(p.of(q.Name).applied.at) {
+			!known.At.After(p.memory.of(q.Name).applied.at) {
 			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
@@ -438,7 +438,7 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 	case state.Phase == v1.SiteFailed:
 		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		m := p.of(site) // a Deployment's own deadline also passes while its site is silent
+		m := p.memory.of(site) // a Deployment's own deadline also passes while its site is silent
 		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
 	}
 	if now.why != "" {

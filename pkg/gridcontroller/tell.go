@@ -65,7 +65,7 @@ func (p *pass) tell() {
 	fresh := map[gridchild.Error][]string{}
 	for site, state := range p.states {
 		if state.Phase != v1.SiteFailed && state.Phase != v1.SiteStalled {
-			p.of(site).told = gridchild.Error{}
+			p.memory.of(site).told = gridchild.Error{}
 			continue
 		}
 		prefix := p.owner.Name + "-"
@@ -73,7 +73,7 @@ func (p *pass) tell() {
 			Reason:  state.Reason,
 			Message: strings.ReplaceAll(state.Message, prefix+site, prefix+"<site>"),
 		}
-		if told := &p.of(site).told; *told != failure {
+		if told := &p.memory.of(site).told; *told != failure {
 			*told = failure
 			fresh[failure] = append(fresh[failure], site)
 		}

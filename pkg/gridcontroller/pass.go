@@ -159,7 +159,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 	}
 	if m.generation != p.grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
 		m.generation, m.labels = p.grid.GetGeneration(), p.owner.Labels
-		m.templates = map[string]*templateMemory{}
+		m.templates, m.rollout.revisions = map[string]*templateMemory{}, nil
 		for _, site := range m.sites {
 			site.desired = identity{}
 		}

@@ -26,7 +26,7 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if m.revisions != nil && m.generation == p.grid.GetGeneration() {
+	if m.revisions != nil {
 		return m.update, nil
 	}
 	objects, err := p.readRevisions(ctx)
@@ -72,7 +72,7 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions, m.generation, m.update = objects, revisions, p.grid.GetGeneration(), own.Name
+	m.objects, m.revisions, m.update = objects, revisions, own.Name
 	return own.Name, nil
 }
 

@@ -35,9 +35,7 @@ type target struct {
 
 // rolloutMemory is the memory of a rollout between reconciliations.
 type rolloutMemory struct {
-	// generation is the grid's when its revisions were last read.
-	generation int64
-	// objects are the grid's ControllerRevisions. revisions has their contents by name.
+	// objects are the grid's ControllerRevisions. revisions has their contents by name; nil if they must be read.
 	objects   []*appsv1.ControllerRevision
 	revisions map[string]gridrevision.Revision
 	// update is the name of the revision of the spec.

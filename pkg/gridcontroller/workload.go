@@ -72,8 +72,8 @@ type workloadReconciler struct {
 type gridMemory struct {
 	// uid is the grid's.
 	uid types.UID
-	// templates has the results of each template, by its name. They are valid for this generation and these labels of
-	// the grid.
+	// templates has the results of each template, by its name. They and what is known of the rollout's revisions are
+	// valid for this generation and these labels of the grid.
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory

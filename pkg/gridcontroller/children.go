@@ -49,10 +49,8 @@ type desired struct {
 	namespace string
 	// shape is shared with the children of the same template.
 	shape *shape
-	// render renders the child, always with the same result. It must not be called concurrently.
-	render func() (*gridchild.Child, error)
-	// child is the result of render; nil before it was called.
-	child *gridchild.Child
+	// child returns the child, which must not be changed. The first call renders it, and must not be made concurrently.
+	child func() (*gridchild.Child, error)
 }
 
 // identity identifies the content of a desired child.
@@ -64,18 +62,6 @@ type identity struct {
 	variant string
 	// digest is the child's Digest.
 	digest string
-}
-
-// object returns the child, which must not be changed.
-func (d *desired) object() (*unstructured.Unstructured, error) {
-	if d.child == nil {
-		child, err := d.render()
-		if err != nil {
-			return nil, err
-		}
-		d.child = child
-	}
-	return d.child.Object, nil
 }
 
 // shape is what the children of one template have in common. They differ only in the site, so our field manager owns
@@ -207,13 +193,7 @@ func (a attempt) run(ctx context.Context) result {
 	case cached != nil: // it was deleted, and the desired child may still be made for its selector
 		return result{again: a.clock.Now().Add(cacheLag)}
 	}
-	handedOver := ""
-	if live != nil && live.ownsReplicas && !a.d.hasReplicas() {
-		if handedOver, err = a.handOver(ctx, live); err != nil {
-			return result{child: live, err: err}
-		}
-	}
-	applied, err := a.applyChild(ctx, live)
+	applied, handedOver, err := a.applyChild(ctx, live)
 	if err != nil {
 		if live != nil && !live.ownedBy(a.o) {
 			live = nil
@@ -299,23 +279,29 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	return nil
 }
 
-// applyChild applies the child. It does not force a new child: it fails if someone else has created the object
-// meanwhile and owns its fields.
-func (a attempt) applyChild(ctx context.Context, live *child) (*child, error) {
-	object, err := a.d.object()
+// applyChild applies the child, and returns the replicas that were handed over before. It does not force a new child: it
+// fails if someone else has created the object meanwhile and owns its fields.
+func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
+	desired, err := a.d.child()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	u := object.DeepCopy()
+	u := desired.Object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
+		if live.ownsReplicas && !desired.SetsReplicas() {
+			if handedOver, err = a.handOver(ctx, live); err != nil {
+				return nil, "", err
+			}
+		}
 	}
 	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return a.k.childOf(u)
+	applied, err = a.k.childOf(u)
+	return applied, handedOver, err
 }
 
 // deleteObject deletes an object that was read, but not another one of the same name.

@@ -319,7 +319,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 			continue
 		}
 		p.budget--
-		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
+		if _, err := d.desired.child(); err != nil { // rendered here, because it must not be called concurrently
 			outcomes[i].err = err
 			continue
 		}
@@ -360,18 +360,19 @@ func (p *pass) syncOne(ctx context.Context, d due) result {
 // not all sites of a large grid are rendered again in each pass.
 func (p *pass) desire(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
-	name, selects := p.assigned.BySite[site], p.assigned.SelectsSite(site)
+	known, selects := &m.of(site).desired, p.assigned.SelectsSite(site)
 	d := &desired{
-		identity: p.memory.of(site).desired, namespace: p.owner.Namespace,
-		render: func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) },
+		identity:  identity{p.assigned.BySite[site], selects, to.variant, known.digest},
+		namespace: p.owner.Namespace,
+		child:     sync.OnceValues(func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) }),
 	}
-	if d.digest == "" || d.name != name || d.selectsSite != selects || d.variant != to.variant {
-		if _, err := d.object(); err != nil {
+	if d.digest == "" || d.identity != *known {
+		child, err := p.assigned.Child(site, to.Source) // not kept: most are not needed, and there may be ten thousand
+		if err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsSite: selects, variant: to.variant, digest: d.child.Digest}
-		p.memory.of(site).desired = d.identity
-		d.child = nil // most of them are not needed, and there may be ten thousand
+		d.digest = child.Digest
+		*known = d.identity
 	}
 	if m.templates[to.variant] == nil {
 		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}

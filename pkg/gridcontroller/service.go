@@ -71,7 +71,7 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 	}
 	d := &desired{
 		identity:  identity{name: rendered.Object.GetName(), digest: rendered.Digest},
-		namespace: o.Namespace, shape: &shape{}, child: rendered,
+		namespace: o.Namespace, shape: &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
 	}
 	live, err := r.get(ctx, r.cache, services, d.namespace, d.name)
 	if err != nil {

@@ -62,12 +62,6 @@ func (a attempt) takeOver(ctx context.Context, adopted bool) (*child, error) {
 	return a.k.childOf(u)
 }
 
-// hasReplicas reports whether the template sets spec.replicas.
-func (d *desired) hasReplicas() bool {
-	_, err := d.object()
-	return err == nil && d.child.SetsReplicas()
-}
-
 // handOver gives the current spec.replicas to a separate field manager, and returns the replicas. Without that, when
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all sites at
 // once.

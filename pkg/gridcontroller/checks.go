@@ -163,8 +163,10 @@ func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Chec
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.owner.Namespace, Name: name,
-			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
-			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID())},
+			Labels: map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)),
+			},
 		},
 		Spec: spec,
 	}

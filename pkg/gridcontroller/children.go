@@ -279,8 +279,8 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	return nil
 }
 
-// applyChild applies the child, and returns the replicas that were handed over before. It does not force a new child: it
-// fails if someone else has created the object meanwhile and owns its fields.
+// applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
+// it fails if someone else has created the object meanwhile and owns its fields.
 func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
 	desired, err := a.d.child()
 	if err != nil {

@@ -126,7 +126,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 		}
 		before := object.DeepCopy()
 		object.OwnerReferences = append(object.OwnerReferences,
-			gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID()))
+			*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)))
 		err = p.writer.Patch(ctx, object,
 			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
 			client.FieldOwner(v1.FieldManager))

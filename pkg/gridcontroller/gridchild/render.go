@@ -223,14 +223,6 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	return selector, workload.Template.Spec.Tolerations, err
 }
 
-// Reference returns the owner reference of an object that a grid controls.
-func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: name, UID: uid,
-		Controller: new(true), BlockOwnerDeletion: new(true),
-	}
-}
-
 // OfSite renders the child of one site. It changes template, which becomes part of the result.
 func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
 	if err := checkName(o, name, site); err != nil {
@@ -357,7 +349,8 @@ func newChild(o *Owner, name, site string, annotations map[string]string, spec m
 	child.SetNamespace(o.Namespace)
 	child.SetName(name)
 	child.SetLabels(labels)
-	child.SetOwnerReferences([]metav1.OwnerReference{Reference(o.Kind, o.Name, types.UID(o.UID))})
+	grid := &metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID)}
+	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(o.Kind))})
 	if len(annotations) > 0 {
 		child.SetAnnotations(annotations)
 	}

@@ -180,7 +180,7 @@ func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.Cont
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: grid.GetNamespace(), Name: r.Name,
 			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
-			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(kind, grid.GetName(), grid.GetUID())},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(kind))},
 		},
 		Data:     runtime.RawExtension{Raw: r.Data},
 		Revision: number,

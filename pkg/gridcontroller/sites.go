@@ -53,20 +53,12 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// followLabels makes note return a key also when other labels of its sites' nodes change.
-func (n *nodes) followLabels(key string) {
+// sitesOf returns the sites of a key. From then on noteNode returns the key when they change, and if labelled is set,
+// also when other labels of their nodes do.
+func (n *nodes) sitesOf(key string, labelled bool) sites {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys[key] = true
-}
-
-// sitesOf returns the sites of a key. From then on note returns the key when they change.
-func (n *nodes) sitesOf(key string) sites {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ok := n.keys[key]; !ok {
-		n.keys[key] = false
-	}
+	n.keys[key] = n.keys[key] || labelled
 	all := sites{}
 	for _, node := range n.byName {
 		if site, has := node.labels[key]; has {

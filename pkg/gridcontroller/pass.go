@@ -56,7 +56,7 @@ type pass struct {
 	current *gridchild.Templates
 	update  string
 	// waves are nil without a rollout.
-	waves *gridchild.Waves
+	waves gridchild.Waves
 	// templates has the templates that were read, by revision; nil for one that cannot be read.
 	templates map[string]*gridchild.Templates
 	// planned is the plan of the rollout; its status is nil without a rollout. before is the rollout's status before

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,12 +69,8 @@ type answer struct {
 // aim sets the target of every site.
 func (p *pass) aim(ctx context.Context) (err error) {
 	if p.selectsNodes() {
-		p.around.Nodes = func(site string) []map[string]string {
-			labels := make([]map[string]string, len(p.sites[site]))
-			for i, node := range p.sites[site] {
-				labels[i] = node.labels
-			}
-			return labels
+		p.around.HasNode = func(site string, of labels.Selector) bool {
+			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
 		}
 	}
 	if p.schemas != nil {
@@ -91,7 +88,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.Nodes); err != nil {
+	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.HasNode); err != nil {
 		return err
 	}
 	if err := p.plan(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -22,7 +23,7 @@ type nodes struct {
 // nodeState is the state of a node. It is immutable, and its labels belong to the cache.
 type nodeState struct {
 	name   string
-	labels map[string]string
+	labels labels.Set
 	// lost is set if the control plane has lost contact with the node. since is when lost last changed.
 	lost  bool
 	since time.Time

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -152,13 +153,15 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
 		revision.Name = found.Name
 	}
-	nodes := map[string][]map[string]string{}
-	for _, labels := range c.Nodes {
-		if site, has := labels[c.owner.Key]; has {
-			nodes[site] = append(nodes[site], labels)
+	nodes := map[string][]labels.Labels{}
+	for _, node := range c.Nodes {
+		if site, has := node[c.owner.Key]; has {
+			nodes[site] = append(nodes[site], labels.Set(node))
 		}
 	}
-	around := gridchild.Context{Nodes: func(site string) []map[string]string { return nodes[site] }}
+	around := gridchild.Context{HasNode: func(site string, of labels.Selector) bool {
+		return slices.ContainsFunc(nodes[site], of.Matches)
+	}}
 	if c.Merge != nil {
 		around.Merge = c.Merge(ctx, c.owner.Child)
 	}

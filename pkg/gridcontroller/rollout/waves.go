@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -304,10 +302,16 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 }
 
 // hasApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is valid
-// for one attempt and one kind, which why describes.
+// for one attempt and one kind: what the wave lacks, which why describes, or empty if it lacks only the approval.
 func (p *planner) hasApproval(wave int, kind, why string) bool {
-	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
-	if Approves(p.Approved, awaits) {
+	parts := []string{p.Revision, p.gate(wave), p.status.StartTime.UTC().Format(time.RFC3339)}
+	if kind != "" {
+		parts = append(parts, kind)
+	}
+	awaits := strings.Join(parts, "/")
+	if slices.ContainsFunc(strings.Split(p.Approved, ","), func(given string) bool {
+		return strings.TrimSpace(given) == awaits
+	}) {
 		p.again(p.Now)
 		return true
 	}
@@ -315,24 +319,4 @@ func (p *planner) hasApproval(wave int, kind, why string) bool {
 	p.say(v1.RolloutAwaitingApproval, wave,
 		fmt.Sprintf("%s; it waits for the annotation %s=%s", why, v1.AnnotationApproved, awaits))
 	return false
-}
-
-// Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
-// what the wave lacks: empty if it lacks only the approval.
-func Approval(revision, wave string, start *metav1.Time, kind string) string {
-	if wave == "" {
-		wave = restWave
-	}
-	parts := []string{revision, wave, start.UTC().Format(time.RFC3339)}
-	if kind != "" {
-		parts = append(parts, kind)
-	}
-	return strings.Join(parts, "/")
-}
-
-// Approves reports whether the annotation's value, a list of approvals, contains this one.
-func Approves(value, approval string) bool {
-	return slices.ContainsFunc(strings.Split(value, ","), func(one string) bool {
-		return strings.TrimSpace(one) == approval
-	})
 }

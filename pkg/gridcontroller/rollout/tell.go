@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -87,12 +86,4 @@ func (p *planner) describe(sites []*Site) string {
 		parts = append(parts, strings.TrimSuffix(site.Name+": "+why, ": "))
 	}
 	return strings.Join(parts, "; ")
-}
-
-func names(sites []*Site) string {
-	all := make([]string, len(sites))
-	for i, site := range sites {
-		all[i] = site.Name
-	}
-	return enumerate.First(all, namedSites)
 }

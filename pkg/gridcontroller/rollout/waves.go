@@ -282,12 +282,13 @@ func (p *planner) needsProof(wave int) bool {
 
 // excuse asks for an approval of suspects by name. Once approved, they are excused for as long as they are silent.
 func (p *planner) excuse(wave int, suspects []*Site, but string) {
-	var text strings.Builder
-	for _, u := range suspects {
-		text.WriteString(u.Name + "\n")
+	names := make([]string, len(suspects))
+	for i, u := range suspects {
+		names[i] = u.Name
 	}
-	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(suspects), but, names(suspects))
-	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), why) {
+	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(names), but,
+		enumerate.First(names, namedSites))
+	if !p.hasApproval(wave, "silent-"+hashOf(strings.Join(names, "\n")+"\n", 8), why) {
 		return
 	}
 	full := !p.room()

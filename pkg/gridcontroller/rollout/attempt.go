@@ -206,9 +206,6 @@ func (p *planner) complete() {
 	}
 }
 
-// isComplete reports whether the rollout is complete, and no site remains.
-func (p *planner) isComplete() bool { return p.done && len(p.remaining()) == 0 }
-
 // remaining returns the sites for which the rollout waits. Once it is complete, a new site does not have to prove
 // anything.
 func (p *planner) remaining() (all []*Site) {

@@ -157,7 +157,7 @@ func New(in Input) Plan {
 	switch {
 	case p.halted():
 		p.say(v1.RolloutHalted, p.current(), p.status.Message)
-	case p.Rollout.Paused && !p.isComplete():
+	case p.Rollout.Paused && (!p.done || len(p.remaining()) > 0):
 		p.say(v1.RolloutPaused, p.current(), "paused")
 	case p.status.GoesBack != "":
 		p.goBack()
@@ -314,9 +314,6 @@ func (p *planner) again(at time.Time) {
 
 // second is the present time, with the precision of a status.
 func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
-
-// nextSecond is the same, rounded up.
-func (p *planner) nextSecond() time.Time { return p.Now.Add(time.Second - 1).Truncate(time.Second) }
 
 // current is the index of the first wave whose gate has not passed.
 func (p *planner) current() int {

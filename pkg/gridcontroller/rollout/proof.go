@@ -426,8 +426,8 @@ func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 		return
 	}
 	if of.ReadyTime == nil {
-		soaked := time.Duration(of.SoakedSeconds) * time.Second
-		of.ReadyTime = &metav1.Time{Time: p.nextSecond().Add(-soaked)}
+		of.ReadyTime = &metav1.Time{Time: p.Now}
+		move(-time.Duration(of.SoakedSeconds)*time.Second, &of.ReadyTime)
 	}
 	of.Pods, of.SoakedSeconds = u.Pods.Marks[:min(len(u.Pods.Marks), mostPods)], 0
 	p.soaksUntil(of.ReadyTime.Add(soak))

@@ -357,7 +357,7 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 // newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
 // controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
 // template that has come back keep the hash, and an older pod-template-generation.
-func (p *pass) newestTemplate(ctx context.Context, site string) (rollout.Template, error) {
+func (p *pass) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
 	if live == nil || !live.observed {
 		return func(*corev1.Pod) bool { return false }, nil

@@ -247,12 +247,7 @@ func Sort(all []*appsv1.ControllerRevision) {
 
 // Superfluous returns the unused ControllerRevisions of a grid beyond its limit, the oldest first.
 func Superfluous(all []*appsv1.ControllerRevision, inUse map[string]bool, limit *int32) []*appsv1.ControllerRevision {
-	var unused []*appsv1.ControllerRevision
-	for _, object := range all {
-		if !inUse[object.Name] {
-			unused = append(unused, object)
-		}
-	}
+	unused := slices.DeleteFunc(slices.Clone(all), func(of *appsv1.ControllerRevision) bool { return inUse[of.Name] })
 	Sort(unused)
 	return unused[:max(0, len(unused)-int(ptr.Deref(limit, defaultLimit)))]
 }

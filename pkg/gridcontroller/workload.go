@@ -155,12 +155,12 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
-		return reconcile.Result{}, err // the change of the grid causes another reconciliation
-	}
 	changed, ok := grid.DeepCopyObject().(v1.Object)
 	if !ok {
 		return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
+	}
+	if deleted, err := r.deleteUnusedTemplates(ctx, grid, changed); err != nil || deleted {
+		return reconcile.Result{}, err // the change of the grid causes another reconciliation
 	}
 	_, status := v1.Workload(changed)
 	p := r.newPass(grid, m)
@@ -195,19 +195,17 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	return result, err
 }
 
-func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
-	spec, _ := v1.Workload(grid)
+// deleteUnusedTemplates deletes the templates that no site can get, if the grid asks for that. changed is a copy of it.
+func (r *workloadReconciler) deleteUnusedTemplates(
+	ctx context.Context, grid, changed v1.Object,
+) (deleted bool, err error) {
+	spec, _ := v1.Workload(changed)
 	unused := gridchild.UnusedTemplates(spec)
 	if !spec.AutoDeleteUnusedTemplate || len(unused) == 0 {
 		return false, nil
 	}
-	changed, ok := grid.DeepCopyObject().(v1.Object)
-	if !ok {
-		return false, fmt.Errorf("%T is not a grid", grid)
-	}
-	pruned, _ := v1.Workload(changed)
 	for _, name := range unused {
-		delete(pruned.TemplatePool, name)
+		delete(spec.TemplatePool, name)
 	}
 	// This makes the next generation. A person's request in this one stays valid.
 	generation := grid.GetGeneration()

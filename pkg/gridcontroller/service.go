@@ -33,10 +33,9 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	//nolint:gosec // no more than there are nodes
 	status.ObservedGeneration, status.Sites = grid.Generation, int32(sites)
 	c := conditions{&status.Conditions, grid.Generation}
-	told, making := gridchild.Error{}, ""
+	making := ""
 	switch {
 	case outcome.err != nil:
-		told = gridchild.Tellable(outcome.err)
 		c.stop(outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
 		making = "the Service is being made"
@@ -45,18 +44,17 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
 			"Service "+outcome.child.name+" is as the grid says")
 	}
-	if outcome.err == nil {
-		c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
-		c.problem(v1.ConditionDegraded, "")
-	}
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
 			grid.Name, v1.ServiceSuffix)
 	}
-	if m.told != told && told.Reason != "" {
-		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+	if outcome.err == nil {
+		c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
+		c.problem(v1.ConditionDegraded, "")
+		m.told = gridchild.Error{}
+	} else {
+		r.tellGrid(grid, m, outcome.err)
 	}
-	m.told = told
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 

@@ -166,13 +166,13 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	p := r.newPass(grid, m)
 	err = cmp.Or(gridchild.CheckKey(p.spec.GridUniqKey), r.limits.check(p.spec.GridUniqKey, len(p.names)))
 	if err != nil {
-		p.tellGrid(err)
+		r.tellGrid(grid, m, err)
 		status.ObservedGeneration = grid.GetGeneration()
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
 	if err := p.run(ctx); err != nil { // existing workloads are left alone
-		p.tellGrid(err)
+		r.tellGrid(grid, m, err)
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})

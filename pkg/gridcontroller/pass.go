@@ -357,7 +357,7 @@ func (p *pass) syncOne(ctx context.Context, d due) result {
 // not all sites of a large grid are rendered again in each pass.
 func (p *pass) desire(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
-	known, selects := &m.of(site).desired, p.assigned.SelectsSite(site)
+	known, selects := &m.of(site).desired, p.assigned.SelectsSite[site]
 	d := &desired{
 		identity:  identity{p.assigned.BySite[site], selects, to.variant, known.digest},
 		namespace: p.owner.Namespace,

@@ -18,10 +18,11 @@ type Names struct {
 	// Clashes has an error for each site that gets no name, because the site's own name is empty, or because another
 	// site's child has the name. No revision of the grid changes that.
 	Clashes map[string]error
+	// SelectsSite has whether the selector of a site's child names the site. A selector cannot be changed, so an
+	// existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
+	SelectsSite map[string]bool
 
 	owner *Owner
-	// selects has whether the selector of each site's child names the site.
-	selects map[string]bool
 }
 
 // Existing has the facts about an object with the name of a child on which the name and content of children depend.
@@ -59,10 +60,11 @@ func (k Known) isTaken(name string) bool {
 func Assign(o *Owner, sites []string, known Known) *Names {
 	k, grid := o.GridKind, o.Name
 	n := &Names{
-		BySite:  make(map[string]string, len(sites)),
-		Sites:   make(map[string]string, len(sites)),
-		Clashes: map[string]error{},
-		owner:   o, selects: make(map[string]bool, len(sites)),
+		BySite:      make(map[string]string, len(sites)),
+		Sites:       make(map[string]string, len(sites)),
+		Clashes:     map[string]error{},
+		SelectsSite: make(map[string]bool, len(sites)),
+		owner:       o,
 	}
 	var others []string
 	for _, site := range sites {
@@ -95,14 +97,10 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 	}
 	for site, name := range n.BySite {
 		object, exists := known(name)
-		n.selects[site] = object.SelectsSite || (!exists && o.SelectsSite)
+		n.SelectsSite[site] = object.SelectsSite || (!exists && o.SelectsSite)
 	}
 	return n
 }
-
-// SelectsSite reports whether the selector of a site's child names the site. A selector cannot be changed, so an
-// existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
-func (n *Names) SelectsSite(site string) bool { return n.selects[site] }
 
 // Child renders the child of a site.
 func (n *Names) Child(site string, from Source) (*Child, error) {
@@ -120,7 +118,7 @@ func (n *Names) Child(site string, from Source) (*Child, error) {
 		}
 	}
 	of := *n.owner
-	of.SelectsSite, of.Variant = n.SelectsSite(site), from.Templates.Mark(site, from.Revision)
+	of.SelectsSite, of.Variant = n.SelectsSite[site], from.Templates.Mark(site, from.Revision)
 	if from.InRollout {
 		of.Revision = from.Revision
 	}

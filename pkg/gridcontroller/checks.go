@@ -80,7 +80,8 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	if err != nil {
 		return nil, err
 	}
-	switch job := jobs[name]; {
+	job := jobs[name]
+	switch {
 	case job == nil:
 		return runs, p.startCheck(ctx, site, name, check)
 	case !metav1.IsControlledBy(job, p.grid):
@@ -88,7 +89,6 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it will be recreated
 	}
-	job := jobs[name]
 	for _, condition := range job.Status.Conditions {
 		if condition.Status != corev1.ConditionTrue {
 			continue

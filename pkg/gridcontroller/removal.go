@@ -271,8 +271,7 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 		}
 		if node != "" {
 			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not "+
-				"shown yet",
-				p.Child.Kind, v.live.name, node)
+				"shown yet", p.Child.Kind, v.live.name, node)
 		}
 	}
 	return p.deleteObject(ctx, p.object(p.owner.Namespace, v.live))

@@ -19,7 +19,7 @@ type Names struct {
 	// site's child has the name. No revision of the grid changes that.
 	Clashes map[string]error
 	// SelectsSite has whether the selector of a site's child names the site. A selector cannot be changed, so an
-	// existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
+	// existing workload keeps its own. The labels of its pods are kept as well: a change would replace the pods.
 	SelectsSite map[string]bool
 
 	owner *Owner

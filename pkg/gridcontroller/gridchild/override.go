@@ -200,7 +200,6 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 	if err != nil {
 		return err
 	}
-	found := map[string]bool{}
 	var names []string
 	for _, field := range []string{"initContainers", "containers"} {
 		containers, _ := pod[field].([]any)
@@ -212,12 +211,12 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 			name, _ := container["name"].(string)
 			names = append(names, name)
 			if image, ok := o.Images[name]; ok {
-				container["image"], found[name] = image, true
+				container["image"] = image
 			}
 		}
 	}
 	for name := range o.Images {
-		if !found[name] {
+		if !slices.Contains(names, name) {
 			return Errorf(v1.ReasonInvalidTemplate,
 				"spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name,
 				strings.Join(names, ", "))

@@ -58,7 +58,6 @@ func (k Known) isTaken(name string) bool {
 // depends on the names that exist and not on the children's labels, because everyone who may change a child can change
 // its labels.
 func Assign(o *Owner, sites []string, known Known) *Names {
-	k, grid := o.GridKind, o.Name
 	n := &Names{
 		BySite:      make(map[string]string, len(sites)),
 		Sites:       make(map[string]string, len(sites)),
@@ -68,29 +67,25 @@ func Assign(o *Owner, sites []string, known Known) *Names {
 	}
 	var others []string
 	for _, site := range sites {
-		natural := grid + "-" + site
-		if site == "" {
+		natural := o.Name + "-" + site
+		switch {
+		case site == "":
 			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
 				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
-				k.Child.Kind, o.Key)
-			continue
-		}
-		if k.CheckName(natural) != "" {
+				o.Child.Kind, o.Key)
+		case o.CheckName(natural) != "", !known.isOurs(natural) &&
+			(known.isTaken(natural) || known.isOurs(o.AlternativeChildName(o.Name, site))):
 			others = append(others, site)
-			continue
+		default:
+			n.BySite[site], n.Sites[natural] = natural, site
 		}
-		if !known.isOurs(natural) && (known.isTaken(natural) || known.isOurs(k.AlternativeChildName(grid, site))) {
-			others = append(others, site)
-			continue
-		}
-		n.BySite[site], n.Sites[natural] = natural, site
 	}
 	for _, site := range others {
-		name := k.AlternativeChildName(grid, site)
+		name := o.AlternativeChildName(o.Name, site)
 		if other, ok := n.Sites[name]; ok {
 			n.Clashes[site] = Errorf(v1.ReasonNameConflict,
 				"the name %s for the %s of this site is that of site %s; give one of the two sites another name",
-				name, k.Child.Kind, other)
+				name, o.Child.Kind, other)
 			continue
 		}
 		n.BySite[site], n.Sites[name] = name, site
@@ -137,26 +132,25 @@ var (
 // an error with the reason. controller is the object's controlling owner, nil if it has none, and grid the value of its
 // label LabelGridSelector.
 func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string) error {
-	k := o.GridKind
 	switch by := controller; {
 	case by != nil && string(by.UID) == o.UID:
 		return nil
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
 		return fmt.Errorf("%w: %w", ErrLeftOver, Errorf(v1.ReasonNameConflict,
 			"%s %s of a deleted grid of this name is still there; the garbage collector removes it",
-			k.Child.Kind, name))
+			o.Child.Kind, name))
 	case by != nil && strings.HasPrefix(by.APIVersion, v1.GroupName+"/"):
 		return fmt.Errorf("%w: %w", ErrTaken,
 			Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s",
-				k.Child.Kind, name, by.Kind, by.Name))
+				o.Child.Kind, name, by.Kind, by.Name))
 	case by != nil:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and belongs to %s %s; rename the grid, or that owner",
-			k.Child.Kind, name, by.Kind, by.Name)
+			o.Child.Kind, name, by.Kind, by.Name)
 	case grid != o.Name:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and was not made by this grid; delete it, or label it %s=%s to have it adopted",
-			k.Child.Kind, name, v1.LabelGridSelector, o.Name)
+			o.Child.Kind, name, v1.LabelGridSelector, o.Name)
 	}
 	return nil
 }

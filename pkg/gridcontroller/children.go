@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -123,7 +123,6 @@ type result struct {
 // sync makes the live child as desired, if it is not. The caller has called settled before.
 func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
 	r := attempt{c, k, o, d, m}.run(ctx)
-	now := c.clock.Now()
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
@@ -133,10 +132,9 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	}
 	r.err = explain(k, d.name, r.err)
 	m.failure, m.failed = r.err, d.digest
-	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
-	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
+	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
-	m.retryAt = now.Add(pause)
+	m.retryAt = c.clock.Now().Add(pause)
 	r.again = m.retryAt
 	return r
 }

@@ -172,7 +172,7 @@ func (p *pass) plan(ctx context.Context) error {
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
-		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
+		Current: p.ran, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(), Known: p.memory.rollout.known,
 	}
@@ -182,7 +182,7 @@ func (p *pass) plan(ctx context.Context) error {
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
 		if p.assigned.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
-			in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+			in.Sites = append(in.Sites, p.site(site))
 		}
 	}
 	p.planned = rollout.New(in)
@@ -194,8 +194,8 @@ func (p *pass) plan(ctx context.Context) error {
 	return nil
 }
 
-// site returns the state of a site for the plan. current is the grid's currentRevision.
-func (p *pass) site(site, current string) rollout.Site {
+// site returns the state of a site for the plan.
+func (p *pass) site(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
 	if u.Silent, u.Partly = lost, silent > 0 && !lost; lost {
@@ -215,7 +215,7 @@ func (p *pass) site(site, current string) rollout.Site {
 		return u
 	}
 	u.Exists, u.UID, u.Held = true, live.uid, live.held
-	u.Revision = p.revisionOf(site, live, current)
+	u.Revision = p.revisionOf(site, live)
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
 	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
@@ -229,15 +229,14 @@ func (p *pass) site(site, current string) rollout.Site {
 	return u
 }
 
-// revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known. current is the
-// grid's currentRevision.
-func (p *pass) revisionOf(site string, live *child, current string) string {
+// revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
+func (p *pass) revisionOf(site string, live *child) string {
 	own, applied := live == p.child(site), p.memory.of(site).applied.revision
 	switch {
-	case own && live.revision == "" && !live.annotated && current != p.update:
+	case own && live.revision == "" && !live.annotated && p.ran != p.update:
 		return applied // the rollout was added during a change: not known
 	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
-		return cmp.Or(applied, current)
+		return cmp.Or(applied, p.ran)
 	case !own && p.templatesOf(live.revision) == nil: // an orphan with a forgotten revision
 		return ""
 	}

@@ -46,9 +46,9 @@ type Revision struct {
 // removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
-		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
+		spec.Template, maps.Clone(spec.TemplatePool), spec.Templates, spec.DefaultTemplateName, spec.Overrides,
+		spec.TolerateUnreachable,
 	}
-	c.TemplatePool = maps.Clone(spec.TemplatePool)
 	for _, name := range gridchild.UnusedTemplates(spec) {
 		delete(c.TemplatePool, name)
 	}
@@ -146,8 +146,7 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 	out.Template = setReplicas(out.Template, spec.Template)
 	for name, template := range spec.TemplatePool {
 		if restored, ok := out.TemplatePool[name]; ok {
-			out.TemplatePool[name] = setReplicas(restored, template)
-			continue
+			template = setReplicas(restored, template)
 		}
 		if out.TemplatePool == nil {
 			out.TemplatePool = map[string]v1.Template{}

@@ -113,10 +113,9 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
-	// waves are the sites by wave; the last entry has those that no wave names. passed has whether each wave's gate has
-	// passed, and states the state that the status gives it. done: all gates have passed, and no site remained.
+	// waves are the sites by wave; the last entry has those that no wave names. states has the state that the status
+	// gives to a wave; empty while it is pending. done: all gates have passed, and no site remained.
 	waves  [][]*Site
-	passed []bool
 	states []v1.WaveState
 	done   bool
 	// proofs and accepted are status.provenSites and acceptedSites.
@@ -317,8 +316,10 @@ func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Trunca
 
 // current is the index of the first wave whose gate has not passed.
 func (p *planner) current() int {
-	if wave := slices.Index(p.passed, false); wave >= 0 {
-		return wave
+	for wave := range p.waves {
+		if !p.passed(wave) {
+			return wave
+		}
 	}
-	return len(p.passed) - 1
+	return len(p.waves) - 1
 }

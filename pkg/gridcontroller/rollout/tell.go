@@ -27,8 +27,8 @@ func (p *planner) tell() {
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
 			continue // every site has a wave
 		}
-		of := v1.WaveStatus{Name: p.name(i), State: p.states[i]}
-		if p.passed[i] {
+		of := v1.WaveStatus{Name: p.name(i), State: cmp.Or(p.states[i], v1.WavePending)}
+		if p.passed(i) {
 			of.State = v1.WaveDone
 		}
 		for _, u := range p.waves[i] {

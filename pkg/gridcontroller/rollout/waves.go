@@ -82,9 +82,6 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 		p.attempt()
 		clear(p.proofs)
 		clear(p.written)
-		for i := range p.passed {
-			p.passed[i] = false
-		}
 		p.status.Phase = v1.RolloutProgressing
 	}
 	p.status.Message, p.resuming = "", true
@@ -103,13 +100,12 @@ func (p *planner) advance() {
 	}
 	for wave := range p.waves {
 		p.start(wave)
-		if p.passed[wave] {
+		if p.passed(wave) {
 			continue
 		}
 		if !p.finish(wave) {
 			return
 		}
-		p.passed[wave] = true
 		p.status.Passed = append(p.status.Passed, p.gate(wave))
 	}
 	waiting := p.remaining()
@@ -134,7 +130,7 @@ func (p *planner) start(wave int) {
 	for _, u := range p.waves[wave] {
 		switch {
 		case !p.takesPlace(u), !p.has(u):
-		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it must not block returning sites
+		case p.state(u) == v1.RolloutSiteSuspect && silent > 0 && p.passed(wave): // it must not block returning sites
 			silent--
 		default:
 			places--

@@ -96,7 +96,8 @@ func (p *planner) begin() {
 	if p.status.AtOnce && !p.done {
 		p.joinWaves()
 	}
-	p.waves = make([][]*Site, len(p.Rollout.Waves)+1)
+	p.specs = slices.Concat(p.Rollout.Waves, []v1.Wave{{}})
+	p.waves = make([][]*Site, len(p.specs))
 	for i := range p.Sites {
 		site := &p.Sites[i]
 		p.waves[site.Wave] = append(p.waves[site.Wave], site)
@@ -105,9 +106,11 @@ func (p *planner) begin() {
 }
 
 // gate names the end of a wave.
-func (p *planner) gate(wave int) string { return cmp.Or(p.name(wave), restWave) }
+func (p *planner) gate(wave int) string { return cmp.Or(p.specs[wave].Name, restWave) }
 
-func (p *planner) passed(wave int) bool { return p.done || slices.Contains(p.status.Passed, p.gate(wave)) }
+func (p *planner) passed(wave int) bool {
+	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
+}
 
 // upgrade reads the status of an older controller. There the proven sites are those that have the revision and are not
 // listed, passed gates are waves in state Done, and decisions are phases.

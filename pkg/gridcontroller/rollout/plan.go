@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,9 +112,11 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
-	// waves are the sites by wave; the last entry has those that no wave names. states has the state that the status
-	// gives to a wave; empty while it is pending. done: all gates have passed, and no site remained.
+	// waves are the sites by wave, and specs what the grid says of the waves. The last entries are of the sites that no
+	// wave names. states has the state that the status gives to a wave; empty while it is pending. done: all gates have
+	// passed, and no site remained.
 	waves  [][]*Site
+	specs  []v1.Wave
 	states []v1.WaveState
 	done   bool
 	// proofs and accepted are status.provenSites and acceptedSites.
@@ -181,28 +182,18 @@ func Share(value *intstr.IntOrString, missing string, of int) int {
 	return sites
 }
 
-// spec returns the grid's spec of a wave.
-func (p *planner) spec(wave int) v1.Wave {
-	if wave < len(p.Rollout.Waves) {
-		return p.Rollout.Waves[wave]
-	}
-	return v1.Wave{}
-}
-
-func (p *planner) name(wave int) string { return p.spec(wave).Name }
-
 // limit is how many sites of a wave may have the change unproven. maxSilent is how many of them may be suspects when
 // the wave is done.
 func (p *planner) limit(wave int) int {
-	return max(Share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
+	return max(Share(p.specs[wave].MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
 
 func (p *planner) maxSilent(wave int) int {
 	least := 0
-	if p.spec(wave).MaxSilent == nil {
+	if p.specs[wave].MaxSilent == nil {
 		least = 1
 	}
-	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
+	return max(Share(p.specs[wave].MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
 // has reports whether the revision was applied to a site's workload.

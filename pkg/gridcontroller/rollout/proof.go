@@ -245,7 +245,7 @@ func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
 
 // limitOf is how long a site may take to prove the revision.
 func (p *planner) limitOf(u *Site) time.Duration {
-	wave := p.spec(u.Wave)
+	wave := p.specs[u.Wave]
 	limit := 2*soakOf(wave) + p.Deadline
 	if wave.Check != nil {
 		limit += checkLimit(wave.Check)
@@ -319,7 +319,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 
 // prove judges a reachable site with the revision.
 func (p *planner) prove(u *Site, of *v1.RolloutSite) {
-	wave := p.spec(u.Wave)
+	wave := p.specs[u.Wave]
 	state, message := v1.RolloutSiteProgressing, ""
 	if of.State == v1.RolloutSitePending {
 		of.Since = p.second()

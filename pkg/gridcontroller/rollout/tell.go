@@ -12,7 +12,7 @@ import (
 
 // say sets the phase, the wave and the message of the status.
 func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
-	p.status.Phase, p.status.Wave, p.status.Message = phase, p.name(min(wave, len(p.waves)-1)), message
+	p.status.Phase, p.status.Wave, p.status.Message = phase, p.specs[min(wave, len(p.waves)-1)].Name, message
 }
 
 // tell fills in the status: its sets and its counts.
@@ -27,7 +27,7 @@ func (p *planner) tell() {
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
 			continue // every site has a wave
 		}
-		of := v1.WaveStatus{Name: p.name(i), State: cmp.Or(p.states[i], v1.WavePending)}
+		of := v1.WaveStatus{Name: p.specs[i].Name, State: cmp.Or(p.states[i], v1.WavePending)}
 		if p.passed(i) {
 			of.State = v1.WaveDone
 		}

@@ -233,7 +233,7 @@ func (p *planner) finish(wave int) bool {
 	if m.proven == 0 && p.needsProof(wave) {
 		why := "no site of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
-			if p.spec(wave).Sites == nil {
+			if p.specs[wave].Sites == nil {
 				return true // every site is in another wave
 			}
 			// A wave that should have sites and has none may be a typing error.
@@ -246,7 +246,7 @@ func (p *planner) finish(wave int) bool {
 		}
 		return p.hasApproval(wave, "unproven", why)
 	}
-	return p.spec(wave).Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
+	return p.specs[wave].Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
 }
 
 // askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait. It

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,12 +31,9 @@ const keepFailedSeconds = 24 * 60 * 60
 // checkName is the name of the Job of a site's check in one attempt. Another workload of the site has another name, and
 // so has an edited check.
 func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
-	uid := ""
-	if live := p.child(site); live != nil {
-		uid = live.uid
-	}
+	live := cmp.Or(p.child(site), &child{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
-		attempt.UTC().Format(time.RFC3339), uid, rollout.CheckHash(check)))
+		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
 	// A shortened name may end with a character that is not allowed there.
 	of := strings.TrimRight(p.owner.Name[:min(len(p.owner.Name), 40)], "-.")
 	return of + "-check-" + hex.EncodeToString(sum[:5])

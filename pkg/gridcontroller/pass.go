@@ -43,8 +43,9 @@ type pass struct {
 	// names are the names of the sites, sorted.
 	names []string
 
-	// assigned says which site has which child. children has the grid's children by name. strangers has other workloads
-	// with the names of children; nil for a name that no workload has.
+	// assigned says which site has which child; nil if gridUniqKey is held, so that no site is processed. children has
+	// the grid's children by name. strangers has other workloads with the names of children; nil for a name that no
+	// workload has.
 	assigned            *gridchild.Names
 	children, strangers map[string]*child
 	// gone are the children of sites without nodes.
@@ -80,10 +81,8 @@ type pass struct {
 	applied, removed, vanished, returned, handedOver []string
 	// noEffect has messages about overrides and waves without effect.
 	noEffect []string
-	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval. heldKey is set if that is
-	// because of gridUniqKey: then the sites were not processed.
-	held    error
-	heldKey bool
+	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval.
+	held error
 	// budget is how many more children may be written, and deadline until when.
 	budget   int
 	deadline time.Time
@@ -161,7 +160,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 			site.desired = identity{}
 		}
 	}
-	if p.holdKey(); p.heldKey {
+	if p.holdKey() {
 		return nil
 	}
 	p.assigned = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {

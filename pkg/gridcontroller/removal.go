@@ -278,8 +278,8 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
-// workloads that it needs an approval.
-func (p *pass) holdKey() {
+// workloads that it needs an approval. It reports whether it holds one.
+func (p *pass) holdKey() bool {
 	m, follows := p.memory, p.status.GridUniqKey
 	if m.losses == nil {
 		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
@@ -298,11 +298,11 @@ func (p *pass) holdKey() {
 	}
 	if follows == "" || follows == p.spec.GridUniqKey {
 		m.key = ""
-		return
+		return false
 	}
 	limit := p.removal().limit(len(sites))
 	if m.key == p.spec.GridUniqKey || len(sites) <= limit {
-		return
+		return false
 	}
 	slices.Sort(sites)
 	approval := token(sites, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
@@ -311,9 +311,8 @@ func (p *pass) holdKey() {
 		for _, site := range sites {
 			m.approved[site] = true
 		}
-		return
+		return false
 	}
-	p.heldKey = true
 	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
@@ -322,4 +321,5 @@ func (p *pass) holdKey() {
 	for _, live := range p.children {
 		p.states[live.site] = siteState("", result{child: live})
 	}
+	return true
 }

@@ -102,10 +102,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	//nolint:gosec // no more than there are nodes
 	status.UnreachableSites, status.FailedSites = int32(unreachable), int32(failed)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
-	if len(p.states) == 0 {
-		status.States = nil
-	}
-	if !p.heldKey { // then the sites were not processed
+	if p.assigned != nil { // the sites were processed
 		status.GridUniqKey = p.spec.GridUniqKey
 		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
 		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()

@@ -68,10 +68,6 @@ type identity struct {
 // the same fields of each: fields is the hash of those of a child that was applied.
 type shape struct{ fields atomic.Value }
 
-func (s *shape) learn(live *child) { s.fields.Store(live.fields) }
-
-func (s *shape) fits(live *child) bool { return s.fields.Load() == live.fields }
-
 // childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
 // that changes nothing. It must not be used concurrently.
 type childMemory struct {
@@ -199,7 +195,7 @@ func (a attempt) run(ctx context.Context) result {
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. The result counts as desired.
-	a.d.shape.learn(applied)
+	a.d.shape.fields.Store(applied.fields)
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
 	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
 	a.m.applied.at, a.m.applied.revision, a.m.applied.uid = a.clock.Now(), applied.revision, applied.uid
@@ -388,7 +384,7 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 		return false
 	case m.same.desired == d.digest:
 		return m.same.owned == live.owned
-	case live.applied != d.digest || !d.shape.fits(live):
+	case live.applied != d.digest || d.shape.fields.Load() != live.fields:
 		return false
 	}
 	m.same.desired, m.same.owned = d.digest, live.owned

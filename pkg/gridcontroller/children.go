@@ -158,7 +158,6 @@ func (m *childMemory) isAhead(live *child, now time.Time) bool {
 		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
 }
 
-// attempt is an attempt to sync one child.
 type attempt struct {
 	*cluster
 	k kind

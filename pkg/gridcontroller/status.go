@@ -61,7 +61,6 @@ func heldState(live *child) v1.SiteState {
 	return state
 }
 
-// liveState returns the state of a site that has a workload.
 func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	return v1.SiteState{
 		Phase:    phase,
@@ -273,7 +272,6 @@ func importance(phase v1.SitePhase) int {
 	}, phase))
 }
 
-// statusMemory is the memory of a grid's status.
 type statusMemory struct {
 	// at is when the status was last written.
 	at time.Time

@@ -70,7 +70,6 @@ type workloadReconciler struct {
 
 // gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
 type gridMemory struct {
-	// uid is the grid's.
 	uid types.UID
 	// templates has the results of each template, by its name. They and what is known of the rollout's revisions are
 	// valid for this generation and these labels of the grid.
@@ -86,8 +85,7 @@ type gridMemory struct {
 	losses   map[string]time.Time
 	approved map[string]bool
 	key      string
-	// rollout is the memory of the rollout.
-	rollout rolloutMemory
+	rollout  rolloutMemory
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory
@@ -108,7 +106,6 @@ type siteMemory struct {
 	passed *batchv1.Job
 }
 
-// of returns the memory of a site.
 func (m *gridMemory) of(site string) *siteMemory {
 	if m.sites[site] == nil {
 		m.sites[site] = &siteMemory{}
@@ -116,10 +113,8 @@ func (m *gridMemory) of(site string) *siteMemory {
 	return m.sites[site]
 }
 
-// memories has the memories of the grids of a kind.
 type memories struct {
-	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
-	// all has the memories by the names of the grids.
+	mu  sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
 	all map[types.NamespacedName]*gridMemory
 }
 

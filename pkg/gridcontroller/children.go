@@ -46,7 +46,7 @@ type cluster struct {
 type desired struct {
 	identity
 
-	namespace string
+	site string
 	// shape is shared with the children of the same template.
 	shape *shape
 	// child returns the child, which must not be changed. The first call renders it, and must not be made concurrently.
@@ -168,11 +168,11 @@ type attempt struct {
 
 // run compares the child with the API server's, and applies it if that is necessary.
 func (a attempt) run(ctx context.Context) result {
-	cached, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
+	cached, err := a.get(ctx, a.cache, a.k, a.o.Namespace, a.d.name)
 	live := cached
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
-		live, err = a.get(ctx, a.live, a.k, a.d.namespace, a.d.name)
+		live, err = a.get(ctx, a.live, a.k, a.o.Namespace, a.d.name)
 	}
 	switch {
 	case err != nil:
@@ -201,7 +201,7 @@ func (a attempt) run(ctx context.Context) result {
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(a.d.namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
+			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
@@ -237,7 +237,7 @@ func (a attempt) show(ctx context.Context, live *child) error {
 		return nil
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
-	return a.writer.Patch(ctx, a.k.object(a.d.namespace, live), client.RawPatch(types.MergePatchType, patch))
+	return a.writer.Patch(ctx, a.k.object(a.o.Namespace, live), client.RawPatch(types.MergePatchType, patch))
 }
 
 // get returns nil if the child does not exist.

@@ -233,17 +233,11 @@ type templateMemory struct {
 	retryAt time.Time
 }
 
-// due is a child that must be written.
-type due struct {
-	site    string
-	desired *desired
-}
-
 // sync syncs the children of all sites. The cache and the memory show that most of them need no change. The others are
 // written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
 // tried on one site.
 func (p *pass) sync(ctx context.Context) {
-	pending := map[string][]due{}
+	pending := map[string][]*desired{}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
 		if to.Templates == nil || (live != nil && live.held) {
@@ -262,7 +256,7 @@ func (p *pass) sync(ctx context.Context) {
 			p.results[site] = result
 			continue
 		}
-		pending[to.variant] = append(pending[to.variant], due{site, d})
+		pending[to.variant] = append(pending[to.variant], d)
 	}
 	// The time for requests begins here. Rendering is not included, because its results are kept for the next pass.
 	p.deadline = p.clock.Now().Add(passBudget)
@@ -271,7 +265,7 @@ func (p *pass) sync(ctx context.Context) {
 	}
 }
 
-func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
+func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []*desired) {
 	switch {
 	case t.refused != nil && p.clock.Now().Before(t.retryAt):
 		p.refuse(t, all)
@@ -298,8 +292,8 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		}
 		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
 		// restart these are all children.
-		all = slices.DeleteFunc(all, func(d due) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.memory.of(d.site).childMemory)
+		all = slices.DeleteFunc(all, func(d *desired) bool {
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.of(d.site).childMemory)
 			if done {
 				p.results[d.site] = outcome
 			}
@@ -315,7 +309,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 			continue
 		}
 		p.budget--
-		if _, err := d.desired.child(); err != nil { // rendered here, because it must not be called concurrently
+		if _, err := d.child(); err != nil { // rendered here, because it must not be called concurrently
 			outcomes[i].err = err
 			continue
 		}
@@ -331,7 +325,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 }
 
 // refuse records that a template was refused for one site, and not tried for the others.
-func (p *pass) refuse(t *templateMemory, some []due) {
+func (p *pass) refuse(t *templateMemory, some []*desired) {
 	untried := gridchild.Errorf(v1.ReasonRejected,
 		"not tried, because the API server has refused this template for site %s: %s",
 		t.by, gridchild.Tellable(t.refused).Message)
@@ -344,9 +338,9 @@ func (p *pass) refuse(t *templateMemory, some []due) {
 }
 
 // syncOne syncs a child. If another grid has taken its name, it gets its alternative name once the cache shows that.
-func (p *pass) syncOne(ctx context.Context, d due) result {
-	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, &p.memory.sites[d.site].childMemory)
-	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.site) {
+func (p *pass) syncOne(ctx context.Context, d *desired) result {
+	outcome := p.cluster.sync(ctx, p.kind, p.owner, d, &p.memory.sites[d.site].childMemory)
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.name != p.AlternativeChildName(p.owner.Name, d.site) {
 		outcome = result{again: p.clock.Now().Add(cacheLag)}
 	}
 	return outcome
@@ -358,9 +352,9 @@ func (p *pass) desire(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
 	known, selects := &m.of(site).desired, p.assigned.SelectsSite[site]
 	d := &desired{
-		identity:  identity{p.assigned.BySite[site], selects, to.variant, known.digest},
-		namespace: p.owner.Namespace,
-		child:     sync.OnceValues(func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) }),
+		identity: identity{p.assigned.BySite[site], selects, to.variant, known.digest},
+		site:     site,
+		child:    sync.OnceValues(func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) }),
 	}
 	if d.digest == "" || d.identity != *known {
 		child, err := p.assigned.Child(site, to.Source) // not kept: most are not needed, and there may be ten thousand

@@ -68,10 +68,10 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 		return result{err: err}
 	}
 	d := &desired{
-		identity:  identity{name: rendered.Object.GetName(), digest: rendered.Digest},
-		namespace: o.Namespace, shape: &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
+		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
+		shape:    &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
 	}
-	live, err := r.get(ctx, r.cache, services, d.namespace, d.name)
+	live, err := r.get(ctx, r.cache, services, o.Namespace, d.name)
 	if err != nil {
 		return result{err: err}
 	}

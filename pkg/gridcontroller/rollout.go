@@ -198,9 +198,7 @@ func (p *pass) plan(ctx context.Context) error {
 func (p *pass) site(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
-	if u.Silent, u.Partly = lost, silent > 0 && !lost; lost {
-		u.SilentSince = since
-	}
+	u.Silent, u.Partly, u.SilentSince = lost, silent > 0 && !lost, since
 	live, memory := p.child(site), p.memory.of(site)
 	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
 	if memory.broken.lasting {

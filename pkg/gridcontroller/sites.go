@@ -92,8 +92,8 @@ func (n *nodes) noteNode(name string, now *nodeState) []string {
 	return changed
 }
 
-// silent returns how many nodes of a site the control plane has lost contact with, and if that is all of them, since
-// when.
+// silent returns how many nodes of a site the control plane has lost contact with, whether these are all, and when it
+// lost the last one.
 func (u sites) silent(site string) (nodes int64, all bool, since time.Time) {
 	for _, node := range u[site] {
 		if node.lost {

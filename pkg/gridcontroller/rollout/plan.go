@@ -38,7 +38,7 @@ type Site struct {
 	// Trouble is why the workload makes no progress, or could not be applied. Broken is the same once that has lasted
 	// for the whole deadline, with the revision Tried.
 	Trouble, Broken, Tried string
-	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince. Partly: with some.
+	// Silent: the control plane has lost contact with all its nodes. Partly: with some, the last one at SilentSince.
 	Silent, Partly bool
 	SilentSince    time.Time
 	// PerNode: the workload has a pod on each node that its template fits.

@@ -123,19 +123,6 @@ func (t *Templates) Idle(sites []string) []string {
 	return idle
 }
 
-// match reads which sites the overrides select.
-func (t *Templates) match() error {
-	for i := range t.spec.Overrides {
-		m, err := newMatcher(&t.spec.Overrides[i].Sites, t.context.HasNode)
-		if err != nil {
-			t.matchers = nil // the sites report the error
-			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v", t.spec.Overrides[i].Name, err)
-		}
-		t.matchers = append(t.matchers, m)
-	}
-	return nil
-}
-
 func (t *Templates) overridesOf(site string) (all []*v1.Override) {
 	for i, m := range t.matchers {
 		if m.matches(site) {

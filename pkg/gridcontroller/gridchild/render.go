@@ -86,7 +86,15 @@ type Templates struct {
 // NewTemplates reads the templates of a grid's spec.
 func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	t := &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
-	t.invalid = t.match()
+	for i := range spec.Overrides {
+		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
+		if err != nil { // the sites report it
+			t.matchers, t.invalid = nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v",
+				spec.Overrides[i].Name, err)
+			break
+		}
+		t.matchers = append(t.matchers, m)
+	}
 	return t
 }
 

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,7 +163,8 @@ func New(in Input) Plan {
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), outageText(p.silentSites, int(p.status.ReachableAtStart)))
+		p.say(v1.RolloutOutage, p.current(), fmt.Sprintf("%d of the %d sites that were reachable when it began are "+
+			"silent; no site starts until fewer are, or somebody resumes it", p.silentSites, p.status.ReachableAtStart))
 	default:
 		p.advance()
 	}

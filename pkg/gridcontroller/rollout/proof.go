@@ -294,9 +294,6 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 	of.Message = cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit))
 }
 
-// silentMessage is the message of a suspect.
-const silentMessage = "it fell silent with the change"
-
 // suspect judges a silent site with the revision. If all its nodes are silent, and no kubelet has seen a pod of the
 // change, the silence has another reason, and the workload is put back. A question that fails is repeated. With
 // other reachable nodes it would get the change again.
@@ -314,7 +311,7 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 		p.again(p.Now)
 		return
 	}
-	of.State, of.Message = v1.RolloutSiteSuspect, silentMessage
+	of.State, of.Message = v1.RolloutSiteSuspect, "it fell silent with the change"
 }
 
 // prove judges a reachable site with the revision.

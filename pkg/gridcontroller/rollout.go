@@ -73,9 +73,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
 		}
 	}
-	if p.schemas != nil {
-		p.around.Merge = p.schemas.Merge(ctx, p.Child)
-	}
+	p.around.Merge = p.schemas.Merge(ctx, p.Child)
 	p.current = gridchild.NewTemplates(p.spec, p.around)
 	if p.update, err = p.revise(ctx); err != nil {
 		return err

@@ -32,7 +32,7 @@ type shared struct {
 	grace time.Duration
 	// limits restrict what grids may ask for.
 	limits Limits
-	// schemas are for the patches of overrides, which fail if it is nil.
+	// schemas are for the patches of overrides.
 	schemas *workloadpatch.Schemas
 }
 

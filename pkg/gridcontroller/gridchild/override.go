@@ -22,8 +22,7 @@ type HasNode func(site string, of labels.Selector) bool
 // the spec.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
-// Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches. If Merge
-// is nil, patches are errors.
+// Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches.
 type Context struct {
 	HasNode HasNode
 	Merge   Merge
@@ -166,10 +165,6 @@ func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]an
 	var patch map[string]any
 	if err := utiljson.Unmarshal(o.Patch.Raw, &patch); err != nil || patch == nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
-	}
-	if t.context.Merge == nil {
-		return nil, Errorf(v1.ReasonSyncFailed, "spec.overrides[%s].patch: the API server's schema is not known",
-			o.Name)
 	}
 	merged, err := t.context.Merge(spec, patch)
 	if err != nil {

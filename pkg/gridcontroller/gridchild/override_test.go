@@ -139,7 +139,6 @@ func TestPatchRefused(t *testing.T) {
 		merge              Merge
 	}{
 		{"east", "spec.overrides[odd].patch: it says no", v1.ReasonInvalidTemplate, refuse},
-		{"east", "the API server's schema is not known", v1.ReasonSyncFailed, nil},
 		{"west", "spec.overrides[list].patch is not an object", v1.ReasonInvalidTemplate, refuse},
 		{"lab", "", "", refuse},
 	} {

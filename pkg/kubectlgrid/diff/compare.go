@@ -30,7 +30,7 @@ type Source struct {
 	API client.Client
 	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
-	// Merge makes the function that applies the patches of overrides to one kind of workload; without it patches fail.
+	// Merge makes the function that applies the patches of overrides to one kind of workload.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
 	// Site is the only site to ask about; empty for all.
 	Site string
@@ -159,13 +159,10 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 			nodes[site] = append(nodes[site], labels.Set(node))
 		}
 	}
-	around := gridchild.Context{HasNode: func(site string, of labels.Selector) bool {
-		return slices.ContainsFunc(nodes[site], of.Matches)
-	}}
-	if c.Merge != nil {
-		around.Merge = c.Merge(ctx, c.owner.Child)
-	}
-	templates := gridchild.NewTemplates(spec, around)
+	templates := gridchild.NewTemplates(spec, gridchild.Context{
+		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
+		Merge:   c.Merge(ctx, c.owner.Child),
+	})
 	source := gridchild.Source{
 		Templates: templates, Scale: templates, Revision: revision.Name, InRollout: spec.Rollout != nil,
 	}

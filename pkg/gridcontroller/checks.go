@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,12 +31,9 @@ const keepFailedSeconds = 24 * 60 * 60
 // checkName is the name of the Job of a site's check in one attempt. Another workload of the site has another name, and
 // so has an edited check.
 func (p *pass) checkName(site string, attempt *metav1.Time, check *v1.Check) string {
-	uid := ""
-	if live := p.child(site); live != nil {
-		uid = live.uid
-	}
+	live := cmp.Or(p.child(site), &child{})
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%s\n%s", p.owner.UID, site, p.update,
-		attempt.UTC().Format(time.RFC3339), uid, rollout.CheckHash(check)))
+		attempt.UTC().Format(time.RFC3339), live.uid, rollout.CheckHash(check)))
 	// A shortened name may end with a character that is not allowed there.
 	of := strings.TrimRight(p.owner.Name[:min(len(p.owner.Name), 40)], "-.")
 	return of + "-check-" + hex.EncodeToString(sum[:5])
@@ -80,7 +78,8 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	if err != nil {
 		return nil, err
 	}
-	switch job := jobs[name]; {
+	job := jobs[name]
+	switch {
 	case job == nil:
 		return runs, p.startCheck(ctx, site, name, check)
 	case !metav1.IsControlledBy(job, p.grid):
@@ -88,14 +87,13 @@ func (p *pass) runCheck(ctx context.Context, site string, attempt *metav1.Time) 
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it will be recreated
 	}
-	job := jobs[name]
 	for _, condition := range job.Status.Conditions {
 		if condition.Status != corev1.ConditionTrue {
 			continue
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			p.of(site).passed = job
+			p.memory.of(site).passed = job
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
@@ -163,8 +161,10 @@ func (p *pass) startCheck(ctx context.Context, site, name string, check *v1.Chec
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.owner.Namespace, Name: name,
-			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
-			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID())},
+			Labels: map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridSite: site},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)),
+			},
 		},
 		Spec: spec,
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,13 +46,11 @@ type cluster struct {
 type desired struct {
 	identity
 
-	namespace string
+	site string
 	// shape is shared with the children of the same template.
 	shape *shape
-	// render renders the child, always with the same result. It must not be called concurrently.
-	render func() (*gridchild.Child, error)
-	// child is the result of render; nil before it was called.
-	child *gridchild.Child
+	// child returns the child, which must not be changed. The first call renders it, and must not be made concurrently.
+	child func() (*gridchild.Child, error)
 }
 
 // identity identifies the content of a desired child.
@@ -66,25 +64,9 @@ type identity struct {
 	digest string
 }
 
-// object returns the child, which must not be changed.
-func (d *desired) object() (*unstructured.Unstructured, error) {
-	if d.child == nil {
-		child, err := d.render()
-		if err != nil {
-			return nil, err
-		}
-		d.child = child
-	}
-	return d.child.Object, nil
-}
-
 // shape is what the children of one template have in common. They differ only in the site, so our field manager owns
 // the same fields of each: fields is the hash of those of a child that was applied.
 type shape struct{ fields atomic.Value }
-
-func (s *shape) learn(live *child) { s.fields.Store(live.fields) }
-
-func (s *shape) fits(live *child) bool { return s.fields.Load() == live.fields }
 
 // childMemory is the memory of one child between reconciliations. Without it each child needs a comparison, or an apply
 // that changes nothing. It must not be used concurrently.
@@ -137,7 +119,6 @@ type result struct {
 // sync makes the live child as desired, if it is not. The caller has called settled before.
 func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
 	r := attempt{c, k, o, d, m}.run(ctx)
-	now := c.clock.Now()
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
@@ -147,10 +128,9 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	}
 	r.err = explain(k, d.name, r.err)
 	m.failure, m.failed = r.err, d.digest
-	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
-	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
+	pause := wait.Jitter(min(firstRetry<<min(m.retries, 10), lastRetry), 0.2) // spreads retries
 	m.retries++
-	m.retryAt = now.Add(pause)
+	m.retryAt = c.clock.Now().Add(pause)
 	r.again = m.retryAt
 	return r
 }
@@ -178,7 +158,6 @@ func (m *childMemory) isAhead(live *child, now time.Time) bool {
 		(live == nil || older(live.resourceVersion, m.applied.resourceVersion))
 }
 
-// attempt is an attempt to sync one child.
 type attempt struct {
 	*cluster
 	k kind
@@ -189,11 +168,11 @@ type attempt struct {
 
 // run compares the child with the API server's, and applies it if that is necessary.
 func (a attempt) run(ctx context.Context) result {
-	cached, err := a.get(ctx, a.cache, a.k, a.d.namespace, a.d.name)
+	cached, err := a.get(ctx, a.cache, a.k, a.o.Namespace, a.d.name)
 	live := cached
 	if err == nil && (live == nil || !live.ownedBy(a.o)) {
 		// The cache has only children of grids, and may be behind. So the API server is asked who has the name.
-		live, err = a.get(ctx, a.live, a.k, a.d.namespace, a.d.name)
+		live, err = a.get(ctx, a.live, a.k, a.o.Namespace, a.d.name)
 	}
 	switch {
 	case err != nil:
@@ -207,13 +186,7 @@ func (a attempt) run(ctx context.Context) result {
 	case cached != nil: // it was deleted, and the desired child may still be made for its selector
 		return result{again: a.clock.Now().Add(cacheLag)}
 	}
-	handedOver := ""
-	if live != nil && live.ownsReplicas && !a.d.hasReplicas() {
-		if handedOver, err = a.handOver(ctx, live); err != nil {
-			return result{child: live, err: err}
-		}
-	}
-	applied, err := a.applyChild(ctx, live)
+	applied, handedOver, err := a.applyChild(ctx, live)
 	if err != nil {
 		if live != nil && !live.ownedBy(a.o) {
 			live = nil
@@ -221,14 +194,14 @@ func (a attempt) run(ctx context.Context) result {
 		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. The result counts as desired.
-	a.d.shape.learn(applied)
+	a.d.shape.fields.Store(applied.fields)
 	a.m.same.desired, a.m.same.owned = a.d.digest, applied.owned
 	a.m.applied.digest, a.m.applied.resourceVersion = a.d.digest, applied.resourceVersion
 	a.m.applied.at, a.m.applied.revision, a.m.applied.uid = a.clock.Now(), applied.revision, applied.uid
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",
-			"child", klog.KRef(a.d.namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
+			"child", klog.KRef(a.o.Namespace, a.d.name), "kind", a.k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
@@ -264,7 +237,7 @@ func (a attempt) show(ctx context.Context, live *child) error {
 		return nil
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, live.uid, v1.LabelGridSelector, a.o.Name)
-	return a.writer.Patch(ctx, a.k.object(a.d.namespace, live), client.RawPatch(types.MergePatchType, patch))
+	return a.writer.Patch(ctx, a.k.object(a.o.Namespace, live), client.RawPatch(types.MergePatchType, patch))
 }
 
 // get returns nil if the child does not exist.
@@ -299,23 +272,29 @@ func (a attempt) mayTake(ctx context.Context, live *child) error {
 	return nil
 }
 
-// applyChild applies the child. It does not force a new child: it fails if someone else has created the object
-// meanwhile and owns its fields.
-func (a attempt) applyChild(ctx context.Context, live *child) (*child, error) {
-	object, err := a.d.object()
+// applyChild applies the child, and returns the replicas that it has handed over before. It does not force a new child:
+// it fails if someone else has created the object meanwhile and owns its fields.
+func (a attempt) applyChild(ctx context.Context, live *child) (applied *child, handedOver string, err error) {
+	desired, err := a.d.child()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	u := object.DeepCopy()
+	u := desired.Object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and recreated
 		options = append(options, client.ForceOwnership)
+		if live.ownsReplicas && !desired.SetsReplicas() {
+			if handedOver, err = a.handOver(ctx, live); err != nil {
+				return nil, "", err
+			}
+		}
 	}
 	if err := a.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return a.k.childOf(u)
+	applied, err = a.k.childOf(u)
+	return applied, handedOver, err
 }
 
 // deleteObject deletes an object that was read, but not another one of the same name.
@@ -404,7 +383,7 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 		return false
 	case m.same.desired == d.digest:
 		return m.same.owned == live.owned
-	case live.applied != d.digest || !d.shape.fits(live):
+	case live.applied != d.digest || d.shape.fields.Load() != live.fields:
 		return false
 	}
 	m.same.desired, m.same.owned = d.digest, live.owned

@@ -214,21 +214,16 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 func addReconciler(
 	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, nodes *nodes,
 ) error {
-	index := func(o client.Object) []string {
-		return []string{gridchild.OwnerOf(k.GridKind, o).Key}
-	}
-	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
-		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
-	}
-	if err := m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf); err != nil {
-		return fmt.Errorf("indexing %ss: %w", k.Child.Kind, err)
-	}
-	err := ctrl.NewControllerManagedBy(m).
-		Named(k.Kind).
-		For(k.New(), builder.WithPredicates(gridChanged())).
-		Watches(childObject(k), ofChild(k.Kind)).
-		Watches(&corev1.Node{}, ofNode(nodes, m.GetCache(), k)).
-		Complete(r)
+	key := func(o client.Object) []string { return []string{gridchild.OwnerOf(k.GridKind, o).Key} }
+	err := errors.Join(
+		m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, key),
+		m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf),
+		ctrl.NewControllerManagedBy(m).
+			Named(k.Kind).
+			For(k.New(), builder.WithPredicates(gridChanged())).
+			Watches(childObject(k), ofChild(k.Kind)).
+			Watches(&corev1.Node{}, ofNode(nodes, m.GetCache(), k)).
+			Complete(r))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
 	}

@@ -98,10 +98,7 @@ func deploymentProgress(_ string, spec, status map[string]any) progress {
 	p.serves = p.available >= p.replicas
 	conditions, _ := status["conditions"].([]any)
 	for _, condition := range conditions {
-		c, ok := condition.(map[string]any)
-		if !ok {
-			continue
-		}
+		c, _ := condition.(map[string]any) // nil if it is none
 		reason, _ := c["reason"].(string)
 		message, _ := c["message"].(string)
 		switch {

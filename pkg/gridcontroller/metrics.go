@@ -12,44 +12,25 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// The sums over all grids of a kind.
-const (
-	sumGrids = iota
-	sumSites
-	sumReady
-	sumFailed
-	sumStalled
-	sumUnreachable
-	sumHeld
-	sumConflicts
-	sumRolling
-	sumHalted
-	sumWaiting
-	sums
-)
+// sums are the sums over all grids of a kind, with their help.
+var sums = map[string]string{
+	"grids":                "Grids, by kind.",
+	"sites":                "Sites of all grids of the kind.",
+	"sites_ready":          "Sites whose workload is as the grid says, with all pods available.",
+	"sites_failed":         "Sites whose workload cannot be made as the grid says.",
+	"sites_stalled":        "Sites whose workload has stopped making progress.",
+	"sites_unreachable":    "Sites whose nodes are all unreachable.",
+	"removals_held":        "Grids that have lost so many sites that the removal waits for an approval.",
+	"conflicts":            "Children whose name belongs to an object that is not the grid's.",
+	"rollouts_in_progress": "Grids whose sites are being given a change.",
+	"rollouts_halted": "Grids whose rollout has halted or gone back, because too many sites have failed, or because " +
+		"of an outage.",
+	"rollouts_awaiting_approval": "Grids whose rollout waits for a person to approve of a wave.",
+}
 
-var (
-	sumDescs = [sums]*prometheus.Desc{
-		sumGrids:       describe("grids", "Grids, by kind."),
-		sumSites:       describe("sites", "Sites of all grids of the kind."),
-		sumReady:       describe("sites_ready", "Sites whose workload is as the grid says, with all pods available."),
-		sumFailed:      describe("sites_failed", "Sites whose workload cannot be made as the grid says."),
-		sumStalled:     describe("sites_stalled", "Sites whose workload has stopped making progress."),
-		sumUnreachable: describe("sites_unreachable", "Sites whose nodes are all unreachable."),
-		sumHeld: describe("removals_held",
-			"Grids that have lost so many sites that the removal waits for an approval."),
-		sumConflicts: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
-		sumRolling:   describe("rollouts_in_progress", "Grids whose sites are being given a change."),
-		sumHalted: describe("rollouts_halted",
-			"Grids whose rollout has halted or gone back, because too many sites have failed, or because of an "+
-				"outage."),
-		sumWaiting: describe("rollouts_awaiting_approval",
-			"Grids whose rollout waits for a person to approve of a wave."),
-	}
-	waveDesc = describe("rollout_sites", "Sites of the waves of a rollout that is not complete, by what became of "+
-		"them: all, updated (which includes those that are ready), ready, proven, failed, suspects, deferred.",
-		"namespace", "name", "wave", "state")
-)
+var waveDesc = describe("rollout_sites", "Sites of the waves of a rollout that is not complete, by what became of "+
+	"them: all, updated (which includes those that are ready), ready, proven, failed, suspects, deferred.",
+	"namespace", "name", "wave", "state")
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("application_grid_controller_"+name, help, append([]string{"kind"}, labels...), nil)
@@ -74,78 +55,78 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for _, k := range v1.Kinds {
-		var total [sums]int
-		grids := k.NewList()
+		total, grids := map[string]int{}, k.NewList()
 		if err := c.grids.List(context.Background(), grids, client.UnsafeDisableDeepCopy); err != nil {
-			out <- prometheus.NewInvalidMetric(sumDescs[sumGrids], err)
+			out <- prometheus.NewInvalidMetric(describe("grids", sums["grids"]), err)
 			continue
 		}
 		_ = meta.EachListItem(grids, func(object runtime.Object) error { // it returns no errors
 			switch grid := object.(type) {
 			case *v1.ServiceGrid:
-				countService(grid, &total)
+				countService(grid, total)
 			case v1.Object:
 				_, status := v1.Workload(grid)
-				countSites(status, &total)
-				countRollout(k.Kind, grid, &total, out)
+				countSites(status, total)
+				countRollout(k.Kind, grid, total, out)
 			}
 			return nil
 		})
-		for i, n := range total {
-			out <- prometheus.MustNewConstMetric(sumDescs[i], prometheus.GaugeValue, float64(n), k.Kind)
+		for name, help := range sums {
+			sum := float64(total[name])
+			out <- prometheus.MustNewConstMetric(describe(name, help), prometheus.GaugeValue, sum, k.Kind)
 		}
 	}
 }
 
-func countService(grid *v1.ServiceGrid, total *[sums]int) {
-	total[sumGrids]++
-	total[sumSites] += int(grid.Status.Sites)
+func countService(grid *v1.ServiceGrid, total map[string]int) {
+	total["grids"]++
+	total["sites"] += int(grid.Status.Sites)
 	degraded := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionDegraded)
 	switch {
 	case degraded == nil:
 	case degraded.Status != metav1.ConditionTrue:
-		total[sumReady] += int(grid.Status.Sites)
+		total["sites_ready"] += int(grid.Status.Sites)
 	case degraded.Reason == v1.ReasonNameConflict:
-		total[sumConflicts]++
+		total["conflicts"]++
 		fallthrough
 	default:
-		total[sumFailed]++
+		total["sites_failed"]++
 	}
 }
 
-func countSites(status *v1.WorkloadGridStatus, total *[sums]int) {
-	total[sumGrids]++
-	total[sumSites] += int(status.Sites)
-	total[sumReady] += int(status.ReadySites)
-	total[sumFailed] += int(status.FailedSites) // with those that are stalled
-	total[sumUnreachable] += int(status.UnreachableSites)
+func countSites(status *v1.WorkloadGridStatus, total map[string]int) {
+	total["grids"]++
+	total["sites"] += int(status.Sites)
+	total["sites_ready"] += int(status.ReadySites)
+	total["sites_failed"] += int(status.FailedSites) // with those that are stalled
+	total["sites_unreachable"] += int(status.UnreachableSites)
 	for _, state := range status.States {
 		if state.Phase == v1.SiteStalled {
-			total[sumStalled]++
-			total[sumFailed]--
+			total["sites_stalled"]++
+			total["sites_failed"]--
 		}
 		if state.Reason == v1.ReasonNameConflict {
-			total[sumConflicts]++
+			total["conflicts"]++
 		}
 	}
 	degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded)
 	if degraded != nil && degraded.Reason == v1.ReasonMassRemoval {
-		total[sumHeld]++
+		total["removals_held"]++
 	}
 }
 
-func countRollout(kind string, grid v1.Object, total *[sums]int, out chan<- prometheus.Metric) {
+func countRollout(kind string, grid v1.Object, total map[string]int, out chan<- prometheus.Metric) {
 	_, status := v1.Workload(grid)
 	rollout := status.Rollout
 	switch {
 	case rollout == nil:
 		return
 	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // sites failed later
-		total[sumHalted]++
+		total["rollouts_halted"]++
 	case progresses(rollout):
-		total[sumRolling]++
+		total["rollouts_in_progress"]++
 	case rollout.Phase == v1.RolloutAwaitingApproval:
-		total[sumWaiting]++
+		total["rollouts_awaiting_approval"]++
 	}
 	if rollout.Phase == v1.RolloutComplete {
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,8 +43,9 @@ type pass struct {
 	// names are the names of the sites, sorted.
 	names []string
 
-	// assigned says which site has which child. children has the grid's children by name. strangers has other workloads
-	// with the names of children; nil for a name that no workload has.
+	// assigned says which site has which child; nil if gridUniqKey is held, so that no site is processed. children has
+	// the grid's children by name. strangers has other workloads with the names of children; nil for a name that no
+	// workload has.
 	assigned            *gridchild.Names
 	children, strangers map[string]*child
 	// gone are the children of sites without nodes.
@@ -55,7 +57,7 @@ type pass struct {
 	current *gridchild.Templates
 	update  string
 	// waves are nil without a rollout.
-	waves *gridchild.Waves
+	waves gridchild.Waves
 	// templates has the templates that were read, by revision; nil for one that cannot be read.
 	templates map[string]*gridchild.Templates
 	// planned is the plan of the rollout; its status is nil without a rollout. before is the rollout's status before
@@ -63,9 +65,10 @@ type pass struct {
 	planned rollout.Plan
 	before  *v1.RolloutStatus
 	// ran is the revision that ran everywhere before this pass; "" if none did. fits has which nodes the templates of a
-	// revision fit, by the revision and the variant of the site.
-	ran  string
-	fits map[string]fits
+	// revision fit, by the revision and the variant of the site. fitsSome reports whether update fits a node of any.
+	ran      string
+	fits     map[string]fits
+	fitsSome func() bool
 	// targets say what every site's child should be made from. results are the results of syncing them.
 	targets map[string]target
 	results map[string]result
@@ -78,10 +81,8 @@ type pass struct {
 	applied, removed, vanished, returned, handedOver []string
 	// noEffect has messages about overrides and waves without effect.
 	noEffect []string
-	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval. heldKey is set if that is
-	// because of gridUniqKey: then the sites were not processed.
-	held    error
-	heldKey bool
+	// held is why vanished sites, or a change of gridUniqKey, must wait for an approval.
+	held error
 	// budget is how many more children may be written, and deadline until when.
 	budget   int
 	deadline time.Time
@@ -100,11 +101,11 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 		budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
-	if p.selectsNodes() {
-		r.nodes.followLabels(p.spec.GridUniqKey)
-	}
-	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey)
+	p.sites = r.nodes.sitesOf(p.spec.GridUniqKey, p.selectsNodes())
 	p.names = slices.Sorted(maps.Keys(p.sites))
+	p.fitsSome = sync.OnceValue(func() bool {
+		return slices.ContainsFunc(p.names, func(site string) bool { return p.fitsSite(site, p.update) })
+	})
 	return p
 }
 
@@ -147,9 +148,6 @@ func (p *pass) known(ctx context.Context, name string) (gridchild.Existing, bool
 	}, true
 }
 
-// of returns the memory of a site.
-func (p *pass) of(site string) *siteMemory { return p.memory.of(site) }
-
 func (p *pass) run(ctx context.Context) (err error) {
 	m := p.memory
 	if p.children, err = p.childrenOf(ctx, p.kind, p.owner); err != nil {
@@ -157,12 +155,12 @@ func (p *pass) run(ctx context.Context) (err error) {
 	}
 	if m.generation != p.grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
 		m.generation, m.labels = p.grid.GetGeneration(), p.owner.Labels
-		m.templates = map[string]*templateMemory{}
+		m.templates, m.rollout.revisions = map[string]*templateMemory{}, nil
 		for _, site := range m.sites {
 			site.desired = identity{}
 		}
 	}
-	if p.holdKey(); p.heldKey {
+	if p.holdKey() {
 		return nil
 	}
 	p.assigned = gridchild.Assign(p.owner, p.names, func(name string) (gridchild.Existing, bool) {
@@ -200,7 +198,7 @@ func (p *pass) look(site string) {
 	if live != nil && state.Phase == v1.SiteReady && !p.complete(live) {
 		state.Phase = v1.SiteProgressing
 	}
-	if live != nil && p.targets[site].update != live.revision && p.targets[site].update != "" {
+	if live != nil && p.spec.Rollout != nil && live.revision != p.update {
 		state.Revision = live.revision
 	}
 	p.followProgress(site, &state, live)
@@ -235,17 +233,11 @@ type templateMemory struct {
 	retryAt time.Time
 }
 
-// due is a child that must be written.
-type due struct {
-	site    string
-	desired *desired
-}
-
 // sync syncs the children of all sites. The cache and the memory show that most of them need no change. The others are
 // written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
 // tried on one site.
 func (p *pass) sync(ctx context.Context) {
-	pending := map[string][]due{}
+	pending := map[string][]*desired{}
 	for _, site := range p.names {
 		live, to := p.child(site), p.targets[site]
 		if to.Templates == nil || (live != nil && live.held) {
@@ -260,11 +252,11 @@ func (p *pass) sync(ctx context.Context) {
 			}
 			continue
 		}
-		if result, done := settled(p.clock.Now(), live, d, &p.of(site).childMemory); done {
+		if result, done := settled(p.clock.Now(), live, d, &p.memory.of(site).childMemory); done {
 			p.results[site] = result
 			continue
 		}
-		pending[to.variant] = append(pending[to.variant], due{site, d})
+		pending[to.variant] = append(pending[to.variant], d)
 	}
 	// The time for requests begins here. Rendering is not included, because its results are kept for the next pass.
 	p.deadline = p.clock.Now().Add(passBudget)
@@ -273,7 +265,7 @@ func (p *pass) sync(ctx context.Context) {
 	}
 }
 
-func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
+func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []*desired) {
 	switch {
 	case t.refused != nil && p.clock.Now().Before(t.retryAt):
 		p.refuse(t, all)
@@ -300,8 +292,8 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 		}
 		// The probe has set the template's shape, by which children in the cache are recognised as settled. After a
 		// restart these are all children.
-		all = slices.DeleteFunc(all, func(d due) bool {
-			outcome, done := settled(p.clock.Now(), p.child(d.site), d.desired, &p.of(d.site).childMemory)
+		all = slices.DeleteFunc(all, func(d *desired) bool {
+			outcome, done := settled(p.clock.Now(), p.child(d.site), d, &p.memory.of(d.site).childMemory)
 			if done {
 				p.results[d.site] = outcome
 			}
@@ -317,7 +309,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 			continue
 		}
 		p.budget--
-		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
+		if _, err := d.child(); err != nil { // rendered here, because it must not be called concurrently
 			outcomes[i].err = err
 			continue
 		}
@@ -333,7 +325,7 @@ func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
 }
 
 // refuse records that a template was refused for one site, and not tried for the others.
-func (p *pass) refuse(t *templateMemory, some []due) {
+func (p *pass) refuse(t *templateMemory, some []*desired) {
 	untried := gridchild.Errorf(v1.ReasonRejected,
 		"not tried, because the API server has refused this template for site %s: %s",
 		t.by, gridchild.Tellable(t.refused).Message)
@@ -346,9 +338,9 @@ func (p *pass) refuse(t *templateMemory, some []due) {
 }
 
 // syncOne syncs a child. If another grid has taken its name, it gets its alternative name once the cache shows that.
-func (p *pass) syncOne(ctx context.Context, d due) result {
-	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, &p.memory.sites[d.site].childMemory)
-	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.site) {
+func (p *pass) syncOne(ctx context.Context, d *desired) result {
+	outcome := p.cluster.sync(ctx, p.kind, p.owner, d, &p.memory.sites[d.site].childMemory)
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.name != p.AlternativeChildName(p.owner.Name, d.site) {
 		outcome = result{again: p.clock.Now().Add(cacheLag)}
 	}
 	return outcome
@@ -358,18 +350,19 @@ func (p *pass) syncOne(ctx context.Context, d due) result {
 // not all sites of a large grid are rendered again in each pass.
 func (p *pass) desire(site string) (*desired, error) {
 	m, to := p.memory, p.targets[site]
-	name, selects := p.assigned.BySite[site], p.assigned.SelectsSite(site)
+	known, selects := &m.of(site).desired, p.assigned.SelectsSite[site]
 	d := &desired{
-		identity: p.of(site).desired, namespace: p.owner.Namespace,
-		render: func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) },
+		identity: identity{p.assigned.BySite[site], selects, to.variant, known.digest},
+		site:     site,
+		child:    sync.OnceValues(func() (*gridchild.Child, error) { return p.assigned.Child(site, to.Source) }),
 	}
-	if d.digest == "" || d.name != name || d.selectsSite != selects || d.variant != to.variant {
-		if _, err := d.object(); err != nil {
+	if d.digest == "" || d.identity != *known {
+		child, err := p.assigned.Child(site, to.Source) // not kept: most are not needed, and there may be ten thousand
+		if err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsSite: selects, variant: to.variant, digest: d.child.Digest}
-		p.of(site).desired = d.identity
-		d.child = nil // most of them are not needed, and there may be ten thousand
+		d.digest = child.Digest
+		*known = d.identity
 	}
 	if m.templates[to.variant] == nil {
 		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}

@@ -48,7 +48,7 @@ func (p *pass) progressTold(site string, live *child) v1.SiteState {
 // followProgress changes the state of a site that is not ready to Unreachable or Stalled, if it is. The live status may
 // have the time of the last progress from an earlier controller.
 func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
-	m, told := p.of(site), p.progressTold(site, live)
+	m, told := p.memory.of(site), p.progressTold(site, live)
 	silent, lost, _ := p.sites.silent(site)
 	returned := silent < m.silent
 	m.silent = silent
@@ -109,7 +109,7 @@ func (p *pass) followProgress(site string, state *v1.SiteState, live *child) {
 		if p.Kind == v1.DaemonSetGridKind.Kind && state.Replicas == 0 {
 			state.Message += "; the template fits no node of the site"
 		}
-		if p.partlySilent(site) {
+		if p.Kind == v1.DaemonSetGridKind.Kind && silent > 0 { // pods remain there
 			state.Message += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 		}
 		if live != nil && live.progress.stranded > 0 {
@@ -130,7 +130,7 @@ func (p *pass) explainStalled(ctx context.Context) {
 	})
 	for _, site := range stalled[:min(namedSites, len(stalled))] {
 		state := p.states[site]
-		memory := p.of(site)
+		memory := p.memory.of(site)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
 			pod, err := p.podIn(ctx, site)

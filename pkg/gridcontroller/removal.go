@@ -144,18 +144,7 @@ func (p *pass) empties(site string, live *child) bool {
 		return false
 	}
 	desired, err := p.desire(site)
-	if err != nil || desired.digest == live.applied {
-		return false
-	}
-	object, err := desired.object()
-	if err != nil {
-		return false
-	}
-	spec, _ := object.Object["spec"].(map[string]any)
-	fits, err := gridchild.Fits(spec)
-	return err == nil && !slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
-		return fits(node.name, node.labels, node.taints)
-	})
+	return err == nil && desired.digest != live.applied && !p.fitsSite(site, p.targets[site].Revision)
 }
 
 // holdLosses holds the losses that sites are about to suffer if these and the recent ones exceed the limit without an
@@ -207,7 +196,7 @@ func (p *pass) holdLosses() (held map[string]bool) {
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
 		case held[l.site]:
-			p.targets[l.site] = target{update: p.targets[l.site].update}
+			p.targets[l.site] = target{}
 		case !m.approved[l.site] && !counted:
 			m.losses[l.site] = now
 		}
@@ -282,16 +271,15 @@ func (p *pass) removeSite(ctx context.Context, v vanished) error {
 		}
 		if node != "" {
 			return fmt.Errorf("%s %s is not removed: node %s is in the site, which the watch of nodes has not "+
-				"shown yet",
-				p.Child.Kind, v.live.name, node)
+				"shown yet", p.Child.Kind, v.live.name, node)
 		}
 	}
 	return p.deleteObject(ctx, p.object(p.owner.Namespace, v.live))
 }
 
 // holdKey holds a change of gridUniqKey, the key that the workloads follow, if it would move or remove so many
-// workloads that it needs an approval.
-func (p *pass) holdKey() {
+// workloads that it needs an approval. It reports whether it holds one.
+func (p *pass) holdKey() bool {
 	m, follows := p.memory, p.status.GridUniqKey
 	if m.losses == nil {
 		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
@@ -310,11 +298,11 @@ func (p *pass) holdKey() {
 	}
 	if follows == "" || follows == p.spec.GridUniqKey {
 		m.key = ""
-		return
+		return false
 	}
 	limit := p.removal().limit(len(sites))
 	if m.key == p.spec.GridUniqKey || len(sites) <= limit {
-		return
+		return false
 	}
 	slices.Sort(sites)
 	approval := token(sites, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
@@ -323,9 +311,8 @@ func (p *pass) holdKey() {
 		for _, site := range sites {
 			m.approved[site] = true
 		}
-		return
+		return false
 	}
-	p.heldKey = true
 	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d sites (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
@@ -334,4 +321,5 @@ func (p *pass) holdKey() {
 	for _, live := range p.children {
 		p.states[live.site] = siteState("", result{child: live})
 	}
+	return true
 }

@@ -26,7 +26,7 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if m.revisions != nil && m.generation == p.grid.GetGeneration() {
+	if m.revisions != nil {
 		return m.update, nil
 	}
 	objects, err := p.readRevisions(ctx)
@@ -72,7 +72,7 @@ func (p *pass) revise(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions, m.generation, m.update = objects, revisions, p.grid.GetGeneration(), own.Name
+	m.objects, m.revisions, m.update = objects, revisions, own.Name
 	return own.Name, nil
 }
 
@@ -126,7 +126,7 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 		}
 		before := object.DeepCopy()
 		object.OwnerReferences = append(object.OwnerReferences,
-			gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID()))
+			*metav1.NewControllerRef(p.grid, v1.GroupVersion.WithKind(p.Kind)))
 		err = p.writer.Patch(ctx, object,
 			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
 			client.FieldOwner(v1.FieldManager))

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,8 +28,6 @@ type target struct {
 	// Source has no Templates if the child is to be left alone.
 	gridchild.Source
 
-	// update is the revision of the spec; empty without a rollout.
-	update string
 	// variant identifies what the child is made from: children with the same variant differ only in the site.
 	variant string
 	// err is why there are no Templates, if that is an error.
@@ -37,9 +36,7 @@ type target struct {
 
 // rolloutMemory is the memory of a rollout between reconciliations.
 type rolloutMemory struct {
-	// generation is the grid's when its revisions were last read.
-	generation int64
-	// objects are the grid's ControllerRevisions. revisions has their contents by name.
+	// objects are the grid's ControllerRevisions. revisions has their contents by name; nil if they must be read.
 	objects   []*appsv1.ControllerRevision
 	revisions map[string]gridrevision.Revision
 	// update is the name of the revision of the spec.
@@ -72,17 +69,11 @@ type answer struct {
 // aim sets the target of every site.
 func (p *pass) aim(ctx context.Context) (err error) {
 	if p.selectsNodes() {
-		p.around.Nodes = func(site string) []map[string]string {
-			labels := make([]map[string]string, len(p.sites[site]))
-			for i, node := range p.sites[site] {
-				labels[i] = node.labels
-			}
-			return labels
+		p.around.HasNode = func(site string, of labels.Selector) bool {
+			return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool { return of.Matches(node.labels) })
 		}
 	}
-	if p.schemas != nil {
-		p.around.Merge = p.schemas.Merge(ctx, p.Child)
-	}
+	p.around.Merge = p.schemas.Merge(ctx, p.Child)
 	p.current = gridchild.NewTemplates(p.spec, p.around)
 	if p.update, err = p.revise(ctx); err != nil {
 		return err
@@ -95,7 +86,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.Nodes); err != nil {
+	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.HasNode); err != nil {
 		return err
 	}
 	if err := p.plan(ctx); err != nil {
@@ -103,7 +94,7 @@ func (p *pass) aim(ctx context.Context) (err error) {
 	}
 	for _, site := range p.names {
 		revision, ok := p.planned.Revisions[site]
-		to := target{update: p.update, err: p.assigned.Clashes[site]}
+		to := target{err: p.assigned.Clashes[site]}
 		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
 			to = p.target(site, revision, templates)
@@ -126,16 +117,12 @@ func (p *pass) selectsNodes() bool {
 
 // target returns the target of a site that gets the templates of a revision.
 func (p *pass) target(site, revision string, templates *gridchild.Templates) target {
-	to := target{
+	return target{
 		Source: gridchild.Source{
 			Templates: templates, Scale: p.current, Revision: revision, InRollout: p.spec.Rollout != nil,
 		},
 		variant: revision + "\n" + templates.Variant(site) + "\n" + p.current.Variant(site),
 	}
-	if to.InRollout {
-		to.update = p.update
-	}
-	return to
 }
 
 // templatesOf returns the templates of a revision; nil if it is unknown or cannot be read.
@@ -183,7 +170,7 @@ func (p *pass) plan(ctx context.Context) error {
 	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
 		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.spec.ProgressDeadline(),
-		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
+		Current: p.ran, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
 		Now: p.clock.Now(), Known: p.memory.rollout.known,
 	}
@@ -193,7 +180,7 @@ func (p *pass) plan(ctx context.Context) error {
 	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
 	for _, site := range p.names {
 		if p.assigned.Clashes[site] == nil { // a site that cannot have a workload takes no part in the rollout
-			in.Sites = append(in.Sites, p.site(site, status.CurrentRevision))
+			in.Sites = append(in.Sites, p.site(site))
 		}
 	}
 	p.planned = rollout.New(in)
@@ -205,14 +192,12 @@ func (p *pass) plan(ctx context.Context) error {
 	return nil
 }
 
-// site returns the state of a site for the plan. current is the grid's currentRevision.
-func (p *pass) site(site, current string) rollout.Site {
+// site returns the state of a site for the plan.
+func (p *pass) site(site string) rollout.Site {
 	u := rollout.Site{Name: site, Wave: p.waves.Of(site)}
 	silent, lost, since := p.sites.silent(site)
-	if u.Silent, u.Partly = lost, silent > 0 && !lost; lost {
-		u.SilentSince = since
-	}
-	live, memory := p.child(site), p.of(site)
+	u.Silent, u.Partly, u.SilentSince = lost, silent > 0 && !lost, since
+	live, memory := p.child(site), p.memory.of(site)
 	u.Progress, u.Trouble = memory.progressAt, memory.broken.why
 	if memory.broken.lasting {
 		u.Broken, u.Tried = memory.broken.why, memory.broken.revision
@@ -226,7 +211,7 @@ func (p *pass) site(site, current string) rollout.Site {
 		return u
 	}
 	u.Exists, u.UID, u.Held = true, live.uid, live.held
-	u.Revision = p.revisionOf(site, live, current)
+	u.Revision = p.revisionOf(site, live)
 	u.Drifted = live.applied == memory.same.desired && live.owned != memory.same.owned
 	u.Idle = live.observed && (live.progress.none || live.progress.replicas == 0 && p.excludes(site))
 	u.PerNode = p.Kind == v1.DaemonSetGridKind.Kind
@@ -240,15 +225,14 @@ func (p *pass) site(site, current string) rollout.Site {
 	return u
 }
 
-// revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known. current is the
-// grid's currentRevision.
-func (p *pass) revisionOf(site string, live *child, current string) string {
-	own, applied := live == p.child(site), p.of(site).applied.revision
+// revisionOf returns the revision of a site's workload, which may be an orphan; "" if it is not known.
+func (p *pass) revisionOf(site string, live *child) string {
+	own, applied := live == p.child(site), p.memory.of(site).applied.revision
 	switch {
-	case own && live.revision == "" && !live.annotated && current != p.update:
+	case own && live.revision == "" && !live.annotated && p.ran != p.update:
 		return applied // the rollout was added during a change: not known
 	case own && live.revision == "": // somebody has changed it, or it is from before the rollout
-		return cmp.Or(applied, current)
+		return cmp.Or(applied, p.ran)
 	case !own && p.templatesOf(live.revision) == nil: // an orphan with a forgotten revision
 		return ""
 	}
@@ -267,38 +251,32 @@ func (p *pass) complete(live *child) bool {
 // that takes the pods away.
 func (p *pass) excludes(site string) bool {
 	return p.Kind == v1.DaemonSetGridKind.Kind && !p.fitsSite(site, p.update) &&
-		(p.ran == "" || !p.fitsSite(site, p.ran)) &&
-		slices.ContainsFunc(p.names, func(other string) bool { return p.fitsSite(other, p.update) })
+		(p.ran == "" || !p.fitsSite(site, p.ran)) && p.fitsSome()
 }
 
 // fitsSite reports whether the template of a revision fits a node of a site. One that cannot be read does.
 func (p *pass) fitsSite(site, revision string) bool {
-	templates := p.templatesOf(revision)
-	if templates == nil {
-		return true
-	}
-	variant := revision + "\n" + templates.Variant(site)
-	fits, known := p.fits[variant]
-	if !known {
-		spec, err := templates.Of(site)
-		if err == nil {
-			fits, err = gridchild.Fits(spec)
-		}
-		if err != nil {
-			fits = func(string, map[string]string, []corev1.Taint) bool { return true }
-		}
-		p.fits[variant] = fits
-	}
-	return slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
+	fits, err := p.fitsOf(site, revision)
+	return err != nil || slices.ContainsFunc(p.sites[site], func(node *nodeState) bool {
 		return fits(node.name, node.labels, node.taints)
 	})
 }
 
-// partlySilent reports whether the kind is DaemonSet and the control plane has lost contact with a node of the site,
-// where pods remain.
-func (p *pass) partlySilent(site string) bool {
-	silent, _, _ := p.sites.silent(site)
-	return p.Kind == v1.DaemonSetGridKind.Kind && silent > 0
+// fitsOf returns which nodes of a site the template of a revision fits.
+func (p *pass) fitsOf(site, revision string) (fits, error) {
+	templates := p.templatesOf(revision)
+	if templates == nil {
+		return nil, fmt.Errorf("revision %s cannot be read", revision)
+	}
+	variant := revision + "\n" + templates.Variant(site)
+	if known := p.fits[variant]; known != nil {
+		return known, nil
+	}
+	spec, err := templates.Of(site)
+	if err == nil {
+		p.fits[variant], err = gridchild.Fits(spec)
+	}
+	return p.fits[variant], err
 }
 
 // ask answers the plan's questions for pods, and runs checks. Questions for which the time is too short are left to the
@@ -313,9 +291,9 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 		return &sites[i]
 	}
 	for _, q := range p.planned.Ask {
-		known, now := &p.of(q.Name).asked, p.clock.Now()
+		known, now := &p.memory.of(q.Name).asked, p.clock.Now()
 		if now.Sub(known.At) >= askPause || known.At.Before(q.After) || !known.since.Equal(q.Since) ||
-			!known.At.After(p.of(q.Name).applied.at) {
+			!known.At.After(p.memory.of(q.Name).applied.at) {
 			pods, err := p.podsOf(ctx, site(q.Name), q.Since)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a site", "site", q.Name, "reason", err)
@@ -333,11 +311,7 @@ func (p *pass) ask(ctx context.Context, sites []rollout.Site) {
 
 // podsOf reads the pods of a site's workload: those on its nodes and, if some nodes are silent, those without a node.
 func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) (rollout.Pods, error) {
-	template, err := p.current.Of(site.Name)
-	if err != nil {
-		return rollout.Pods{}, err
-	}
-	fits, err := gridchild.Fits(template)
+	fits, err := p.fitsOf(site.Name, p.update)
 	if err != nil {
 		return rollout.Pods{}, err
 	}
@@ -378,7 +352,7 @@ func (p *pass) podsOf(ctx context.Context, site *rollout.Site, since time.Time) 
 // newestTemplate returns which pods have the newest template of a site's DaemonSet. That is decided as by the DaemonSet
 // controller, by the hash in the newest ControllerRevision, which exists once it has observed the spec: pods of a
 // template that has come back keep the hash, and an older pod-template-generation.
-func (p *pass) newestTemplate(ctx context.Context, site string) (rollout.Template, error) {
+func (p *pass) newestTemplate(ctx context.Context, site string) (func(*corev1.Pod) bool, error) {
 	live := p.child(site)
 	if live == nil || !live.observed {
 		return func(*corev1.Pod) bool { return false }, nil
@@ -454,7 +428,7 @@ func (p *pass) noteBroken(site string, memory *brokenSite) {
 	case state.Phase == v1.SiteFailed:
 		now = brokenSite{revision: p.targets[site].Revision, why: state.Reason + ": " + state.Message}
 	case state.Phase == v1.SiteStalled && result.child != nil:
-		m := p.of(site) // a Deployment's own deadline also passes while its site is silent
+		m := p.memory.of(site) // a Deployment's own deadline also passes while its site is silent
 		now = brokenSite{revision: result.child.revision, why: state.Message, since: m.progressAt.Add(m.rested)}
 	}
 	if now.why != "" {

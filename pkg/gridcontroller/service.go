@@ -27,16 +27,15 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, &m.of("").childMemory)
-	sites := len(r.nodes.sitesOf(grid.Spec.GridUniqKey))
+	sites := len(r.nodes.sitesOf(grid.Spec.GridUniqKey, false))
 	changed := grid.DeepCopy()
 	status := &changed.Status
 	//nolint:gosec // no more than there are nodes
 	status.ObservedGeneration, status.Sites = grid.Generation, int32(sites)
 	c := conditions{&status.Conditions, grid.Generation}
-	told, making := gridchild.Error{}, ""
+	making := ""
 	switch {
 	case outcome.err != nil:
-		told = gridchild.Tellable(outcome.err)
 		c.stop(outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
 		making = "the Service is being made"
@@ -45,18 +44,17 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
 			"Service "+outcome.child.name+" is as the grid says")
 	}
-	if outcome.err == nil {
-		c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
-		c.problem(v1.ConditionDegraded, "")
-	}
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
 			grid.Name, v1.ServiceSuffix)
 	}
-	if m.told != told && told.Reason != "" {
-		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+	if outcome.err == nil {
+		c.problem(v1.ConditionProgressing, v1.ReasonSitesProgressing, making)
+		c.problem(v1.ConditionDegraded, "")
+		m.told = gridchild.Error{}
+	} else {
+		r.tellGrid(grid, m, outcome.err)
 	}
-	m.told = told
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 
@@ -70,10 +68,10 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 		return result{err: err}
 	}
 	d := &desired{
-		identity:  identity{name: rendered.Object.GetName(), digest: rendered.Digest},
-		namespace: o.Namespace, shape: &shape{}, child: rendered,
+		identity: identity{name: rendered.Object.GetName(), digest: rendered.Digest},
+		shape:    &shape{}, child: func() (*gridchild.Child, error) { return rendered, nil },
 	}
-	live, err := r.get(ctx, r.cache, services, d.namespace, d.name)
+	live, err := r.get(ctx, r.cache, services, o.Namespace, d.name)
 	if err != nil {
 		return result{err: err}
 	}

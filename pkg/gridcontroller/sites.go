@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -22,7 +23,7 @@ type nodes struct {
 // nodeState is the state of a node. It is immutable, and its labels belong to the cache.
 type nodeState struct {
 	name   string
-	labels map[string]string
+	labels labels.Set
 	// lost is set if the control plane has lost contact with the node. since is when lost last changed.
 	lost  bool
 	since time.Time
@@ -53,20 +54,12 @@ func stateOf(object client.Object) *nodeState {
 	return s
 }
 
-// followLabels makes note return a key also when other labels of its sites' nodes change.
-func (n *nodes) followLabels(key string) {
+// sitesOf returns the sites of a key. From then on noteNode returns the key when they change, and if labelled is set,
+// also when other labels of their nodes do.
+func (n *nodes) sitesOf(key string, labelled bool) sites {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys[key] = true
-}
-
-// sitesOf returns the sites of a key. From then on note returns the key when they change.
-func (n *nodes) sitesOf(key string) sites {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ok := n.keys[key]; !ok {
-		n.keys[key] = false
-	}
+	n.keys[key] = n.keys[key] || labelled
 	all := sites{}
 	for _, node := range n.byName {
 		if site, has := node.labels[key]; has {
@@ -99,8 +92,8 @@ func (n *nodes) noteNode(name string, now *nodeState) []string {
 	return changed
 }
 
-// silent returns how many nodes of a site the control plane has lost contact with, and if that is all of them, since
-// when.
+// silent returns how many nodes of a site the control plane has lost contact with, whether these are all, and when it
+// lost the last one.
 func (u sites) silent(site string) (nodes int64, all bool, since time.Time) {
 	for _, node := range u[site] {
 		if node.lost {

@@ -17,7 +17,7 @@ func TestSites(t *testing.T) {
 	u.noteNode("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(maps.Keys(u.sitesOf(key))); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(u.sitesOf(key, false))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -42,7 +42,7 @@ func TestSites(t *testing.T) {
 	changes("[rack]", "n6", node(map[string]string{"rack": ""}))
 	changes("[rack]", "n6", node(nil))
 	expect("other")
-	u.followLabels("rack")
+	u.sitesOf("rack", true)
 	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
 	changes("[rack]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
@@ -52,7 +52,7 @@ func TestSites(t *testing.T) {
 	}
 	silent := func(want string) {
 		t.Helper()
-		sites := u.sitesOf("zone1")
+		sites := u.sitesOf("zone1", false)
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(sites)), func(site string) bool {
 			_, all, _ := sites.silent(site)
 			return !all

@@ -61,7 +61,6 @@ func heldState(live *child) v1.SiteState {
 	return state
 }
 
-// liveState returns the state of a site that has a workload.
 func liveState(live *child, phase v1.SitePhase) v1.SiteState {
 	return v1.SiteState{
 		Phase:    phase,
@@ -102,10 +101,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	//nolint:gosec // no more than there are nodes
 	status.UnreachableSites, status.FailedSites = int32(unreachable), int32(failed)
 	status.States, status.UnlistedReadySites, status.UnlistedSites = p.states, 0, 0
-	if len(p.states) == 0 {
-		status.States = nil
-	}
-	if !p.heldKey { // then the sites were not processed
+	if p.assigned != nil { // the sites were processed
 		status.GridUniqKey = p.spec.GridUniqKey
 		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
 		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
@@ -276,7 +272,6 @@ func importance(phase v1.SitePhase) int {
 	}, phase))
 }
 
-// statusMemory is the memory of a grid's status.
 type statusMemory struct {
 	// at is when the status was last written.
 	at time.Time

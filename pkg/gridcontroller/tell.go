@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
@@ -54,10 +55,10 @@ func (p *pass) tell() {
 	}
 	switch {
 	case p.held != nil:
-		p.tellGrid(p.held)
+		p.tellGrid(p.grid, m, p.held)
 	case len(p.states) == 0:
-		p.tellGrid(gridchild.Errorf(v1.ReasonNoSites, "No node has the label %s, so there are no sites and no %ss",
-			p.spec.GridUniqKey, p.Child.Kind))
+		p.tellGrid(p.grid, m, gridchild.Errorf(v1.ReasonNoSites,
+			"No node has the label %s, so there are no sites and no %ss", p.spec.GridUniqKey, p.Child.Kind))
 	default:
 		m.told = gridchild.Error{}
 	}
@@ -65,7 +66,7 @@ func (p *pass) tell() {
 	fresh := map[gridchild.Error][]string{}
 	for site, state := range p.states {
 		if state.Phase != v1.SiteFailed && state.Phase != v1.SiteStalled {
-			p.of(site).told = gridchild.Error{}
+			p.memory.of(site).told = gridchild.Error{}
 			continue
 		}
 		prefix := p.owner.Name + "-"
@@ -73,7 +74,7 @@ func (p *pass) tell() {
 			Reason:  state.Reason,
 			Message: strings.ReplaceAll(state.Message, prefix+site, prefix+"<site>"),
 		}
-		if told := &p.of(site).told; *told != failure {
+		if told := &p.memory.of(site).told; *told != failure {
 			*told = failure
 			fresh[failure] = append(fresh[failure], site)
 		}
@@ -89,9 +90,9 @@ func (p *pass) tell() {
 }
 
 // tellGrid records an event about the grid as a whole, once.
-func (p *pass) tellGrid(err error) {
-	if told := gridchild.Tellable(err); p.memory.told != told {
-		p.memory.told = told
-		p.recorder.Eventf(p.grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+func (s *shared) tellGrid(grid client.Object, m *gridMemory, err error) {
+	if told := gridchild.Tellable(err); m.told != told {
+		m.told = told
+		s.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
 }

@@ -30,31 +30,30 @@ func gridChanged() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{})
 }
 
-// gridsOf returns the grids that depend on an object.
-type gridsOf func(ctx context.Context, object client.Object) []types.NamespacedName
-
-func (of gridsOf) enqueue(ctx context.Context, object client.Object, q queue) {
-	for _, grid := range of(ctx, object) {
-		q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
+// enqueue returns a handler that enqueues the grids that depend on an object. gridsOf is asked for those of its states
+// before and after an event, or of the one that was deleted.
+func enqueue(
+	gridsOf func(ctx context.Context, object client.Object, deleted bool) []types.NamespacedName,
+) handler.EventHandler {
+	add := func(ctx context.Context, q queue, deleted bool, objects ...client.Object) {
+		for _, object := range objects {
+			for _, grid := range gridsOf(ctx, object, deleted) {
+				q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
+			}
+		}
 	}
-}
-
-// enqueue returns a handler that enqueues the grids of an object. live returns the grids of an existing object, and is
-// called with its states before and after an event. deleted returns those of a deleted object.
-func enqueue(live, deleted gridsOf) handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { live.enqueue(ctx, e.Object, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, false, e.Object) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			live.enqueue(ctx, e.ObjectOld, q)
-			live.enqueue(ctx, e.ObjectNew, q)
+			add(ctx, q, false, e.ObjectOld, e.ObjectNew)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { deleted.enqueue(ctx, e.Object, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, true, e.Object) },
 	}
 }
 
 // ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
 func ofChild(gridKind string) handler.EventHandler {
-	owner := func(_ context.Context, object client.Object) []types.NamespacedName {
+	return enqueue(func(_ context.Context, object client.Object, _ bool) []types.NamespacedName {
 		name := object.GetLabels()[v1.LabelGridSelector]
 		if by := metav1.GetControllerOf(object); by != nil {
 			if by.Kind != gridKind || by.APIVersion != v1.GroupVersion.String() {
@@ -66,14 +65,17 @@ func ofChild(gridKind string) handler.EventHandler {
 			return nil
 		}
 		return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: name}}
-	}
-	return enqueue(owner, owner)
+	})
 }
 
 // ofNode keeps nodes up to date, and enqueues the grids whose sites have changed.
 func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
-	changed := func(ctx context.Context, name string, state *nodeState) (names []types.NamespacedName) {
-		for _, key := range nodes.noteNode(name, state) {
+	return enqueue(func(ctx context.Context, node client.Object, deleted bool) (names []types.NamespacedName) {
+		state := stateOf(node)
+		if deleted {
+			state = nil
+		}
+		for _, key := range nodes.noteNode(node.GetName(), state) {
 			list := k.NewList()
 			err := grids.List(ctx, list, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
 			if err != nil {
@@ -88,10 +90,5 @@ func ofNode(nodes *nodes, grids client.Reader, k kind) handler.EventHandler {
 			})
 		}
 		return names
-	}
-	return enqueue(func(ctx context.Context, node client.Object) []types.NamespacedName {
-		return changed(ctx, node.GetName(), stateOf(node))
-	}, func(ctx context.Context, node client.Object) []types.NamespacedName {
-		return changed(ctx, node.GetName(), nil)
 	})
 }

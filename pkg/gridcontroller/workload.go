@@ -32,7 +32,7 @@ type shared struct {
 	grace time.Duration
 	// limits restrict what grids may ask for.
 	limits Limits
-	// schemas are for the patches of overrides, which fail if it is nil.
+	// schemas are for the patches of overrides.
 	schemas *workloadpatch.Schemas
 }
 
@@ -70,10 +70,9 @@ type workloadReconciler struct {
 
 // gridMemory is the memory of a grid between reconciliations. It may be lost without harm.
 type gridMemory struct {
-	// uid is the grid's.
 	uid types.UID
-	// templates has the results of each template, by its name. They are valid for this generation and these labels of
-	// the grid.
+	// templates has the results of each template, by its name. They and what is known of the rollout's revisions are
+	// valid for this generation and these labels of the grid.
 	generation int64
 	labels     map[string]string
 	templates  map[string]*templateMemory
@@ -86,8 +85,7 @@ type gridMemory struct {
 	losses   map[string]time.Time
 	approved map[string]bool
 	key      string
-	// rollout is the memory of the rollout.
-	rollout rolloutMemory
+	rollout  rolloutMemory
 	// told is the last failure of the grid as a whole for which there was an event.
 	told   gridchild.Error
 	status statusMemory
@@ -108,7 +106,6 @@ type siteMemory struct {
 	passed *batchv1.Job
 }
 
-// of returns the memory of a site.
 func (m *gridMemory) of(site string) *siteMemory {
 	if m.sites[site] == nil {
 		m.sites[site] = &siteMemory{}
@@ -116,10 +113,8 @@ func (m *gridMemory) of(site string) *siteMemory {
 	return m.sites[site]
 }
 
-// memories has the memories of the grids of a kind.
 type memories struct {
-	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
-	// all has the memories by the names of the grids.
+	mu  sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
 	all map[types.NamespacedName]*gridMemory
 }
 
@@ -155,24 +150,24 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if m == nil {
 		return reconcile.Result{}, err
 	}
-	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
-		return reconcile.Result{}, err // the change of the grid causes another reconciliation
-	}
 	changed, ok := grid.DeepCopyObject().(v1.Object)
 	if !ok {
 		return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
+	}
+	if deleted, err := r.deleteUnusedTemplates(ctx, grid, changed); err != nil || deleted {
+		return reconcile.Result{}, err // the change of the grid causes another reconciliation
 	}
 	_, status := v1.Workload(changed)
 	p := r.newPass(grid, m)
 	err = cmp.Or(gridchild.CheckKey(p.spec.GridUniqKey), r.limits.check(p.spec.GridUniqKey, len(p.names)))
 	if err != nil {
-		p.tellGrid(err)
+		r.tellGrid(grid, m, err)
 		status.ObservedGeneration = grid.GetGeneration()
 		conditions{&status.Conditions, grid.GetGeneration()}.stop(err)
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
 	if err := p.run(ctx); err != nil { // existing workloads are left alone
-		p.tellGrid(err)
+		r.tellGrid(grid, m, err)
 		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
 			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
@@ -195,19 +190,17 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	return result, err
 }
 
-func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
-	spec, _ := v1.Workload(grid)
+// deleteUnusedTemplates deletes the templates that no site can get, if the grid asks for that. changed is a copy of it.
+func (r *workloadReconciler) deleteUnusedTemplates(
+	ctx context.Context, grid, changed v1.Object,
+) (deleted bool, err error) {
+	spec, _ := v1.Workload(changed)
 	unused := gridchild.UnusedTemplates(spec)
 	if !spec.AutoDeleteUnusedTemplate || len(unused) == 0 {
 		return false, nil
 	}
-	changed, ok := grid.DeepCopyObject().(v1.Object)
-	if !ok {
-		return false, fmt.Errorf("%T is not a grid", grid)
-	}
-	pruned, _ := v1.Workload(changed)
 	for _, name := range unused {
-		delete(pruned.TemplatePool, name)
+		delete(spec.TemplatePool, name)
 	}
 	// This makes the next generation. A person's request in this one stays valid.
 	generation := grid.GetGeneration()

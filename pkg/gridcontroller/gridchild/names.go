@@ -18,10 +18,11 @@ type Names struct {
 	// Clashes has an error for each site that gets no name, because the site's own name is empty, or because another
 	// site's child has the name. No revision of the grid changes that.
 	Clashes map[string]error
+	// SelectsSite has whether the selector of a site's child names the site. A selector cannot be changed, so an
+	// existing workload keeps its own. The labels of its pods are kept as well: a change would replace the pods.
+	SelectsSite map[string]bool
 
 	owner *Owner
-	// selects has whether the selector of each site's child names the site.
-	selects map[string]bool
 }
 
 // Existing has the facts about an object with the name of a child on which the name and content of children depend.
@@ -57,52 +58,44 @@ func (k Known) isTaken(name string) bool {
 // depends on the names that exist and not on the children's labels, because everyone who may change a child can change
 // its labels.
 func Assign(o *Owner, sites []string, known Known) *Names {
-	k, grid := o.GridKind, o.Name
 	n := &Names{
-		BySite:  make(map[string]string, len(sites)),
-		Sites:   make(map[string]string, len(sites)),
-		Clashes: map[string]error{},
-		owner:   o, selects: make(map[string]bool, len(sites)),
+		BySite:      make(map[string]string, len(sites)),
+		Sites:       make(map[string]string, len(sites)),
+		Clashes:     map[string]error{},
+		SelectsSite: make(map[string]bool, len(sites)),
+		owner:       o,
 	}
 	var others []string
 	for _, site := range sites {
-		natural := grid + "-" + site
-		if site == "" {
+		natural := o.Name + "-" + site
+		switch {
+		case site == "":
 			n.Clashes[site] = Errorf(v1.ReasonInvalidName,
 				"no %s can be named after this site: the value of the label %s of its nodes is empty; give it a value",
-				k.Child.Kind, o.Key)
-			continue
-		}
-		if k.CheckName(natural) != "" {
+				o.Child.Kind, o.Key)
+		case o.CheckName(natural) != "", !known.isOurs(natural) &&
+			(known.isTaken(natural) || known.isOurs(o.AlternativeChildName(o.Name, site))):
 			others = append(others, site)
-			continue
+		default:
+			n.BySite[site], n.Sites[natural] = natural, site
 		}
-		if !known.isOurs(natural) && (known.isTaken(natural) || known.isOurs(k.AlternativeChildName(grid, site))) {
-			others = append(others, site)
-			continue
-		}
-		n.BySite[site], n.Sites[natural] = natural, site
 	}
 	for _, site := range others {
-		name := k.AlternativeChildName(grid, site)
+		name := o.AlternativeChildName(o.Name, site)
 		if other, ok := n.Sites[name]; ok {
 			n.Clashes[site] = Errorf(v1.ReasonNameConflict,
 				"the name %s for the %s of this site is that of site %s; give one of the two sites another name",
-				name, k.Child.Kind, other)
+				name, o.Child.Kind, other)
 			continue
 		}
 		n.BySite[site], n.Sites[name] = name, site
 	}
 	for site, name := range n.BySite {
 		object, exists := known(name)
-		n.selects[site] = object.SelectsSite || (!exists && o.SelectsSite)
+		n.SelectsSite[site] = object.SelectsSite || (!exists && o.SelectsSite)
 	}
 	return n
 }
-
-// SelectsSite reports whether the selector of a site's child names the site. A selector cannot be changed, so an
-// existing workload keeps its own. The labels of its pods are kept as well, because a change would replace the pods.
-func (n *Names) SelectsSite(site string) bool { return n.selects[site] }
 
 // Child renders the child of a site.
 func (n *Names) Child(site string, from Source) (*Child, error) {
@@ -120,7 +113,7 @@ func (n *Names) Child(site string, from Source) (*Child, error) {
 		}
 	}
 	of := *n.owner
-	of.SelectsSite, of.Variant = n.SelectsSite(site), from.Templates.Mark(site, from.Revision)
+	of.SelectsSite, of.Variant = n.SelectsSite[site], from.Templates.Mark(site, from.Revision)
 	if from.InRollout {
 		of.Revision = from.Revision
 	}
@@ -139,26 +132,25 @@ var (
 // an error with the reason. controller is the object's controlling owner, nil if it has none, and grid the value of its
 // label LabelGridSelector.
 func Claim(o *Owner, name string, controller *metav1.OwnerReference, grid string) error {
-	k := o.GridKind
 	switch by := controller; {
 	case by != nil && string(by.UID) == o.UID:
 		return nil
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
 		return fmt.Errorf("%w: %w", ErrLeftOver, Errorf(v1.ReasonNameConflict,
 			"%s %s of a deleted grid of this name is still there; the garbage collector removes it",
-			k.Child.Kind, name))
+			o.Child.Kind, name))
 	case by != nil && strings.HasPrefix(by.APIVersion, v1.GroupName+"/"):
 		return fmt.Errorf("%w: %w", ErrTaken,
 			Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s",
-				k.Child.Kind, name, by.Kind, by.Name))
+				o.Child.Kind, name, by.Kind, by.Name))
 	case by != nil:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and belongs to %s %s; rename the grid, or that owner",
-			k.Child.Kind, name, by.Kind, by.Name)
+			o.Child.Kind, name, by.Kind, by.Name)
 	case grid != o.Name:
 		return Errorf(v1.ReasonNameConflict,
 			"%s %s exists already and was not made by this grid; delete it, or label it %s=%s to have it adopted",
-			k.Child.Kind, name, v1.LabelGridSelector, o.Name)
+			o.Child.Kind, name, v1.LabelGridSelector, o.Name)
 	}
 	return nil
 }

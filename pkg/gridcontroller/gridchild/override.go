@@ -15,30 +15,29 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// NodesOf returns the labels of the nodes of a site.
-type NodesOf func(site string) []map[string]string
+// HasNode reports whether a site has a node whose labels match.
+type HasNode func(site string, of labels.Selector) bool
 
 // Merge applies a strategic merge patch to the spec of a workload, both decoded, and returns the result. It may change
 // the spec.
 type Merge func(spec, patch map[string]any) (map[string]any, error)
 
-// Context is what a site's template depends on besides the grid. If Nodes is nil, no nodeSelector matches. If Merge is
-// nil, patches are errors.
+// Context is what a site's template depends on besides the grid. If HasNode is nil, no nodeSelector matches.
 type Context struct {
-	Nodes NodesOf
-	Merge Merge
+	HasNode HasNode
+	Merge   Merge
 }
 
 // matcher matches sites against a SiteSelector.
 type matcher struct {
 	names    map[string]bool
 	patterns []string
-	// nodes is nil if the selector has no nodeSelector.
-	nodes labels.Selector
+	nodes    labels.Selector // matches nothing without a nodeSelector
+	hasNode  HasNode
 }
 
-func newMatcher(selector *v1.SiteSelector) (*matcher, error) {
-	m := &matcher{names: map[string]bool{}}
+func newMatcher(selector *v1.SiteSelector, hasNode HasNode) (m *matcher, err error) {
+	m = &matcher{names: map[string]bool{}, hasNode: hasNode}
 	for _, name := range selector.Names {
 		if !strings.ContainsAny(name, `*?[\`) {
 			m.names[name] = true
@@ -49,16 +48,12 @@ func newMatcher(selector *v1.SiteSelector) (*matcher, error) {
 		}
 		m.patterns = append(m.patterns, name)
 	}
-	if selector.NodeSelector == nil {
-		return m, nil
-	}
-	var err error
 	m.nodes, err = metav1.LabelSelectorAsSelector(selector.NodeSelector.LabelSelector())
 	return m, err
 }
 
 // matches reports whether the selector selects a site.
-func (m *matcher) matches(site string, nodes NodesOf) bool {
+func (m *matcher) matches(site string) bool {
 	if m.names[site] {
 		return true
 	}
@@ -67,43 +62,35 @@ func (m *matcher) matches(site string, nodes NodesOf) bool {
 			return true
 		}
 	}
-	if m.nodes == nil || nodes == nil {
-		return false
-	}
-	return slices.ContainsFunc(nodes(site), func(of map[string]string) bool { return m.nodes.Matches(labels.Set(of)) })
+	return m.hasNode != nil && m.hasNode(site, m.nodes)
 }
 
-// Waves knows the wave of every site.
-type Waves struct {
-	matchers []*matcher // nil for the wave of all other sites
-	nodes    NodesOf
-}
+// Waves knows the wave of every site. The wave of all other sites has no matcher.
+type Waves []*matcher
 
 // NewWaves reads the waves of a rollout.
-func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
-	w := &Waves{nodes: nodes}
-	for i := range rollout.Waves {
-		var m *matcher
-		if sites := rollout.Waves[i].Sites; sites != nil {
-			var err error
-			if m, err = newMatcher(sites); err != nil {
-				return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].sites: %v", rollout.Waves[i].Name,
-					err)
-			}
+func NewWaves(rollout *v1.Rollout, hasNode HasNode) (Waves, error) {
+	w := make(Waves, len(rollout.Waves))
+	for i, wave := range rollout.Waves {
+		if wave.Sites == nil {
+			continue
 		}
-		w.matchers = append(w.matchers, m)
+		var err error
+		if w[i], err = newMatcher(wave.Sites, hasNode); err != nil {
+			return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].sites: %v", wave.Name, err)
+		}
 	}
 	return w, nil
 }
 
 // Of returns the index of a site's wave; the number of waves for a site without one.
-func (w *Waves) Of(site string) int {
-	rest := len(w.matchers)
-	for i, m := range w.matchers {
+func (w Waves) Of(site string) int {
+	rest := len(w)
+	for i, m := range w {
 		switch {
 		case m == nil:
 			rest = i
-		case m.matches(site, w.nodes):
+		case m.matches(site):
 			return i
 		}
 	}
@@ -111,9 +98,9 @@ func (w *Waves) Of(site string) int {
 }
 
 // NamedTwice returns the names of sites that several waves list, sorted. It ignores patterns.
-func (w *Waves) NamedTwice() []string {
+func (w Waves) NamedTwice() []string {
 	waves := map[string]int{}
-	for _, m := range w.matchers {
+	for _, m := range w {
 		if m != nil {
 			for name := range m.names {
 				waves[name]++
@@ -128,29 +115,16 @@ func (w *Waves) NamedTwice() []string {
 func (t *Templates) Idle(sites []string) []string {
 	var idle []string
 	for i, m := range t.matchers {
-		if !slices.ContainsFunc(sites, func(site string) bool { return m.matches(site, t.context.Nodes) }) {
+		if !slices.ContainsFunc(sites, m.matches) {
 			idle = append(idle, t.spec.Overrides[i].Name)
 		}
 	}
 	return idle
 }
 
-// match reads which sites the overrides select.
-func (t *Templates) match() error {
-	for i := range t.spec.Overrides {
-		m, err := newMatcher(&t.spec.Overrides[i].Sites)
-		if err != nil {
-			t.matchers = nil // the sites report the error
-			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v", t.spec.Overrides[i].Name, err)
-		}
-		t.matchers = append(t.matchers, m)
-	}
-	return nil
-}
-
 func (t *Templates) overridesOf(site string) (all []*v1.Override) {
 	for i, m := range t.matchers {
-		if m.matches(site, t.context.Nodes) {
+		if m.matches(site) {
 			all = append(all, &t.spec.Overrides[i])
 		}
 	}
@@ -192,10 +166,6 @@ func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]an
 	if err := utiljson.Unmarshal(o.Patch.Raw, &patch); err != nil || patch == nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
 	}
-	if t.context.Merge == nil {
-		return nil, Errorf(v1.ReasonSyncFailed, "spec.overrides[%s].patch: the API server's schema is not known",
-			o.Name)
-	}
 	merged, err := t.context.Merge(spec, patch)
 	if err != nil {
 		told := Tellable(err)
@@ -212,7 +182,6 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 	if err != nil {
 		return err
 	}
-	found := map[string]bool{}
 	var names []string
 	for _, field := range []string{"initContainers", "containers"} {
 		containers, _ := pod[field].([]any)
@@ -224,12 +193,12 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 			name, _ := container["name"].(string)
 			names = append(names, name)
 			if image, ok := o.Images[name]; ok {
-				container["image"], found[name] = image, true
+				container["image"] = image
 			}
 		}
 	}
 	for name := range o.Images {
-		if !found[name] {
+		if !slices.Contains(names, name) {
 			return Errorf(v1.ReasonInvalidTemplate,
 				"spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name,
 				strings.Join(names, ", "))

@@ -86,7 +86,15 @@ type Templates struct {
 // NewTemplates reads the templates of a grid's spec.
 func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	t := &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
-	t.invalid = t.match()
+	for i := range spec.Overrides {
+		m, err := newMatcher(&spec.Overrides[i].Sites, context.HasNode)
+		if err != nil { // the sites report it
+			t.matchers, t.invalid = nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].sites: %v",
+				spec.Overrides[i].Name, err)
+			break
+		}
+		t.matchers = append(t.matchers, m)
+	}
 	return t
 }
 
@@ -223,14 +231,6 @@ func ReadPods(spec map[string]any) (labels.Selector, []corev1.Toleration, error)
 	return selector, workload.Template.Spec.Tolerations, err
 }
 
-// Reference returns the owner reference of an object that a grid controls.
-func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: name, UID: uid,
-		Controller: new(true), BlockOwnerDeletion: new(true),
-	}
-}
-
 // OfSite renders the child of one site. It changes template, which becomes part of the result.
 func OfSite(o *Owner, site, name string, template map[string]any) (*Child, error) {
 	if err := checkName(o, name, site); err != nil {
@@ -329,35 +329,33 @@ func checkName(o *Owner, name, site string) error {
 	if why == "" {
 		return nil
 	}
-	if site == "" {
-		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name",
-			name, o.Child.Kind, why)
+	orSite := ""
+	if site != "" {
+		orSite = fmt.Sprintf(", or the site (label %s=%s on its nodes),", o.Key, site)
 	}
-	return Errorf(v1.ReasonInvalidName,
-		"%q cannot be the name of a %s: %s; give the grid, or the site (label %s=%s on its nodes), another name",
-		name, o.Child.Kind, why, o.Key, site)
+	return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid%s another name",
+		name, o.Child.Kind, why, orSite)
 }
 
 // newChild makes a child with the labels, annotations and owner reference of every child. It may add to the
 // annotations.
 func newChild(o *Owner, name, site string, annotations map[string]string, spec map[string]any) (*Child, error) {
-	labels := map[string]string{}
-	maps.Copy(labels, o.Labels)
-	labels[v1.LabelGridSelector] = o.Name
-	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
-	delete(labels, v1.LabelGridSite)
+	key := v1.KeyLabelValue(o.Key)
+	own := labels.Merge(o.Labels, labels.Set{v1.LabelGridSelector: o.Name, v1.LabelGridUniqKey: key})
+	delete(own, v1.LabelGridSite)
 	if site != "" {
-		labels[v1.LabelGridSite] = site // valid, because it is the value of a node's label
+		own[v1.LabelGridSite] = site // valid, because it is the value of a node's label
 	}
-	if labels[v1.LabelGridUniqKey] != o.Key {
+	if key != o.Key {
 		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
 	child := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	child.SetGroupVersionKind(o.Child)
 	child.SetNamespace(o.Namespace)
 	child.SetName(name)
-	child.SetLabels(labels)
-	child.SetOwnerReferences([]metav1.OwnerReference{Reference(o.Kind, o.Name, types.UID(o.UID))})
+	child.SetLabels(own)
+	grid := &metav1.ObjectMeta{Name: o.Name, UID: types.UID(o.UID)}
+	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(o.Kind))})
 	if len(annotations) > 0 {
 		child.SetAnnotations(annotations)
 	}
@@ -390,12 +388,12 @@ func tolerateUnreachable(template map[string]any) error {
 		}
 	}
 	for _, taint := range unreachableTaints {
-		if mentions(tolerations, taint) {
-			continue
+		if !mentions(tolerations, taint) {
+			tolerations = append(tolerations, map[string]any{
+				"key": taint, "operator": string(corev1.TolerationOpExists),
+				"effect": string(corev1.TaintEffectNoExecute),
+			})
 		}
-		tolerations = append(tolerations, map[string]any{
-			"key": taint, "operator": string(corev1.TolerationOpExists), "effect": string(corev1.TaintEffectNoExecute),
-		})
 	}
 	pod["tolerations"] = tolerations
 	return nil

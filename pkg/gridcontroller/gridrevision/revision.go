@@ -46,9 +46,9 @@ type Revision struct {
 // removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
-		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
+		spec.Template, maps.Clone(spec.TemplatePool), spec.Templates, spec.DefaultTemplateName, spec.Overrides,
+		spec.TolerateUnreachable,
 	}
-	c.TemplatePool = maps.Clone(spec.TemplatePool)
 	for _, name := range gridchild.UnusedTemplates(spec) {
 		delete(c.TemplatePool, name)
 	}
@@ -146,8 +146,7 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 	out.Template = setReplicas(out.Template, spec.Template)
 	for name, template := range spec.TemplatePool {
 		if restored, ok := out.TemplatePool[name]; ok {
-			out.TemplatePool[name] = setReplicas(restored, template)
-			continue
+			template = setReplicas(restored, template)
 		}
 		if out.TemplatePool == nil {
 			out.TemplatePool = map[string]v1.Template{}
@@ -180,7 +179,7 @@ func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.Cont
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: grid.GetNamespace(), Name: r.Name,
 			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
-			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(kind, grid.GetName(), grid.GetUID())},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(grid, v1.GroupVersion.WithKind(kind))},
 		},
 		Data:     runtime.RawExtension{Raw: r.Data},
 		Revision: number,
@@ -247,12 +246,7 @@ func Sort(all []*appsv1.ControllerRevision) {
 
 // Superfluous returns the unused ControllerRevisions of a grid beyond its limit, the oldest first.
 func Superfluous(all []*appsv1.ControllerRevision, inUse map[string]bool, limit *int32) []*appsv1.ControllerRevision {
-	var unused []*appsv1.ControllerRevision
-	for _, object := range all {
-		if !inUse[object.Name] {
-			unused = append(unused, object)
-		}
-	}
+	unused := slices.DeleteFunc(slices.Clone(all), func(of *appsv1.ControllerRevision) bool { return inUse[of.Name] })
 	Sort(unused)
 	return unused[:max(0, len(unused)-int(ptr.Deref(limit, defaultLimit)))]
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 // wrapperApp is the label app of the wrapper's pods, and wrapperPause the time between two reads of them.
@@ -87,8 +88,6 @@ func (r *mover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
 		return false, fmt.Errorf("looking for the wrapper of node %s: %w", node, err)
 	}
 	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
-		return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
+		return p.DeletionTimestamp == nil && gridview.IsReady(&p)
 	}), nil
 }

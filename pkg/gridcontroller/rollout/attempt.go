@@ -96,20 +96,21 @@ func (p *planner) begin() {
 	if p.status.AtOnce && !p.done {
 		p.joinWaves()
 	}
-	p.waves = make([][]*Site, len(p.Rollout.Waves)+1)
+	p.specs = slices.Concat(p.Rollout.Waves, []v1.Wave{{}})
+	p.waves = make([][]*Site, len(p.specs))
 	for i := range p.Sites {
 		site := &p.Sites[i]
 		p.waves[site.Wave] = append(p.waves[site.Wave], site)
 	}
-	p.passed, p.states = make([]bool, len(p.waves)), make([]v1.WaveState, len(p.waves))
-	for i := range p.waves {
-		p.passed[i] = p.done || slices.Contains(p.status.Passed, p.gate(i))
-		p.states[i] = v1.WavePending
-	}
+	p.states = make([]v1.WaveState, len(p.waves))
 }
 
 // gate names the end of a wave.
-func (p *planner) gate(wave int) string { return cmp.Or(p.name(wave), restWave) }
+func (p *planner) gate(wave int) string { return cmp.Or(p.specs[wave].Name, restWave) }
+
+func (p *planner) passed(wave int) bool {
+	return p.done || slices.Contains(p.status.Passed, p.gate(wave))
+}
 
 // upgrade reads the status of an older controller. There the proven sites are those that have the revision and are not
 // listed, passed gates are waves in state Done, and decisions are phases.
@@ -201,13 +202,7 @@ func (p *planner) stampStart() {
 func (p *planner) complete() {
 	p.plan.Current, p.done = p.Revision, true
 	p.status.Passed, p.status.GoesBack, p.status.Phase = []string{allGates}, "", v1.RolloutComplete
-	for i := range p.passed {
-		p.passed[i] = true
-	}
 }
-
-// isComplete reports whether the rollout is complete, and no site remains.
-func (p *planner) isComplete() bool { return p.done && len(p.remaining()) == 0 }
 
 // remaining returns the sites for which the rollout waits. Once it is complete, a new site does not have to prove
 // anything.

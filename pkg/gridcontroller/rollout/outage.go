@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,11 +16,6 @@ const (
 	outageLeast  = 5
 	outageShare  = 10
 )
-
-func outageText(silent, reachable int) string {
-	return fmt.Sprintf("%d of the %d sites that were reachable when it began are silent; no site starts until fewer "+
-		"are, or somebody resumes it", silent, reachable)
-}
 
 // findOutage finds out whether so many sites fell silent that the change is probably not the cause.
 func (p *planner) findOutage() {

@@ -2,7 +2,7 @@ package rollout
 
 import (
 	"cmp"
-	"slices"
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,7 +39,7 @@ type Site struct {
 	// Trouble is why the workload makes no progress, or could not be applied. Broken is the same once that has lasted
 	// for the whole deadline, with the revision Tried.
 	Trouble, Broken, Tried string
-	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince. Partly: with some.
+	// Silent: the control plane has lost contact with all its nodes. Partly: with some, the last one at SilentSince.
 	Silent, Partly bool
 	SilentSince    time.Time
 	// PerNode: the workload has a pod on each node that its template fits.
@@ -113,10 +113,11 @@ type planner struct {
 
 	plan   Plan
 	status *v1.RolloutStatus
-	// waves are the sites by wave; the last entry has those that no wave names. passed has whether each wave's gate has
-	// passed, and states the state that the status gives it. done: all gates have passed, and no site remained.
+	// waves are the sites by wave, and specs what the grid says of the waves. The last entries are of the sites that no
+	// wave names. states has the state that the status gives to a wave; empty while it is pending. done: all gates have
+	// passed, and no site remained.
 	waves  [][]*Site
-	passed []bool
+	specs  []v1.Wave
 	states []v1.WaveState
 	done   bool
 	// proofs and accepted are status.provenSites and acceptedSites.
@@ -157,12 +158,13 @@ func New(in Input) Plan {
 	switch {
 	case p.halted():
 		p.say(v1.RolloutHalted, p.current(), p.status.Message)
-	case p.Rollout.Paused && !p.isComplete():
+	case p.Rollout.Paused && (!p.done || len(p.remaining()) > 0):
 		p.say(v1.RolloutPaused, p.current(), "paused")
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), outageText(p.silentSites, int(p.status.ReachableAtStart)))
+		p.say(v1.RolloutOutage, p.current(), fmt.Sprintf("%d of the %d sites that were reachable when it began are "+
+			"silent; no site starts until fewer are, or somebody resumes it", p.silentSites, p.status.ReachableAtStart))
 	default:
 		p.advance()
 	}
@@ -182,28 +184,18 @@ func Share(value *intstr.IntOrString, missing string, of int) int {
 	return sites
 }
 
-// spec returns the grid's spec of a wave.
-func (p *planner) spec(wave int) v1.Wave {
-	if wave < len(p.Rollout.Waves) {
-		return p.Rollout.Waves[wave]
-	}
-	return v1.Wave{}
-}
-
-func (p *planner) name(wave int) string { return p.spec(wave).Name }
-
 // limit is how many sites of a wave may have the change unproven. maxSilent is how many of them may be suspects when
 // the wave is done.
 func (p *planner) limit(wave int) int {
-	return max(Share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
+	return max(Share(p.specs[wave].MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
 }
 
 func (p *planner) maxSilent(wave int) int {
 	least := 0
-	if p.spec(wave).MaxSilent == nil {
+	if p.specs[wave].MaxSilent == nil {
 		least = 1
 	}
-	return max(Share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
+	return max(Share(p.specs[wave].MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
 // has reports whether the revision was applied to a site's workload.
@@ -315,13 +307,12 @@ func (p *planner) again(at time.Time) {
 // second is the present time, with the precision of a status.
 func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
 
-// nextSecond is the same, rounded up.
-func (p *planner) nextSecond() time.Time { return p.Now.Add(time.Second - 1).Truncate(time.Second) }
-
 // current is the index of the first wave whose gate has not passed.
 func (p *planner) current() int {
-	if wave := slices.Index(p.passed, false); wave >= 0 {
-		return wave
+	for wave := range p.waves {
+		if !p.passed(wave) {
+			return wave
+		}
 	}
-	return len(p.passed) - 1
+	return len(p.waves) - 1
 }

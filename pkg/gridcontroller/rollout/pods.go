@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 const (
@@ -38,19 +40,16 @@ type Pods struct {
 // Node is a node of a site. Wants: the pods of a DaemonSet fit it.
 type Node struct{ Silent, Wants bool }
 
-// Template reports whether a pod was made of its workload's newest template.
-type Template func(pod *corev1.Pod) bool
-
-// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. since is when the
-// site got the change, and at when the pods were read.
-func Ask(pods []corev1.Pod, nodes map[string]Node, newest Template, since, at time.Time) Pods {
+// Ask summarises the pods of a site: all pods of its workload on its nodes, and those without a node. newest reports
+// whether a pod was made of the newest template. since is when the site got the change, and at when the pods were read.
+func Ask(pods []corev1.Pod, nodes map[string]Node, newest func(*corev1.Pod) bool, since, at time.Time) Pods {
 	out, served := Pods{At: at}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Status.StartTime != nil && pod.CreationTimestamp.After(since.Add(-skew)) {
 			out.Acknowledged = true
 		}
-		ready := isReady(pod)
+		ready := gridview.IsReady(pod)
 		switch over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; {
 		case nodes[pod.Spec.NodeName].Silent:
 			out.Silent = append(out.Silent, markOf(pod))
@@ -75,12 +74,6 @@ func Ask(pods []corev1.Pod, nodes map[string]Node, newest Template, since, at ti
 	}
 	slices.Sort(out.Marks)
 	return out
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // markOf identifies a pod and its containers. A sidecar is an init container that runs.

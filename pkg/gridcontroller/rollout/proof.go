@@ -245,7 +245,7 @@ func (p *planner) ask(u *Site, of *v1.RolloutSite, after time.Time) {
 
 // limitOf is how long a site may take to prove the revision.
 func (p *planner) limitOf(u *Site) time.Duration {
-	wave := p.spec(u.Wave)
+	wave := p.specs[u.Wave]
 	limit := 2*soakOf(wave) + p.Deadline
 	if wave.Check != nil {
 		limit += checkLimit(wave.Check)
@@ -294,9 +294,6 @@ func (p *planner) expire(u *Site, of *v1.RolloutSite, why string) {
 	of.Message = cmp.Or(u.Trouble, fmt.Sprintf("%s within %s", why, limit))
 }
 
-// silentMessage is the message of a suspect.
-const silentMessage = "it fell silent with the change"
-
 // suspect judges a silent site with the revision. If all its nodes are silent, and no kubelet has seen a pod of the
 // change, the silence has another reason, and the workload is put back. A question that fails is repeated. With
 // other reachable nodes it would get the change again.
@@ -314,12 +311,12 @@ func (p *planner) suspect(u *Site, of *v1.RolloutSite) {
 		p.again(p.Now)
 		return
 	}
-	of.State, of.Message = v1.RolloutSiteSuspect, silentMessage
+	of.State, of.Message = v1.RolloutSiteSuspect, "it fell silent with the change"
 }
 
 // prove judges a reachable site with the revision.
 func (p *planner) prove(u *Site, of *v1.RolloutSite) {
-	wave := p.spec(u.Wave)
+	wave := p.specs[u.Wave]
 	state, message := v1.RolloutSiteProgressing, ""
 	if of.State == v1.RolloutSitePending {
 		of.Since = p.second()
@@ -426,8 +423,8 @@ func (p *planner) beginSoak(u *Site, of *v1.RolloutSite, soak time.Duration) {
 		return
 	}
 	if of.ReadyTime == nil {
-		soaked := time.Duration(of.SoakedSeconds) * time.Second
-		of.ReadyTime = &metav1.Time{Time: p.nextSecond().Add(-soaked)}
+		of.ReadyTime = &metav1.Time{Time: p.Now}
+		move(-time.Duration(of.SoakedSeconds)*time.Second, &of.ReadyTime)
 	}
 	of.Pods, of.SoakedSeconds = u.Pods.Marks[:min(len(u.Pods.Marks), mostPods)], 0
 	p.soaksUntil(of.ReadyTime.Add(soak))

@@ -7,13 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // say sets the phase, the wave and the message of the status.
 func (p *planner) say(phase v1.RolloutPhase, wave int, message string) {
-	p.status.Phase, p.status.Wave, p.status.Message = phase, p.name(min(wave, len(p.waves)-1)), message
+	p.status.Phase, p.status.Wave, p.status.Message = phase, p.specs[min(wave, len(p.waves)-1)].Name, message
 }
 
 // tell fills in the status: its sets and its counts.
@@ -28,8 +27,8 @@ func (p *planner) tell() {
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
 			continue // every site has a wave
 		}
-		of := v1.WaveStatus{Name: p.name(i), State: p.states[i]}
-		if p.passed[i] {
+		of := v1.WaveStatus{Name: p.specs[i].Name, State: cmp.Or(p.states[i], v1.WavePending)}
+		if p.passed(i) {
 			of.State = v1.WaveDone
 		}
 		for _, u := range p.waves[i] {
@@ -87,12 +86,4 @@ func (p *planner) describe(sites []*Site) string {
 		parts = append(parts, strings.TrimSuffix(site.Name+": "+why, ": "))
 	}
 	return strings.Join(parts, "; ")
-}
-
-func names(sites []*Site) string {
-	all := make([]string, len(sites))
-	for i, site := range sites {
-		all[i] = site.Name
-	}
-	return enumerate.First(all, namedSites)
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -84,9 +82,6 @@ func (p *planner) resume(failing []*Site) (unseen []*Site) {
 		p.attempt()
 		clear(p.proofs)
 		clear(p.written)
-		for i := range p.passed {
-			p.passed[i] = false
-		}
 		p.status.Phase = v1.RolloutProgressing
 	}
 	p.status.Message, p.resuming = "", true
@@ -105,13 +100,12 @@ func (p *planner) advance() {
 	}
 	for wave := range p.waves {
 		p.start(wave)
-		if p.passed[wave] {
+		if p.passed(wave) {
 			continue
 		}
 		if !p.finish(wave) {
 			return
 		}
-		p.passed[wave] = true
 		p.status.Passed = append(p.status.Passed, p.gate(wave))
 	}
 	waiting := p.remaining()
@@ -136,7 +130,7 @@ func (p *planner) start(wave int) {
 	for _, u := range p.waves[wave] {
 		switch {
 		case !p.takesPlace(u), !p.has(u):
-		case p.passed[wave] && p.state(u) == v1.RolloutSiteSuspect && silent > 0: // it must not block returning sites
+		case p.state(u) == v1.RolloutSiteSuspect && silent > 0 && p.passed(wave): // it must not block returning sites
 			silent--
 		default:
 			places--
@@ -239,7 +233,7 @@ func (p *planner) finish(wave int) bool {
 	if m.proven == 0 && p.needsProof(wave) {
 		why := "no site of the wave has proven the change"
 		if len(p.waves[wave]) == 0 {
-			if p.spec(wave).Sites == nil {
+			if p.specs[wave].Sites == nil {
 				return true // every site is in another wave
 			}
 			// A wave that should have sites and has none may be a typing error.
@@ -252,7 +246,7 @@ func (p *planner) finish(wave int) bool {
 		}
 		return p.hasApproval(wave, "unproven", why)
 	}
-	return p.spec(wave).Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
+	return p.specs[wave].Approval != v1.ApprovalManual || p.hasApproval(wave, "", "the wave asks for an approval")
 }
 
 // askForSuspects asks for an approval of the suspects that take up the places for which sites of a wave wait. It
@@ -284,12 +278,13 @@ func (p *planner) needsProof(wave int) bool {
 
 // excuse asks for an approval of suspects by name. Once approved, they are excused for as long as they are silent.
 func (p *planner) excuse(wave int, suspects []*Site, but string) {
-	var text strings.Builder
-	for _, u := range suspects {
-		text.WriteString(u.Name + "\n")
+	names := make([]string, len(suspects))
+	for i, u := range suspects {
+		names[i] = u.Name
 	}
-	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(suspects), but, names(suspects))
-	if !p.hasApproval(wave, "silent-"+hashOf(text.String(), 8), why) {
+	why := fmt.Sprintf("%d sites fell silent with the change, %s: %s", len(names), but,
+		enumerate.First(names, namedSites))
+	if !p.hasApproval(wave, "silent-"+hashOf(strings.Join(names, "\n")+"\n", 8), why) {
 		return
 	}
 	full := !p.room()
@@ -304,10 +299,16 @@ func (p *planner) excuse(wave int, suspects []*Site, but string) {
 }
 
 // hasApproval reports whether a person has approved of a wave, and asks for an approval if not. An approval is valid
-// for one attempt and one kind, which why describes.
+// for one attempt and one kind: what the wave lacks, which why describes, or empty if it lacks only the approval.
 func (p *planner) hasApproval(wave int, kind, why string) bool {
-	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
-	if Approves(p.Approved, awaits) {
+	parts := []string{p.Revision, p.gate(wave), p.status.StartTime.UTC().Format(time.RFC3339)}
+	if kind != "" {
+		parts = append(parts, kind)
+	}
+	awaits := strings.Join(parts, "/")
+	if slices.ContainsFunc(strings.Split(p.Approved, ","), func(given string) bool {
+		return strings.TrimSpace(given) == awaits
+	}) {
 		p.again(p.Now)
 		return true
 	}
@@ -315,24 +316,4 @@ func (p *planner) hasApproval(wave int, kind, why string) bool {
 	p.say(v1.RolloutAwaitingApproval, wave,
 		fmt.Sprintf("%s; it waits for the annotation %s=%s", why, v1.AnnotationApproved, awaits))
 	return false
-}
-
-// Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
-// what the wave lacks: empty if it lacks only the approval.
-func Approval(revision, wave string, start *metav1.Time, kind string) string {
-	if wave == "" {
-		wave = restWave
-	}
-	parts := []string{revision, wave, start.UTC().Format(time.RFC3339)}
-	if kind != "" {
-		parts = append(parts, kind)
-	}
-	return strings.Join(parts, "/")
-}
-
-// Approves reports whether the annotation's value, a list of approvals, contains this one.
-func Approves(value, approval string) bool {
-	return slices.ContainsFunc(strings.Split(value, ","), func(one string) bool {
-		return strings.TrimSpace(one) == approval
-	})
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,7 +30,7 @@ type Source struct {
 	API client.Client
 	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
-	// Merge makes the function that applies the patches of overrides to one kind of workload; without it patches fail.
+	// Merge makes the function that applies the patches of overrides to one kind of workload.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
 	// Site is the only site to ask about; empty for all.
 	Site string
@@ -152,17 +153,16 @@ func (c *comparison) addSites(ctx context.Context, grid v1.Object) error {
 	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
 		revision.Name = found.Name
 	}
-	nodes := map[string][]map[string]string{}
-	for _, labels := range c.Nodes {
-		if site, has := labels[c.owner.Key]; has {
-			nodes[site] = append(nodes[site], labels)
+	nodes := map[string][]labels.Labels{}
+	for _, node := range c.Nodes {
+		if site, has := node[c.owner.Key]; has {
+			nodes[site] = append(nodes[site], labels.Set(node))
 		}
 	}
-	around := gridchild.Context{Nodes: func(site string) []map[string]string { return nodes[site] }}
-	if c.Merge != nil {
-		around.Merge = c.Merge(ctx, c.owner.Child)
-	}
-	templates := gridchild.NewTemplates(spec, around)
+	templates := gridchild.NewTemplates(spec, gridchild.Context{
+		HasNode: func(site string, of labels.Selector) bool { return slices.ContainsFunc(nodes[site], of.Matches) },
+		Merge:   c.Merge(ctx, c.owner.Child),
+	})
 	source := gridchild.Source{
 		Templates: templates, Scale: templates, Revision: revision.Name, InRollout: spec.Rollout != nil,
 	}

@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -44,7 +46,10 @@ func applied(t *testing.T, manifest string, then func(api client.Client), sites 
 		t.Fatal(err)
 	}
 	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
-	s := Source{API: api, Nodes: map[string]topology.Labels{}}
+	s := Source{
+		API: api, Nodes: map[string]topology.Labels{},
+		Merge: func(context.Context, schema.GroupVersionKind) gridchild.Merge { return nil },
+	}
 	templates := gridchild.NewTemplates(&grid.Spec, gridchild.Context{})
 	for _, site := range sites {
 		s.Nodes["node-"+site] = topology.Labels{"zone1": site}

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 // withoutWaves is a grid without spec.rollout, with a Deployment in each of the sites. A Deployment that is restarted is
@@ -36,8 +35,10 @@ func withoutWaves(t *testing.T, breaks string, sites ...string) (*Grid, *[]strin
 		err := api.Create(t.Context(), &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "echo-" + site, Generation: 1,
-				Labels:          map[string]string{v1.LabelGridSelector: "echo", v1.LabelGridSite: site},
-				OwnerReferences: []metav1.OwnerReference{gridchild.Reference("DeploymentGrid", "echo", g.Object.GetUID())},
+				Labels: map[string]string{v1.LabelGridSelector: "echo", v1.LabelGridSite: site},
+				OwnerReferences: []metav1.OwnerReference{
+					*metav1.NewControllerRef(g.Object, v1.GroupVersion.WithKind("DeploymentGrid")),
+				},
 			},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
 		})

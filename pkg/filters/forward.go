@@ -137,8 +137,8 @@ func joinPath(prefix, requested string) string {
 type roundTripper struct{ target Target }
 
 // suspectAfter is how long a request may be without an answer before the upstream is suspected, which is more than a
-// probe takes, and the time between two looks at the link from then on. Some requests take long although the upstream
-// is well.
+// probe of a fast one takes, and the time between two looks at the link from then on. Some requests take long although
+// the upstream is well.
 const suspectAfter = 2500 * time.Millisecond
 
 // errNoAnswer is the error of a request that is given up.

@@ -2,9 +2,12 @@ package lite
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,4 +40,28 @@ func TestBadRequestsLeaveTheLink(t *testing.T) {
 	_, err := client.CoreV1().Nodes().Patch(t.Context(), "node0", types.MergePatchType, []byte("{}"),
 		metav1.PatchOptions{})
 	f.must(err)
+}
+
+// TestSlowLink: where each answer of kube-apiserver takes 3 s, a kubelet, which waits for 10 s, gets its writes through.
+func TestSlowLink(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.cloud.late.Store(int64(3 * time.Second))
+	f.start()
+	there := func() error {
+		if f.server.link.Away() != nil || !f.server.store.isCurrent(podsOf("node0")) {
+			return errors.New("it is not")
+		}
+		return nil
+	}
+	patience.Until(t, "kube-apiserver is there", there)
+	client := f.clientFor(f.kubelet())
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := client.CoreV1().Nodes().Patch(ctx, "node0", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
+		cancel()
+		if err != nil || there() != nil {
+			t.Errorf("kube-apiserver is there: %v, and a write gets %v", there() == nil, err)
+		}
+	}
 }

@@ -69,6 +69,8 @@ type cloud struct {
 	// slow is set while requests for tokens are not answered. slowed counts them, givenUp those that are over.
 	slow            atomic.Bool
 	slowed, givenUp atomic.Int64
+	// late is how long each answer takes, but for watches, in nanoseconds.
+	late atomic.Int64
 	// who are the names in the certificates of requests, "" for none. Guarded by mu.
 	who map[string]bool
 }
@@ -102,6 +104,13 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		c.givenUp.Add(1)
 		return
+	}
+	if late := c.late.Load(); late > 0 && r.URL.Query().Get("watch") != "true" {
+		select {
+		case <-time.After(time.Duration(late)):
+		case <-r.Context().Done():
+			return
+		}
 	}
 	if with := c.deletes.Load(); with != nil && r.Method == http.MethodDelete {
 		if with.code < 0 {

@@ -23,8 +23,10 @@ const (
 	probeInterval = time.Second
 	quickProbes   = 30 * time.Second
 	slowInterval  = 5 * time.Second
-	// probeTimeout is how long a probe waits for an answer.
-	probeTimeout = 2 * time.Second
+	// probeTimeout is how long a probe waits for an answer: as long as a kubelet does.
+	probeTimeout = 10 * time.Second
+	// leastPatience is how long an API server that answers fast may be silent until it is away.
+	leastPatience = 2 * time.Second
 	// suspectInterval is the time between two probes of an API server that answers.
 	suspectInterval = 250 * time.Millisecond
 
@@ -45,6 +47,9 @@ const (
 // requests may be their senders' fault, and an answer of 500, 502, 503 or 504 may have another cause than the API
 // server, so these only cause a probe. The requests are those of all the Connection's transports.
 //
+// A probe fails if it takes twice as long as the last one that was answered. It still goes on, and its answer counts
+// when it comes: on a slow link the API server is there for whoever waits as long.
+//
 // A probe is a request that no cache answers, and with Require another one that needs etcd. Every answer counts, except
 // those with a status of 500 and above, which a gateway may send in place of the API server, and the API server in
 // place of etcd.
@@ -58,12 +63,14 @@ type Link struct {
 	away chan struct{}
 	// back are called when the API server is back; guarded by mu.
 	back []func()
+	// patience is how long a probe may take until it fails; guarded by mu.
+	patience time.Duration
 	// hurry has a value when a probe is due at once.
 	hurry chan struct{}
 }
 
 func newLink(probe func(ctx context.Context) error) *Link {
-	return &Link{probe: probe, hurry: make(chan struct{}, 1)}
+	return &Link{probe: probe, patience: leastPatience, hurry: make(chan struct{}, 1)}
 }
 
 // Link returns the one Link of the Connection. It needs Link.Run.
@@ -159,10 +166,14 @@ func (l *Link) wake() {
 	}
 }
 
-// answered notes that the API server has answered.
-func (l *Link) answered() {
+// answered notes that the API server has answered a probe after so long.
+func (l *Link) answered(took time.Duration) {
 	l.mu.Lock()
 	var back []func()
+	if took > l.patience {
+		l.wake() // the link may have been cut meanwhile: the next probe shows how slow it is
+	}
+	l.patience = min(max(2*took, leastPatience), probeTimeout)
 	if l.away != nil {
 		close(l.away)
 		l.away, back = nil, l.back
@@ -173,15 +184,36 @@ func (l *Link) answered() {
 	}
 }
 
-// Ask probes once.
+// Ask probes once, and returns when that has decided. The probe may go on until ctx is done.
 func (l *Link) Ask(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	if l.probe(ctx) == nil {
-		l.answered()
-	} else {
-		l.Fail()
+	began, outcome := time.Now(), make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		err := l.probe(ctx)
+		if err == nil {
+			l.answered(time.Since(began))
+		}
+		outcome <- err
+	}()
+	for left := leastPatience; left > 0; left = l.left(began) {
+		select {
+		case err := <-outcome:
+			if err != nil {
+				l.Fail()
+			}
+			return
+		case <-time.After(left):
+		}
 	}
+	l.Fail()
+}
+
+// left returns how much longer a probe may take that began at a time.
+func (l *Link) left(began time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.patience - time.Since(began)
 }
 
 // Run probes while the API server is away or suspected to be, until ctx is done.

@@ -36,7 +36,7 @@ func TestLink(t *testing.T) {
 					return test.probe
 				})
 				l.Ask(t.Context())
-				l.answered() // it was there before
+				l.answered(0) // it was there before
 				probes.Store(0)
 				go l.Run(t.Context()) // until the test's end
 				l.note(t.Context(), nil, test.request)
@@ -86,6 +86,90 @@ func TestLinkSlowsDown(t *testing.T) {
 		if l.Away() != nil {
 			t.Error("it is back, and that is not noticed")
 		}
+	})
+}
+
+// TestSlowLink: an API server whose answers take long is there for whoever waits, and stays so whatever is suspected.
+// One that answered fast is away as soon as ever.
+func TestSlowLink(t *testing.T) {
+	for name, test := range map[string]struct {
+		// takes is how long an answer takes, and first how long it may be away at first.
+		takes, first time.Duration
+		// notices is how soon it is away when it no longer answers.
+		notices time.Duration
+	}{
+		"fast":     {100 * time.Millisecond, 0, leastPatience},
+		"slow":     {3 * time.Second, time.Second, 6 * time.Second},
+		"slowest":  {9 * time.Second, 7 * time.Second, probeTimeout},
+		"too slow": {11 * time.Second, time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var cut atomic.Bool
+				l := newLink(func(ctx context.Context) error {
+					select {
+					case <-time.After(test.takes):
+					case <-ctx.Done():
+					}
+					if cut.Load() {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				})
+				go l.Run(t.Context()) // until the test's end
+				away := func(within time.Duration) (away time.Duration) {
+					const step = 10 * time.Millisecond
+					for range within / step {
+						if time.Sleep(step); l.Away() != nil {
+							away += step
+						}
+						l.Suspect()
+					}
+					return away
+				}
+				if got := away(time.Minute); got > test.first+100*time.Millisecond {
+					t.Errorf("at first it is away for %s", got)
+				}
+				if test.notices == 0 {
+					return
+				}
+				if got := away(10 * time.Minute); got > 0 {
+					t.Errorf("it is away for %s of ten minutes", got)
+				}
+				cut.Store(true)
+				time.Sleep(time.Second)
+				if got := time.Minute - away(time.Minute); got > test.notices {
+					t.Errorf("that it is away is noticed after %s", got)
+				}
+				cut.Store(false)
+				time.Sleep(slowInterval*3/2 + test.takes)
+				if got := away(time.Minute); got > 0 {
+					t.Errorf("after it was back, it is away for %s", got)
+				}
+			})
+		})
+	}
+}
+
+// TestLinkMeasuresAgain: a probe that was sent before a short cut of the link, and is answered after it, does not say
+// how slow the link is.
+func TestLinkMeasuresAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		restored := make(chan struct{})
+		time.AfterFunc(8*time.Second, func() { close(restored) })
+		l := newLink(func(ctx context.Context) error {
+			select {
+			case <-restored:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		go l.Run(t.Context()) // until the test's end
+		time.Sleep(10 * time.Second)
+		if l.mu.Lock(); l.away != nil || l.patience != leastPatience {
+			t.Errorf("it is away: %v, and would be after %s", l.away != nil, l.patience)
+		}
+		l.mu.Unlock()
 	})
 }
 

@@ -77,7 +77,8 @@ func (s *Server) answerFrom(w http.ResponseWriter, r *http.Request, account stri
 		return unknown(r)
 	}
 	// A client may have a newer version than the set, from a bookmark or from another list. It gets the set
-	// nevertheless, because a reflector without an answer gives its pods nothing at all.
+	// nevertheless, because a reflector without an answer gives its pods nothing at all. A watch from an older version
+	// is refused.
 	if !serve.IsTrue(query, "watch") && info.Verb != "watch" {
 		return serve.WriteList(w, r, k.resource, version, objects)
 	}
@@ -107,6 +108,10 @@ func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, fr
 		bookmark = from.version
 	}
 	if !initial && from.from > 0 {
+		if from.from < from.version {
+			return apierrors.NewResourceExpired(fmt.Sprintf("what has changed between version %d and version %d is not "+
+				"known: list again", from.from, from.version))
+		}
 		from.objects = nil
 	}
 	if err := serve.BeginWatch(w, r, k.resource, from.objects, bookmark); err != nil {

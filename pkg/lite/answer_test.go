@@ -2,6 +2,7 @@ package lite
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -41,6 +42,25 @@ func TestBodies(t *testing.T) {
 	for _, path := range []string{volume, list, watch} {
 		if code, body, err := f.get(f.kubelet(), path, "Accept", "text/html"); code != http.StatusNotAcceptable {
 			t.Errorf("%s as text/html: %d, %v %s", path, code, err, body)
+		}
+	}
+}
+
+// TestOlderWatch: a client whose list is older than what is kept is told to list again, so that it gets what has
+// changed before kube-apiserver was away.
+func TestOlderWatch(t *testing.T) {
+	t.Parallel()
+	f := running(t)
+	f.away()
+	f.server.stop() // watches end when they have begun
+	const path = "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0&watch=true&resourceVersion="
+	for version, want := range map[string]int{
+		"4": http.StatusGone, version5: http.StatusOK, "6": http.StatusOK, "0": http.StatusOK,
+		"4&sendInitialEvents=true&resourceVersionMatch=NotOlderThan": http.StatusOK,
+	} {
+		code, body, err := f.get(f.kubelet(), path+version)
+		if err != nil || code != want || (code == http.StatusGone) != strings.Contains(body, `"Expired"`) {
+			t.Errorf("from version %s: %d, want %d; %v %s", version, code, want, err, body)
 		}
 	}
 }

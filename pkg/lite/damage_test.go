@@ -14,10 +14,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"k8s.io/klog/v2/textlogger"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/application-grid/application-grid/pkg/program/store"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // damagedStarts is how many times a server is started on a damaged store.
@@ -223,4 +228,63 @@ func (w *world) mayBe(got map[string]string, version uint64) bool {
 		}
 	}
 	return true
+}
+
+// TestForgottenPodStaysGone: a pod that was confirmed gone does not come back from the older file when the newest one
+// rots, however long ago that was. The second whole state after that is without it.
+func TestForgottenPodStaysGone(t *testing.T) {
+	dir := filepath.Join(inMemory(t), storeDir)
+	logger := klog.Background()
+	open := func() *Server {
+		s := newStore("node0")
+		opened, state, _ := store.Open(store.Options{Dir: dir, Lasting: isLasting, State: s.all})
+		if problems := s.load(state); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return &Server{store: s, disk: opened}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := open()
+	to := sink{server.store, podsOf("node0")}
+	to.At("5", func() {
+		to.Apply(wiretest.Object(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "u1",
+			ResourceVersion: "5"}}))
+	})
+	server.commit(logger)
+	must(server.disk.Rewrite()) // the older file lists the pod now
+	server.say(logger, "u1", &end{at: time.Now().Add(-2 * goneFor)})
+	to.At("6", func() { to.Remove("shop", "till") })
+	server.commit(logger)
+	server.store.forget()
+	if count, _ := server.store.unsavedChanges(); count > 0 || len(server.store.gone) > 0 {
+		t.Errorf("%d changes are not on the disk, and %v is remembered", count, server.store.gone)
+	}
+	server.commit(logger)
+	must(server.disk.Close())
+	newest := files(t, dir)[0]
+	whole, err := os.ReadFile(newest)
+	must(err)
+	rewrite(newest, func(data []byte) []byte {
+		clear(data[60:80]) // of its first state
+		return data
+	})
+	server = open()
+	if _, objects, ok := server.store.read(podsOf("node0")); !ok || len(objects) > 0 {
+		t.Errorf("of the older file the pods %v are there: %v", objects, ok)
+	}
+	must(server.disk.Close())
+	must(os.WriteFile(newest, whole, 0o600))
+	server = open()
+	server.store.forget()
+	must(server.disk.Rewrite())
+	must(server.disk.Rewrite())
+	must(server.disk.Close())
+	if state, _ := store.Read(dir, nil); state[keyOf(keyGone, "u1")] != nil {
+		t.Error("the second whole state has the pod's end")
+	}
 }

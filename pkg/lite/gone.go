@@ -69,8 +69,9 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 	return true
 }
 
-// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the disk may still list them:
-// the end of a pod is written sooner than the pods, and to a full disk too.
+// forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the newest file of the disk may
+// still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing from the
+// disk, because the older file may list them as well: the next whole state is without them.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,6 @@ func (s *Store) forget() {
 	for uid, e := range s.gone {
 		if !there[uid] && time.Since(e.at) > goneFor {
 			delete(s.gone, uid)
-			s.change(keyOf(keyGone, string(uid)), nil)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -286,5 +288,38 @@ func TestForgottenPodStaysGone(t *testing.T) {
 	must(server.disk.Close())
 	if state, _ := store.Read(dir, nil); state[keyOf(keyGone, "u1")] != nil {
 		t.Error("the second whole state has the pod's end")
+	}
+}
+
+// TestDamagedCertificate: a kubelet that runs is still answered when the serving certificate on the disk is damaged, and
+// so is one that starts later.
+func TestDamagedCertificate(t *testing.T) {
+	t.Parallel()
+	f := running(t)
+	f.away()
+	asking := func() *rest.Config {
+		kubelet := f.kubelet()
+		kubelet.Dial = (&net.Dialer{}).DialContext // its client makes a connection of its own
+		return kubelet
+	}
+	running := asking()
+	f.must(rest.LoadTLSFiles(running)) // as it has read them
+	running.CAFile = ""
+	for _, damage := range []func(path string) error{
+		func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) }, os.Remove,
+	} {
+		for _, name := range []string{servingFile, trustFile} {
+			f.must(damage(filepath.Join(f.config.Dir, name)))
+		}
+		f.server.writeFiles(klog.Background()) // as it does from time to time
+		for name, kubelet := range map[string]*rest.Config{"running": running, "new": asking()} {
+			if pods, err := f.podsOfNode0(f.clientFor(kubelet)); err != nil || len(pods) != 1 {
+				t.Errorf("a %s kubelet gets %d pods, %v", name, len(pods), err)
+			}
+		}
+	}
+	f.rebootWithoutTheCloud()
+	if pods, err := f.podsOfNode0(f.clientFor(running)); err != nil || len(pods) != 1 {
+		t.Errorf("after a restart a running kubelet gets %d pods, %v", len(pods), err)
 	}
 }

@@ -47,7 +47,7 @@ func (s *Server) open(logger klog.Logger) error {
 
 // writeFiles writes the files that the kubelet needs to find the server. It may fail on a full disk.
 func (s *Server) writeFiles(logger klog.Logger) {
-	pair, err := servingPair(s.config.Dir)
+	pair, err := servingPair(s.config.Dir, s.pair.Load())
 	if pair.Leaf != nil {
 		s.pair.Store(&pair)
 	}

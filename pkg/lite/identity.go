@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/program/atomicfile"
 )
@@ -149,14 +150,42 @@ func (s *Server) tlsConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return current
 }
 
-// servingPair returns the serving certificate. It makes one at the first start, or if it cannot be read. If it cannot
-// write the new one, it returns both the certificate and the error.
-func servingPair(dir string) (tls.Certificate, error) {
+// servingPair returns the serving certificate, and makes sure that it is in the directory. It is the known one, which the
+// kubelet trusts, else that of the directory, else a new one. If it cannot be written, it returns both the certificate
+// and the error.
+func servingPair(dir string, known *tls.Certificate) (tls.Certificate, error) {
 	path := filepath.Join(dir, servingFile)
-	pair, err := tls.LoadX509KeyPair(path, path)
-	if err == nil && time.Now().AddDate(1, 0, 0).Before(pair.Leaf.NotAfter) {
-		return pair, nil
+	pair, err := ptr.Deref(known, tls.Certificate{}), error(nil)
+	if !lasts(pair) {
+		pair, err = tls.LoadX509KeyPair(path, path)
 	}
+	if err != nil || !lasts(pair) {
+		pair, err = newPair()
+	}
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Leaf.Raw})
+	private, err := keyutil.MarshalPrivateKeyToPEM(pair.PrivateKey)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = keepFile(filepath.Join(dir, trustFile), 0o644, certificate)
+	}
+	if err == nil {
+		err = keepFile(path, 0o600, append(certificate, private...))
+	}
+	return pair, err
+}
+
+// lasts reports whether a certificate is valid for another year.
+func lasts(pair tls.Certificate) bool {
+	return pair.Leaf != nil && time.Now().AddDate(1, 0, 0).Before(pair.Leaf.NotAfter)
+}
+
+// newPair makes a serving certificate, which is its own CA.
+func newPair() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -173,21 +202,16 @@ func servingPair(dir string) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	private, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return tls.Certificate{}, err
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+}
+
+// keepFile writes a file if it is not there with this content. The disk may be full.
+func keepFile(path string, mode os.FileMode, content []byte) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) { //nolint:gosec // in the directory
+		return nil
 	}
-	if pair, err = tls.X509KeyPair(certificate, private); err != nil {
-		return tls.Certificate{}, err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return pair, err
-	}
-	if err := atomicfile.Write(filepath.Join(dir, trustFile), 0o644, certificate); err != nil {
-		return pair, err
-	}
-	return pair, atomicfile.Write(path, 0o600, append(certificate, private...))
+	return atomicfile.Write(path, mode, content)
 }
 
 // writeKubeconfig writes the kubelet's kubeconfig: the one of kube-apiserver, with this server in its place.
@@ -207,9 +231,5 @@ func writeKubeconfig(from, dir, address string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, KubeletFile)
-	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) { //nolint:gosec // in the directory
-		return nil // the disk may be full
-	}
-	return atomicfile.Write(path, 0o600, content)
+	return keepFile(filepath.Join(dir, KubeletFile), 0o600, content)
 }

@@ -323,3 +323,22 @@ func TestDamagedCertificate(t *testing.T) {
 		t.Errorf("after a restart a running kubelet gets %d pods, %v", len(pods), err)
 	}
 }
+
+// TestWrongKey: as long as a start with another key writes nothing, /readyz says why.
+func TestWrongKey(t *testing.T) {
+	t.Parallel()
+	f := running(t)
+	f.stop()
+	f.config.SealKey = bytes.Repeat([]byte{1}, 32)
+	f.cloud.end()
+	var log bytes.Buffer
+	f.prepare = func(s *Server) { s.commit(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))) }
+	f.start()
+	f.server.commit(klog.Background())
+	if said := f.server.notOnDisk(); !strings.Contains(said, store.ErrKey.Error()) {
+		t.Errorf("/readyz says %q", said)
+	}
+	if strings.Contains(log.String(), "on the disk again") {
+		t.Errorf("the log says %s", &log)
+	}
+}

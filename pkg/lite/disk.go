@@ -75,7 +75,9 @@ func (s *Server) commit(logger klog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changes := s.store.takePending(s.disk.Spare())
-	s.noteCommit(logger, s.disk.Commit(changes))
+	if err := s.disk.Commit(changes); err != nil || len(changes) > 0 {
+		s.noteCommit(logger, err)
+	}
 }
 
 // commitGone writes which pods are gone. It does not wait for the budget, and may use the reserved space.

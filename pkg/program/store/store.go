@@ -261,18 +261,15 @@ func (s *Store) abandon(g *generation) {
 }
 
 // Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
-// they are not, and must be committed again. Lasting keys are committed without others: they go to both generations,
-// and may use the reserved space.
+// they are not, and must be committed again. Without changes the error is why nothing could be written. Lasting keys are
+// committed without others: they go to both generations, and may use the reserved space.
 func (s *Store) Commit(changes map[string][]byte) error {
-	if len(changes) == 0 {
-		return nil
+	if err := s.locked(); err != nil || len(changes) == 0 {
+		return err
 	}
 	lasting := true
 	for key := range changes {
 		lasting = lasting && s.isLasting(key)
-	}
-	if err := s.locked(); err != nil {
-		return err
 	}
 	rewritten := false
 	if s.newest == nil || s.newest.offset > s.limit() {

@@ -78,7 +78,9 @@ type chain struct {
 	seal       cipher.AEAD
 	generation uint64
 	offset     int64
-	sum        [4]byte
+	// inflated is how many bytes of entries are before it, which is what reading them costs.
+	inflated int64
+	sum      [4]byte
 }
 
 func (c *chain) checksum(length, body []byte) (sum [4]byte) {
@@ -164,6 +166,7 @@ func (c *chain) frame(entries []byte, flags byte) ([]byte, error) {
 	c.sum = c.checksum(length, body)
 	whole := bytes.Join([][]byte{length, c.sum[:], body}, nil)
 	c.offset += int64(len(whole))
+	c.inflated += int64(len(entries))
 	return whole, nil
 }
 
@@ -211,11 +214,11 @@ func (c *chain) readFrame(from io.Reader, left int64) (entries []byte, flags byt
 	}
 	c.sum, c.offset = sum, c.offset+frameHead+size
 	flags, entries = body[0], body[1:]
-	if flags&flagCompressed == 0 {
-		return entries, flags, nil
+	if flags&flagCompressed != 0 {
+		// Entries that are too long are cut, so that they end within an entry, which is an error.
+		entries, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(entries)), maxFrame))
 	}
-	// Entries that are too long are cut, so that they end within an entry, which is an error.
-	entries, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(entries)), maxFrame))
+	c.inflated += int64(len(entries))
 	return entries, flags, err
 }
 

@@ -213,7 +213,7 @@ func (w *world) rot() {
 	before := w.store.newest
 	w.crash()
 	node := w.disk.now[name(before.generation)]
-	if node == nil || int64(len(node.seen)) < before.first {
+	if node == nil || int64(len(node.seen)) < before.first.offset {
 		w.Fatalf("seed %d: a file that was synced is lost", w.seed)
 	}
 	if w.random.IntN(3) == 0 { // it can be read again later, if it is still there then
@@ -223,7 +223,7 @@ func (w *world) rot() {
 		w.disk.unreadable, w.history = "", history
 		return
 	}
-	at := w.random.Int64N(before.first)
+	at := w.random.Int64N(before.first.offset)
 	if w.random.IntN(2) == 0 {
 		at = w.random.Int64N(int64(headSize))
 	}

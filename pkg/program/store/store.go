@@ -22,6 +22,8 @@ const (
 
 	// slack is how many bytes more than three times its first state a file may have; less while it is the only one.
 	slack, slackAlone = 1 << 20, 64 << 10
+	// inflation is about how many times larger the entries of a file are than the file.
+	inflation = 8
 	// maxGrowth is how much a file may grow while no new one can be written. It is bounded because the file is read at
 	// every start.
 	maxGrowth = 64 << 20
@@ -77,7 +79,7 @@ type generation struct {
 	chain
 
 	// first is where the first state ends.
-	first int64
+	first chain
 	// torn is set while other bytes may follow the last transaction.
 	torn bool
 }
@@ -213,10 +215,10 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 	for buffered := bufio.NewReaderSize(from, 64<<10); g.offset < size; {
 		next := g.chain
 		entries, err := next.read(buffered, size)
-		if errors.Is(err, ErrKey) && g.first == 0 {
+		if errors.Is(err, ErrKey) && g.first.offset == 0 {
 			return nil, nil, err
 		}
-		if err != nil && g.first == 0 {
+		if err != nil && g.first.offset == 0 {
 			return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", err)
 		}
 		if err != nil {
@@ -232,11 +234,11 @@ func (s *Store) read(number uint64, wanted func(key string) bool) (*generation, 
 			}
 		}
 		g.chain = next
-		if g.first == 0 {
-			g.first = g.offset
+		if g.first.offset == 0 {
+			g.first = g.chain
 		}
 	}
-	if g.first == 0 {
+	if g.first.offset == 0 {
 		return nil, nil, fmt.Errorf("its first state cannot be read, so the file before it is used: %w", errEnd)
 	}
 	return g, state, nil
@@ -272,7 +274,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 		lasting = lasting && s.isLasting(key)
 	}
 	rewritten := false
-	if s.newest == nil || s.newest.offset > s.limit() {
+	if s.newest == nil || s.isLarge(0) {
 		err := s.rewrite()
 		if rewritten = err == nil; s.newest == nil {
 			return err
@@ -280,7 +282,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 		// Even if the state cannot be written, changes can.
 	}
 	if !rewritten {
-		if !lasting && s.newest.offset > s.limit()+maxGrowth {
+		if !lasting && s.isLarge(maxGrowth) {
 			return s.failure
 		}
 		err := s.append(s.newest, changes, lasting)
@@ -329,12 +331,14 @@ func (s *Store) Size() (size int64) {
 	return size
 }
 
-// limit returns the size of the newest file above which the state is written to the next one.
-func (s *Store) limit() int64 {
+// isLarge reports whether the newest file is larger by so many bytes than when the state is written to the next one. What
+// it has when it is inflated counts too.
+func (s *Store) isLarge(by int64) bool {
+	g, more := s.newest, int64(slack)
 	if s.older == nil {
-		return 3*s.newest.first + slackAlone
+		more = slackAlone
 	}
-	return 3*s.newest.first + slack
+	return g.offset > 3*g.first.offset+more+by || g.inflated > 3*g.first.inflated+inflation*more+by
 }
 
 // writerAt writes at a position that moves.
@@ -437,7 +441,7 @@ func (s *Store) writeState() error {
 		_ = s.disk.Remove(name(g.generation)) // else each attempt would leave one
 		return err
 	}
-	g.first = g.offset
+	g.first = g.chain
 	if s.newest != nil {
 		s.older = s.newest
 	}

@@ -329,7 +329,7 @@ func TestNoSpaceForTheState(t *testing.T) {
 		w.state["x"] = bytes.Clone(value)
 		return w.store.Commit(map[string][]byte{"x": w.state["x"]})
 	}
-	for w.store.newest == nil || w.store.older == nil || w.store.newest.offset <= w.store.limit() {
+	for w.store.newest == nil || w.store.older == nil || !w.store.isLarge(0) {
 		if err := grow(); err != nil {
 			t.Fatal(err)
 		}
@@ -362,7 +362,7 @@ func TestNoSpaceForTheState(t *testing.T) {
 	}
 	w.disk.noInodes = false
 	w.now = w.now.Add(time.Minute)
-	if err := grow(); err != nil || w.store.newest.offset > w.store.limit() {
+	if err := grow(); err != nil || w.store.isLarge(0) {
 		t.Errorf("with space again: %v", err)
 	}
 	if names := slices.Sorted(maps.Keys(w.disk.now)); len(names) != 2 {
@@ -463,6 +463,44 @@ func TestFailedWriteIsNoDamage(t *testing.T) {
 		_, state, problems := open(w.options(), w.disk)
 		if _, ok := state["another"]; !ok || len(problems) > 0 {
 			t.Errorf("seed %d: %q, %v", seed, state, problems)
+		}
+	}
+}
+
+// TestStartsInTimeOfTheState: values that compress to almost nothing, and change again and again, do not make the next
+// start take much longer than reading the state takes.
+func TestStartsInTimeOfTheState(t *testing.T) {
+	const size, commits = 1 << 20, 60
+	w := newWorld(t, 1)
+	noise := make([]byte, size)
+	for i := range noise {
+		noise[i] = byte(w.random.Uint32())
+	}
+	w.state["noise"] = noise
+	for i := range commits {
+		w.state["letters"] = append(fmt.Appendf(nil, "%d", i), bytes.Repeat([]byte("a"), size)...)
+		if err := w.store.Commit(map[string][]byte{"letters": w.state["letters"]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, node := range w.disk.now {
+		from, inflated := bytes.NewReader(node.seen), 0
+		c := w.store.chain
+		if _, err := fmt.Sscanf(name, prefix+"%x", &c.generation); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.readHead(from, int64(len(node.seen))); err != nil {
+			t.Fatal(err)
+		}
+		for from.Len() > 0 {
+			entries, _, err := c.readFrame(from, int64(from.Len()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			inflated += len(entries)
+		}
+		if limit := 3*2*size + inflation*slack + 2*size; inflated > limit {
+			t.Errorf("%s has %d bytes to read, of a state of %d", name, inflated, 2*size)
 		}
 	}
 }

@@ -44,7 +44,8 @@ type Dir struct {
 	// content is the content that Save is writing; empty otherwise. Before the first Save it is the content of the
 	// store.
 	content content
-	// digests has the digest of each value of the store, except keyMark and keyRevision.
+	// digests has the digest of each value of the store, except keyMark and keyRevision. It is nil if what the store has
+	// cannot be used: then the next Save writes everything.
 	digests map[string]uint64
 	seed    maphash.Seed
 	// asOf is the AsOf of the State that the store has.
@@ -93,7 +94,7 @@ func Open(o Options) (d *Dir, state *facts.State, minRevision uint64, err error)
 	}
 	if err != nil {
 		o.Logger.Error(err, "Not using the snapshot of the state directory", "directory", o.Path)
-		d.content = content{}
+		d.content, d.digests = content{}, nil
 	}
 	if state = d.content.State; state != nil {
 		d.asOf = state.AsOf
@@ -144,7 +145,7 @@ func (d *Dir) Save(state *facts.State, revision uint64) (written bool, err error
 	if len(changes) == 0 && state.AsOf.Sub(d.asOf) < refreshAfter {
 		return false, nil
 	}
-	if size > maxCommit {
+	if size > maxCommit || d.digests == nil {
 		err = d.store.Rewrite()
 	} else {
 		changes[keyMark] = d.content.mark

@@ -94,7 +94,7 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 }
 
 // TestNotASnapshot: a whole store whose content is not what this node may serve. Nothing of it is served, its revision
-// counts, and the next snapshot takes its place.
+// counts, and the next snapshot takes its place, also if the store has written everything that there is before.
 func TestNotASnapshot(t *testing.T) {
 	whole := saved(t, liveStore(t, 2))
 	all := kept(t, whole)
@@ -115,19 +115,26 @@ func TestNotASnapshot(t *testing.T) {
 		"shown cut short":             {object: all[object][:16]},
 		"an unknown kind of object":   {object: append([]byte{2}, all[object][1:]...)},
 	} {
-		path := filepath.Join(t.TempDir(), "state")
-		if err := os.CopyFS(path, os.DirFS(whole)); err != nil {
-			t.Fatal(err)
-		}
-		change(t, path, changes)
-		d, restored, minRevision := open(t, path)
-		if restored != nil || minRevision < reserve {
-			t.Errorf("%s: served %v, revision %d", what, restored, minRevision)
-		}
-		save(t, d, state(t, liveStore(t, 1)), minRevision+1)
-		closeDir(t, d)
-		if again := loaded(t, path); again == nil || len(sectionOf(again, facts.InputServices).Objects) != 1 {
-			t.Errorf("%s: the next snapshot is read as %+v", what, again)
+		for _, rewritten := range []bool{false, true} {
+			path := filepath.Join(t.TempDir(), "state")
+			if err := os.CopyFS(path, os.DirFS(whole)); err != nil {
+				t.Fatal(err)
+			}
+			change(t, path, changes)
+			d, restored, minRevision := open(t, path)
+			if restored != nil || minRevision < reserve {
+				t.Errorf("%s: served %v, revision %d", what, restored, minRevision)
+			}
+			if rewritten {
+				if err := d.store.Rewrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			save(t, d, state(t, liveStore(t, 1)), minRevision+1)
+			closeDir(t, d)
+			if again := loaded(t, path); again == nil || len(sectionOf(again, facts.InputServices).Objects) != 1 {
+				t.Errorf("%s, rewritten %v: the next snapshot is read as %+v", what, rewritten, again)
+			}
 		}
 	}
 	change(t, whole, map[string][]byte{keyRevision: []byte("9223372036854775809")})

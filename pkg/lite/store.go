@@ -113,17 +113,19 @@ type token struct {
 }
 
 // isDue reports whether a token must be renewed: after half of its lifetime, or if its age is not certain.
-func (t token) isDue() bool {
-	return t.fetched.IsZero() || time.Since(t.fetched) >= t.Expiration.Sub(t.Issued)/2
-}
+func (t token) isDue() bool { return t.mayBeOlder(t.Expiration.Sub(t.Issued) / 2) }
 
 // hasExpired reports whether a token has expired by itself. The clock, which may be wrong, counts only if the age of
 // the token is not certain.
 func (t token) hasExpired(now time.Time) bool {
-	if t.fetched.IsZero() {
-		return !now.Before(t.Until)
-	}
-	return time.Since(t.fetched) >= t.Until.Sub(t.Issued)
+	lifetime := t.Until.Sub(t.Issued)
+	return t.mayBeOlder(lifetime) && (!now.Before(t.Until) || !t.fetched.IsZero() && time.Since(t.fetched) >= lifetime)
+}
+
+// mayBeOlder reports whether a token may have an age. The monotonic clock stands still while the machine is suspended,
+// and the other one may be set.
+func (t token) mayBeOlder(age time.Duration) bool {
+	return max(time.Since(t.fetched), time.Now().Round(0).Sub(t.fetched)) >= age // Round takes the monotonic clock off
 }
 
 // keepVersion is how old the version of a set on the disk may be while its objects do not change.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -127,5 +128,42 @@ func TestTokensWithAnyClock(t *testing.T) {
 					kept.hasExpired(f.store.now()))
 			}
 		})
+	}
+}
+
+// TestTokensOverASuspend: the monotonic clock stands still while the machine is suspended. Afterwards tokens are renewed
+// by the other clock, and have expired if that says so; not if that was only set right.
+func TestTokensOverASuspend(t *testing.T) {
+	const lifetime = time.Hour
+	// before returns what time.Now returned a moment ago, by a clock that has been set forward since, or went on in a
+	// suspend. The seconds since 1885 begin at bit 30.
+	before := func(by time.Duration) time.Time {
+		at := time.Now()
+		*(*uint64)(unsafe.Pointer(&at)) -= uint64(by/time.Second) << 30 //nolint:gosec // there is no other way
+		if time.Since(at) > time.Minute || time.Now().Round(0).Sub(at) < by {
+			t.Fatalf("%s is not %s ago by one clock", at, by)
+		}
+		return at
+	}
+	for name, test := range map[string]struct {
+		by time.Duration
+		// ahead is the clock of kube-apiserver, which is right, before this one was set.
+		ahead        time.Duration
+		due, expired bool
+	}{
+		"no suspend":                  {0, 0, false, false},
+		"a short one":                 {10 * time.Minute, 0, false, false},
+		"one of half of the lifetime": {30 * time.Minute, 0, true, false},
+		"a long one":                  {2 * time.Hour, 0, true, true},
+		"the clock was set right":     {fiveYears, fiveYears, true, false},
+		"no suspend, clock behind":    {0, fiveYears, false, false},
+		"no suspend, clock ahead":     {0, -fiveYears, false, false},
+	} {
+		fetched := before(test.by)
+		issued := fetched.Round(0).Add(test.ahead)
+		kept := token{Issued: issued, Expiration: issued.Add(lifetime), Until: issued.Add(lifetime), fetched: fetched}
+		if due, expired := kept.isDue(), kept.hasExpired(time.Now()); due != test.due || expired != test.expired {
+			t.Errorf("%s: due %v, expired %v", name, due, expired)
+		}
 	}
 }

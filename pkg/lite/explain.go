@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -143,9 +144,11 @@ func (s *Store) missing(pod *corev1.Pod, node *corev1.Node) []string {
 		missing = append(missing, "RuntimeClass "+class.Name+" is not known")
 	}
 	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; s.isAttached(pod, v) {
+		v := &pod.Spec.Volumes[i]
+		if s.isAttached(pod, v) {
 			missing = append(missing, "volume "+v.Name+" has to be attached by the control plane")
 		}
+		missing = append(missing, s.refusesClaim(pod, v)...)
 	}
 	for _, refuses := range refusals {
 		missing = append(missing, refuses(pod, node)...)
@@ -159,6 +162,24 @@ func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
 	return v.FC != nil || v.ISCSI != nil || v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil ||
 		v.AzureDisk != nil || v.Cinder != nil || v.VsphereVolume != nil ||
 		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
+}
+
+// refusesClaim is about claims that a kubelet does not mount (volumemanager/populator of pkg/kubelet, getPVCExtractPV). It
+// returns nothing if the claim is not known; missing reports that.
+func (s *Store) refusesClaim(pod *corev1.Pod, v *corev1.Volume) []string {
+	var claim corev1.PersistentVolumeClaim
+	name := claimOf(pod, v)
+	switch known := s.decode(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &claim); {
+	case name == "" || !known:
+		return nil
+	case claim.DeletionTimestamp != nil:
+		return []string{"PersistentVolumeClaim " + name + " is being deleted"}
+	case claim.Status.Phase != corev1.ClaimBound:
+		return []string{fmt.Sprintf("PersistentVolumeClaim %s is not bound to a volume, but %s", name,
+			cmp.Or(claim.Status.Phase, corev1.ClaimPending))}
+	default:
+		return nil
+	}
 }
 
 // claimIsAttached is isAttached for a claim's volume (pkg/volume/util/operationexecutor of Kubernetes). It returns

@@ -52,7 +52,8 @@ func claimed(source *corev1.CSIPersistentVolumeSource) objects {
 	return objects{
 		named(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "2"},
-			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"},
+			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
 		named(volumes, "", "volume"): &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "2"},
 			Spec: corev1.PersistentVolumeSpec{
@@ -101,6 +102,16 @@ func lacks() map[string]lack {
 			corev1.ResourceMemory: quantity.MustParse("1")}}}}
 	unknownVolume := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
 	delete(unknownVolume, named(volumes, "", "volume"))
+	changed := func(change func(*corev1.PersistentVolumeClaim)) objects {
+		local := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
+		change(local[named(claims, "shop", "disk")].(*corev1.PersistentVolumeClaim))
+		return local
+	}
+	waits := func(reason string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: reason}
+		}
+	}
 	return map[string]lack{
 		"nothing": {func(*corev1.Pod) {}, nil, ""},
 		"image always pulled": {func(p *corev1.Pod) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways }, nil,
@@ -114,8 +125,19 @@ func lacks() map[string]lack {
 			"container i"},
 		"Secret": {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}), nil,
 			"Secret s is not"},
-		"claim":        {disk, nil, "PersistentVolumeClaim disk is not"},
-		"volume":       {disk, unknownVolume, "PersistentVolume volume is not known"},
+		"claim":  {disk, nil, "PersistentVolumeClaim disk is not"},
+		"volume": {disk, unknownVolume, "PersistentVolume volume is not known"},
+		"claim that is deleted": {disk, changed(func(c *corev1.PersistentVolumeClaim) {
+			c.DeletionTimestamp = ptr.To(metav1.Now())
+		}), "PersistentVolumeClaim disk is being deleted"},
+		"claim without its volume": {disk, changed(func(c *corev1.PersistentVolumeClaim) {
+			c.Status.Phase = corev1.ClaimLost
+		}), "PersistentVolumeClaim disk is not bound to a volume, but Lost"},
+		"new claim": {disk, changed(func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = "" }),
+			"PersistentVolumeClaim disk is not bound to a volume, but Pending"},
+		"new image":    {waits("ImagePullBackOff"), nil, "container c has never run with its image"},
+		"absent image": {waits("ErrImageNeverPull"), nil, "container c has never run with its image"},
+		"crashes":      {waits("CrashLoopBackOff"), nil, ""},
 		"local volume": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"}), ""},
 		"volume with a Secret": {disk, claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi",
 			NodeStageSecretRef: &corev1.SecretReference{Namespace: "nas", Name: "login"}}),

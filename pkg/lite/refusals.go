@@ -65,12 +65,18 @@ func tooLong(pod *corev1.Pod, _ *corev1.Node) []string {
 	return []string{fmt.Sprintf("its activeDeadlineSeconds of %d are over", *seconds)}
 }
 
+// withoutImage are the reasons for which a container waits that has not got its image (images/types.go, and errors of
+// cri-client). Its ImageID may be that of an image which it had before.
+var withoutImage = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
+	"RegistryUnavailable", "SignatureValidationFailed"}
+
 // images returns why the images of a pod may not be on the node.
 func images(pod *corev1.Pod, _ *corev1.Node) []string {
 	var missing []string
 	pulled := map[string]bool{}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		pulled[status.Name] = status.ImageID != ""
+		waits := ptr.Deref(status.State.Waiting, corev1.ContainerStateWaiting{})
+		pulled[status.Name] = status.ImageID != "" && !slices.Contains(withoutImage, waits.Reason)
 	}
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for i := range containers {
@@ -79,8 +85,8 @@ func images(pod *corev1.Pod, _ *corev1.Node) []string {
 			missing = append(missing, fmt.Sprintf("the image of container %s is asked for at every start "+
 				"(imagePullPolicy Always)", c.Name))
 		case !pulled[c.Name]:
-			missing = append(missing, fmt.Sprintf("container %s has never run, so its image may not be on the node",
-				c.Name))
+			missing = append(missing, fmt.Sprintf("container %s has never run with its image, which may not be on the "+
+				"node", c.Name))
 		}
 	}
 	ran := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {

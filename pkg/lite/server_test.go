@@ -261,7 +261,8 @@ func newFixture(t *testing.T) *fixture {
 		"/api/v1/namespaces/shop/persistentvolumeclaims/disk": corev1.PersistentVolumeClaim{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "4"},
-			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"}},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"},
+			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
 		"/api/v1/persistentvolumes/volume": corev1.PersistentVolume{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
 			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "4"}},

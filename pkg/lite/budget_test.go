@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
@@ -126,4 +127,61 @@ func TestStrangersServices(t *testing.T) {
 	if got := names(s.takePending(false)); !slices.Equal(got, []string{"", "stranger"}) {
 		t.Errorf("of the first list %q are written", got)
 	}
+}
+
+// TestOneTenantsChanges: when all large objects that a pod names change at once, a new pod of somebody else is on the
+// disk soon, and so is a small object.
+func TestOneTenantsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore("node0")
+		opened, _, problems := store.Open(store.Options{Dir: filepath.Join(inMemory(t), storeDir), Lasting: isLasting,
+			State: s.all, HourlyBytes: hourlyBytes})
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		server := &Server{store: s, disk: opened}
+		noise := make([]byte, 1<<20-1000)
+		_, _ = rand.Read(noise)
+		apply := func(in scope, version string, object interface{ Marshal() ([]byte, error) }) {
+			sink{s, in}.At(version, func() { sink{s, in}.Apply(wiretest.Object(object)) })
+		}
+		config := func(namespace, name, version string, data []byte) {
+			apply(named(configMaps, namespace, name), version, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: name, ResourceVersion: version}, BinaryData: map[string][]byte{"x": data}})
+		}
+		tick := func() { // as keep does each second
+			if time.Sleep(commitInterval); server.due() {
+				server.commit(klog.Background())
+			}
+		}
+		for _, version := range []string{"4", "5"} {
+			time.Sleep(3 * time.Hour) // all of the budget is there
+			for i := range 48 {
+				config("large", strconv.Itoa(i), version, noise)
+			}
+			for range 60 {
+				tick()
+			}
+		}
+		apply(podsOf("node0"), "6", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till",
+			ResourceVersion: "6"}})
+		config("shop", "till", "6", nil)
+		began := time.Now()
+		for s.isUnsaved(podsOf("node0").key(keyObject, "shop", "till"),
+			named(configMaps, "shop", "till").key(keyObject, "shop", "till")) {
+			tick()
+		}
+		if took := time.Since(began); took > 10*time.Minute {
+			t.Errorf("it is on the disk after %s, of %d MiB", took, server.written()>>20)
+		}
+		for count, _ := s.unsavedChanges(); count > 0; count, _ = s.unsavedChanges() {
+			tick()
+		}
+		if took := time.Since(began); took > 3*time.Hour {
+			t.Errorf("all is on the disk after %s", took)
+		}
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

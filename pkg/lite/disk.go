@@ -19,7 +19,7 @@ const (
 	// hourlyBytes limits the bytes written per hour, as in the wrapper (storage/snapshot explains why). The end of a
 	// pod counts, but never waits.
 	hourlyBytes = 32 << 20
-	// commitBytes is about how many bytes of accounts' objects go into one commit.
+	// commitBytes is about how many bytes go into one commit, but for the node's pods and Node.
 	commitBytes = 2 << 20
 	// lookInterval is the time between two checks of things that change only with time: certificates, tokens, a full
 	// disk.

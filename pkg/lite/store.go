@@ -1,6 +1,7 @@
 package lite
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type Store struct {
 	// are being written. since is when the oldest of them was made.
 	pending, writing map[string][]byte
 	since            time.Time
+	// holdsBack is set if the last call of takePending left changes for a later one.
+	holdsBack bool
 	// changed is set if something has changed since the last call of hasChanged.
 	changed bool
 	// heard is when kube-apiserver last sent anything about the node's pods, by the wall clock of that moment. It sends
@@ -447,9 +450,10 @@ func (s *Store) drop(of scope) {
 	}
 }
 
-// takePending returns the changes to write, until taken is called. Those that can wait are included only if spare is
-// set: some sets at a time, each of them whole, Services first. It includes mere changes of versions only from time to
-// time, all at once, because each commit wears out the disk.
+// takePending returns the changes to write, until taken is called: those of the node's pods and Node, and of other sets
+// about commitBytes, each set whole and the smallest first, so that one pod's objects do not use up what all may write.
+// Those that can wait are included only if spare is set, Services first. It includes mere changes of versions only from
+// time to time, all at once, because each commit wears out the disk.
 func (s *Store) takePending(spare bool) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -461,35 +465,57 @@ func (s *Store) takePending(spare bool) map[string][]byte {
 			}
 		}
 	}
-	waiting, size := map[string][]string{}, 0
+	urgent, waiting := map[string]changes{}, map[string]changes{}
 	used := s.namespaces()
 	for key, value := range s.pending {
-		if of := s.waitsWith(key, used); of != "" {
-			waiting[of] = append(waiting[of], key)
-		} else if !isLasting(key) { // takeGone takes those
+		switch of, waits := s.setOf(key, used); {
+		case isLasting(key): // takeGone takes those
+		case of == setKey(podsOf(s.node)), of == setKey(named(nodes, "", s.node)):
 			s.writing[key] = value
+		case waits:
+			waiting[of] = waiting[of].with(key, value)
+		default:
+			urgent[of] = urgent[of].with(key, value)
 		}
 	}
-	take := func(of string) {
-		for _, key := range waiting[of] {
+	size := 0
+	take := func(from map[string]changes, of string) {
+		for _, key := range from[of].keys {
 			s.writing[key] = s.pending[key]
-			size += len(key) + len(s.pending[key])
 		}
-		delete(waiting, of)
+		size += from[of].size
+		delete(from, of)
 	}
-	if spare {
-		take(keyOf(services.key(), "", ""))
-	}
-	for of := range waiting {
-		if !spare || size > commitBytes {
-			break
+	takeSome := func(from map[string]changes) {
+		for _, of := range slices.SortedFunc(maps.Keys(from), func(a, b string) int {
+			return cmp.Compare(from[a].size, from[b].size)
+		}) {
+			if size > commitBytes {
+				break
+			}
+			take(from, of)
 		}
-		take(of)
 	}
+	takeSome(urgent)
+	if spare && size <= commitBytes {
+		take(waiting, setKey(scope{kind: services}))
+		takeSome(waiting)
+	}
+	s.holdsBack = len(urgent)+len(waiting) > 0
 	for key := range s.writing {
 		delete(s.pending, key)
 	}
 	return maps.Clone(s.writing)
+}
+
+// changes are keys of changes of one set, and their size in bytes.
+type changes struct {
+	keys []string
+	size int
+}
+
+func (c changes) with(key string, value []byte) changes {
+	return changes{append(c.keys, key), c.size + len(key) + len(value)}
 }
 
 // namespaces returns the namespaces of the node's pods. The caller holds the lock.
@@ -501,24 +527,26 @@ func (s *Store) namespaces() map[string]bool {
 	return used
 }
 
-// waitsWith returns the set of a change that can wait until the disk has spare bytes: one of an account, or of a
-// Service that is not in the namespaces of the node's pods; "" for others. The version of Services waits for all of
-// them: after a start, kube-apiserver is asked for what is newer than the version on the disk. The caller holds the
-// lock.
-func (s *Store) waitsWith(key string, used map[string]bool) string {
+// setOf returns the set of a change, or the key of one that is of no set. waits is set if it can wait until the disk has
+// spare bytes: if it is of an account, or of a Service that is not in the namespaces of the node's pods. The version of
+// Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version on the disk.
+// The caller holds the lock.
+func (s *Store) setOf(key string, used map[string]bool) (set string, waits bool) {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {
-		return ""
+		return key, false
 	}
-	if !strings.Contains(parts[1], " by ") {
+	set, waits = keyOf(parts[1:4]...), strings.Contains(parts[1], " by ")
+	if parts[1] == services.key() {
 		all := s.sets[scope{kind: services}]
 		needed := len(parts) == 6 && (used[parts[4]] || parts[4] == "default" && parts[5] == "kubernetes")
-		if parts[1] != services.key() || needed || all == nil || !all.saved {
-			return ""
-		}
+		waits = !needed && all != nil && all.saved
 	}
-	return keyOf(parts[1:4]...)
+	return set, waits
 }
+
+// setKey is what setOf returns for a scope.
+func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fields) }
 
 // takeGone returns the gone pods that are not on the disk, until taken is called.
 func (s *Store) takeGone() map[string][]byte {
@@ -550,20 +578,9 @@ func (s *Store) taken(saved bool) {
 		}
 	}
 	clear(s.writing)
-	if saved && len(s.pending) > 0 && !s.holdsBack() {
+	if saved && len(s.pending) > 0 && !s.holdsBack {
 		s.since = time.Now()
 	}
-}
-
-// holdsBack reports whether changes wait for spare bytes. The caller holds the lock.
-func (s *Store) holdsBack() bool {
-	used := s.namespaces()
-	for key := range s.pending {
-		if s.waitsWith(key, used) != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // all returns the whole state in the form of the disk. Objects are encoded one by one.

@@ -142,7 +142,7 @@ func TestSlowLink(t *testing.T) {
 					t.Errorf("that it is away is noticed after %s", got)
 				}
 				cut.Store(false)
-				time.Sleep(slowInterval*3/2 + test.takes)
+				time.Sleep(test.notices + slowInterval*3/2 + test.takes)
 				if got := away(time.Minute); got > 0 {
 					t.Errorf("after it was back, it is away for %s", got)
 				}

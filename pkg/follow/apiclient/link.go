@@ -199,7 +199,7 @@ func (l *Link) Ask(ctx context.Context) {
 	for left := leastPatience; left > 0; left = l.left(began) {
 		select {
 		case err := <-outcome:
-			if err != nil {
+			if err != nil && ctx.Err() == nil {
 				l.Fail()
 			}
 			return

@@ -1,6 +1,7 @@
 package k3s_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -112,6 +113,9 @@ func (o *operator) wrongOrder() {
 		o.Errorf("node1 is answered by %v: its rules are not frozen, and the page says that they are", seen)
 	}
 	o.nodeIs("node1", corev1.ConditionTrue)
+	if failures := o.failures("node1"); !strings.Contains(failures, "where no wrapper serves: its rules stay") {
+		o.Errorf("kubectl grid check says of it %q", failures)
+	}
 	o.Shell("kubectl label node node1 superedge.io/application-grid=true")
 	o.wrapperOn("node1")
 	o.asks("node1", "node1")
@@ -130,14 +134,23 @@ func (o *operator) answered(node string, service *corev1.Service) error {
 func (o *operator) noFailure(node string) {
 	o.Helper()
 	o.Eventually("kubectl grid check finds no failure of "+node, func() error {
-		stdout, _, _ := suite.Run(o, o.plugin("check"))
-		for line := range strings.Lines(stdout) {
-			if strings.HasPrefix(line, "FAILURE") && strings.Contains(line, node) {
-				return fmt.Errorf("%s", stdout)
-			}
+		if failures := o.failures(node); failures != "" {
+			return errors.New(failures)
 		}
 		return nil
 	})
+}
+
+// failures are the lines of kubectl grid check about failures of a node.
+func (o *operator) failures(node string) (found string) {
+	o.Helper()
+	stdout, _, _ := suite.Run(o, o.plugin("check"))
+	for line := range strings.Lines(stdout) {
+		if strings.HasPrefix(line, "FAILURE") && strings.Contains(line, node) {
+			found += line
+		}
+	}
+	return found
 }
 
 // labelIsKept: kube-apiserver refuses to take the label from a node whose kube-proxy asks the wrapper.

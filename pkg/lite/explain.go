@@ -164,8 +164,8 @@ func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
 		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
 }
 
-// refusesClaim is about claims that a kubelet does not mount (volumemanager/populator of pkg/kubelet, getPVCExtractPV). It
-// returns nothing if the claim is not known; missing reports that.
+// refusesClaim is about claims that a kubelet does not mount (volumemanager/populator of pkg/kubelet, getPVCExtractPV).
+// It returns nothing if the claim is not known; missing reports that.
 func (s *Store) refusesClaim(pod *corev1.Pod, v *corev1.Volume) []string {
 	var claim corev1.PersistentVolumeClaim
 	name := claimOf(pod, v)

@@ -70,8 +70,8 @@ func (s *Store) setGone(uid types.UID, e *end) bool {
 }
 
 // forget drops gone pods that kube-apiserver has not listed for goneFor. It waits while the newest file of the disk may
-// still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing from the
-// disk, because the older file may list them as well: the next whole state is without them.
+// still list them: the end of a pod is written sooner than the pods, and to a full disk too. It removes nothing from
+// the disk, because the older file may list them as well: the next whole state is without them.
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -331,8 +331,8 @@ func (s *Store) Size() (size int64) {
 	return size
 }
 
-// isLarge reports whether the newest file is larger by so many bytes than when the state is written to the next one. What
-// it has when it is inflated counts too.
+// isLarge reports whether the newest file is larger by so many bytes than when the state is written to the next one.
+// What it has when it is inflated counts as well.
 func (s *Store) isLarge(by int64) bool {
 	g, more := s.newest, int64(slack)
 	if s.older == nil {

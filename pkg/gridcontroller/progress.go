@@ -121,8 +121,8 @@ func (p *pass) lacks(state *v1.SiteState, live *child, silent int64) string {
 		text += "; silent nodes of the site use up the DaemonSet's maxUnavailable"
 	}
 	if live != nil && live.progress.stranded > 0 {
-		text += "; a pod that is not ready keeps the template of an earlier attempt until somebody deletes it, because " +
-			"podManagementPolicy is OrderedReady"
+		text += "; a pod that is not ready keeps the template of an earlier attempt until somebody deletes it, " +
+			"because podManagementPolicy is OrderedReady"
 	}
 	return text
 }

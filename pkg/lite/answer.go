@@ -109,8 +109,8 @@ func (s *Server) answerWatch(w http.ResponseWriter, r *http.Request, k *kind, fr
 	}
 	if !initial && from.from > 0 {
 		if from.from < from.version {
-			return apierrors.NewResourceExpired(fmt.Sprintf("what changed between version %d and version %d is not known: "+
-				"list again", from.from, from.version))
+			return apierrors.NewResourceExpired(fmt.Sprintf("what changed between version %d and version %d is not "+
+				"known: list again", from.from, from.version))
 		}
 		from.objects = nil
 	}

@@ -291,8 +291,8 @@ func TestForgottenPodStaysGone(t *testing.T) {
 	}
 }
 
-// TestDamagedCertificate: a kubelet that runs is still answered when the serving certificate on the disk is damaged, and
-// so is one that starts later.
+// TestDamagedCertificate: a kubelet that runs is still answered when the serving certificate on the disk is damaged,
+// and so is one that starts later.
 func TestDamagedCertificate(t *testing.T) {
 	t.Parallel()
 	f := running(t)

@@ -42,7 +42,8 @@ func TestBadRequestsLeaveTheLink(t *testing.T) {
 	f.must(err)
 }
 
-// TestSlowLink: where each answer of kube-apiserver takes 3 s, a kubelet, which waits for 10 s, gets its writes through.
+// TestSlowLink: where each answer of kube-apiserver takes 3 s, a kubelet, which waits for 10 s, gets its writes
+// through.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -527,10 +527,10 @@ func (s *Store) namespaces() map[string]bool {
 	return used
 }
 
-// setOf returns the set of a change, or the key of one that is of no set. waits is set if it can wait until the disk has
-// spare bytes: if it is of an account, or of a Service that is not in the namespaces of the node's pods. The version of
-// Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version on the disk.
-// The caller holds the lock.
+// setOf returns the set of a change, or the key of one that is of no set. waits is set if it can wait until the disk
+// has spare bytes: if it is of an account, or of a Service that is not in the namespaces of the node's pods. The
+// version of Services waits for all of them: after a start, kube-apiserver is asked for what is newer than the version
+// on the disk. The caller holds the lock.
 func (s *Store) setOf(key string, used map[string]bool) (set string, waits bool) {
 	parts := strings.Split(key, "\x00")
 	if len(parts) < 4 {

@@ -131,8 +131,8 @@ func TestTokensWithAnyClock(t *testing.T) {
 	}
 }
 
-// TestTokensOverASuspend: the monotonic clock stands still while the machine is suspended. Afterwards tokens are renewed
-// by the other clock, and have expired if that says so; not if that was only set right.
+// TestTokensOverASuspend: the monotonic clock stands still while the machine is suspended. Afterwards tokens are
+// renewed by the other clock, and have expired if that says so; not if that was only set right.
 func TestTokensOverASuspend(t *testing.T) {
 	const lifetime = time.Hour
 	// before returns what time.Now returned a moment ago, by a clock that has been set forward since, or went on in a

@@ -263,8 +263,8 @@ func (s *Store) abandon(g *generation) {
 }
 
 // Commit appends changes, with a nil value for each removed key, and returns when they are on the disk. After an error
-// they are not, and must be committed again. Without changes the error is why nothing could be written. Lasting keys are
-// committed without others: they go to both generations, and may use the reserved space.
+// they are not, and must be committed again. Without changes the error is why nothing could be written. Lasting keys
+// are committed without others: they go to both generations, and may use the reserved space.
 func (s *Store) Commit(changes map[string][]byte) error {
 	if err := s.locked(); err != nil || len(changes) == 0 {
 		return err

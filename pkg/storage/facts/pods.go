@@ -324,8 +324,8 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 			return
 		}
 		known := of[key]
-		// Endpoints do not say which endpoints are serving. Those of a Service that publishes addresses of pods that are
-		// not ready are all ready there.
+		// Endpoints do not say which endpoints are serving. Those of a Service that publishes addresses of pods that
+		// are not ready are all ready there.
 		if o.collection == &f.slices {
 			known.Serving = known.Serving || e.Serving()
 			if service := o.collection.serviceOf(o.Upstream); !e.Ready && !slices.Contains(known.Idle, service) {

@@ -44,8 +44,8 @@ type Dir struct {
 	// content is the content that Save is writing; empty otherwise. Before the first Save it is the content of the
 	// store.
 	content content
-	// digests has the digest of each value of the store, except keyMark and keyRevision. It is nil if what the store has
-	// cannot be used: then the next Save writes everything.
+	// digests has the digest of each value of the store, except keyMark and keyRevision. It is nil if what the store
+	// has cannot be used: then the next Save writes everything.
 	digests map[string]uint64
 	seed    maphash.Seed
 	// asOf is the AsOf of the State that the store has.

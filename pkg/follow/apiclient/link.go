@@ -55,10 +55,10 @@ const (
 // place of etcd.
 type Link struct {
 	probe func(ctx context.Context) error
-	// required is the path of Require; "" for none. It is not changed once Run was called.
-	required string
 
 	mu sync.Mutex
+	// required is the path of Require; "" for none. Guarded by mu.
+	required string
 	// away is closed when the API server is back; nil while it answers. Guarded by mu.
 	away chan struct{}
 	// back are called when the API server is back; guarded by mu.
@@ -87,8 +87,8 @@ func (c *Connection) makeLink() (*Link, error) {
 		// Both at the same time: on a link with a long round trip the time does not suffice for one after the other.
 		var asked errgroup.Group
 		asked.Go(func() error { return ask(ctx, own, http.MethodPost, server.JoinPath(reviewPath).String()) })
-		if link.required != "" {
-			asked.Go(func() error { return ask(ctx, own, http.MethodGet, server.JoinPath(link.required).String()) })
+		if path := link.requires(); path != "" {
+			asked.Go(func() error { return ask(ctx, own, http.MethodGet, server.JoinPath(path).String()) })
 		}
 		return asked.Wait()
 	})
@@ -97,8 +97,18 @@ func (c *Connection) makeLink() (*Link, error) {
 }
 
 // Require makes probes also read the object at a path. kube-apiserver reads it from etcd, so an API server that has
-// lost its etcd is away. It still answers reviews, and lists of its watch cache. Require is called before Run.
-func (l *Link) Require(path string) { l.required = path }
+// lost its etcd is away. It still answers reviews, and lists of its watch cache.
+func (l *Link) Require(path string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.required = path
+}
+
+func (l *Link) requires() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.required
+}
 
 // ask makes a request of a probe.
 func ask(ctx context.Context, through http.RoundTripper, method, address string) error {

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"sync"
+	"syscall"
 	"sync/atomic"
 	"time"
 
@@ -345,6 +346,10 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 // Run serves until ctx is done, and then lets running requests end. It returns an error if it cannot listen or serve.
 func (p *Proxy) Run(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.config.BindAddress)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: a program or an outgoing connection has this port; docs/security.md says how to reserve "+
+			"it", err)
+	}
 	if err != nil {
 		return fmt.Errorf("--bind-address %s: %w", p.config.BindAddress, err)
 	}

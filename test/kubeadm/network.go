@@ -123,7 +123,8 @@ func createUplink(bridge *netns.Namespace, name string, index, nodes int) (*netn
 			// What a connection to a pod that is gone leaves in the table of connections would lead a later one of the
 			// same port to that pod too, for two minutes.
 			return errors.Join(setSysctl("net/ipv4/ip_forward", "1"),
-				setSysctl("net/netfilter/nf_conntrack_tcp_timeout_syn_sent", "1"))
+				setSysctl("net/netfilter/nf_conntrack_tcp_timeout_syn_sent", "1"),
+				setSysctl("net/ipv4/ip_local_reserved_ports", "51003,51006,51007,51009")) // as docs/security.md has it
 		})
 	}
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"sync"
-	"syscall"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"

@@ -62,14 +62,14 @@ func (p *progress) waitForDeletion(which string) string {
 		p.replicas, which)
 }
 
-// podsOfSet names the first pods of a StatefulSet.
+// podsOfSet names the first pods of a StatefulSet, which may be somebody else's and want billions.
 func podsOfSet(name string, spec map[string]any, pods int64) string {
 	first := integer(spec, "ordinals", "start")
-	names := make([]string, 0, pods)
-	for ordinal := range pods {
+	var names []string
+	for ordinal := range min(pods, 3) {
 		names = append(names, fmt.Sprintf("%s-%d", name, first+ordinal))
 	}
-	return enumerate.First(names, 3)
+	return enumerate.FirstOf(names, int(pods))
 }
 
 func integer(object map[string]any, fields ...string) int64 {

@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -374,4 +375,12 @@ func TestHeardTime(t *testing.T) {
 	f.step(15 * time.Second)
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: east: ")
+}
+
+// TestPodsOfAnotherSet: a StatefulSet that somebody made may want billions of pods. The controller names three.
+func TestPodsOfAnotherSet(t *testing.T) {
+	allocated := testing.AllocsPerRun(1, func() { podsOfSet("web", nil, math.MaxInt32) })
+	if got := podsOfSet("web", nil, math.MaxInt32); allocated > 100 || got != "web-0, web-1, web-2 and 2147483644 more" {
+		t.Errorf("%q, with %.0f allocations", got, allocated)
+	}
 }

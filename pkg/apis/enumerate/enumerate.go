@@ -12,14 +12,19 @@ import (
 // First names the first of the names, at most this many, and counts the others: "a, b, c and 4 more". An empty name is
 // quoted.
 func First(names []string, most int) string {
-	shown := slices.Clone(names[:min(len(names), most)])
+	return FirstOf(names[:min(len(names), most)], len(names))
+}
+
+// FirstOf is First for names that are the first of so many.
+func FirstOf(names []string, count int) string {
+	shown := slices.Clone(names)
 	for i, name := range shown {
 		shown[i] = cmp.Or(name, `""`)
 	}
-	if len(names) <= most {
+	if count <= len(shown) {
 		return strings.Join(shown, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), len(names)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), count-len(shown))
 }
 
 // Count is a number with its noun: "1 site", "2 sites".

@@ -65,7 +65,7 @@ func (p *progress) waitForDeletion(which string) string {
 // podsOfSet names the first pods of a StatefulSet, which may be somebody else's and want billions.
 func podsOfSet(name string, spec map[string]any, pods int64) string {
 	first := integer(spec, "ordinals", "start")
-	var names []string
+	names := make([]string, 0, 3)
 	for ordinal := range min(pods, 3) {
 		names = append(names, fmt.Sprintf("%s-%d", name, first+ordinal))
 	}

@@ -380,7 +380,8 @@ func TestHeardTime(t *testing.T) {
 // TestPodsOfAnotherSet: a StatefulSet that somebody made may want billions of pods. The controller names three.
 func TestPodsOfAnotherSet(t *testing.T) {
 	allocated := testing.AllocsPerRun(1, func() { podsOfSet("web", nil, math.MaxInt32) })
-	if got := podsOfSet("web", nil, math.MaxInt32); allocated > 100 || got != "web-0, web-1, web-2 and 2147483644 more" {
+	got := podsOfSet("web", nil, math.MaxInt32)
+	if allocated > 100 || got != "web-0, web-1, web-2 and 2147483644 more" {
 		t.Errorf("%q, with %.0f allocations", got, allocated)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
 	"github.com/application-grid/application-grid/test/suite"
@@ -228,8 +230,24 @@ func (o *operator) linkCut() {
 	o.run("node1", "systemctl restart k3s-agent")
 	o.asks("node1", "node1")
 	o.nodeIs("node1", corev1.ConditionUnknown)
+	o.pause("node1") // its pods are called not ready, too, until its kubelet has reported
 	o.Must(node.JoinLink())
 	o.nodeIs("node1", corev1.ConditionTrue)
+	o.Eventually("the endpoint on node1 is ready", func() error {
+		list, err := o.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(o.Context(),
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			for _, e := range list.Items[i].Endpoints {
+				if ptr.Deref(e.NodeName, "") == "node1" && ptr.Deref(e.Conditions.Ready, true) {
+					return nil
+				}
+			}
+		}
+		return errors.New("it is not")
+	})
 	o.asks("node1", "node1")
 	o.asks(server, everybody...)
 }

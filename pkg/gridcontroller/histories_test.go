@@ -559,6 +559,38 @@ func TestDaemonSetRunsNowhere(t *testing.T) {
 	}
 }
 
+// TestSelectorOfTheKey: each workload selects its own site's nodes, whatever the template selects by the grid's key. So
+// a template that names one site there takes the pods of no other.
+func TestSelectorOfTheKey(t *testing.T) {
+	sites := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+	grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(plain),
+	}}
+	f := newFixture(t, grid)
+	f.nodesIn(sites...)
+	f.passes(grid)
+	for _, site := range sites {
+		f.reportDaemonSet("agent-"+site, 1, 1, 1)
+	}
+	f.passes(grid)
+	f.update(grid, func() {
+		grid.Spec.Template = raw(strings.Replace(plain, `"spec":{`,
+			`"spec":{"nodeSelector":{"zone1":"a"},"priority":1,`, 1))
+	})
+	f.passes(grid)
+	degraded := apimeta.FindStatusCondition(grid.Status.Conditions, v1.ConditionDegraded)
+	if degraded != nil && degraded.Status == metav1.ConditionTrue {
+		t.Errorf("%s: %s", degraded.Reason, degraded.Message)
+	}
+	f.node("node-late", "late")
+	f.passes(grid)
+	f.reportDaemonSet("agent-late", 0, 0, 0)
+	f.passes(grid)
+	if apimeta.IsStatusConditionTrue(grid.Status.Conditions, v1.ConditionReady) {
+		t.Error("the pods of a site that the template does not name are not missed")
+	}
+}
+
 // TestDaemonSetOfSomeSites: sites whose nodes the template has never fitted are none of it, with waves and without.
 // A grid that fits no node at all is not ready.
 func TestDaemonSetOfSomeSites(t *testing.T) {
@@ -567,13 +599,18 @@ func TestDaemonSetOfSomeSites(t *testing.T) {
 			grid := &v1.DaemonSetGrid{ObjectMeta: objectMeta("agent"), Spec: v1.WorkloadGridSpec{
 				GridUniqKey: "zone1", ProgressDeadlineSeconds: ptr.To[int32](20),
 				Template: raw(strings.Replace(plain, `"spec":{`,
-					`"spec":{"nodeSelector":{"zone1":"`+where+`"},`, 1)),
+					`"spec":{"nodeSelector":{"room":"`+where+`"},`, 1)),
 			}}
 			if waves {
 				grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
 			}
 			f := newFixture(t, grid)
 			f.nodesIn("lab", "shop")
+			for _, site := range []string{"lab", "shop"} {
+				f.note("node-"+site, &nodeState{
+					name: "node-" + site, labels: map[string]string{"zone1": site, "room": site},
+				})
+			}
 			f.passes(grid)
 			pods := int32(0)
 			if where == "lab" {

@@ -274,7 +274,7 @@ func (p *pass) fitsOf(site, revision string) (fits, error) {
 	}
 	spec, err := templates.Of(site)
 	if err == nil {
-		p.fits[variant], err = gridchild.Fits(spec)
+		p.fits[variant], err = gridchild.Fits(spec, p.owner.Key)
 	}
 	return p.fits[variant], err
 }

@@ -40,14 +40,18 @@ func Selector(spec map[string]any) (labels.Selector, error) {
 	return selector, nil
 }
 
-// Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node, by its labels and
-// taints. The taints of the control plane, for nodes that are not ready or not heard, do not count.
-func Fits(spec map[string]any) (func(node string, of map[string]string, taints []corev1.Taint) bool, error) {
+// Fits returns a function that reports whether the pods of a DaemonSet with this spec fit a node of its site, by the
+// node's labels and taints. What the spec selects by the grid's key does not count: the child selects its site by it.
+// The taints of the control plane, for nodes that are not ready or not heard, do not count either.
+func Fits(
+	spec map[string]any, key string,
+) (func(node string, of map[string]string, taints []corev1.Taint) bool, error) {
 	var workload appsv1.DaemonSetSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &workload); err != nil {
 		return nil, fmt.Errorf("reading the template: %w", err)
 	}
 	pod := workload.Template.Spec
+	delete(pod.NodeSelector, key)
 	wants := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: pod})
 	keepsAway := func(taint corev1.Taint) bool {
 		tolerated := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, false) }

@@ -33,12 +33,13 @@ func TestFits(t *testing.T) {
 		{affinity, "a", map[string]string{"size": "big"}, nil, true},
 		{affinity, "a", map[string]string{"size": "small"}, nil, false},
 		{affinity, "b", nil, nil, true},
+		{`{nodeSelector: {zone1: east}}`, "a", map[string]string{"zone1": "west"}, nil, true},
 	} {
 		var spec map[string]any
 		if err := yaml.Unmarshal([]byte(`{template: {spec: `+test.pod+`}}`), &spec); err != nil {
 			t.Fatal(err)
 		}
-		fits, err := Fits(spec)
+		fits, err := Fits(spec, "zone1")
 		if err != nil {
 			t.Fatal(err)
 		}

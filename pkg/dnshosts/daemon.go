@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"path"
 	"runtime/debug"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
@@ -200,9 +200,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer cancel()
 	answers := func(context.Context) error { return nil }
 	if d.config.BindAddress != "" {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.config.BindAddress)
+		listener, err := listen.TCP(ctx, "--bind-address "+d.config.BindAddress, d.config.BindAddress)
 		if err != nil {
-			return fmt.Errorf("--bind-address %s: %w", d.config.BindAddress, err)
+			return err
 		}
 		server := &http.Server{
 			Handler: d.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: klog.NewStandardLogger("INFO"),

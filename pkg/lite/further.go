@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
@@ -65,7 +66,7 @@ func (f Further) serve(ctx context.Context, server *http.Server) error {
 	if _, err := server.TLSConfig.GetCertificate(nil); err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.Address)
+	listener, err := listen.TCP(ctx, "--bind-address", f.Address)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/program/store"
 	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -130,9 +131,8 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		s.writeFiles(logger) // a certificate in the kubeconfig may be new
 	})
 	s.metrics = newMetrics(s)
-	s.listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", config.Address)
-	if err != nil {
-		return nil, fmt.Errorf("--port: %w", err)
+	if s.listener, err = listen.TCP(context.Background(), "--port", config.Address); err != nil {
+		return nil, err
 	}
 	if err := s.open(logger); err != nil {
 		return nil, errors.Join(fmt.Errorf("--file-cache-path %s: %w", config.Dir, err), s.listener.Close())
@@ -313,7 +313,7 @@ func (s *Server) serveHealth(ctx context.Context) {
 	server := &http.Server{Addr: s.config.HealthAddress, Handler: s.healthHandler(), IdleTimeout: time.Minute,
 		ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.config.HealthAddress)
+	listener, err := listen.TCP(ctx, "--health-bind-address", s.config.HealthAddress)
 	if err == nil {
 		err = server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(healthConnections),
 			Logger: klog.FromContext(ctx)})

@@ -12,7 +12,6 @@ import (
 	runtimemetrics "runtime/metrics"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -25,6 +24,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/follow/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/program/systemd"
 	"github.com/application-grid/application-grid/pkg/serve/metricsport"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
@@ -345,13 +345,9 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 
 // Run serves until ctx is done, and then lets running requests end. It returns an error if it cannot listen or serve.
 func (p *Proxy) Run(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.config.BindAddress)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w: a program or an outgoing connection has this port; docs/security.md says how to reserve "+
-			"it", err)
-	}
+	listener, err := listen.TCP(ctx, "--bind-address "+p.config.BindAddress, p.config.BindAddress)
 	if err != nil {
-		return fmt.Errorf("--bind-address %s: %w", p.config.BindAddress, err)
+		return err
 	}
 	return p.serve(ctx, listener)
 }

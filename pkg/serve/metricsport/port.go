@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/program/listen"
 	"github.com/application-grid/application-grid/pkg/serve/quota"
 )
 
@@ -52,9 +53,9 @@ func (p Port) Run(ctx context.Context) {
 }
 
 func (p Port) serve(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.Address)
+	listener, err := listen.TCP(ctx, "--metrics-bind-address "+p.Address, p.Address)
 	if err != nil {
-		return fmt.Errorf("--metrics-bind-address %s: %w", p.Address, err)
+		return err
 	}
 	return p.serveOn(ctx, listener)
 }

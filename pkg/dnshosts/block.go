@@ -19,10 +19,8 @@ const (
 type Content struct {
 	// Before and After are the foreign bytes around the block. Before is empty, or ends with a newline.
 	Before, After []byte
-	// Block has the lines of the block, without the marks and without newlines.
+	// Block has the lines of the block, without the marks and without newlines; nil if the file has no block.
 	Block []string
-	// Marked is set if the file has a block.
-	Marked bool
 }
 
 // Parse splits a hosts file. It accepts any bytes.
@@ -40,19 +38,19 @@ func Parse(data []byte) Content {
 		switch {
 		case isBegin(line):
 			ended = hasEnd(lines[i+1:])
-			inside, c.Marked = true, true
+			inside, c.Block = true, append([]string{}, c.Block...) // not nil, even without lines
 		case inside && ended && line == endMark:
 			inside = false
 		case inside && (ended || isOurs(line)):
 			c.Block = append(c.Block, line)
-		case c.Marked:
+		case c.Block != nil:
 			inside = false
 			c.After = append(c.After, whole...)
 		default:
 			c.Before = append(c.Before, whole...)
 		}
 	}
-	if !c.Marked { // the block goes before them, because the last line may lack a newline
+	if c.Block == nil { // the block goes before them, because the last line may lack a newline
 		c.Before, c.After = nil, c.Before
 	}
 	return c

@@ -61,8 +61,8 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Parse([]byte(test.file))
-			if string(c.Before) != test.before || string(c.After) != test.after || c.Marked == test.unmarked {
-				t.Errorf("before %q, after %q, marked %v", c.Before, c.After, c.Marked)
+			if string(c.Before) != test.before || string(c.After) != test.after || (c.Block == nil) != test.unmarked {
+				t.Errorf("before %q, after %q, block %q", c.Before, c.After, c.Block)
 			}
 			if want := strings.FieldsFunc(test.block,
 				func(r rune) bool { return r == '\n' }); !slices.Equal(c.Block, want) {
@@ -120,7 +120,7 @@ func FuzzParse(f *testing.F) {
 			line := content(whole)
 			switch {
 			case isBegin(line):
-			case len(block) > 0 && line == block[0] && (!c.Marked || insideBlock(data, at)):
+			case len(block) > 0 && line == block[0] && (c.Block == nil || insideBlock(data, at)):
 				block = block[1:]
 			case line == endMark && endsBlock(data, at):
 			default:

@@ -77,10 +77,10 @@ func (f *File) Load() (block []string, err error) {
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("reading the hosts file: %w", err)
 	}
-	if !f.content.Marked {
+	if f.content.Block == nil {
 		return f.wrote, nil
 	}
-	return append([]string{}, f.content.Block...), nil
+	return f.content.Block, nil
 }
 
 func (f *File) load() error {

@@ -51,7 +51,7 @@ type target interface {
 type kept interface {
 	target
 
-	// upstream returns an object; nil if it is not known, or if only a part of it is kept.
+	// upstream returns an object, as far as it is kept; nil if it is not known.
 	upstream(types.NamespacedName) *wire.Object
 	// reset is called if the resource is no longer followed.
 	reset()

@@ -304,6 +304,9 @@ func (m *machine) end() {
 		return
 	}
 	m.unhang()
+	if m.w.r.IntN(2) == 0 {
+		synctest.Wait() // it does what it was about to do
+	}
 	m.process = ended
 	m.change()
 	m.stop()
@@ -591,7 +594,7 @@ func (w *siteWorld) judge() {
 				p.since = now
 			}
 			since := p.since
-			for _, at := range []time.Time{viewer.changed, viewer.needs} {
+			for _, at := range []time.Time{viewer.changed, viewer.needs, other.changed} {
 				if at.After(since) {
 					since, p.former = at, uncertain
 				}
@@ -632,6 +635,9 @@ func (w *siteWorld) judge() {
 					slices.Sorted(maps.Keys(isSilent)), slices.Sorted(maps.Keys(isSuspected)),
 					viewer.Status().Unreached)
 				return
+			}
+			for _, at := range []time.Time{viewer.changed, other.changed, p.changed} {
+				p.perhaps = p.perhaps || now.Sub(at) <= time.Second // it may have run for a moment
 			}
 			if p.state != silent && other.process == runs && viewer.key == other.key {
 				p.perhaps = true

@@ -94,9 +94,7 @@ func newWorld(t *testing.T) *world {
 		nodes[i].LiteAPIServer = suite.Binary(t, "lite-apiserver")
 	}
 	c := suite.Start(t, cluster.Options{HubReplicas: 2, Kubelets: true, Nodes: nodes,
-		// kwok, which is starved on a busy machine, does not make pods ready again that were called not ready with
-		// their node. No fault lasts for so long.
-		ControllerManagerArgs: []string{"--node-monitor-grace-period=10m"},
+		ControllerManagerArgs: cluster.PatientWithNodes, // no fault lasts for so long
 	}, "application-grid-wrapper", "application-grid-hub")
 	from := *seed
 	if from == 0 {

@@ -306,7 +306,7 @@ func (k *Keeper) restore() {
 	if err := json.Unmarshal(k.config.Facts.Notes().PodNotes, &notes); err != nil {
 		return
 	}
-	if k.noted = notes.Socket; k.config.Runtime != nil {
+	if k.noted = notes.Socket; k.config.Runtime != nil { // without one no pod would be seen to run after a reboot
 		k.boot = notes.Boot
 	}
 	for _, n := range notes.Pods {

@@ -53,7 +53,9 @@ func withoutWaves(t *testing.T, breaks string, sites ...string) (*Grid, *[]strin
 		t.Fatalf("%T does not watch", api)
 	}
 	g.cluster.API = interceptor.NewClient(watching, interceptor.Funcs{
-		Patch: func(ctx context.Context, api client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, api client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption,
+		) error {
 			*log = append(*log, "patch "+o.GetName())
 			looks[o.GetName()] = 1
 			return api.Patch(ctx, o, p, options...)
@@ -113,9 +115,12 @@ func restartsWithoutWaves(t *testing.T) {
 	if want := []string{"patch echo-a", "ready echo-a", "patch echo-d", "ready echo-d"}; !slices.Equal(*log, want) {
 		t.Errorf("got %q, want %q", *log, want)
 	}
-	g.expect(t, "the templates stay", func(o *v1.DeploymentGrid) bool { return !strings.Contains(string(o.Spec.Template.Raw), "restarted") })
+	g.expect(t, "the templates stay", func(o *v1.DeploymentGrid) bool {
+		return !strings.Contains(string(o.Spec.Template.Raw), "restarted")
+	})
 	restarted := &appsv1.Deployment{}
-	if err := g.cluster.Watcher.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "echo-a"}, restarted); err != nil ||
+	of := client.ObjectKey{Namespace: "shop", Name: "echo-a"}
+	if err := g.cluster.Watcher.Get(t.Context(), of, restarted); err != nil ||
 		restarted.Spec.Template.Annotations[v1.AnnotationRestarted] != "1970-01-01T00:00:00Z" {
 		t.Errorf("got %v, %v", restarted.Spec.Template.Annotations, err)
 	}

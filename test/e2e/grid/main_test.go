@@ -27,9 +27,7 @@ func TestMain(m *testing.M) {
 	suite.Suite{
 		Name: "e2e/grid", Parallel: 4, Options: cluster.Options{
 			APIViewOnly: true, AuditLog: true,
-			// kwok, which is starved on a busy machine, does not make pods ready again that were called not ready with
-			// their node. The tests say themselves which nodes are lost.
-			ControllerManagerArgs: []string{"--node-monitor-grace-period=10m"},
+			ControllerManagerArgs: cluster.PatientWithNodes, // the tests say themselves which nodes are lost
 		}, Cluster: &shared,
 		Prepare: startController, Finish: func() { controller.Kill() },
 	}.Main(m)

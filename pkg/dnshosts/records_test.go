@@ -245,8 +245,8 @@ func keptOf[T any](t *testing.T, keep func(*wire.Object) (T, error), typed inter
 	return kept
 }
 
-// TestWhichEndpointsCount: of a slice, which may lack anything, the pods that name the Service as their subdomain and
-// are not ending.
+// TestWhichEndpointsCount: of a slice, which may lack anything, the pods that are not ending, with a name if they name
+// the Service as their subdomain.
 func TestWhichEndpointsCount(t *testing.T) {
 	pod := func(name string) *corev1.ObjectReference {
 		return &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: name}
@@ -279,6 +279,7 @@ func TestWhichEndpointsCount(t *testing.T) {
 	got := keptOf(t, sliceOf, slice)
 	want := &Slice{Namespace: "default", Service: "demo-svc", Endpoints: []Endpoint{
 		{"demo-east-0", []netip.Addr{addr("10.0.0.1")}}, {"demo-east-1", []netip.Addr{addr("10.0.0.1")}},
+		{"", []netip.Addr{addr("10.0.0.1")}}, {"", []netip.Addr{addr("10.0.0.1")}},
 		{"demo-east-8", []netip.Addr{addr("10.0.0.8"), addr("fd00::8")}},
 	}}
 	if !reflect.DeepEqual(got, want) {
@@ -290,16 +291,18 @@ func TestWhichEndpointsCount(t *testing.T) {
 	}
 }
 
-// TestUpdate: while the upstream is away a name gets another address, stays, or goes if its address is another pod's.
+// TestUpdate: while the upstream is away a name gets another address, stays, or goes if its address is another pod's,
+// with a host name or without.
 func TestUpdate(t *testing.T) {
 	block := []string{
 		"10.0.0.1 db-0.s.ns.svc.cluster.local", "10.0.0.2 db-1.s.ns.svc.cluster.local",
 		"10.0.0.3 db-2.s.ns.svc.cluster.local", "fd00::3 db-2.s.ns.svc.cluster.local",
-		"10.0.0.4 db-3.s.ns.svc.cluster.local",
+		"10.0.0.4 db-3.s.ns.svc.cluster.local", "10.0.0.5 db-4.s.ns.svc.cluster.local",
 	}
 	v := &View{Slices: []*Slice{{Endpoints: []Endpoint{
 		{"db-0", []netip.Addr{addr("10.0.0.4")}},
 		{"db-9", []netip.Addr{addr("10.0.0.9")}},
+		{"", []netip.Addr{addr("10.0.0.5")}},
 		{"db-2", []netip.Addr{addr("10.0.0.8"), addr("fd00::8")}},
 	}}}}
 	got := v.update(block, []string{

@@ -27,10 +27,10 @@ type Slice struct {
 	Endpoints          []Endpoint
 }
 
-// Endpoint is a pod whose subdomain is the Service: a StatefulSet that names the Service as its serviceName makes such
-// pods.
+// Endpoint is a pod.
 type Endpoint struct {
-	// Pod is the pod's name, which is also its host name.
+	// Pod is the pod's name, which is also its host name, if the pod's subdomain is the Service: a StatefulSet that
+	// names the Service as its serviceName makes such pods. It is "" for others, which have no records.
 	Pod       string
 	Addresses []netip.Addr
 }
@@ -55,9 +55,9 @@ func serviceOf(o *wire.Object) (Service, error) {
 	}, nil
 }
 
-// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending and have the Service as their
-// subdomain. The EndpointSlice controller gives only these a host name. Readiness does not matter: the members of a set
-// must find each other before they are ready.
+// sliceOf reduces an EndpointSlice to the endpoints of pods that are not ending. The EndpointSlice controller gives only
+// those a host name that have the Service as their subdomain. Readiness does not matter: the members of a set must find
+// each other before they are ready.
 func sliceOf(o *wire.Object) (*Slice, error) {
 	var object discoveryv1.EndpointSlice
 	if err := object.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
@@ -67,13 +67,13 @@ func sliceOf(o *wire.Object) (*Slice, error) {
 	for i := range object.Endpoints {
 		endpoint := &object.Endpoints[i]
 		pod, ending := endpoint.TargetRef, endpoint.Conditions.Terminating
-		switch {
-		case pod == nil || pod.Kind != "Pod" || endpoint.Hostname == nil || *endpoint.Hostname != pod.Name:
-			continue
-		case pod.Namespace != object.Namespace, ending != nil && *ending:
+		if pod == nil || pod.Kind != "Pod" || pod.Namespace != object.Namespace || ending != nil && *ending {
 			continue
 		}
-		kept := Endpoint{Pod: pod.Name}
+		kept := Endpoint{}
+		if endpoint.Hostname != nil && *endpoint.Hostname == pod.Name {
+			kept.Pod = pod.Name
+		}
 		for _, text := range endpoint.Addresses {
 			if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(kept.Addresses, address) {
 				kept.Addresses = append(kept.Addresses, address)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -164,19 +165,28 @@ func (s *Store) isAttached(pod *corev1.Pod, v *corev1.Volume) bool {
 		claim != "" && s.claimIsAttached(types.NamespacedName{Namespace: pod.Namespace, Name: claim})
 }
 
-// refusesClaim is about claims that a kubelet does not mount (volumemanager/populator of pkg/kubelet, getPVCExtractPV).
-// It returns nothing if the claim is not known; missing reports that.
+// refusesClaim is about claims and their volumes that a kubelet does not mount (volumemanager/populator of pkg/kubelet,
+// createVolumeSpec). It returns nothing if the claim or the volume is not known; missing reports that.
 func (s *Store) refusesClaim(pod *corev1.Pod, v *corev1.Volume) []string {
 	var claim corev1.PersistentVolumeClaim
+	var volume corev1.PersistentVolume
 	name := claimOf(pod, v)
-	switch known := s.decode(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &claim); {
-	case name == "" || !known:
+	if !s.decode(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &claim) {
 		return nil
+	}
+	known := s.decode(volumes, types.NamespacedName{Name: claim.Spec.VolumeName}, &volume)
+	refused := func(why string) []string { return []string{"PersistentVolumeClaim " + name + " " + why} }
+	switch {
 	case claim.DeletionTimestamp != nil:
-		return []string{"PersistentVolumeClaim " + name + " is being deleted"}
+		return refused("is being deleted")
 	case claim.Status.Phase != corev1.ClaimBound:
-		return []string{fmt.Sprintf("PersistentVolumeClaim %s is not bound to a volume, but %s", name,
-			cmp.Or(claim.Status.Phase, corev1.ClaimPending))}
+		return refused(fmt.Sprintf("is not bound to a volume, but %s", cmp.Or(claim.Status.Phase, corev1.ClaimPending)))
+	case claim.Spec.VolumeName == "":
+		return refused("is bound, but names no volume")
+	case v.Ephemeral != nil && !metav1.IsControlledBy(&claim, pod):
+		return refused("was not created for this pod")
+	case known && ptr.Deref(volume.Spec.ClaimRef, corev1.ObjectReference{}).UID != claim.UID:
+		return refused("names PersistentVolume " + volume.Name + ", which is bound to another claim")
 	default:
 		return nil
 	}

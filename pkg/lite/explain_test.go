@@ -51,12 +51,12 @@ func kept(all objects) *Store {
 func claimed(source *corev1.CSIPersistentVolumeSource) objects {
 	return objects{
 		named(claims, "shop", "disk"): &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", ResourceVersion: "2"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk", UID: "1", ResourceVersion: "2"},
 			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume"},
 			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}},
 		named(volumes, "", "volume"): &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "volume", ResourceVersion: "2"},
-			Spec: corev1.PersistentVolumeSpec{
+			Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{UID: "1"},
 				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: source}}},
 		{kind: csiDrivers}: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "local.csi", ResourceVersion: "2"},
 			Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}},
@@ -107,6 +107,19 @@ func lacks() map[string]lack {
 		change(local[named(claims, "shop", "disk")].(*corev1.PersistentVolumeClaim))
 		return local
 	}
+	unbound := claimed(&corev1.CSIPersistentVolumeSource{Driver: "local.csi"})
+	unbound[named(volumes, "", "volume")].(*corev1.PersistentVolume).Spec.ClaimRef = nil
+	ephemeral := func(owner types.UID) (func(*corev1.Pod), objects) {
+		local := changed(func(c *corev1.PersistentVolumeClaim) {
+			c.Name = "till-v"
+			c.OwnerReferences = []metav1.OwnerReference{{UID: owner, Controller: ptr.To(true)}}
+		})
+		local[named(claims, "shop", "till-v")] = local[named(claims, "shop", "disk")]
+		delete(local, named(claims, "shop", "disk"))
+		return volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}), local
+	}
+	own, ownClaim := ephemeral("till")
+	_, foreignClaim := ephemeral("other")
 	waits := func(reason string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: reason}
@@ -135,6 +148,16 @@ func lacks() map[string]lack {
 		}), "PersistentVolumeClaim disk is not bound to a volume, but Lost"},
 		"new claim": {disk, changed(func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = "" }),
 			"PersistentVolumeClaim disk is not bound to a volume, but Pending"},
+		"bound claim without a volume": {disk, changed(func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.VolumeName = ""
+		}), "PersistentVolumeClaim disk is bound, but names no volume"},
+		"claim that was created again": {disk, changed(func(c *corev1.PersistentVolumeClaim) { c.UID = "2" }),
+			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
+		"volume without a claim": {disk, unbound,
+			"PersistentVolumeClaim disk names PersistentVolume volume, which is bound to another claim"},
+		"claim of its own": {own, ownClaim, ""},
+		"claim of another pod of its name": {own, foreignClaim,
+			"PersistentVolumeClaim till-v was not created for this pod"},
 		"new image":    {waits("ImagePullBackOff"), nil, "container c has never run with its image"},
 		"absent image": {waits("ErrImageNeverPull"), nil, "container c has never run with its image"},
 		"crashes":      {waits("CrashLoopBackOff"), nil, ""},
@@ -197,7 +220,7 @@ func lacks() map[string]lack {
 // TestWhatAPodLacks: each thing that would keep a pod from starting alone is named, and nothing else is.
 func TestWhatAPodLacks(t *testing.T) {
 	for name, test := range lacks() {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"},
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till", UID: "till"},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}},
 				Tolerations: []corev1.Toleration{{Key: "own", Value: "till"}}},
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ImageID: "sha256:1"}}}}

@@ -248,8 +248,10 @@ func readUntil(r *http.Request) time.Time {
 func (s *Server) answerAccount(w http.ResponseWriter, r *http.Request, back <-chan struct{}) {
 	account, err := s.store.authenticate(bearerOf(r))
 	if err != nil {
-		serve.WriteError(w, r, apierrors.NewServiceUnavailable("kube-apiserver is away, and the token is not one that "+
-			"is answered without it: "+err.Error()))
+		err = apierrors.NewServiceUnavailable("kube-apiserver is away, and the token is not one that is answered " +
+			"without it: " + err.Error())
+		s.metrics.answered(err)
+		serve.WriteError(w, r, err)
 		return
 	}
 	s.answerAway(w, r, account, back)

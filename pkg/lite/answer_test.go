@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // TestBodies are those of kube-apiserver, byte by byte: items of a list have no kind, but objects and bookmarks have.
@@ -62,5 +64,36 @@ func TestOlderWatch(t *testing.T) {
 		if err != nil || code != want || (code == http.StatusGone) != strings.Contains(body, `"Expired"`) {
 			t.Errorf("from version %s: %d, want %d; %v %s", version, code, want, err, body)
 		}
+	}
+}
+
+// TestAnswersAreCounted as docs/reference.md says: a watch that has to list again is not refused.
+func TestAnswersAreCounted(t *testing.T) {
+	t.Parallel()
+	f := running(t)
+	f.away()
+	f.server.stop()
+	const pods = "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode0"
+	for _, test := range []struct {
+		path, counted string
+		want          int
+	}{
+		{pods, "kept", http.StatusOK},
+		{pods + "&watch=true&resourceVersion=4", "expired", http.StatusGone},
+		{"/api/v1/namespaces/shop/secrets/other", "refused", http.StatusServiceUnavailable},
+		{"/api/v1/pods?fieldSelector=%3D%3D%3D", "invalid", http.StatusBadRequest},
+	} {
+		counter := f.server.metrics.answers.WithLabelValues(test.counted)
+		before := testutil.ToFloat64(counter)
+		code, body, err := f.get(f.kubelet(), test.path)
+		if err != nil || code != test.want || testutil.ToFloat64(counter) != before+1 {
+			t.Errorf("%s: %d is not counted once as %s; %v %s", test.path, code, test.counted, err, body)
+		}
+	}
+	refused := f.server.metrics.answers.WithLabelValues("refused")
+	before := testutil.ToFloat64(refused)
+	if code, body := f.ask("unknown", pods); code != http.StatusServiceUnavailable ||
+		testutil.ToFloat64(refused) != before+1 {
+		t.Errorf("%d for an unknown token is not counted once: %s", code, body)
 	}
 }

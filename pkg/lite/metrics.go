@@ -3,6 +3,7 @@ package lite
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/application-grid/application-grid/pkg/follow"
 )
@@ -18,10 +19,11 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "offline_answers_total",
-			Help: "Requests while kube-apiserver was away: answered from what is kept, or refused with 503."},
+			Help: "Requests while kube-apiserver was away: answered from what is kept, expired with 410, so that the " +
+				"client lists again, refused with 503, or invalid."},
 			[]string{"answer"}),
 	}
-	for _, answer := range []string{"kept", "refused"} {
+	for _, answer := range []string{"kept", "expired", "refused", "invalid"} {
 		m.answers.WithLabelValues(answer)
 	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
@@ -63,10 +65,15 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// answered counts an answer to the kubelet while kube-apiserver is away.
-func (m *metrics) answered(refused error) {
-	answer := "kept"
-	if refused != nil {
+// answered counts an answer while kube-apiserver is away. err is the error that was answered; nil if none was.
+func (m *metrics) answered(err error) {
+	answer := "invalid"
+	switch {
+	case err == nil:
+		answer = "kept"
+	case apierrors.IsResourceExpired(err):
+		answer = "expired"
+	case apierrors.IsServiceUnavailable(err):
 		answer = "refused"
 	}
 	m.answers.WithLabelValues(answer).Inc()

@@ -129,59 +129,112 @@ func TestStrangersServices(t *testing.T) {
 	}
 }
 
+// diskFixture is a Server with a store on the disk, and nothing else.
+type diskFixture struct {
+	*testing.T
+	*Server
+}
+
+func newDiskFixture(t *testing.T) diskFixture {
+	t.Helper()
+	s := newStore("node0")
+	opened, _, problems := store.Open(store.Options{Dir: filepath.Join(inMemory(t), storeDir), Lasting: isLasting,
+		State: s.all, HourlyBytes: hourlyBytes})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	t.Cleanup(func() {
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return diskFixture{t, &Server{store: s, disk: opened}}
+}
+
+func (f diskFixture) apply(in scope, version string, object interface{ Marshal() ([]byte, error) }) {
+	sink{f.store, in}.At(version, func() { sink{f.store, in}.Apply(wiretest.Object(object)) })
+}
+
+// config adds a ConfigMap that a pod names.
+func (f diskFixture) config(namespace, name, version string, data []byte) {
+	f.apply(named(configMaps, namespace, name), version, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, ResourceVersion: version}, BinaryData: map[string][]byte{"x": data}})
+}
+
+func (f diskFixture) pod(namespace, name, version string) {
+	f.apply(podsOf("node0"), version, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		ResourceVersion: version}})
+}
+
+// isUnsaved reports whether a pod, or the ConfigMap of its name, is only in memory.
+func (f diskFixture) isUnsaved(namespace, name string) bool {
+	return f.store.isUnsaved(podsOf("node0").key(keyObject, namespace, name),
+		named(configMaps, namespace, name).key(keyObject, namespace, name))
+}
+
+// tick does what keep does each second.
+func (f diskFixture) tick() {
+	if time.Sleep(commitInterval); f.due() {
+		f.commit(klog.Background())
+	}
+}
+
 // TestOneTenantsChanges: when all large objects that a pod names change at once, a new pod of somebody else is on the
 // disk soon, and so is a small object.
 func TestOneTenantsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore("node0")
-		opened, _, problems := store.Open(store.Options{Dir: filepath.Join(inMemory(t), storeDir), Lasting: isLasting,
-			State: s.all, HourlyBytes: hourlyBytes})
-		if len(problems) > 0 {
-			t.Fatal(problems)
-		}
-		server := &Server{store: s, disk: opened}
+		f := newDiskFixture(t)
 		noise := make([]byte, 1<<20-1000)
 		_, _ = rand.Read(noise)
-		apply := func(in scope, version string, object interface{ Marshal() ([]byte, error) }) {
-			sink{s, in}.At(version, func() { sink{s, in}.Apply(wiretest.Object(object)) })
-		}
-		config := func(namespace, name, version string, data []byte) {
-			apply(named(configMaps, namespace, name), version, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: name, ResourceVersion: version}, BinaryData: map[string][]byte{"x": data}})
-		}
-		tick := func() { // as keep does each second
-			if time.Sleep(commitInterval); server.due() {
-				server.commit(klog.Background())
-			}
-		}
 		for _, version := range []string{"4", "5"} {
 			time.Sleep(3 * time.Hour) // all of the budget is there
 			for i := range 48 {
-				config("large", strconv.Itoa(i), version, noise)
+				f.config("large", strconv.Itoa(i), version, noise)
 			}
 			for range 60 {
-				tick()
+				f.tick()
 			}
 		}
-		apply(podsOf("node0"), "6", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till",
-			ResourceVersion: "6"}})
-		config("shop", "till", "6", nil)
+		f.pod("shop", "till", "6")
+		f.config("shop", "till", "6", nil)
 		began := time.Now()
-		for s.isUnsaved(podsOf("node0").key(keyObject, "shop", "till"),
-			named(configMaps, "shop", "till").key(keyObject, "shop", "till")) {
-			tick()
+		for f.isUnsaved("shop", "till") {
+			f.tick()
 		}
 		if took := time.Since(began); took > 10*time.Minute {
-			t.Errorf("it is on the disk after %s, of %d MiB", took, server.written()>>20)
+			t.Errorf("it is on the disk after %s, of %d MiB", took, f.written()>>20)
 		}
-		for count, _ := s.unsavedChanges(); count > 0; count, _ = s.unsavedChanges() {
-			tick()
+		for count, _ := f.store.unsavedChanges(); count > 0; count, _ = f.store.unsavedChanges() {
+			f.tick()
 		}
 		if took := time.Since(began); took > 3*time.Hour {
 			t.Errorf("all is on the disk after %s", took)
 		}
-		if err := opened.Close(); err != nil {
-			t.Error(err)
+	})
+}
+
+// TestLargeFirstState: when what the pods name is larger than what may be written in an hour, it is on the disk at
+// once, and what a new pod needs is there soon after.
+func TestLargeFirstState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newDiskFixture(t)
+		noise := make([]byte, 1<<20-1000)
+		_, _ = rand.Read(noise)
+		for i := range 48 {
+			f.config("large", strconv.Itoa(i), "4", noise)
+		}
+		f.tick()
+		if count, _ := f.store.unsavedChanges(); count > 0 {
+			t.Errorf("%d changes are not in the first state", count)
+		}
+		f.pod("shop", "till", "6")
+		f.config("shop", "till", "6", noise)
+		began := time.Now()
+		for f.isUnsaved("shop", "till") {
+			f.tick()
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a new pod is on the disk after %s", took)
 		}
 	})
 }

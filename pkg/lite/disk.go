@@ -74,7 +74,12 @@ func (s *Server) commit(logger klog.Logger) {
 	s.commitGone(logger)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changes := s.store.takePending(s.disk.Spare())
+	var changes map[string][]byte
+	if s.disk.NeedsState() {
+		changes = s.store.takeAll() // they are written with the state in any case
+	} else {
+		changes = s.store.takePending(s.disk.Spare())
+	}
 	if err := s.disk.Commit(changes); err != nil || len(changes) > 0 {
 		s.noteCommit(logger, err)
 	}

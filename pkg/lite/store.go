@@ -552,8 +552,21 @@ func setKey(of scope) string { return keyOf(of.kind.key(), of.namespace, of.fiel
 func (s *Store) takeGone() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.take(isLasting)
+}
+
+// takeAll returns all other changes, until taken is called.
+func (s *Store) takeAll() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holdsBack = false
+	return s.take(func(key string) bool { return !isLasting(key) })
+}
+
+// take moves changes from pending to writing. The caller holds the lock.
+func (s *Store) take(wanted func(key string) bool) map[string][]byte {
 	for key, value := range s.pending {
-		if isLasting(key) {
+		if wanted(key) {
 			s.writing[key] = value
 			delete(s.pending, key)
 		}

@@ -15,56 +15,86 @@ const (
 // budget is how many bytes may be written. It fills up with the hourly bytes within an hour.
 type budget struct {
 	hourly, left int64
-	at           time.Time
+	// owed is how many bytes of whole states were written beyond what was left.
+	owed int64
+	at   time.Time
 }
 
 func newBudget(hourly int64, now time.Time) budget {
 	return budget{hourly: hourly, left: hourly, at: now}
 }
 
-// fill adds the bytes for the time since the last fill. It adds nothing if the clock was set back.
+// fill adds the bytes for the time since the last fill. It adds nothing if the clock was set back. Half of the bytes
+// pay what is owed, and more of them once the budget is full.
 func (b *budget) fill(now time.Time) {
 	since := min(max(now.Sub(b.at), 0), time.Hour)
-	b.left = min(b.left+int64(float64(b.hourly)*since.Hours()), b.hourly)
+	bytes := int64(float64(b.hourly) * since.Hours())
+	pays := min(b.owed, max(bytes/2, bytes-max(b.hourly-b.left, 0)))
+	b.owed -= pays
+	b.left = min(b.left+bytes-pays, b.hourly)
 	b.at = now
+}
+
+// charge takes bytes that were written.
+type charge func(b *budget, bytes int64)
+
+// spend is the charge for changes.
+func (b *budget) spend(bytes int64) { b.left -= max(bytes, minCharge) }
+
+// owe is the charge for a whole state. It leaves no debt that changes would wait for.
+func (b *budget) owe(bytes int64) {
+	bytes = max(bytes, minCharge)
+	paid := min(bytes, max(b.left, 0))
+	b.left, b.owed = b.left-paid, b.owed+bytes-paid
 }
 
 // entry is the budget in a transaction.
 func (b *budget) entry() []byte {
-	value := binary.BigEndian.AppendUint64(nil, uint64(b.left))      //nolint:gosec // it is read as signed
-	return binary.BigEndian.AppendUint64(value, uint64(b.at.Unix())) //nolint:gosec // as above
+	var value []byte
+	for _, number := range []int64{b.left, b.at.Unix(), b.owed} {
+		value = binary.BigEndian.AppendUint64(value, uint64(number)) //nolint:gosec // it is read as signed
+	}
+	return value
 }
 
 // load restores the budget of an earlier process. The newest transaction is loaded last.
 func (b *budget) load(value []byte) {
-	if len(value) != 16 || b.hourly == 0 {
+	const former = 16 // without what is owed
+	if len(value) < former || b.hourly == 0 {
 		return
 	}
 	now := b.at
-	//nolint:gosec // they were written from signed numbers
-	b.left, b.at = int64(binary.BigEndian.Uint64(value)), time.Unix(int64(binary.BigEndian.Uint64(value[8:])), 0)
+	number := func(at int) int64 {
+		return int64(binary.BigEndian.Uint64(value[at:])) //nolint:gosec // it was written from a signed number
+	}
+	b.left, b.at = number(0), time.Unix(number(8), 0)
+	if len(value) > former {
+		b.owed = max(number(former), 0)
+	}
 	b.fill(now)
 }
 
-// budgetEntry is the budget after a transaction of so many bytes.
-func (s *Store) budgetEntry(bytes int64) []byte {
-	after := s.budget
-	after.fill(s.options.Now())
-	after.left -= max(bytes, minCharge)
-	return after.entry()
+// entryAfter returns the function that makes the budget after a transaction of so many bytes.
+func (s *Store) entryAfter(by charge) func(bytes int64) []byte {
+	return func(bytes int64) []byte {
+		after := s.budget
+		after.fill(s.options.Now())
+		by(&after, bytes)
+		return after.entry()
+	}
 }
 
 // charge counts bytes that were written, or that a failed write tried to write.
-func (s *Store) charge(bytes int64) {
+func (s *Store) charge(bytes int64, by charge) {
 	s.written += bytes
 	s.budget.fill(s.options.Now())
-	s.budget.left -= max(bytes, minCharge)
+	by(&s.budget, bytes)
 }
 
-// Due reports whether the budget has bytes left. Urgent changes may be committed nevertheless.
+// Due reports whether the next commit is within the budget. Urgent changes may be committed nevertheless.
 func (s *Store) Due() bool {
 	s.budget.fill(s.options.Now())
-	return s.budget.left > 0
+	return s.budget.left > 0 && (s.budget.owed == 0 || !s.NeedsState())
 }
 
 // Spare reports whether more than half of the budget is left.

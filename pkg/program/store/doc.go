@@ -15,5 +15,8 @@
 //
 // Flash memory wears out. Each commit is charged with what flash writes for it, at least 16 KiB, against a budget of
 // bytes an hour. The budget is kept in the store itself, so that a program that restarts again and again stays within
-// it. Failed writes are charged as well.
+// it. Failed writes are charged as well. A whole state takes what is left of the budget; half of what the budget gets
+// afterwards pays the rest, and until then no other whole state is written. So changes do not wait until a large state
+// is paid, unless no file can be appended to. Flash writes the hourly bytes on average, and in a single hour at most
+// twice as many, one commit and one whole state.
 package store

@@ -274,8 +274,8 @@ func (s *Store) Commit(changes map[string][]byte) error {
 		lasting = lasting && s.isLasting(key)
 	}
 	rewritten := false
-	if s.newest == nil || s.isLarge(0) {
-		err := s.rewrite()
+	if s.NeedsState() || s.isLarge(0) && s.budget.owed == 0 {
+		err := s.rewrite((*budget).owe)
 		if rewritten = err == nil; s.newest == nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (s *Store) Commit(changes map[string][]byte) error {
 		}
 		err := s.append(s.newest, changes, lasting)
 		if err != nil && s.newest == nil {
-			err = s.rewrite()
+			err = s.rewrite((*budget).owe)
 		}
 		if err != nil {
 			return err
@@ -313,12 +313,16 @@ func (s *Store) locked() (err error) {
 	return s.blocked
 }
 
-// Rewrite writes the whole state as the next generation. Commit calls it when the newest file is too large.
+// NeedsState reports whether the next commit writes the whole state, because no file may be appended to.
+func (s *Store) NeedsState() bool { return s.newest == nil || s.isLarge(maxGrowth) }
+
+// Rewrite writes the whole state as the next generation, in place of changes. It is charged as changes are. Commit
+// writes the whole state by itself when the newest file is too large.
 func (s *Store) Rewrite() error {
 	if err := s.locked(); err != nil {
 		return err
 	}
-	return s.rewrite()
+	return s.rewrite((*budget).spend)
 }
 
 // Size returns the size in bytes of the files in use.
@@ -377,8 +381,8 @@ func (s *Store) append(g *generation, changes map[string][]byte, lasting bool) e
 	}
 	next := g.chain
 	at := &writerAt{file: to, at: next.offset}
-	err = next.write(at, sorted(changes), s.budgetEntry)
-	s.charge(at.written)
+	err = next.write(at, sorted(changes), s.entryAfter((*budget).spend))
+	s.charge(at.written, (*budget).spend)
 	if err != nil {
 		g.torn = true
 		return err
@@ -410,16 +414,16 @@ func sizeOf(changes map[string][]byte) (size int64) {
 }
 
 // rewrite writes the whole state as the next generation, unless that failed a moment ago.
-func (s *Store) rewrite() error {
+func (s *Store) rewrite(by charge) error {
 	if s.failure != nil && s.options.Now().Before(s.retry) {
 		return s.failure
 	}
-	s.failure = s.writeState()
+	s.failure = s.writeState(by)
 	s.retry = s.options.Now().Add(retryAfter)
 	return s.failure
 }
 
-func (s *Store) writeState() error {
+func (s *Store) writeState(by charge) error {
 	there, err := s.generations()
 	if err != nil {
 		return err
@@ -428,7 +432,7 @@ func (s *Store) writeState() error {
 	if g.generation = 1; len(there) > 0 {
 		g.generation = there[0] + 1
 	}
-	if err := s.writeFirst(g); err != nil {
+	if err := s.writeFirst(g, by); err != nil {
 		_ = s.disk.Remove(asideName) // a full disk needs the space
 		return err
 	}
@@ -451,18 +455,18 @@ func (s *Store) writeState() error {
 }
 
 // writeFirst writes the first state of a generation to a file with the temporary name.
-func (s *Store) writeFirst(g *generation) error {
+func (s *Store) writeFirst(g *generation, by charge) error {
 	aside, err := s.disk.Create(asideName)
 	if err != nil {
-		s.charge(0)
+		s.charge(0, by)
 		return err
 	}
 	defer aside.Close() // what counts is synced
 	to := &writerAt{file: aside}
 	if _, err = to.Write(g.begin()); err == nil {
-		err = g.write(to, s.options.State(), s.budgetEntry)
+		err = g.write(to, s.options.State(), s.entryAfter(by))
 	}
-	if s.charge(to.written); err == nil {
+	if s.charge(to.written, by); err == nil {
 		err = aside.Sync()
 	}
 	if err == nil {

@@ -172,6 +172,44 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestLargeState: a whole state that is larger than what may be written in an hour is written, and small changes are
+// on the disk soon after. However the disk works, flash bears no more than the budget, one commit and one whole state.
+func TestLargeState(t *testing.T) {
+	const hourly, size, hours = 2 << 20, 4 << 20, 4
+	noise := make([]byte, size)
+	_, _ = rand.Read(noise)
+	for name, change := range map[string][]byte{"small": noise[:10], "large": noise[:100<<10],
+		"compressible": bytes.Repeat([]byte("a"), 1<<20)} {
+		for _, trouble := range []string{"none", "restarts", "syncs fail"} {
+			w := newWorld(t, 1)
+			options := w.options()
+			options.HourlyBytes = hourly
+			w.store, w.state, _ = open(options, w.disk)
+			w.state["noise"], w.disk.failing = noise, trouble == "syncs fail"
+			_ = w.store.Commit(map[string][]byte{"noise": noise})
+			last, longest := w.now, time.Duration(0)
+			for second := range hours * 3600 {
+				if w.now = w.now.Add(time.Second); w.store.Due() {
+					w.state["x"] = append(fmt.Append(nil, second), change...)
+					_ = w.store.Commit(map[string][]byte{"x": w.state["x"]})
+					last = w.now
+				}
+				longest = max(longest, w.now.Sub(last))
+				if second%60 == 0 && trouble == "restarts" {
+					w.store, w.state, _ = open(options, w.disk)
+				}
+			}
+			if name == "small" && !w.disk.failing && longest > 2*time.Minute {
+				t.Errorf("trouble: %s: a change is not on the disk for %s", trouble, longest)
+			}
+			if most := int64((hours+1)*hourly + size + 2<<20); w.disk.flash > most {
+				t.Errorf("%s, trouble: %s: %d bytes in %d hours, want %d at most", name, trouble, w.disk.flash, hours,
+					most)
+			}
+		}
+	}
+}
+
 // TestKeys: with another key nothing is read and nothing is written, and with the right one everything is there.
 func TestKeys(t *testing.T) {
 	other := bytes.Repeat([]byte{8}, 32)

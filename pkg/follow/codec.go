@@ -1,10 +1,12 @@
 package follow
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -110,6 +112,16 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
+// jsonDecoder decodes JSON as the client of a Group does.
+var jsonDecoder = func() runtime.Decoder {
+	c := newCodec()
+	info, _ := runtime.SerializerInfoForMediaType(c.SupportedMediaTypes(), runtime.ContentTypeJSON) // it has JSON
+	return c.DecoderToVersion(info.Serializer, nil)
+}()
+
+// protobufMagic begins every protobuf body.
+const protobufMagic = "k8s\x00"
+
 // decoder splits protobuf objects without making Go values of them. It converts JSON into the same form: a list item by
 // item, a single object with typed. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
@@ -118,7 +130,7 @@ type decoder struct{ typed runtime.Decoder }
 func (d decoder) Decode(
 	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
 ) (runtime.Object, *schema.GroupVersionKind, error) {
-	if bytes.HasPrefix(data, []byte("k8s\x00")) {
+	if bytes.HasPrefix(data, []byte(protobufMagic)) {
 		typeMeta, message, err := wire.Unwrap(data)
 		if err != nil {
 			return nil, nil, err
@@ -151,6 +163,45 @@ func (d decoder) Decode(
 	}
 	decoded, err = decodeMessage(wire.TypeMeta{Kind: gvk.Kind}, message)
 	return decoded, gvk, err
+}
+
+// readList reads a list, and reduces its objects one by one, so that it is never in memory as it was sent. JSON is: no
+// API server sends it to a client that takes protobuf.
+func readList(from io.Reader, reduce func(*wire.Object) *wire.Object) (*List, error) {
+	list, buffered := &List{}, bufio.NewReader(from)
+	if begin, _ := buffered.Peek(len(protobufMagic)); string(begin) != protobufMagic {
+		body, err := io.ReadAll(buffered)
+		if err != nil {
+			return nil, err
+		}
+		decoded, gvk, err := jsonDecoder.Decode(body, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		var ok bool
+		if list, ok = decoded.(*List); !ok {
+			return nil, fmt.Errorf("the upstream sent a %s in place of a list", gvk.Kind)
+		}
+		for i, o := range list.Items {
+			list.Items[i] = reduce(o)
+		}
+		return list, nil
+	}
+	typeMeta, listMeta, err := wire.ReadList(buffered, func(item []byte) error {
+		o, err := wire.ParseObject(item)
+		if err == nil {
+			list.Items = append(list.Items, reduce(o))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading a list: %w", err)
+	}
+	if !strings.HasSuffix(typeMeta.Kind, "List") {
+		return nil, fmt.Errorf("the upstream sent a %s in place of a list", typeMeta.Kind)
+	}
+	list.Kind, list.ListMeta = typeMeta.Kind, listMeta
+	return list, nil
 }
 
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {

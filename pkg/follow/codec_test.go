@@ -1,18 +1,25 @@
 package follow
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // TestListsInJSON: what an upstream may write as a list, and what is none.
 func TestListsInJSON(t *testing.T) {
 	t.Parallel()
-	c := newCodec()
-	info, _ := runtime.SerializerInfoForMediaType(c.SupportedMediaTypes(), runtime.ContentTypeJSON)
-	d := c.DecoderToVersion(info.Serializer, nil)
+	d := jsonDecoder
 	for name, test := range map[string]struct{ body, names, version, next string }{
 		"Services": {
 			`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},` +
@@ -63,4 +70,65 @@ func TestListsInJSON(t *testing.T) {
 			t.Errorf("%q is taken for %T", body, decoded)
 		}
 	}
+}
+
+// TestListsOfReducers are what other Sinks get, but for what Reduce leaves out, in protobuf and in JSON. A list that is
+// cut off, at whatever byte, is an error.
+func TestListsOfReducers(t *testing.T) {
+	t.Parallel()
+	services := corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "c"}}
+	for i := range 3 {
+		services.Items = append(services.Items, *service(fmt.Sprint("s", i)))
+		services.Items[i].Annotations = map[string]string{"a": strings.Repeat("a", 100)}
+	}
+	whole := protobufOf(t, "ServiceList", &services)
+	sameName := func(o *wire.Object) *wire.Object { return &wire.Object{Namespace: o.Namespace, Name: o.Name} }
+	for name, body := range map[string][]byte{
+		"protobuf": whole,
+		"JSON": []byte(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},` +
+			`"items":[{"metadata":{"namespace":"default","name":"s0"}},{"metadata":{"namespace":"default","name":"s1"}},` +
+			`{"metadata":{"namespace":"default","name":"s2"}}]}`),
+	} {
+		list, err := readList(iotest.OneByteReader(bytes.NewReader(body)), sameName)
+		if err != nil || list.Kind != "ServiceList" || list.ListMeta != (wire.ListMeta{
+			ResourceVersion: "7", Continue: "c"}) || len(list.Items) != 3 {
+			t.Errorf("%s: %+v, %v", name, list, err)
+			continue
+		}
+		for i, o := range list.Items {
+			if o.Name != fmt.Sprint("s", i) || o.Namespace != "default" || len(o.Meta) > 0 {
+				t.Errorf("%s: the object %d is %+v", name, i, o)
+			}
+		}
+	}
+	for end := range whole {
+		if list, err := readList(bytes.NewReader(whole[:end]), sameName); err == nil {
+			t.Errorf("the first %d of %d bytes are taken for a list of %d", end, len(whole), len(list.Items))
+		}
+	}
+	broken := errors.New("the connection broke")
+	if _, err := readList(io.MultiReader(bytes.NewReader(whole), iotest.ErrReader(broken)), sameName); !errors.Is(err,
+		broken) {
+		t.Errorf("an error at the end is lost: %v", err)
+	}
+	for name, body := range map[string][]byte{
+		"one object": protobufOf(t, "Service", service("s")), "a Status": protobufOf(t, "Status", &metav1.Status{
+			Status: metav1.StatusFailure}), "no kind": protobufOf(t, "", &services), "HTML": []byte("<html>"),
+		"one object in JSON": []byte(`{"kind":"Service","apiVersion":"v1","metadata":{"name":"s"}}`),
+		"a long item":        slices.Concat(whole[:len(whole)-400], bytes.Repeat([]byte{0xff}, 400)),
+	} {
+		if list, err := readList(bytes.NewReader(body), sameName); err == nil {
+			t.Errorf("%s is taken for a list: %+v", name, list)
+		}
+	}
+}
+
+// protobufOf is a body as kube-apiserver writes it.
+func protobufOf(t *testing.T, kind string, of interface{ Marshal() ([]byte, error) }) []byte {
+	t.Helper()
+	message, err := of.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: kind}, len(message)), message...)
 }

@@ -11,7 +11,7 @@ import (
 
 // Sink takes the objects that a Source receives. Its methods are called by one goroutine at a time.
 //
-// A Sink may also be a Knower, a Forbidder, or Versioned.
+// A Sink may also be a Knower, a Forbidder, Versioned, or a Reducer.
 type Sink interface {
 	// Apply adds or replaces an object.
 	Apply(object *wire.Object)
@@ -42,6 +42,13 @@ type Versioned interface {
 	// At is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
 	// Sink. For a bookmark, change is nil: nothing else has changed up to that version.
 	At(version string, change func())
+}
+
+// Reducer is a Sink that keeps only a part of what the upstream sends. A list is then read object by object, and is
+// never in memory as it was sent.
+type Reducer interface {
+	// Reduce returns what is kept of an object, which it must not change. The methods of Sink get the result.
+	Reduce(object *wire.Object) *wire.Object
 }
 
 // Barrier holds back the changes of all sources of a Group, so that they are applied as one. Calls of Hold and Release

@@ -401,13 +401,9 @@ func (s *Source) list(ctx context.Context) error {
 func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 	all := &List{}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
-		got, err := s.request(&options).Do(ctx).Get()
+		page, err := s.page(ctx, &options)
 		if err != nil {
 			return nil, err
-		}
-		page, ok := got.(*List)
-		if !ok {
-			return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
 		}
 		if resource := s.options.Resource.Resource; !isOf(resource, strings.TrimSuffix(page.Kind, "List")) {
 			return nil, fmt.Errorf("the upstream sent %s in place of a list of %s", page.Kind, resource)
@@ -429,6 +425,27 @@ func (s *Source) pages(ctx context.Context, version string) (*List, error) {
 		// kube-apiserver refuses a resourceVersion together with continue.
 		options = metav1.ListOptions{Continue: page.Continue}
 	}
+}
+
+// page requests a list, or one page of it.
+func (s *Source) page(ctx context.Context, options *metav1.ListOptions) (*List, error) {
+	if reducer, ok := s.options.Sink.(Reducer); ok {
+		body, err := s.request(options).Stream(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer body.Close()
+		return readList(body, reducer.Reduce)
+	}
+	got, err := s.request(options).Do(ctx).Get()
+	if err != nil {
+		return nil, err
+	}
+	page, ok := got.(*List)
+	if !ok {
+		return nil, fmt.Errorf("the upstream sent a %T in place of a list", got)
+	}
+	return page, nil
 }
 
 // distrust returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
@@ -620,7 +637,11 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 		return false
 	case event.Type == watch.Added, event.Type == watch.Modified:
 		s.some = true
-		s.at(o.ResourceVersion, func() { s.options.Sink.Apply(o.Object) })
+		object := o.Object
+		if reducer, ok := s.options.Sink.(Reducer); ok {
+			object = reducer.Reduce(object)
+		}
+		s.at(o.ResourceVersion, func() { s.options.Sink.Apply(object) })
 	case event.Type == watch.Deleted:
 		s.at(o.ResourceVersion, func() { s.options.Sink.Remove(o.Namespace, o.Name) })
 	default:

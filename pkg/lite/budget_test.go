@@ -82,9 +82,9 @@ func TestStrangersServices(t *testing.T) {
 		version++
 		to := sink{s, scope{kind: services}}
 		to.At(strconv.Itoa(version), func() {
-			to.Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			to.Apply(to.Reduce(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
 				ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{"a": annotation}},
-				Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}}))
+				Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: port}}}})))
 		})
 	}
 	names := func(changes map[string][]byte) (names []string) {

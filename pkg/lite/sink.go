@@ -14,6 +14,14 @@ type sink struct {
 	scope scope
 }
 
+// Reduce implements follow.Reducer.
+func (k sink) Reduce(o *wire.Object) *wire.Object {
+	if k.scope.kind == services {
+		return reduced(o)
+	}
+	return o
+}
+
 // Apply implements follow.Sink. The caller is At, which holds the lock.
 func (k sink) Apply(o *wire.Object) {
 	k.store.put(k.scope, o)

@@ -304,9 +304,6 @@ func wake(c chan<- struct{}) {
 func (s *Store) put(in scope, o *wire.Object) {
 	set := s.set(in)
 	name := nameOf(o)
-	if in.kind == services {
-		o = reduced(o)
-	}
 	old := set.objects[name]
 	if old != nil && old.Equal(o) && (old.ResourceVersion == o.ResourceVersion || in.kind == services) {
 		return

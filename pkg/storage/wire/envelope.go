@@ -1,9 +1,13 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"math"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -91,6 +95,91 @@ func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) 
 		}
 	}
 	return meta, f.Err
+}
+
+// ReadList does what Unwrap and ParseList do, but it reads the body item by item. visit must not keep an item. The
+// error may be one of from.
+func ReadList(from *bufio.Reader, visit func(item []byte) error) (TypeMeta, ListMeta, error) {
+	begin := make([]byte, len(magic))
+	if _, err := io.ReadFull(from, begin); err != nil {
+		return TypeMeta{}, ListMeta{}, err
+	}
+	var meta []byte
+	var item bytes.Buffer
+	found := false
+	envelope, err := readFields(from, unknownRaw, func(list io.Reader) (err error) {
+		found = true
+		meta, err = readFields(bufio.NewReader(list), listItems, func(value io.Reader) error {
+			item.Reset()
+			if _, err := item.ReadFrom(value); err != nil {
+				return err
+			}
+			return visit(item.Bytes())
+		})
+		return err
+	})
+	if err == nil && !found {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return TypeMeta{}, ListMeta{}, err
+	}
+	typeMeta, _, err := Unwrap(append(begin, envelope...))
+	if err != nil {
+		return TypeMeta{}, ListMeta{}, err
+	}
+	listMeta, err := ParseList(meta, visit)
+	return typeMeta, listMeta, err
+}
+
+// readFields reads the fields of a message to its end. Those of a number are passed to read, which reads all of the
+// value; the others are returned.
+func readFields(
+	from *bufio.Reader, number protowire.Number, read func(value io.Reader) error,
+) (others []byte, err error) {
+	for {
+		tag, err := binary.ReadUvarint(from)
+		if errors.Is(err, io.EOF) {
+			return others, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		n, kind := protowire.DecodeTag(tag)
+		value, err := binary.ReadUvarint(from) // or the length of one
+		switch {
+		case errors.Is(err, io.EOF):
+			err = io.ErrUnexpectedEOF
+		case err != nil:
+		case kind == protowire.VarintType:
+			others = protowire.AppendVarint(protowire.AppendTag(others, n, kind), value)
+		case kind != protowire.BytesType || value > math.MaxInt64:
+			err = fmt.Errorf("%w: a field of type %d", field.ErrMalformed, kind)
+		case n == number:
+			err = readValue(from, int64(value), read)
+		default:
+			err = readValue(from, int64(value), func(value io.Reader) error {
+				content, err := io.ReadAll(value)
+				others = appendBytesField(others, n, content)
+				return err
+			})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// readValue lets read read a value of so many bytes.
+func readValue(from io.Reader, size int64, read func(value io.Reader) error) error {
+	value := io.LimitedReader{R: from, N: size}
+	if err := read(&value); err != nil {
+		return err
+	}
+	if value.N > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
 }
 
 func (meta *ListMeta) parse(message []byte) error {

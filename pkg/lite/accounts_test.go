@@ -538,7 +538,7 @@ func TestTooLargeForAWhile(t *testing.T) {
 		token := tokenRequest{Namespace: "kube-system", ServiceAccount: "coredns"}
 		// pass reports whether the scope is followed, as follower.update does.
 		pass := func() bool {
-			wanted := needs{map[scope]bool{}, map[tokenRequest]struct{}{token: {}}}
+			wanted := needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{token: {}}}
 			f.addAccounts(t.Context(), wanted, s.scopes())
 			if !wanted.scopes[in] {
 				s.drop(in)
@@ -601,7 +601,7 @@ func TestLeastRecentlyReadLeave(t *testing.T) {
 		s.allow([]types.NamespacedName{{Namespace: "kube-system", Name: "coredns"}})
 		f := &follower{store: s, sources: map[scope]*follow.Source{}}
 		wanted := func() map[scope]bool {
-			all := needs{map[scope]bool{}, map[tokenRequest]struct{}{
+			all := needs{scopes: map[scope]bool{}, tokens: map[tokenRequest]struct{}{
 				{Namespace: "kube-system", ServiceAccount: "coredns"}: {}}}
 			f.addAccounts(t.Context(), all, s.scopes())
 			return all.scopes

@@ -50,13 +50,19 @@ func (s *Server) explain() Explanation {
 	if err != nil {
 		e.Missing = append(e.Missing, err.Error())
 	}
-	verified, node := s.images.ofTokens(), s.store.nodeObject()
+	verified, node, left := s.images.ofTokens(), s.store.nodeObject(), s.store.keptNeedsOf(pods...).left
 	for _, pod := range pods {
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if mirror || (ended(pod) && shutDown(pod, node) == nil) {
 			continue
 		}
-		missing := append(s.store.missing(pod, node), verified.refuse(pod)...)
+		var missing []string
+		if bytes, out := left[pod.UID]; out {
+			missing = []string{fmt.Sprintf("what it names takes %.1f MiB or more, and is not kept: of what the node's "+
+				"pods name, %d MiB are kept, those of the smallest first", float64(bytes)/(1<<20), podsBytes>>20)}
+		} else {
+			missing = append(s.store.missing(pod, node), verified.refuse(pod)...)
+		}
 		slices.Sort(missing)
 		e.Pods = append(e.Pods, PodExplanation{pod.Namespace, pod.Name, slices.Compact(missing)})
 	}

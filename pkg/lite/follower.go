@@ -204,6 +204,7 @@ func (f *follower) update(ctx context.Context) {
 		logger.Error(err, "Cannot read what a pod needs")
 		return // do not drop anything because of an error
 	}
+	f.store.leave(wanted.left)
 	for _, in := range always(f.store.node) {
 		wanted.scopes[in] = true
 	}

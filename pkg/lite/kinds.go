@@ -65,6 +65,8 @@ var (
 
 	kinds = []*kind{nodes, pods, services, secrets, configMaps, claims, volumes, resourceClaims,
 		csiNodes, csiDrivers, runtimeClasses}
+	// byPods are those of which each set is one object that a pod names.
+	byPods = map[*kind]bool{secrets: true, configMaps: true, claims: true, volumes: true, resourceClaims: true}
 )
 
 // scope identifies a set of objects: those in a list of a kind with this namespace and field selector.

@@ -2,38 +2,42 @@ package lite
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"runtime/debug"
-	runtimemetrics "runtime/metrics"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
-// TestMemoryOfAList: a list of Services whose annotations are large, which are not kept, takes much less memory than
-// the list is long, while it arrives too. The unit's MemoryMax ends a process that takes more.
+// TestMemoryOfAList: while a list of Services arrives whose annotations are large, which are not kept, it takes much
+// less memory than it is long. The unit's MemoryMax ends a process that takes more.
 func TestMemoryOfAList(t *testing.T) {
-	const count, annotation = 480, 64 << 10 // 30 MiB
-	written := make(chan struct{})
+	const count, annotation = 480, 64 << 10
+	const size = count * annotation
+	before, peak := liveHeap(), int64(0)
 	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "true" {
 			<-r.Context().Done()
 			return
 		}
-		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
-		writeServices(w, count, annotation)
-		close(written)
+		writeServices(w, count, annotation, func(sent int) {
+			if sent%(count/8) == 0 { // the client has read all but what the system buffers
+				peak = max(peak, liveHeap())
+			}
+		})
 	}))
 	defer cloud.Close()
 	group, err := follow.NewGroup(&rest.Config{Host: cloud.URL}, nil)
@@ -46,82 +50,142 @@ func TestMemoryOfAList(t *testing.T) {
 	if err := f.follow(in); err != nil {
 		t.Fatal(err)
 	}
-	const gcPercent = 5 // so that what other tests have left does not count
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	before := liveHeap()
-	peak := heapPeak(t.Context(), func() {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			group.Run(ctx)
-		}()
-		patience.Until(t, "the Services are kept", func() error {
-			if !s.isCurrent(in) {
-				return errors.New("they are not")
-			}
-			return nil
-		})
-		cancel()
-		<-ended
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Run(ctx)
+	}()
+	patience.Until(t, "the Services are kept", func() error {
+		if !s.isCurrent(in) {
+			return errors.New("they are not")
+		}
+		return nil
 	})
+	cancel()
+	<-ended
+	cloud.Close()
 	if kept := len(s.set(in).objects); kept != count {
 		t.Errorf("%d of %d Services are kept", kept, count)
 	}
-	const size = count * annotation
-	t.Logf("of %d MiB the peak is %.1f MiB, and %.1f MiB are kept", size>>20, float64(peak-before)/(1<<20),
-		float64(liveHeap()-before)/(1<<20))
-	if peak-before > size/2 {
-		t.Errorf("the peak of the heap is %d MiB, of a list of %d MiB", (peak-before)>>20, size>>20)
+	t.Logf("of a list of %d MiB %.1f MiB are in memory at most", size>>20, float64(peak-before)/(1<<20))
+	if peak == 0 || peak-before > size/2 {
+		t.Errorf("of a list of %d MiB %d MiB are in memory", size>>20, (peak-before)>>20)
 	}
-	runtime.KeepAlive(s)
 }
 
-// writeServices writes a list of Services, each with an annotation of so many bytes.
-func writeServices(w http.ResponseWriter, count, annotation int) {
+// liveHeap is the size of the objects on the heap that are in use.
+func liveHeap() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc) //nolint:gosec // far below 8 EiB
+}
+
+// TestPodsThatNameTooMuch: a pod that names thousands of objects, and one whose objects are large, are not kept, and
+// explain names them. What other pods name is kept.
+func TestPodsThatNameTooMuch(t *testing.T) {
+	const large = 80
+	noise := make([]byte, 1<<20)
+	_, _ = rand.Read(noise)
+	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "true" {
+			<-r.Context().Done()
+			return
+		}
+		name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+		config := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: "5"}}
+		if strings.HasPrefix(name, "large") {
+			config.BinaryData = map[string][]byte{"x": noise}
+		}
+		answer := list("ConfigMapList", "v1", config)
+		_ = json.NewEncoder(w).Encode(answer) // a client that is gone has no answer
+	}))
+	defer cloud.Close()
+	group, err := follow.NewGroup(&rest.Config{Host: cloud.URL, QPS: -1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := kept(nil)
+	f := &follower{store: s, groups: map[string]*follow.Group{"": group}, sources: map[scope]*follow.Source{}}
+	for _, in := range always("node0") {
+		f.sources[in] = nil // these are there
+	}
+	for name, count := range map[string]int{"till": 3, "large": large, "many": 5000} {
+		pod := podOf("shop/"+name, types.UID(name))
+		pod.Spec.Volumes = nil
+		for i := range count {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{
+					Name: fmt.Sprint(name, "-", i)}}}})
+		}
+		sink{s, podsOf("node0")}.At("5", func() { sink{s, podsOf("node0")}.Apply(wiretest.Object(&pod)) })
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	followed := len(always("node0")) + 3
+	patience.Until(t, "the large objects are forgotten", func() error {
+		select {
+		case <-s.needed:
+			f.update(ctx)
+		default:
+		}
+		if len(f.sources) != followed || len(s.heavy) != 2 {
+			return fmt.Errorf("%d are followed", len(f.sources))
+		}
+		return nil
+	})
+	pods, err := s.pods()
+	if err != nil || len(pods) != 3 {
+		t.Fatal(pods, err)
+	}
+	for _, pod := range pods {
+		if count := len(s.needsOf(pod).scopes); count > podsBytes/namedBytes+1 {
+			t.Errorf("of pod %s %d needs are listed, which are left out", pod.Name, count)
+		}
+	}
+	if f.update(ctx); len(f.sources) != followed {
+		t.Errorf("%d are followed, and will be forgotten again", len(f.sources))
+	}
+	patience.Until(t, "what the other pod names is kept", func() error {
+		for i := range 3 {
+			if s.find(configMaps, types.NamespacedName{Namespace: "shop", Name: fmt.Sprint("till-", i)}) == nil {
+				return fmt.Errorf("%d is not", i)
+			}
+		}
+		return nil
+	})
+	for _, of := range (&Server{store: s}).explain().Pods {
+		out := strings.Contains(strings.Join(of.Missing, "; "), "and is not kept: of what the node's pods name, 64 MiB")
+		if out != (of.Name != "till") || len(of.Missing) > 10 {
+			t.Errorf("of %s it is said: %.500q", of.Name, of.Missing)
+		}
+	}
+}
+
+// writeServices writes a list of Services, each with an annotation of so many bytes. sent is called after each of them.
+func writeServices(w http.ResponseWriter, count, annotation int, sent func(count int)) {
 	service := func(i int) []byte {
-		message, _ := (&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("s", i),
+		message, _ := (&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("s", 1000+i),
 			ResourceVersion: "5", Annotations: map[string]string{"a": strings.Repeat("a", annotation)}},
 			Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}}).Marshal() // a valid object
 		return message
 	}
-	size := wire.ListItemSize(len(service(1000)))
 	head := wire.AppendListMeta(nil, 7)
-	_, _ = w.Write(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "ServiceList"},
-		len(head)+count*size))
-	_, _ = w.Write(head)
+	size := len(head) + count*wire.ListItemSize(len(service(0)))
+	w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+	_, _ = w.Write(append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, size), head...))
 	for i := range count {
-		message := service(1000 + i)
+		message := service(i)
 		_, _ = w.Write(append(wire.AppendListItem(nil, len(message)), message...))
+		sent(i + 1)
 	}
-}
-
-func liveHeap() int64 {
-	runtime.GC()
-	return heap()
-}
-
-// heap is the size of the objects on the heap, those included that the next collection removes.
-func heap() int64 {
-	sample := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	runtimemetrics.Read(sample)
-	return int64(sample[0].Value.Uint64()) //nolint:gosec // far below 8 EiB
-}
-
-// heapPeak returns the largest size of the heap while something runs.
-func heapPeak(ctx context.Context, run func()) (peak int64) {
-	ctx, cancel := context.WithCancel(ctx)
-	measured := make(chan struct{})
-	go func() {
-		defer close(measured)
-		for ctx.Err() == nil {
-			peak = max(peak, heap())
-			time.Sleep(100 * time.Microsecond)
-		}
-	}()
-	run()
-	cancel()
-	<-measured
-	return peak
 }

@@ -2,6 +2,9 @@ package lite
 
 import (
 	"cmp"
+	"maps"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -23,22 +26,122 @@ type tokenRequest struct {
 // defaultExpiration is the default of ExpirationSeconds.
 const defaultExpiration = 3600
 
+const (
+	// podsBytes is about how many bytes of memory may be taken by what the node's pods name. A pod may name thousands of
+	// objects, and the unit's MemoryMax ends a process that follows them all.
+	podsBytes = 64 << 20
+	// namedBytes is about how many bytes it takes to follow an object, besides the object, or to keep a token.
+	namedBytes = 32 << 10
+)
+
 type needs struct {
 	// scopes are true if a pod does not start without them.
 	scopes map[scope]bool
 	tokens map[tokenRequest]struct{}
+	// left are the pods whose needs are left out, with how many bytes these would take.
+	left map[types.UID]int
 }
 
-// needsOf returns the needs of pods: the objects that they, their claims' volumes and the drivers of these name. A pod
-// that has ended has none, because it does not start again.
-func (s *Store) needsOf(pods ...*corev1.Pod) needs {
-	all := needs{map[scope]bool{}, map[tokenRequest]struct{}{}}
+// heavy is a pod whose needs are left out.
+type heavy struct {
+	// bytes is how many bytes its needs took. It counts until the time again, pause after the needs were left out.
+	bytes int
+	again time.Time
+	pause time.Duration
+}
+
+func newNeeds() needs {
+	return needs{map[scope]bool{}, map[tokenRequest]struct{}{}, map[types.UID]int{}}
+}
+
+// needsOf returns the needs of a pod: the objects that it, its claims' volumes and the drivers of these name. A pod
+// that has ended has none, because it does not start again. Of needs that take more than podsBytes not all are returned.
+func (s *Store) needsOf(pod *corev1.Pod) needs {
+	of := newNeeds()
+	if !ended(pod) {
+		referrer{of, s, pod}.add()
+	}
+	return of
+}
+
+// keptNeedsOf returns what is kept of the needs of pods. The pods that need the least come first, until podsBytes are
+// taken.
+func (s *Store) keptNeedsOf(pods ...*corev1.Pod) needs {
+	type one struct {
+		needs
+
+		uid   types.UID
+		bytes int
+	}
+	var each []one
 	for _, pod := range pods {
-		if !ended(pod) {
-			referrer{all, s, pod}.add()
+		each = append(each, one{s.needsOf(pod), pod.UID, 0})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := newNeeds()
+	for i := range each {
+		each[i].bytes = s.more(all, each[i].needs)
+		if h := s.heavy[each[i].uid]; time.Now().Before(h.again) {
+			each[i].bytes = max(each[i].bytes, h.bytes)
 		}
 	}
+	slices.SortFunc(each, func(a, b one) int {
+		return cmp.Or(cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.uid, b.uid))
+	})
+	taken := 0
+	for _, of := range each {
+		more := s.more(all, of.needs)
+		if time.Now().Before(s.heavy[of.uid].again) {
+			more = of.bytes
+		}
+		if taken+more > podsBytes {
+			all.left[of.uid] = of.bytes
+			continue
+		}
+		taken += more
+		for in, required := range of.scopes {
+			all.scopes[in] = all.scopes[in] || required
+		}
+		maps.Copy(all.tokens, of.tokens)
+	}
 	return all
+}
+
+// more returns how many bytes needs take that are not among all. The caller holds the lock.
+func (s *Store) more(all, of needs) (bytes int) {
+	for in := range of.scopes {
+		if _, there := all.scopes[in]; there {
+			continue
+		}
+		if bytes += namedBytes; s.sets[in] != nil {
+			bytes += s.sets[in].size()
+		}
+	}
+	for request := range of.tokens {
+		if _, there := all.tokens[request]; !there {
+			bytes += namedBytes
+		}
+	}
+	return bytes
+}
+
+// leave remembers which pods' needs are left out: once these are no longer kept, their size is not known. They are
+// tried again, because they may be smaller by then.
+func (s *Store) leave(left map[types.UID]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := map[types.UID]bool{}
+	for _, o := range s.set(podsOf(s.node)).objects {
+		there[types.UID(o.UID)] = true
+	}
+	maps.DeleteFunc(s.heavy, func(uid types.UID, _ heavy) bool { return !there[uid] })
+	for uid, bytes := range left {
+		if before := s.heavy[uid]; !time.Now().Before(before.again) {
+			pause := min(max(2*before.pause, againInterval), time.Hour)
+			s.heavy[uid] = heavy{bytes, time.Now().Add(pause), pause}
+		}
+	}
 }
 
 // ended reports whether a pod has ended for good.
@@ -97,9 +200,14 @@ func (r referrer) named(k *kind, name string) { r.optional(k, name, nil) }
 func (r referrer) optional(k *kind, name string, optional *bool) {
 	if name != "" {
 		in := named(k, r.pod.Namespace, name)
-		r.scopes[in] = r.scopes[in] || !ptr.Deref(optional, false)
+		if _, there := r.scopes[in]; there || !r.isTooMuch() {
+			r.scopes[in] = r.scopes[in] || !ptr.Deref(optional, false)
+		}
 	}
 }
+
+// isTooMuch reports whether the needs are left out in any case.
+func (n needs) isTooMuch() bool { return (len(n.scopes)+len(n.tokens))*namedBytes > podsBytes }
 
 func (r referrer) secret(ref *corev1.LocalObjectReference) {
 	if ref != nil {
@@ -177,6 +285,9 @@ func (r referrer) projection(p *corev1.VolumeProjection) {
 }
 
 func (r referrer) token(audience string, seconds *int64) {
+	if r.isTooMuch() {
+		return
+	}
 	r.tokens[tokenRequest{
 		Namespace: r.pod.Namespace, ServiceAccount: cmp.Or(r.pod.Spec.ServiceAccountName, "default"),
 		Pod: r.pod.Name, PodUID: r.pod.UID, Audience: audience,

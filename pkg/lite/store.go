@@ -35,6 +35,8 @@ type Store struct {
 	tokens map[tokenRequest]token
 	// gone has the UIDs of the pods that the kubelet has reported gone.
 	gone map[types.UID]end
+	// heavy has the pods whose needs were left out.
+	heavy map[types.UID]heavy
 	// pending are the changes that are not on the disk: keys with their values, nil if removed. writing are those that
 	// are being written. since is when the oldest of them was made.
 	pending, writing map[string][]byte
@@ -138,7 +140,7 @@ func newStore(node string) *Store {
 	s := &Store{
 		node: node, accounts: map[string]bool{}, kinds: map[string]*kind{}, full: map[string]time.Time{},
 		sets: map[scope]*set{}, tokens: map[tokenRequest]token{}, gone: map[types.UID]end{},
-		pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
+		heavy: map[types.UID]heavy{}, pending: map[string][]byte{}, writing: map[string][]byte{}, heardPrecision: keepVersion,
 		needed: make(chan struct{}, 1), restored: make(chan struct{}, 1),
 	}
 	for _, k := range kinds {
@@ -311,6 +313,9 @@ func (s *Store) put(in scope, o *wire.Object) {
 	set.objects[name], set.kept = o, 0
 	s.change(objectKey(in, name), encoded(o))
 	s.touched(in)
+	if byPods[in.kind] && set.size() > namedBytes {
+		s.poke() // pods may name more than is kept
+	}
 }
 
 // reduced returns what a kubelet reads of a Service, for environment variables (pkg/kubelet/kubelet_pods.go and envvars
@@ -697,6 +702,12 @@ func (s *Store) isGone(k *kind, o *wire.Object) bool {
 func (s *Store) find(k *kind, name types.NamespacedName) *wire.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if byPods[k] { // there may be thousands of sets
+		if set := s.sets[named(k, name.Namespace, name.Name)]; set != nil && set.version > 0 {
+			return set.objects[name]
+		}
+		return nil
+	}
 	for of, set := range s.sets {
 		if of.kind != k || set.version == 0 {
 			continue
@@ -721,11 +732,11 @@ func (s *Store) podUID(name types.NamespacedName) types.UID {
 	return ""
 }
 
-// needs returns the needs of the node's pods. The error is about a pod that cannot be decoded; the others are in the
-// result.
+// needs returns what is kept of the needs of the node's pods. The error is about a pod that cannot be decoded; the
+// others are in the result.
 func (s *Store) needs() (needs, error) {
 	pods, failed := s.pods()
-	return s.needsOf(pods...), failed
+	return s.keptNeedsOf(pods...), failed
 }
 
 func tokenKey(request tokenRequest) string {

@@ -57,28 +57,35 @@ func nodeOf(n *corev1.Node) *node {
 		var args []string
 		if text, ok := n.Annotations[annotation]; ok && json.Unmarshal([]byte(text), &args) == nil {
 			reduced.tellsArgs = true
-			reduced.proxyArgs = append(reduced.proxyArgs, proxyArgs(args)...)
-			reduced.proxyDisabled = reduced.proxyDisabled || slices.Contains(args, "--disable-kube-proxy") ||
-				slices.Contains(args, "--disable-kube-proxy=true")
+			for _, value := range valuesOf(args, "--kube-proxy-arg") {
+				reduced.proxyArgs = append(reduced.proxyArgs, "--"+strings.TrimLeft(value, "-"))
+			}
+			for _, value := range valuesOf(args, "--disable-kube-proxy") {
+				reduced.proxyDisabled = value != "false"
+			}
 		}
 	}
 	return reduced
 }
 
-// proxyArgs returns the values of --kube-proxy-arg among the arguments of k3s, as flags.
-func proxyArgs(args []string) []string {
-	var flags []string
+// valuesOf returns the values of a flag among the arguments of k3s. It writes --flag=value as two arguments, and also
+// a value that looks so itself.
+func valuesOf(args []string, flag string) []string {
+	var values []string
 	for i, arg := range args {
 		name, value, hasValue := strings.Cut(arg, "=")
-		if name != "--kube-proxy-arg" {
+		if name != flag {
 			continue
 		}
-		if !hasValue && i+1 < len(args) {
-			value = args[i+1]
+		if next := args[i+1:]; !hasValue && len(next) > 0 {
+			value = next[0]
+			if strings.HasPrefix(value, "--") && !strings.Contains(value, "=") && len(next) > 1 {
+				value += "=" + next[1]
+			}
 		}
-		flags = append(flags, "--"+strings.TrimLeft(value, "-"))
+		values = append(values, value)
 	}
-	return flags
+	return values
 }
 
 // pod is a reduced pod in the node's network.

@@ -201,22 +201,16 @@ var placementDefects = map[string]defect{
 		},
 		[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"}},
 	"one kube-proxy that asks wrappers everywhere": {
-		func(c *testCluster) {
-			for _, node := range []string{"edge0", "edge1"} {
-				delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
-			}
-			delete(c.objects, "DaemonSet kube-system/kube-proxy-edge")
-			delete(c.objects, "Pod kube-system/kube-proxy-cloud0")
-			set := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy")
-			set.Spec.Template.Spec.Affinity = nil
-			set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command,
-				"--master=http://localhost:51006")
-			c.run("kube-proxy", "edge0")
-			c.run("kube-proxy", "edge1")
-		},
+		all(everywhere("51006"), without("Pod kube-system/kube-proxy-cloud0")),
 		[]string{
 			"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node, which " +
 				"the next upgrade by kubeadm undoes"}},
+	"one kube-proxy that asks wrappers everywhere, at a port of theirs": {
+		all(onPort("51016"), everywhere("51016"), running("kube-proxy", "cloud0")),
+		[]string{
+			"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node",
+			"failure KubeProxy Pod kube-system/kube-proxy-cloud0: it asks http://localhost:51016 (--master) on node " +
+				"cloud0, where no wrapper is"}},
 	"kube-proxies outside of Kubernetes": {withoutAll("kube-proxy", "kubeadm"),
 		[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy",
 			"unknown KubeProxy Node edge1"}},
@@ -497,6 +491,13 @@ var networkDefects = map[string]defect{
 	"Cilium with several API servers": {adding(cilium + ciliumAt("https://127.0.0.1:51006,https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium has several API servers",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium has several API servers"}},
+	"another takes the default port, which the wrappers left to it": {all(onPort("51016"), adding(grabber)), nil},
+	"Cilium at the wrapper's own port": {
+		all(overTLS, onPort("51016"), adding(cilium+ciliumAt("https://127.0.0.1:51016"))), nil},
+	"Cilium at a port that the wrapper does not have": {
+		all(overTLS, onPort("51016"), adding(cilium+ciliumAt("https://127.0.0.1:51006"))),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://127.0.0.1:51006, past",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://127.0.0.1:51006, past"}},
 	"Calico's eBPF": {adding(calico("Iptables", "true")),
 		[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes " +
 			"kube-proxy's place (FelixConfiguration default, bpfEnabled)"}},

@@ -127,6 +127,34 @@ func overTLS(c *testCluster) {
 	}
 }
 
+// onPort is a cluster whose wrappers have another port, which their kube-proxies know.
+func onPort(port string) func(c *testCluster) {
+	return func(c *testCluster) {
+		m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
+		m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "51006", port)
+		for _, node := range []string{"edge0", "edge1"} {
+			p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+node)
+			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--bind-address=localhost:"+port)
+		}
+	}
+}
+
+// everywhere is a cluster with one kube-proxy that asks the wrapper, at a port, on every node.
+func everywhere(port string) func(c *testCluster) {
+	return func(c *testCluster) {
+		for _, node := range []string{"edge0", "edge1"} {
+			delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
+		}
+		delete(c.objects, "DaemonSet kube-system/kube-proxy-edge")
+		set := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy")
+		set.Spec.Template.Spec.Affinity = nil
+		set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command,
+			"--master=http://localhost:"+port)
+		c.run("kube-proxy", "edge0")
+		c.run("kube-proxy", "edge1")
+	}
+}
+
 // credentialOf is a cluster whose wrapper has a kubeconfig with a credential.
 func credentialOf(user string) func(c *testCluster) {
 	return func(c *testCluster) {

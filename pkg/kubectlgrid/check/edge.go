@@ -91,10 +91,7 @@ func (r *Report) noEdgeNodes(c *Cluster) {
 
 // edgeNode checks an edge node.
 func (e *edgeCheck) edgeNode(n *node) {
-	port := int32(defaultPort)
-	if found := e.wrappers[n.name]; len(found) > 0 {
-		port = found[0].port
-	}
+	port := wrapperPort(e.wrappers[n.name])
 	e.wrapper(n)
 	switch {
 	case len(e.proxies[n.name]) > 0:
@@ -122,10 +119,9 @@ func (e *edgeCheck) otherNode(n *node) {
 			"node starts wrapper and kube-proxy itself", n.name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
 			v1.EdgeNodeStatic)})
 	for _, p := range e.proxies[n.name] {
-		leads := p.proxy.serverErr == nil && leadsToWrapper(p.proxy.server, defaultPort)
-		e.all(gridview.CheckKubeProxy, n.name, row{leads && len(e.wrappers[n.name]) == 0, Failure, p.about(),
-			fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper is: its rules stay as they are", p.proxy.server,
-				p.proxy.source, n.name),
+		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy) && len(e.wrappers[n.name]) == 0, Failure,
+			p.about(), fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper is: its rules stay as they are",
+				p.proxy.server, p.proxy.source, n.name),
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.name,
 				v1.LabelEdgeNode, v1.EdgeNodePods)})
 	}

@@ -23,7 +23,7 @@ type kubeProxySets struct {
 func (c *Cluster) kubeProxySets() kubeProxySets {
 	var sets kubeProxySets
 	for _, w := range c.running(kubeProxyProgram) {
-		leads := w.proxy.serverErr == nil && leadsToWrapper(w.proxy.server, defaultPort)
+		leads := c.leadsToWrappers(w.proxy)
 		switch {
 		case w.kind != kindDaemonSet:
 		case w.namespace != system:

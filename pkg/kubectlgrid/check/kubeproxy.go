@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +101,22 @@ func leadsToWrapper(server string, port int32) bool {
 	}
 	ip := net.ParseIP(parsed.Hostname())
 	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
+}
+
+// wrapperPort returns the port of a node's wrapper, which is the default one if no wrapper can be seen.
+func wrapperPort(wrappers []*pod) int32 {
+	if len(wrappers) == 0 {
+		return defaultPort
+	}
+	return wrappers[0].port
+}
+
+// leadsToWrappers reports whether a kube-proxy asks for a wrapper, at the port of any, on its own node.
+func (c *Cluster) leadsToWrappers(config *proxyConfig) bool {
+	return config.serverErr == nil && (leadsToWrapper(config.server, defaultPort) ||
+		slices.ContainsFunc(c.pods, func(p *pod) bool {
+			return p.program == wrapperProgram && leadsToWrapper(config.server, p.port)
+		}))
 }
 
 // otherScheme returns a description if a URL of a wrapper has another scheme than the node's wrapper serves; "" if they

@@ -2,6 +2,8 @@ package check
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -50,20 +52,21 @@ func (r *Report) checkNodeLocal(c *Cluster) {
 // checkPort looks for other programs that use the wrapper's port.
 func (r *Report) checkPort(c *Cluster) {
 	const check = gridview.CheckPort
-	edges := map[string]bool{}
+	wrappers, needed := c.byNode(wrapperProgram), map[string]bool{} // by node
 	for _, n := range c.nodes {
-		edges[n.name] = n.isEdge()
+		needed[n.name] = n.isEdge() && wrapperPort(wrappers[n.name]) == defaultPort
 	}
 	for _, p := range c.pods {
-		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node], Failure,
+		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && needed[p.node], Failure,
 			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort,
 				p.node),
 			"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
 				"kube-proxy's server)"})
 	}
+	anywhere := c.edges() == 0 || slices.Contains(slices.Collect(maps.Values(needed)), true)
 	for _, w := range c.workloads {
-		r.all(check, "", row{w.takesPort && w.program != wrapperProgram, Warning, w.about(), fmt.Sprintf("its pods "+
-			"take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
+		r.all(check, "", row{w.takesPort && w.program != wrapperProgram && anywhere, Warning, w.about(),
+			fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
 			"give it another port, or keep it off edge nodes"})
 	}
 	r.well(check, c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet"), Object{Kind: kindPod},

@@ -23,6 +23,7 @@ func After(ctx context.Context, source Source) *Report {
 	c := readCluster(ctx, source)
 	c.readEndpoints(ctx)
 	c.readGrids(ctx)
+	c.readLease(ctx)
 	c.readCredentials(ctx)
 	r := &Report{}
 	if c.nothing() {
@@ -88,6 +89,7 @@ func Diagnose(ctx context.Context, source Source, services Services) *gridview.D
 		c.readEndpoints(ctx)
 	}
 	c.readGrids(ctx)
+	c.readLease(ctx)
 	found := &Report{}
 	found.checkSetting(c)
 	return c.diagnosis(found.finish("").Findings)
@@ -103,6 +105,7 @@ func (r *Report) checkController(c *Cluster) {
 	switch {
 	case len(controllers) == 0 && c.leads:
 		r.add(OK, check, none, "a controller leads that is not a Deployment of this cluster", "")
+	case len(controllers) == 0 && !c.knows(kindLease):
 	case len(controllers) == 0 && len(c.grids) == 0:
 		r.add(Warning, check, none, "no controller is installed, and no grids exist",
 			"apply manifests/application-grid-controller if you want grids; Services work without it")

@@ -373,6 +373,25 @@ func TestWhatMayNotBeRead(t *testing.T) {
 			t.Errorf("%s: what was not read is said to be wrong:\n%s", kind, lines(report, Failure))
 		}
 	}
+	for kind, spoil := range map[string]func(*testCluster){
+		// A controller that runs outside of the cluster shows itself by its Lease alone.
+		"Lease": without("Deployment kube-system/application-grid-controller"),
+		// Where Cilium's DaemonSet is not known, nothing follows from there being no kube-proxy.
+		"DaemonSet": all(adding(cilium), withoutAll("kube-proxy"), func(c *testCluster) {
+			for _, node := range []string{"edge0", "edge1"} {
+				get[*corev1.Node](c, "Node /"+node).Annotations = map[string]string{
+					"kubeadm.alpha.kubernetes.io/cri-socket": "x"}
+			}
+		}),
+	} {
+		c := newTestCluster(t)
+		spoil(c)
+		c.refuse = forbidden(kind)
+		report := After(t.Context(), c.source())
+		if !report.Incomplete() || report.Failed() {
+			t.Errorf("%s may not be read: got\n%s", kind, lines(report, trouble...))
+		}
+	}
 	for _, pre := range []bool{false, true} {
 		c := newTestCluster(t)
 		c.refuse = forbidden("*")

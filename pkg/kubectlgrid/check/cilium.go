@@ -85,8 +85,8 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 				"name the wrapper alone in " + apiServerURLs},
 			row{server == "", Failure, n.about(),
 				"its agent of Cilium asks the API server: Services reach every site from there", fix},
-			row{!leadsToWrapper(server, wrapperPort(wrappers[n.name])), Failure, n.about(), "its agent of Cilium asks " +
-				server + ", past the wrapper: Services reach every site from there", fix},
+			row{!leadsToWrapper(server, wrapperPort(wrappers[n.name])), Failure, n.about(),
+				"its agent of Cilium asks " + server + ", past the wrapper: Services reach every site from there", fix},
 			row{otherScheme(server, wrappers[n.name]) != "", Failure, n.about(), "its agent of Cilium asks " + server +
 				otherScheme(server, wrappers[n.name]) + ": it never gets an answer", fix})
 	}

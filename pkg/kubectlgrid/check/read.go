@@ -44,6 +44,7 @@ const (
 	kindFelix      = "FelixConfiguration"
 	kindDeployment = "Deployment"
 	kindAPIService = "APIService"
+	kindLease      = "Lease"
 )
 
 // The kinds besides those of the grids that the client has to know.
@@ -429,15 +430,25 @@ func (c *Cluster) readSurroundings(ctx context.Context) {
 		binding, _ := c.object(ctx, policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
 		c.policy = binding != nil
 	}
-	lease := &coordinationv1.Lease{}
-	c.leads = c.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil &&
-		c.Now.Sub(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time) < leaseOver
 	hub, _ := c.object(ctx, apiKind, hubAPIName, "whether a hub is installed is not known")
 	if c.hubAPI = hub != nil; c.hubAPI {
 		if available := conditionOf(hub, "Available"); available["status"] == "False" {
 			c.hubAway = fmt.Sprintf("%v: %v", available["reason"], available["message"])
 		}
 	}
+}
+
+// readLease reads whether a controller leads that is not a Deployment of this cluster.
+func (c *Cluster) readLease(ctx context.Context) {
+	if !c.knows(kindDeployment) || len(c.installed(controllerProgram)) > 0 {
+		return
+	}
+	about, lease := named(kindLease, system, string(controllerProgram)), &coordinationv1.Lease{}
+	err := c.API.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, lease)
+	if client.IgnoreNotFound(err) != nil {
+		c.lost(about, err, "whether a controller outside of the cluster works on the grids is not known")
+	}
+	c.leads = err == nil && c.Now.Sub(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time) < leaseOver
 }
 
 func (c *Cluster) readGrids(ctx context.Context) {

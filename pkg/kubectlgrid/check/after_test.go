@@ -463,6 +463,12 @@ var newDefects = map[string]defect{
 	"a key that no node has": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: typo, namespace: shop, annotations: {topologyKeys: '["zon1"]'}}}`),
 		[]string{"failure Reach Service shop/typo: no node has the label zon1"}},
+	"a wrapper with another's name on a node that is not ready": {func(c *testCluster) {
+		get[*corev1.Node](c, "Node /edge1").Status.Conditions[0].Status = corev1.ConditionFalse
+		p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1")
+		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given",
+		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: node edge1 is not ready"}},
 	"a Service that prefers its own node": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: cache, namespace: shop, annotations: {topologyKeys: '["kubernetes.io/hostname","*"]'}}}`),
 		nil},

@@ -165,16 +165,16 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 		row{len(pods) > 1, Failure, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},
+		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
+			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that "+
+				"node's site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
+				"$(NODE_NAME)"},
 		row{n.silent, Unknown, p.about(), fmt.Sprintf("node %s is unreachable, so whether the pod runs is not known",
 			n.name), "if the site has no link this is expected; otherwise see why the node is not ready"},
 		row{!n.ready, Warning, p.about(), fmt.Sprintf("node %s is not ready, so the pod's state is that of the "+
 			"node's last contact", n.name),
 			"if the site has no link this is expected; otherwise see why the node is not ready"},
-		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)},
-		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
-			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that "+
-				"node's site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
-				"$(NODE_NAME)"})
+		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)})
 }
 
 // checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy

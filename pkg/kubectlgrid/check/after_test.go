@@ -469,6 +469,17 @@ var newDefects = map[string]defect{
 		p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
 	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given",
 		"warning Daemon Pod kube-system/statefulset-grid-daemon-edge1: node edge1 is not ready"}},
+	"a name of something else, which has no endpoints": {func(c *testCluster) {
+		get[*corev1.Service](c, "Service shop/echo-svc").Spec.Type = corev1.ServiceTypeExternalName
+		delete(get[*corev1.Node](c, "Node /edge1").Labels, "zone1")
+	}, nil},
+	"a name of something else, and no edge nodes": {func(c *testCluster) {
+		get[*corev1.Service](c, "Service shop/echo-svc").Spec.Type = corev1.ServiceTypeExternalName
+		for _, node := range []string{"edge0", "edge1"} {
+			get[*corev1.Node](c, "Node /"+node).Labels = nil
+			delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
+		}
+	}, []string{"warning EdgeLabel Node: no node has the label"}},
 	"a Service that prefers its own node": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: cache, namespace: shop, annotations: {topologyKeys: '["kubernetes.io/hostname","*"]'}}}`),
 		nil},

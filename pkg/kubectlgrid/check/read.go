@@ -364,10 +364,10 @@ func (c *Cluster) readServices(ctx context.Context) {
 	c.services, err = pages.Keep(ctx, c.API, &corev1.ServiceList{}, func(o *corev1.Service) (service, bool) {
 		s := service{about: named(kindService, o.Namespace, o.Name)}
 		s.keys, s.annotation, s.err = topology.KeysOf(o.Annotations)
-		if s.err == nil && s.keys.Governed() && o.Spec.Type != corev1.ServiceTypeExternalName {
+		if s.err == nil && s.keys.Governed() {
 			s.tally = groupings.Of(s.keys).NewTally(o)
 		}
-		return s, s.annotation != ""
+		return s, s.annotation != "" && o.Spec.Type != corev1.ServiceTypeExternalName // which has no endpoints
 	})
 	if err != nil {
 		c.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")

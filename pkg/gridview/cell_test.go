@@ -107,6 +107,38 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestKeeping: what is found of the programs of a node decides whether it keeps Services, and what is found of all
+// nodes decides that for each of them.
+func TestKeeping(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "b1": edgeIn("b"), "cloud": {}}
+	const open = "; 1 node is outside of all sites, and can reach every endpoint"
+	for name, test := range map[string]struct {
+		found Finding
+		want  string
+	}{
+		"past the wrapper": {Finding{Severity: Failure, Check: CheckKubeProxy, Node: "b1"},
+			"stays in its sites on 1 of 2 edge nodes; not well on 1: b1"},
+		"in place of kube-proxy everywhere": {Finding{Severity: Failure, Check: CheckReplacement},
+			"stays in its sites on 0 of 2 edge nodes; not well on 2: a1, b1"},
+		"a configuration that is perhaps not that of the process": {
+			Finding{Severity: Warning, Check: CheckKubeProxy, Node: "b1"},
+			"stays in its sites on 1 of 2 edge nodes; 1 cannot be seen from here: how kube-proxy is set up"},
+		"a wrapper whose state is old": {Finding{Severity: Warning, Check: CheckWrapper, Node: "b1"},
+			"stays in its sites on 1 of 2 edge nodes; 1 cannot be seen from here: whether the wrapper is ready"},
+		"a port that pods may take": {Finding{Severity: Warning, Check: CheckPort},
+			"stays in its sites on 2 edge nodes"},
+	} {
+		view := ofService(wiretest.ServiceOf("shop/s", `["zone"]`), nodes,
+			&Diagnosis{Nodes: nodes, Findings: []Finding{test.found}}, slice("p@a1 q@b1"))
+		if got := view.Verdict.String(); got != test.want+open {
+			t.Errorf("%s: the Service %s", name, got)
+		}
+		if failed := test.found.Severity == Failure; view.Closed == failed {
+			t.Errorf("%s: closed %t", name, view.Closed)
+		}
+	}
+}
+
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
 // with one.
 func TestSilent(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 )
 
 // keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
-var keepingChecks = []string{CheckSite, CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
+var keepingChecks = []string{CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
 // Keeping returns the Keeping of each edge node. Without a diagnosis it is unknown for all of them.
 func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping {
@@ -45,24 +45,28 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 			keeping[name] = Keeping{Unknown: unread}
 		}
 	}
-	for _, f := range d.Findings {
-		k, edge := keeping[f.Node]
-		if !edge || !slices.Contains(keepingChecks, f.Check) {
-			continue
+	note := func(node string, f *Finding) {
+		k, edge := keeping[node]
+		switch {
+		case !edge || f.Severity == OK:
+			return
+		case f.Severity == Failure:
+			k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
+		default:
+			k.Unknown = unseen(f.Check, nodes[node][v1.LabelEdgeNode])
 		}
-		switch f.Severity {
-		case Failure:
-			if f.Check != CheckSite { // in no site it reaches nothing, and leaves none
-				k.Fails = cmp.Or(k.Fails, f.Object.String()+": "+f.Message)
+		keeping[node] = k
+	}
+	for i := range d.Findings {
+		switch f := &d.Findings[i]; {
+		case !slices.Contains(keepingChecks, f.Check):
+		case f.Node != "":
+			note(f.Node, f)
+		case f.Severity == Failure: // of a program on all nodes
+			for node := range keeping {
+				note(node, f)
 			}
-		case Unverified:
-			k.Unknown = "how kube-proxy is set up"
-			if edge := nodes[f.Node][v1.LabelEdgeNode]; edge != v1.EdgeNodePods {
-				k.Unknown = edge
-			}
-		case OK, Warning:
 		}
-		keeping[f.Node] = k
 	}
 	for name, k := range keeping {
 		if d.Silent[name] { // whatever runs there
@@ -71,6 +75,17 @@ func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping
 		}
 	}
 	return keeping
+}
+
+// unseen returns what is not known of an edge node, with this value of its label, by a finding of a check.
+func unseen(check, label string) string {
+	switch {
+	case label != "" && label != v1.EdgeNodePods:
+		return label
+	case check == CheckWrapper:
+		return "whether the wrapper is ready"
+	}
+	return "how kube-proxy is set up"
 }
 
 // edge reports whether a Service is meant to stay in the node's site. In a cluster without edge nodes all nodes may

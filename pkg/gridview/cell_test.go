@@ -139,6 +139,16 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
+// TestOfNoEdgeNode: a Service whose sites have no edge node is well, and is not closed.
+func TestOfNoEdgeNode(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "c1": {"rack": "x"}, "c2": {"rack": "y"}}
+	view := ofService(wiretest.ServiceOf("shop/s", `["rack"]`), nodes, &Diagnosis{Nodes: nodes}, slice("p@c1 q@c2"))
+	if s := view.Summary(); view.Closed || !s.Healthy || s.State != ServiceOpen ||
+		!strings.HasPrefix(s.Message, "The Service is not kept to its sites, as no edge node is in one") {
+		t.Errorf("closed %t, %+v", view.Closed, s)
+	}
+}
+
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
 // with one.
 func TestSilent(t *testing.T) {

@@ -24,9 +24,10 @@ const (
 	ServiceEmpty ServiceState = "Empty"
 	// ServiceUnknown says that nothing is known to be wrong, and that not all sites can be seen.
 	ServiceUnknown ServiceState = "Unknown"
-	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint.
+	// ServiceClosed says that the Service is governed, and that every site has a ready endpoint (see View.Closed).
 	ServiceClosed ServiceState = "Closed"
-	// ServiceOpen says that the Service is not governed, and that all nodes see all endpoints.
+	// ServiceOpen says that nothing is meant to keep the Service to sites: it is not governed, or has no edge node in
+	// one.
 	ServiceOpen ServiceState = "Open"
 )
 
@@ -106,12 +107,12 @@ func (v *View) Summary() ServiceSummary {
 		s.State = ServiceEmpty
 	case governed && hidden:
 		s.State = ServiceHidden
-	case governed && !v.Closed:
-		s.State = ServiceUnknown
-	case governed:
+	case v.open():
+		s.State = ServiceOpen
+	case v.Closed:
 		s.State = ServiceClosed
 	default:
-		s.State = ServiceOpen
+		s.State = ServiceUnknown
 	}
 	return s
 }

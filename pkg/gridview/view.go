@@ -27,6 +27,7 @@ type View struct {
 	// Error is the error of the annotation. Such an error hides all endpoints, on every node.
 	Error string `json:"error,omitempty"`
 	// Closed: the Service is governed, no finding shows that it leaves its sites, and every site reaches an endpoint.
+	// The sites of a Service are those with an edge node.
 	// Without are the sites with nodes that reach nothing on some port, though others have an endpoint.
 	Closed  bool     `json:"closed"`
 	Without []string `json:"without,omitempty"`
@@ -170,7 +171,7 @@ func (v *View) join(t *Tally) {
 	v.Verdict = t.verdict(func(node string) Reach { return reached[node] })
 	v.Findings = append(t.diagnosis.Of(v.TopologyKeys), v.Reach...)
 	slices.SortStableFunc(v.Findings, BySeverity)
-	v.Closed = !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
+	v.Closed = !v.open() && !v.Empty() && !Failed(v.Findings) && len(v.Without) == 0 && seen
 }
 
 // reachOf returns the worst of what a node of a site reaches on the ports that have an endpoint anywhere. A headless
@@ -253,6 +254,12 @@ func (v *View) Conclusion() string {
 			enumerate.Count(len(v.Without), "site"), enumerate.First(v.Without, 2*namedSites), text)
 	}
 	return text
+}
+
+// open reports whether nothing is meant to keep the Service to its sites: it is not governed, or has none with an edge
+// node. In a cluster without edge nodes all nodes may become edge nodes.
+func (v *View) open() bool {
+	return !v.TopologyKeys.Governed() || v.Verdict.Edge == 0 && len(v.tally.keeping) > 0
 }
 
 // Empty reports whether no endpoint takes connections on some port of the Service.

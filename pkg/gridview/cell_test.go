@@ -149,6 +149,18 @@ func TestOfNoEdgeNode(t *testing.T) {
 	}
 }
 
+// TestHeadlessLocal: internalTrafficPolicy has no effect on names, by which the endpoints of a headless Service are
+// reached.
+func TestHeadlessLocal(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": edgeIn("a"), "a2": edgeIn("a")}
+	service := wiretest.ServiceOf("shop/s", `["zone"]`)
+	service.Spec.ClusterIP = corev1.ClusterIPNone
+	service.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	if view := ofService(service, nodes, &Diagnosis{}, slice("p@a1")); !view.Healthy() || !view.Closed {
+		t.Errorf("got %+v", view.Findings)
+	}
+}
+
 // TestSilent: it is not known what a site reaches whose nodes are silent, nor what a node reaches that shares endpoints
 // with one.
 func TestSilent(t *testing.T) {

@@ -105,7 +105,7 @@ type portList struct {
 // NewTally starts a tally for a Service that is governed by the keys of the Grouping.
 func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	spec := &service.Spec
-	headless, local := spec.ClusterIP == corev1.ClusterIPNone, isLocal(service)
+	headless, local := isHeadless(service), isLocal(service)
 	t := &Tally{
 		Grouping: g, service: service, own: max(slices.Index(g.keys, SiteKey(g.keys)), 0),
 		fixedPorts:    !headless && len(spec.Ports) > 0,
@@ -120,8 +120,12 @@ func (g *Grouping) NewTally(service *corev1.Service) *Tally {
 	return t
 }
 
+func isHeadless(service *corev1.Service) bool { return service.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// isLocal reports whether nodes use only their own endpoints. A name has the endpoints of all.
 func isLocal(service *corev1.Service) bool {
-	return ptr.Deref(service.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
+	policy := ptr.Deref(service.Spec.InternalTrafficPolicy, "")
+	return !isHeadless(service) && policy == corev1.ServiceInternalTrafficPolicyLocal
 }
 
 func (t *Tally) addFamily(family discoveryv1.AddressType) {

@@ -293,6 +293,12 @@ func TestKeyOfNoNode(t *testing.T) {
 		!strings.Contains(view.Findings[0].Message, "no node has the label zon") {
 		t.Errorf("got %+v", s)
 	}
+	superEdges := map[string]topology.Labels{"a1": {"zone": "a"}, "a2": {"zone": "a"}}
+	view = ofService(wiretest.ServiceOf("shop/s", `["zon"]`), superEdges,
+		&Diagnosis{Wrapped: map[string]bool{"a1": true}}, slice("p@a1"))
+	if view.Healthy() || view.Closed {
+		t.Errorf("on a node with a wrapper and without the label of edge nodes: %+v", view)
+	}
 }
 
 // TestMatrixLarge measures the matrix of 600 sites and 200 Services, of which a few are not well: its size, its time,

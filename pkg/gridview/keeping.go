@@ -235,7 +235,7 @@ func (v *View) judge() []Finding {
 		}
 	}
 	if !inSites {
-		if slices.ContainsFunc(slices.Collect(maps.Values(t.nodes)), isEdge) { // else every node reaches all
+		if len(t.keeping) > 0 { // else every node reaches all
 			action := fmt.Sprintf("%s, with the label key of the sites; or %s for the nodes of each",
 				setKeys(t.service, topology.Keys{"KEY"}), actionLabel("NODE", site))
 			add(Failure, action, "no node has the label %s, so there are no sites, and no edge node reaches it", keys)
@@ -268,7 +268,7 @@ func (v *View) judge() []Finding {
 			enumerate.First(names, namedSites))
 	}
 	for _, node := range slices.Sorted(maps.Keys(t.strays)) {
-		if isEdge(t.nodes[node]) && !slices.Contains(v.TopologyKeys, topology.Any) {
+		if _, edge := t.keeping[node]; edge && !slices.Contains(v.TopologyKeys, topology.Any) {
 			found = append(found, Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: node},
 				Node: node, Key: site, Action: actionLabel(node, site), Message: fmt.Sprintf(
 					"it runs a pod of Service %s/%s, and has no label %s: the node reaches nothing of the Service, "+

@@ -80,7 +80,7 @@ func (s Sites) Findings() []Finding {
 		}
 	}
 	for _, key := range keys {
-		found = append(found, s.names(key)...)
+		found = append(found, s.names(key, keys)...)
 	}
 	return found
 }
@@ -112,8 +112,23 @@ func (s Sites) inNoSite(name string, all []string, sites map[string]map[string]b
 			"with that key", key), Action: actionLabel(name, key)}}
 }
 
-// names returns findings about sites of a key without CoreDNS, or with one that no query reaches.
-func (s Sites) names(key string) []Finding {
+// resolverKeys returns the keys with which the nodes of all sites ask the CoreDNS of their own: the name of the node,
+// those that kube-dns has, and all keys of sites.
+func (s Sites) resolverKeys(all []string) topology.Keys {
+	keys := topology.Keys{corev1.LabelHostname}
+	for _, key := range slices.Concat(s.ResolverKeys, all) {
+		if key != topology.Any && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	if slices.Contains(s.ResolverKeys, topology.Any) {
+		keys = append(keys, topology.Any)
+	}
+	return keys
+}
+
+// names returns findings about sites of a key, which is one of all, without CoreDNS, or with one that no query reaches.
+func (s Sites) names(key string, all []string) []Finding {
 	if s.Resolvers == nil || key == corev1.LabelHostname {
 		return nil
 	}
@@ -139,8 +154,8 @@ func (s Sites) names(key string) []Finding {
 			"chart's coreDNS.enabled (docs/coredns.md)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
-		f.Action = "kubectl -n kube-system annotate --overwrite service kube-dns " +
-			fmt.Sprintf(`'topologyKeys=["%s", "%s"]'`, corev1.LabelHostname, key)
+		f.Action = fmt.Sprintf("kubectl -n kube-system annotate --overwrite service kube-dns 'topologyKeys=[%s]'",
+			s.resolverKeys(all).Quoted())
 	default:
 		return nil
 	}

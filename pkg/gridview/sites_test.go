@@ -61,6 +61,11 @@ func TestSites(t *testing.T) {
 		"CoreDNS that every site asks": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x")},
 			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}},
 			[]string{"kube-dns: it has no topologyKeys with zone"}},
+		"CoreDNS that the sites of one key ask, and not of the other": {Sites{
+			Nodes:    map[string]topology.Labels{"a": edge("zone=x"), "b": edge("rack=y")},
+			Governed: []topology.Keys{zone, {"rack"}}, Resolvers: map[string]bool{"a": true, "b": true},
+			ResolverKeys: topology.Keys{"kubernetes.io/hostname", "zone", topology.Any},
+		}, []string{"kube-dns: it has no topologyKeys with rack"}},
 	} {
 		found := test.sites.Findings()
 		if len(found) != len(test.want) {
@@ -70,6 +75,31 @@ func TestSites(t *testing.T) {
 			if i < len(test.want) && !strings.HasPrefix(f.Object.Name+": "+f.Message, test.want[i]) || f.Action == "" {
 				t.Errorf("%s: got %+v", name, f)
 			}
+		}
+	}
+}
+
+// TestResolverKeys: what to do about a kube-dns without one of the keys leaves the other keys in it.
+func TestResolverKeys(t *testing.T) {
+	nodes := map[string]topology.Labels{"a": edgeIn("x"), "b": {"superedge.io/application-grid": "true", "rack": "y"}}
+	for _, test := range []struct {
+		has  topology.Keys
+		want string
+	}{
+		{nil, `'topologyKeys=["kubernetes.io/hostname","rack","zone"]'`},
+		{topology.Keys{"zone"}, `'topologyKeys=["kubernetes.io/hostname","zone","rack"]'`},
+		{topology.Keys{"kubernetes.io/hostname", "rack", topology.Any},
+			`'topologyKeys=["kubernetes.io/hostname","rack","zone","*"]'`},
+	} {
+		found := Sites{Nodes: nodes, Governed: []topology.Keys{{"zone"}, {"rack"}}, ResolverKeys: test.has,
+			Resolvers: map[string]bool{"a": true, "b": true}}.Findings()
+		for _, f := range found {
+			if !strings.HasSuffix(f.Action, test.want) {
+				t.Errorf("%q: the action is %s", test.has, f.Action)
+			}
+		}
+		if len(found) == 0 {
+			t.Errorf("%q: nothing is found", test.has)
 		}
 	}
 }

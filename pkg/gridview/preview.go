@@ -3,6 +3,7 @@ package gridview
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -63,14 +64,31 @@ type Previewer struct {
 // tally counts the ready endpoints of a Service.
 type tally struct {
 	service PreviewService
-	family  discoveryv1.AddressType
 	// reach counts what each site would reach, governed what edge nodes reach today.
 	reach, governed *Tally
-	// ready are the ready endpoints, and hinted those of them that are meant for a zone.
-	ready  share
-	hinted map[string]*share
-	// unhinted is how many ready endpoints have no hints. If any has none, kube-proxy ignores all hints.
+	// families are the endpoints by the family of their addresses. One with addresses of both families is in both.
+	families map[discoveryv1.AddressType]*readyEndpoints
+}
+
+// readyEndpoints are the ready endpoints of a family.
+type readyEndpoints struct {
+	share
+
+	// hinted are those that are meant for a zone, and unhinted is how many have no hints. If any has none, kube-proxy
+	// ignores all hints.
+	hinted   map[string]*share
 	unhinted int
+}
+
+// most returns the endpoints of the family that has the most of them.
+func (t *tally) most() *readyEndpoints {
+	most := &readyEndpoints{share: share{in: map[string]int{}}}
+	for _, family := range slices.Sorted(maps.Keys(t.families)) {
+		if ready := t.families[family]; ready.all > most.all {
+			most = ready
+		}
+	}
+	return most
 }
 
 // share is a number of endpoints, and how many of them are in each site.
@@ -110,15 +128,11 @@ func (p *Previewer) AddService(s *corev1.Service) {
 		return
 	}
 	t := &tally{
-		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
-		family:  discoveryv1.AddressTypeIPv4,
-		reach:   p.groupings.Of(topology.Keys{p.key}).NewTally(s),
-		ready:   share{in: map[string]int{}}, hinted: map[string]*share{},
+		service:  PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
+		reach:    p.groupings.Of(topology.Keys{p.key}).NewTally(s),
+		families: map[discoveryv1.AddressType]*readyEndpoints{},
 	}
-	t.reach.local = false           // the site of a node with an endpoint is not dark
-	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
-		t.family = discoveryv1.AddressType(s.Spec.IPFamilies[0])
-	}
+	t.reach.local = false // the site of a node with an endpoint is not dark
 	keys, annotation, err := topology.KeysOf(s.Annotations)
 	switch {
 	case err != nil:
@@ -144,8 +158,10 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 	if t.governed != nil {
 		t.governed.Add(s)
 	}
-	if s.AddressType != t.family {
-		return
+	ready := t.families[s.AddressType]
+	if ready == nil {
+		ready = &readyEndpoints{share: share{in: map[string]int{}}, hinted: map[string]*share{}}
+		t.families[s.AddressType] = ready
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -153,16 +169,16 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 			continue
 		}
 		site, in := p.groupings.Nodes[ptr.Deref(e.NodeName, "")][p.key]
-		t.ready.add(site, in)
+		ready.add(site, in)
 		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
-			t.unhinted++
+			ready.unhinted++
 			continue
 		}
 		for _, zone := range e.Hints.ForZones {
-			if t.hinted[zone.Name] == nil {
-				t.hinted[zone.Name] = &share{in: map[string]int{}}
+			if ready.hinted[zone.Name] == nil {
+				ready.hinted[zone.Name] = &share{in: map[string]int{}}
 			}
-			t.hinted[zone.Name].add(site, in)
+			ready.hinted[zone.Name].add(site, in)
 		}
 	}
 }
@@ -190,8 +206,8 @@ func (p *Previewer) Preview() *Preview {
 }
 
 func (p *Previewer) conclude(t *tally) PreviewService {
-	s := t.service
-	s.Ready, s.ReadyIn = t.ready.all, t.ready.in
+	s, ready := t.service, t.most()
+	s.Ready, s.ReadyIn = ready.all, ready.in
 	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
 		s.Command = setKeys(t.reach.service, topology.Keys{p.key})
 	}
@@ -206,30 +222,30 @@ func (p *Previewer) conclude(t *tally) PreviewService {
 		}
 	}
 	slices.Sort(s.Dark)
-	if foreign, sites := p.foreign(t); len(s.TopologyKeys) == 0 && sites {
+	if foreign, sites := p.foreign(t, ready); len(s.TopologyKeys) == 0 && sites {
 		s.Foreign = &foreign
-		if s.Message == "" && t.heedsHints() {
+		if s.Message == "" && ready.heedHints() {
 			s.Message = "hints keep part of the traffic in its zone"
 		}
 	}
 	return s
 }
 
-// heedsHints reports whether kube-proxy uses the hints of the endpoints: all of them must have hints.
-func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 }
+// heedHints reports whether kube-proxy uses the hints of the endpoints: all of them must have hints.
+func (r *readyEndpoints) heedHints() bool { return r.unhinted == 0 && len(r.hinted) > 0 }
 
 // foreign returns the share of the endpoints used by a node today that are not in its site, on average over the nodes
 // in sites. It reports false if there are none.
-func (p *Previewer) foreign(t *tally) (foreign float64, sites bool) {
+func (p *Previewer) foreign(t *tally, ready *readyEndpoints) (foreign float64, sites bool) {
 	sum, nodes := 0.0, 0
 	for _, group := range p.groupings.Of(topology.Keys{p.key, corev1.LabelTopologyZone}).groups {
 		site, in := group.labels[p.key]
 		if !in {
 			continue
 		}
-		used := &t.ready
+		used := &ready.share
 		// If no endpoint is meant for the node's zone, kube-proxy uses all of them.
-		if near := t.hinted[group.labels[corev1.LabelTopologyZone]]; t.heedsHints() && near != nil {
+		if near := ready.hinted[group.labels[corev1.LabelTopologyZone]]; ready.heedHints() && near != nil {
 			used = near
 		}
 		if !isLocal(t.reach.service) {

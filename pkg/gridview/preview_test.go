@@ -157,6 +157,19 @@ func expectPreview(t *testing.T, preview *Preview, want previewCase) {
 	}
 }
 
+// TestPreviewOfOneFamily: a Service of two families whose endpoints all have addresses of the second one has them in a
+// preview, too.
+func TestPreviewOfOneFamily(t *testing.T) {
+	p := NewPreviewer("site", &Groupings{Nodes: previewNodes})
+	p.AddService(previewService(func(s *corev1.Service) {
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	}))
+	s := endpointsOn("e1", "e2")
+	s.AddressType = discoveryv1.AddressTypeIPv6
+	p.AddSlice(s)
+	expectPreview(t, p.Preview(), previewCase{ready: 2, readyIn: "east=2", foreign: 100.0 / 3, dark: "west"})
+}
+
 // TestPreviewLeavesOut what has no endpoints of this cluster, and endpoints of the Service's second address family.
 func TestPreviewLeavesOut(t *testing.T) {
 	p := NewPreviewer("site", &Groupings{Nodes: previewNodes})

@@ -106,16 +106,17 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 		if site.Name == "" || anyEdge && !slices.ContainsFunc(site.Nodes, edge) {
 			continue
 		}
-		chosen := choose(site.Nodes, nodes, which)
+		chosen := p.choose(site.Nodes, nodes, which)
 		if len(chosen) == 0 {
-			p.samples = append(p.samples, sample{site: site.Name, without: "none of its nodes is ready"})
+			without := "none of its nodes is ready"
+			if slices.ContainsFunc(site.Nodes, func(name string) bool { return nodes[name].Ready }) {
+				without = "none of its nodes that are ready has an address of the Service's family"
+			}
+			p.samples = append(p.samples, sample{site: site.Name, without: without})
 		}
 		for _, node := range chosen {
-			for i, target := range p.Targets {
-				has := nodes[node].Families
-				if slices.Contains(has, familyOf(target.Addr())) || len(has) == 0 && i == 0 {
-					p.samples = append(p.samples, sample{site: site.Name, node: node, target: target})
-				}
+			for _, target := range p.targetsFrom(nodes[node]) {
+				p.samples = append(p.samples, sample{site: site.Name, node: node, target: target})
 			}
 		}
 	}
@@ -144,12 +145,22 @@ func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes
 	return view, nil
 }
 
-// choose picks ready nodes of a site, those with a wrapper first.
-func choose(names []string, nodes map[string]Node, which Nodes) []string {
+// targetsFrom returns the targets of the families that a node has an address of; the first one if these are not known.
+func (p *Plan) targetsFrom(node Node) []netip.AddrPort {
+	if len(node.Families) == 0 {
+		return p.Targets[:1]
+	}
+	return slices.DeleteFunc(slices.Clone(p.Targets), func(target netip.AddrPort) bool {
+		return !slices.Contains(node.Families, familyOf(target.Addr()))
+	})
+}
+
+// choose picks nodes of a site that are ready and have a target, those with a wrapper first.
+func (p *Plan) choose(names []string, nodes map[string]Node, which Nodes) []string {
 	var ready []string
 	for _, edge := range []bool{true, false} {
 		for _, name := range names {
-			if node := nodes[name]; node.Ready && node.Edge == edge {
+			if node := nodes[name]; node.Ready && node.Edge == edge && len(p.targetsFrom(node)) > 0 {
 				ready = append(ready, name)
 			}
 		}

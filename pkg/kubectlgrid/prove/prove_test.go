@@ -459,4 +459,19 @@ func TestFamilies(t *testing.T) {
 	if got := strings.Join(asked, ", "); got != "n0 10.96.0.9:80, n0 [fd00::9]:80, n2 [fd00::9]:80, n4 10.96.0.9:80" {
 		t.Errorf("got %s", got)
 	}
+	// Of a Service of one family, a site whose nodes have no address of it is not proved.
+	service.Spec.ClusterIPs = nil
+	if plan, err = Prepare(service, slicesOf(), nodes, "", OneOfEach); err != nil {
+		t.Fatal(err)
+	}
+	well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
+	answers := plan.Ask(t.Context(), runner{"n0": well, "n4": well}, Limits{AtOnce: 1, Timeout: time.Second})
+	proof, err := plan.Conclude(answers, 1, service, slicesOf(), nodes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(proof.Rows) != 3 || proof.Rows[1].Site != "n2" || proof.Rows[1].Verdict != Unproved ||
+		!strings.Contains(proof.Rows[1].Message, "address of the Service's family") || proof.Verdict != Unproved {
+		t.Errorf("got %s, %+v", proof.Verdict, proof.Rows)
+	}
 }

@@ -20,6 +20,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 func node(name, site string) *metav1.PartialObjectMetadata {
@@ -119,6 +120,32 @@ func TestTrimmed(t *testing.T) {
 		if strings.Contains(string(kept), dropped) {
 			t.Errorf("%s is in %s", dropped, kept)
 		}
+	}
+}
+
+// TestSameViews: what is kept of a Service and its endpoints is enough for the view of kubectl grid view.
+func TestSameViews(t *testing.T) {
+	s, nodes := closed("db"), map[string]topology.Labels{}
+	s.Annotations = map[string]string{v1.AnnotationTopologyKeys: `["zone","*"]`}
+	s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 1}, {Name: "b", Port: 2}}
+	s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyCluster
+	one, other := slice("db", "db-1", "n1"), slice("db", "db-2", "n2")
+	one.Ports[0].Name, other.Ports[0].Name = ptr.To("a"), ptr.To("b")
+	n1, n2 := node("n1", "east"), node("n2", "west")
+	for _, n := range []*metav1.PartialObjectMetadata{n1, n2} {
+		nodes[n.Name] = n.Labels
+	}
+	want, err := json.Marshal((&gridview.Groupings{Nodes: nodes}).View(s, []discoveryv1.EndpointSlice{*one, *other}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(read(t, n1, n2, s, one, other).viewOf(inShop("db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 

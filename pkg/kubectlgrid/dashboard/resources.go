@@ -94,7 +94,7 @@ func trimService(s *corev1.Service) {
 	}
 	s.Spec = corev1.ServiceSpec{
 		Type: s.Spec.Type, ClusterIP: headless, IPFamilies: s.Spec.IPFamilies, Ports: ports,
-		InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
+		InternalTrafficPolicy: s.Spec.InternalTrafficPolicy, ExternalTrafficPolicy: s.Spec.ExternalTrafficPolicy,
 	}
 	s.Status = corev1.ServiceStatus{}
 }

@@ -256,6 +256,19 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
+// TestPreviewOfNoServices: the exit code is that of what is found on the nodes, in every format.
+func TestPreviewOfNoServices(t *testing.T) {
+	s := agreement(t)
+	s.notPulled(system + "pods/application-grid-wrapper-edge0")
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
+	for _, format := range []string{"table", "json"} {
+		o := callBare(t, "preview", "--key", "zone1", "-n", "empty", "-o", format)
+		if o.code != exitProblems || !strings.Contains(o.stdout, "it is not ready on node edge0") {
+			t.Errorf("%s: got %+v", format, o)
+		}
+	}
+}
+
 // compare expects that a command has the wanted findings, and that check has all of its findings word by word. Those of
 // Services are the same in all commands.
 func compare(t *testing.T, command string, found map[string][]gridview.Finding, want []string) {

@@ -72,17 +72,20 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 		return err
 	}
 	found := previewer.Preview()
-	if len(found.Services) == 0 && !o.output.Encoded() {
-		if o.allNamespaces {
-			fmt.Fprintln(c.stderr, "No Services found.")
-		} else {
-			fmt.Fprintf(c.stderr, "No Services found in %s namespace; -A asks for all.\n", namespace)
-		}
-		return nil
-	}
 	columns := preview.Columns{Namespaces: o.allNamespaces, NoHeader: o.noHeaders}
-	if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
-		return err
+	if len(found.Services) > 0 || o.output.Encoded() {
+		if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
+			return err
+		}
+		return ending(!found.Healthy(), diagnosis.Complete())
+	}
+	if o.allNamespaces {
+		fmt.Fprintln(c.stderr, "No Services found.")
+	} else {
+		fmt.Fprintf(c.stderr, "No Services found in %s namespace; -A asks for all.\n", namespace)
+	}
+	if !o.noHeaders {
+		output.Findings(c.stdout, found.Findings)
 	}
 	return ending(!found.Healthy(), diagnosis.Complete())
 }

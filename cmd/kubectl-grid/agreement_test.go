@@ -256,6 +256,24 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
+// TestAgreementOnFallbacks: status and view say the same of a ServiceGrid whose sites are those of a fallback key.
+func TestAgreementOnFallbacks(t *testing.T) {
+	s := agreement(t)
+	s.set("/apis/superedge.io/v1/namespaces/shop/servicegrids/echo", "kubernetes.io/hostname", "spec", "gridUniqKey")
+	s.set("/apis/superedge.io/v1/namespaces/shop/servicegrids/echo", []any{"zone1"}, "spec", "fallbackKeys")
+	s.set("/api/v1/namespaces/shop/services/echo-svc", map[string]any{
+		"topologyKeys": `["kubernetes.io/hostname","zone1"]`}, "metadata", "annotations")
+	endpoints := s.Objects["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/echo-svc-1"].Object
+	endpoints["endpoints"] = endpoints["endpoints"].([]any)[:1]
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
+	for _, command := range []string{"check", "view echo-svc", "status"} {
+		o := callBare(t, strings.Fields(command)...)
+		if o.code != exitProblems || !strings.Contains(o.stdout, "1 of 2 sites have no ready endpoint: ") {
+			t.Errorf("%s: got %+v", command, o)
+		}
+	}
+}
+
 // TestPreviewOfNoServices: the exit code is that of what is found on the nodes, in every format.
 func TestPreviewOfNoServices(t *testing.T) {
 	s := agreement(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 type statusOptions struct {
@@ -117,14 +118,14 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	var keys []string
+	var keys []topology.Keys
 	for i := range grids {
-		keys = append(keys, grids[i].Key)
+		keys = append(keys, grids[i].Keys)
 	}
 	complete := true
 	if len(grids) > 0 {
 		diagnosis := connected.Diagnose(ctx, check.WithServices)
-		printer.Findings, complete = diagnosis.OfGrid(keys), diagnosis.Complete()
+		printer.Findings, complete = diagnosis.OfGrid(keys...), diagnosis.Complete()
 	} else if err := cluster.CheckNamespace(ctx, connected.API, namespace); err != nil {
 		return err
 	}

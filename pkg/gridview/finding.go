@@ -98,26 +98,31 @@ func (d *Diagnosis) Of(keys topology.Keys) []Finding {
 	})
 }
 
-// OfGrid returns the failures and warnings that concern the grids of one or more label keys, and their Services.
-func (d *Diagnosis) OfGrid(keys []string) []Finding {
+// OfGrid returns the failures and warnings that concern grids with some topology keys, and their Services.
+func (d *Diagnosis) OfGrid(grids ...topology.Keys) []Finding {
 	found := []Finding{}
 	if d == nil {
 		return found
 	}
 	for _, f := range d.Findings {
-		ofKey := f.Key == "" || slices.Contains(keys, f.Key)
-		if (f.Severity == Failure || f.Severity == Warning) && ofKey &&
-			(f.Node == "" || f.Key != "" || d.concerns(f, keys)) {
+		if (f.Severity == Failure || f.Severity == Warning) &&
+			slices.ContainsFunc(grids, func(keys topology.Keys) bool { return d.concerns(f, keys) }) {
 			found = append(found, f)
 		}
 	}
 	return found
 }
 
-// concerns reports whether the node of a finding is in a site of the keys. A finding that an edge node is not in any
-// site concerns the Services whose sites it is not in.
-func (d *Diagnosis) concerns(f Finding, keys []string) bool {
+// concerns reports whether a finding is about sites of the keys, about a node in one, or about every site. A finding
+// that an edge node is not in any site concerns the Services whose sites it is not in.
+func (d *Diagnosis) concerns(f Finding, keys topology.Keys) bool {
 	labels, known := d.Nodes[f.Node]
+	switch {
+	case f.Key != "":
+		return slices.Contains(keys, f.Key)
+	case f.Node == "":
+		return true
+	}
 	return !known || inGroup(labels, keys) != (f.Check == CheckSite)
 }
 

@@ -125,7 +125,7 @@ func TestConcerns(t *testing.T) {
 	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub"}) {
 		t.Errorf("got %q", got)
 	}
-	got := checks(d.OfGrid([]string{"other"}))
+	got := checks(d.OfGrid(topology.Keys{"other"}))
 	if !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller"}) {
 		t.Errorf("got %q", got)
 	}

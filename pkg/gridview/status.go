@@ -31,6 +31,8 @@ type Grid struct {
 	Name      string `json:"name"`
 	// Key is gridUniqKey.
 	Key string `json:"gridUniqKey"`
+	// Keys are the topology keys of a ServiceGrid's Service: gridUniqKey and the fallbacks. Other grids have one.
+	Keys topology.Keys `json:"-"`
 	// Healthy: the grid has no problem, and every site is Ready.
 	Healthy bool `json:"healthy"`
 	// Problem is a problem of the grid as a whole, in words; empty if it has none.
@@ -109,7 +111,7 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)
 	child := kind.Child.Kind
 	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey,
-		SiteCount: status.Sites}
+		Keys: topology.Keys{spec.GridUniqKey}, SiteCount: status.Sites}
 	nodes := s.nodesIn(spec.GridUniqKey)
 	names := maps.Clone(nodes)
 	if names == nil {
@@ -190,6 +192,7 @@ func (s Surroundings) childrenOf(grid metav1.Object) map[string]metav1.Object {
 func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 	g := Grid{
 		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
+		Keys:    append(topology.Keys{grid.Spec.GridUniqKey}, grid.Spec.FallbackKeys...),
 		Service: grid.Name + v1.ServiceSuffix, SiteCount: grid.Status.Sites,
 	}
 	ready := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionReady)

@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // The kinds of the API's answers, besides those that the other commands print.
@@ -175,7 +176,7 @@ func (f *facts) overview(key string) Overview {
 	}
 	o.Matrix = gridview.MatrixOf(key, f.nodes.Nodes, grids, o.Services, f.nodes.Diagnosis)
 	o.Diagnosed = f.nodes.Diagnosis != nil
-	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid([]string{key}), key, o.Services)
+	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid(topology.Keys{key}), key, o.Services)
 	return o
 }
 

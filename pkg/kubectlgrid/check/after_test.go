@@ -501,6 +501,15 @@ var networkDefects = map[string]defect{
 	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
+	"Cilium with a later configuration of the same nodes": {all(overTLS, adding(cilium+
+		ciliumAt("https://127.0.0.1:51006")+strings.Replace(ciliumAt("https://192.0.2.1:6443"),
+		"name: application-grid", "name: later", 1))),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
+	"Cilium with a configuration of no nodes": {all(overTLS, adding(cilium+strings.Replace(
+		ciliumAt("https://127.0.0.1:51006"), "nodeSelector", "without", 1))),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
 	"Cilium with the wrapper's address in its environment": {all(overTLS, adding(ciliumWithAddress("localhost", "51006"))), nil},
 	"Cilium with another address in its environment": {adding(ciliumWithAddress("10.0.0.1", "6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://10.0.0.1:6443, past",

@@ -39,25 +39,26 @@ func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 	var err error
 	c.ciliumConfigs, err = pages.Keep(ctx, c.API, list, func(u *unstructured.Unstructured) (ciliumConfig, bool) {
 		urls, found, _ := unstructured.NestedString(u.Object, "spec", "defaults", apiServerURLs)
-		given, _, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
+		given, selects, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
 		selector := &metav1.LabelSelector{}
 		err := runtime.DefaultUnstructuredConverter.FromUnstructured(given, selector)
 		nodes, invalid := metav1.LabelSelectorAsSelector(selector)
-		return ciliumConfig{nodes, urls}, found && err == nil && invalid == nil
+		return ciliumConfig{nodes, urls}, found && selects && err == nil && invalid == nil
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
 		c.lost(Object{Kind: ciliumConfigKind.Kind}, err, whomCiliumAsks)
 	}
 }
 
-// ciliumURLs returns the API servers that the CiliumNodeConfigs give the agent of a node with these labels.
-func (c *Cluster) ciliumURLs(of map[string]string) string {
+// ciliumURLs returns the API servers that the CiliumNodeConfigs give the agent of a node with these labels. Of several
+// for the node, which are in the order of their names, the last one counts.
+func (c *Cluster) ciliumURLs(of map[string]string) (urls string) {
 	for _, config := range c.ciliumConfigs {
 		if config.nodes.Matches(labels.Set(of)) {
-			return config.urls
+			urls = config.urls
 		}
 	}
-	return ""
+	return urls
 }
 
 // checkCilium checks which API servers the agents of Cilium on edge nodes ask.

@@ -183,6 +183,9 @@ var kubeProxyDefects = map[string]defect{
 		[]string{"failure KubeProxy Node edge0: its agent runs with --disable-kube-proxy"}},
 	"k3s, with the dashes of kube-proxy's flag": {
 		k3s("edge0", `["agent","--kube-proxy-arg","--v","2","--kube-proxy-arg","--master","http://localhost:51006"]`), nil},
+	"k3s, with a kubeconfig of kube-proxy's own": {
+		k3s("edge0", `["agent","--kube-proxy-arg","kubeconfig=/etc/kube-proxy.conf"]`),
+		[]string{"unknown KubeProxy Node edge0: kube-proxy is part of k3s's own process there, and only a file on"}},
 	"k3s that says nothing": {k3s("edge0", ""),
 		[]string{"unknown KubeProxy Node edge0: kube-proxy is part of k3s's own process there"}},
 }

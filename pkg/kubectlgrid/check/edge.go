@@ -276,6 +276,9 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 			frozen = p.created
 		}
 	}
+	_, kubeconfig := flagOf(n.proxyArgs, "kubeconfig")
+	_, config := flagOf(n.proxyArgs, "config")
+	inFile := !given && (kubeconfig || config)
 	repair := "see why its DaemonSet has no pod there: kubectl -n kube-system get daemonsets -o wide"
 	if e.knows(kindDaemonSet) && len(e.installed(wrapperProgram)) == 0 {
 		repair = unlabelAll
@@ -287,8 +290,8 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode},
 		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +
 			since(frozen) + ", or something else makes them", repair},
-		row{!n.tellsArgs, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process there, and " +
-			"only a file on the node says which server it asks", onNode},
+		row{!n.tellsArgs || inFile, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process " +
+			"there, and only a file on the node says which server it asks", onNode},
 		row{!leadsToWrapper(master, port), Failure, n.about(), "its kube-proxy, a part of " + n.distribution + ", " +
 			asks + ", and Services reach every site from there",
 			fmt.Sprintf(`put kube-proxy-arg: ["master=http://localhost:%d"] into the node's config.yaml and restart %s`,

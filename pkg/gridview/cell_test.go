@@ -94,6 +94,10 @@ func TestLocal(t *testing.T) {
 	if action := view.Findings[0].Action; !strings.Contains(action, `{"internalTrafficPolicy":"Cluster"}`) {
 		t.Errorf("the action is %s", action)
 	}
+	view = ofService(service, nodes, &Diagnosis{}, slice("p@a1"))
+	if action := view.Findings[0].Action; strings.Contains(action, "internalTrafficPolicy") {
+		t.Errorf("the action leaves site b without an endpoint: %s", action)
+	}
 	service.Spec.InternalTrafficPolicy, service.Spec.IPFamilies = nil, []corev1.IPFamily{"IPv4", "IPv6"}
 	view = ofService(service, nodes, &Diagnosis{}, slice("p@a1 q@b1"))
 	if view.Sites[0].Verdict.Word != "own" {

@@ -217,7 +217,9 @@ func (v *View) judge() []Finding {
 			Message: fmt.Sprintf(format, args...)})
 	}
 	troubled := map[Reach]map[string][]string{ReachNone: {}, ReachTerminating: {}}
-	inSites, sites := false, 0
+	shared := *t
+	shared.local = false
+	inSites, sites, elsewhere := false, 0, false // elsewhere is set if a site has no endpoint on any of its nodes
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		inSites = inSites || s.inSite
@@ -227,6 +229,8 @@ func (v *View) judge() []Finding {
 		sites++
 		if len(s.Without) > 0 {
 			v.Without = append(v.Without, s.Name)
+			reached, _ := shared.of(s.Nodes)
+			elsewhere = elsewhere || reachesNone(reached)
 		}
 		for _, r := range s.Reach {
 			if of := troubled[r.Reach]; of != nil {
@@ -242,11 +246,14 @@ func (v *View) judge() []Finding {
 		}
 		return found
 	}
-	fallback := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
+	action := "run a pod of it in each of them, as a DeploymentGrid does; or let them use those of other sites: " +
 		setKeys(t.service, append(slices.Clone(v.TopologyKeys), topology.Any))
 	what := "have no ready endpoint"
 	if t.local {
-		fallback = "run a pod of it on each node, as a DaemonSetGrid does; or " + useAllNodes(t.service)
+		action = "run a pod of it on each node, as a DaemonSetGrid does"
+		if !elsewhere {
+			action += "; or " + useAllNodes(t.service)
+		}
 		what = "have nodes without an endpoint of their own, which internalTrafficPolicy Local requires"
 	}
 	severity := Failure
@@ -258,7 +265,7 @@ func (v *View) judge() []Finding {
 		if len(t.ports) > 1 {
 			which = " (" + port + ")"
 		}
-		add(severity, fallback, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
+		add(severity, action, "%d of %s %s%s: %s", len(names), enumerate.Count(sites, "site"), what, which,
 			enumerate.First(names, namedSites))
 	}
 	for _, port := range slices.Sorted(maps.Keys(troubled[ReachTerminating])) {

@@ -75,7 +75,8 @@ const (
 // findings itself.
 type Diagnosis struct {
 	Findings []Finding
-	// Nodes are the labels of all nodes, by name; Wrapped are those with a pod of a wrapper, which may be SuperEdge's.
+	// Nodes are the labels of all nodes, by name; Wrapped are those with a pod of a wrapper, which may be SuperEdge's,
+	// and without a kube-proxy that asks past it.
 	Nodes   map[string]topology.Labels
 	Wrapped map[string]bool
 	// Silent are the nodes whose condition Ready is Unknown: the API server knows neither whether they keep Services to

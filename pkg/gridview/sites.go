@@ -19,7 +19,7 @@ const namedSites = 5
 type Sites struct {
 	// Nodes are the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
-	// Wrapped are the nodes with a pod of a wrapper, which may be SuperEdge's.
+	// Wrapped is that of a Diagnosis.
 	Wrapped map[string]bool
 	// Governed are the topology keys of every Service that has some, kube-dns left out.
 	Governed []topology.Keys

@@ -45,7 +45,7 @@ var wrapperDefects = map[string]defect{
 		},
 		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 " +
 			"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, " +
-			"where no wrapper is",
+			"where no wrapper serves",
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
 			"failure EdgeLabel Node: no node has the label superedge.io/application-grid, so nothing keeps 1 " +
 				"Service"}},
@@ -213,7 +213,7 @@ var placementDefects = map[string]defect{
 		[]string{
 			"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node",
 			"failure KubeProxy Pod kube-system/kube-proxy-cloud0: it asks http://localhost:51016 (--master) on node " +
-				"cloud0, where no wrapper is"}},
+				"cloud0, where no wrapper serves"}},
 	"kube-proxies outside of Kubernetes": {withoutAll("kube-proxy", "kubeadm"),
 		[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy",
 			"unknown KubeProxy Node edge1"}},
@@ -483,6 +483,14 @@ var newDefects = map[string]defect{
 			delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
 		}
 	}, []string{"warning EdgeLabel Node: no node has the label"}},
+	"a wrapper that kube-proxy does not ask, on a node of a site without the label": {all(
+		func(c *testCluster) { get[*corev1.Node](c, "Node /cloud0").Labels = map[string]string{"zone1": "east"} },
+		running("application-grid-wrapper", "cloud0")),
+		[]string{"failure Site Node cloud0: it is in the site zone1=east and is not an edge node"}},
+	"a wrapper that is not ready, on a node without the label": {func(c *testCluster) {
+		delete(get[*corev1.Node](c, "Node /edge1").Labels, v1.LabelEdgeNode)
+		get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1").Status.Conditions = nil
+	}, []string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1: it asks http://localhost:51006"}},
 	"a Service that prefers its own node": {adding(`
 {apiVersion: v1, kind: Service, metadata: {name: cache, namespace: shop, annotations: {topologyKeys: '["kubernetes.io/hostname","*"]'}}}`),
 		nil},

@@ -248,8 +248,11 @@ func (c *Cluster) diagnosis(found []Finding) *gridview.Diagnosis {
 			d.Silent[n.name] = true
 		}
 	}
+	proxies := c.byNode(kubeProxyProgram)
 	for name := range c.byNode(wrapperProgram) {
-		d.Wrapped[name] = true
+		d.Wrapped[name] = !slices.ContainsFunc(proxies[name], func(p *pod) bool {
+			return p.proxy.serverErr == nil && !c.leadsToWrappers(p.proxy)
+		})
 	}
 	return d
 }

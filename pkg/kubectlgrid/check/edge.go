@@ -122,8 +122,9 @@ func (e *edgeCheck) otherNode(n *node) {
 			"node starts wrapper and kube-proxy itself", n.name, v1.LabelEdgeNode, v1.EdgeNodePods, v1.EdgeNodeSystemd,
 			v1.EdgeNodeStatic)})
 	for _, p := range e.proxies[n.name] {
-		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy) && len(e.wrappers[n.name]) == 0, Failure,
-			p.about(), fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper is: its rules stay as they are",
+		serves := len(e.wrappers[n.name]) > 0 && (firstOf(e.wrappers[n.name]).ready || !n.ready)
+		e.all(gridview.CheckKubeProxy, n.name, row{e.leadsToWrappers(p.proxy) && !serves, Failure,
+			p.about(), fmt.Sprintf("it asks %s (%s) on node %s, where no wrapper serves: its rules stay as they are",
 				p.proxy.server, p.proxy.source, n.name),
 			fmt.Sprintf("kubectl label node %s %s=%s, or give this kube-proxy the API server's address", n.name,
 				v1.LabelEdgeNode, v1.EdgeNodePods)})

@@ -409,18 +409,30 @@ func TestWhatMayNotBeRead(t *testing.T) {
 		}
 	}
 	// Pods of kube-system alone may be read.
-	c := newTestCluster(t)
-	asked := 0
-	c.refuse = func(kind string) error {
-		if kind == "Pod" {
-			if asked++; asked == 1 {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
-					errors.New("not in all namespaces"))
+	onlySystem := func() func(kind string) error {
+		asked := 0
+		return func(kind string) error {
+			if kind == "Pod" {
+				if asked++; asked == 1 {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
+						errors.New("not in all namespaces"))
+				}
 			}
+			return nil
 		}
-		return nil
 	}
+	c := newTestCluster(t)
+	for _, program := range []string{"application-grid-wrapper", "kube-proxy-edge", "statefulset-grid-daemon"} {
+		get[*corev1.Pod](c, "Pod kube-system/"+program+"-edge0").Namespace = "edge"
+	}
+	c.refuse = onlySystem()
 	report := After(t.Context(), c.source())
+	expect(t, report, []string{"unknown Read Pod: it could not be read, and only those in kube-system were looked at",
+		"unknown Wrapper Node edge0: no application-grid-wrapper of kube-system runs there",
+		"unknown Daemon Node edge0", "unknown KubeProxy Node edge0: no kube-proxy of kube-system runs there"})
+	c = newTestCluster(t)
+	c.refuse = onlySystem()
+	report = After(t.Context(), c.source())
 	expect(t, report, []string{"unknown Read Pod: it could not be read, and only those in kube-system were looked at"})
 	if !strings.Contains(lines(report, OK), "the wrapper is ready on each of 2 edge nodes") {
 		t.Errorf("got\n%s", lines(report, OK))

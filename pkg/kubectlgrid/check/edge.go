@@ -160,6 +160,7 @@ func firstOf(pods []*pod) *pod { return append(slices.Clone(pods), &pod{})[0] }
 func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 	p := firstOf(pods)
 	e.first(check, n.name,
+		e.noneOfSystem(n, program, pods),
 		row{len(pods) == 0, Failure, n.about(), fmt.Sprintf("no %s runs there", program),
 			fmt.Sprintf("kubectl -n kube-system describe daemonset %s; its pods of that node, if there are any: "+
 				"kubectl get pods -A -o wide --field-selector spec.nodeName=%s", program, n.name)},
@@ -176,6 +177,12 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 			"node's last contact", n.name),
 			"if the site has no link this is expected; otherwise see why the node is not ready"},
 		row{!p.ready, Failure, p.about(), fmt.Sprintf("it is not ready on node %s: %s", n.name, p.why), remedy(p)})
+}
+
+// noneOfSystem is that a node has none of these pods, and that others than those of kube-system could not be read.
+func (c *Cluster) noneOfSystem(n *node, program Program, pods []*pod) row {
+	return row{len(pods) == 0 && !c.knows(podElsewhere), Unknown, n.about(), fmt.Sprintf("no %s of %s runs there, and "+
+		"pods of other namespaces could not be read", program, system), "ask again as somebody who may read them"}
 }
 
 // checkNodeArgs reports a node that is not, or no longer, an edge node, but whose arguments of k3s point its kube-proxy
@@ -289,6 +296,7 @@ func (e *edgeCheck) noProxyPod(n *node, port int32) {
 			"pod there: nothing asks the wrapper", "run kube-proxy there, or remove the label " + v1.LabelEdgeNode},
 		row{n.distribution == k0sMade, Unknown, n.about(),
 			"no pod of kube-proxy is there, and how k0s starts it is not known here", onNode},
+		e.noneOfSystem(n, kubeProxyProgram, nil),
 		row{!ownProxy[n.distribution], Failure, n.about(), "no kube-proxy runs there: its rules are frozen" +
 			since(frozen) + ", or something else makes them", repair},
 		row{!n.tellsArgs || inFile, Unknown, n.about(), "kube-proxy is part of " + n.distribution + "'s own process " +

@@ -45,6 +45,8 @@ const (
 	kindDeployment = "Deployment"
 	kindAPIService = "APIService"
 	kindLease      = "Lease"
+	// podElsewhere stands for the pods of other namespaces than kube-system, where those alone could be read.
+	podElsewhere = "Pod of another namespace"
 )
 
 // The kinds besides those of the grids that the client has to know.
@@ -188,6 +190,7 @@ func (c *Cluster) readPods(ctx context.Context) {
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil:
+		c.missing[podElsewhere] = true
 		c.unread = append(c.unread, Unread(Object{Kind: kindPod}, err,
 			"only those in "+system+" were looked at; who else takes a port of a node is not known"))
 	default:

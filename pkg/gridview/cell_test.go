@@ -57,6 +57,12 @@ func TestCells(t *testing.T) {
 		view := ofService(wiretest.ServiceOf("shop/"+s.name, s.annotation), nodes, diagnosis, slice(s.endpoints))
 		services = append(services, view.Summary())
 	}
+	const said = "The Service stays in its sites on 3 of 5 edge nodes; not well on 2: b1, d2; 1 cannot be seen from " +
+		"here: how kube-proxy is set up; 1 edge node is in none of them: none; 1 node is outside of all sites, and " +
+		"can reach every endpoint."
+	if services[0].Message != said {
+		t.Errorf("got %s", services[0].Message)
+	}
 	grids := []Grid{{Key: "zone", Sites: []Site{{Name: "a", Phase: v1.SiteReady}, {Name: "b", Phase: v1.SiteFailed},
 		{Name: "c", Phase: v1.SiteReady, Revision: "old"}}}, {Key: "rack", Sites: []Site{{Name: "a"}}}}
 	m := MatrixOf("zone", nodes, grids, services, diagnosis)

@@ -141,6 +141,9 @@ func (g *Grouping) verdict(reach func(node string) Reach) Verdict {
 	for name, labels := range g.nodes {
 		k, edge := g.keeping[name]
 		switch {
+		case !edge && g.half[name]:
+			v.Fails = append(v.Fails, name)
+			continue
 		case !edge:
 			v.Open++
 			continue

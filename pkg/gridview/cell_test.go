@@ -65,7 +65,7 @@ func TestCells(t *testing.T) {
 	}
 	grids := []Grid{{Key: "zone", Sites: []Site{{Name: "a", Phase: v1.SiteReady}, {Name: "b", Phase: v1.SiteFailed},
 		{Name: "c", Phase: v1.SiteReady, Revision: "old"}}}, {Key: "rack", Sites: []Site{{Name: "a"}}}}
-	m := MatrixOf("zone", nodes, grids, services, diagnosis)
+	m := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: diagnosis}, grids, services)
 	//nolint:dupword // a row of words
 	const want = `a Ready - own !none own open !none empty -
 b !Failed - !open !none !open open !none !open -
@@ -330,7 +330,7 @@ func TestMatrixLarge(t *testing.T) {
 		services = append(services, summaryOf(fmt.Sprintf("s%03d", i), `["zone"]`, endpoints, nodes))
 	}
 	begin := time.Now()
-	m := MatrixOf("zone", nodes, nil, services, &Diagnosis{Nodes: nodes})
+	m := MatrixOf("zone", &Groupings{Nodes: nodes, Diagnosis: &Diagnosis{Nodes: nodes}}, nil, services)
 	data, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)

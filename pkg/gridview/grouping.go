@@ -20,6 +20,8 @@ type Groupings struct {
 	Diagnosis *Diagnosis
 
 	byKeys map[string]*Grouping
+	// keeping is the Keeping of each edge node, nil before it is asked for.
+	keeping map[string]Keeping
 }
 
 // Of returns the Grouping of the nodes by some keys.
@@ -29,9 +31,17 @@ func (g *Groupings) Of(keys topology.Keys) *Grouping {
 		if g.byKeys == nil {
 			g.byKeys = map[string]*Grouping{}
 		}
-		g.byKeys[name] = group(keys, g.Nodes, g.Diagnosis)
+		g.byKeys[name] = g.group(keys)
 	}
 	return g.byKeys[name]
+}
+
+// keepingOfNodes returns the Keeping of each edge node.
+func (g *Groupings) keepingOfNodes() map[string]Keeping {
+	if g.keeping == nil {
+		g.keeping = g.Diagnosis.keeping(g.Nodes)
+	}
+	return g.keeping
 }
 
 // Grouping has the nodes of a cluster, grouped by their values of some topology keys. The nodes of a group see the same
@@ -53,25 +63,26 @@ type nodeGroup struct {
 	labels topology.Labels
 }
 
-func group(keys topology.Keys, nodes map[string]topology.Labels, d *Diagnosis) *Grouping {
-	g := &Grouping{keys: keys, nodes: nodes, diagnosis: d, keeping: d.Keeping(nodes), half: map[string]bool{}}
-	for _, f := range d.Of(keys) {
+func (g *Groupings) group(keys topology.Keys) *Grouping {
+	grouping := &Grouping{keys: keys, nodes: g.Nodes, diagnosis: g.Diagnosis, keeping: g.keepingOfNodes(),
+		half: map[string]bool{}}
+	for _, f := range g.Diagnosis.Of(keys) {
 		if f.Check == CheckSite && f.Severity == Failure {
-			g.half[f.Node] = true
+			grouping.half[f.Node] = true
 		}
 	}
 	groups := map[string]*nodeGroup{}
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		name := groupName(keys, nodes[node])
+	for _, node := range slices.Sorted(maps.Keys(g.Nodes)) {
+		name := groupName(keys, g.Nodes[node])
 		if groups[name] == nil {
-			groups[name] = &nodeGroup{name: name, labels: nodes[node]}
+			groups[name] = &nodeGroup{name: name, labels: g.Nodes[node]}
 		}
 		groups[name].nodes = append(groups[name].nodes, node)
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		g.groups = append(g.groups, *groups[name])
+		grouping.groups = append(grouping.groups, *groups[name])
 	}
-	return g
+	return grouping
 }
 
 func groupName(keys topology.Keys, labels topology.Labels) string {

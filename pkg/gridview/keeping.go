@@ -31,8 +31,8 @@ const (
 // keepingChecks are the checks whose findings decide whether a node keeps Services to its site.
 var keepingChecks = []string{CheckWrapper, CheckKubeProxy, CheckReplacement, CheckPort}
 
-// Keeping returns the Keeping of each edge node. Without a diagnosis it is unknown for all of them.
-func (d *Diagnosis) Keeping(nodes map[string]topology.Labels) map[string]Keeping {
+// keeping returns the Keeping of each edge node. Without a diagnosis it is unknown for all of them.
+func (d *Diagnosis) keeping(nodes map[string]topology.Labels) map[string]Keeping {
 	keeping, unread := map[string]Keeping{}, ""
 	switch {
 	case d == nil:

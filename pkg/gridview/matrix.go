@@ -66,20 +66,19 @@ type MatrixSite struct {
 	grids, services []byte
 }
 
-// MatrixOf makes the matrix of a label key from the nodes, grids and Services, and the diagnosis of the nodes. If nodes
-// is nil, because they could not be read, the sites are those of the grids.
-func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
-	diagnosis *Diagnosis) Matrix {
+// MatrixOf makes the matrix of a label key from the nodes, with their diagnosis, and some grids and Services. If there
+// are no nodes, because they could not be read, the sites are those of the grids.
+func MatrixOf(key string, cluster *Groupings, grids []Grid, services []ServiceSummary) Matrix {
 	m := matrixMaker{key: key, sites: map[string]*MatrixSite{}, columns: [2]int{len(grids), len(services)}}
 	result := Matrix{Key: key, Words: words[:], Sites: []MatrixSite{}}
-	keeping := diagnosis.Keeping(nodes)
-	for name, labels := range nodes {
+	keeping := cluster.keepingOfNodes()
+	for name, labels := range cluster.Nodes {
 		_, edge := keeping[name]
 		if value := labels[key]; value != "" {
 			site := m.site(value)
 			site.Nodes++
 			site.edge = site.edge || edge || len(keeping) == 0
-			site.heard = site.heard || !diagnosis.silent(name)
+			site.heard = site.heard || !cluster.Diagnosis.silent(name)
 			continue
 		}
 		if result.NodesWithoutSite++; edge {
@@ -87,8 +86,8 @@ func MatrixOf(key string, nodes map[string]topology.Labels, grids []Grid, servic
 		}
 	}
 	slices.Sort(result.InNoSite)
-	for _, f := range diagnosis.Of([]string{key}) {
-		if site := nodes[f.Node][key]; site != "" && f.Severity == Failure {
+	for _, f := range cluster.Diagnosis.Of([]string{key}) {
+		if site := cluster.Nodes[f.Node][key]; site != "" && f.Severity == Failure {
 			m.site(site).noteState(MapFailed, f.Object.String()+": "+f.Message)
 		}
 	}

@@ -116,7 +116,7 @@ func TestMatrixSites(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := MatrixOf("zone", nodes, test.grids, test.services, nil)
+			m := MatrixOf("zone", &Groupings{Nodes: nodes}, test.grids, test.services)
 			if got, want := tellSites(m), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -126,7 +126,7 @@ func TestMatrixSites(t *testing.T) {
 		})
 	}
 	// Of nodes that may not be read nothing is said.
-	m := MatrixOf("zone", nil, []Grid{grid("one", Site{Name: "a", Phase: v1.SiteReady})}, nil, nil)
+	m := MatrixOf("zone", &Groupings{}, []Grid{grid("one", Site{Name: "a", Phase: v1.SiteReady})}, nil)
 	if got := tellSites(m); got != "a(0) Ready 0: " || m.NodesWithoutSite != 0 {
 		t.Errorf("got %s", got)
 	}

@@ -174,7 +174,7 @@ func (f *facts) overview(key string) Overview {
 	for i, g := range o.Grids {
 		grids[i] = *f.gridState(gridview.Object{Kind: g.Kind, Namespace: g.Namespace, Name: g.Name})
 	}
-	o.Matrix = gridview.MatrixOf(key, f.nodes.Nodes, grids, o.Services, f.nodes.Diagnosis)
+	o.Matrix = gridview.MatrixOf(key, &f.nodes, grids, o.Services)
 	o.Diagnosed = f.nodes.Diagnosis != nil
 	o.Findings = gridview.WithReach(f.nodes.Diagnosis.OfGrid(topology.Keys{key}), key, o.Services)
 	return o
@@ -290,7 +290,7 @@ func (f *facts) cell(key, site string, name types.NamespacedName) *CellDetail {
 	if view == nil || i < 0 {
 		return nil
 	}
-	matrix := gridview.MatrixOf(key, f.nodes.Nodes, nil, services[i:i+1], f.nodes.Diagnosis)
+	matrix := gridview.MatrixOf(key, &f.nodes, nil, services[i:i+1])
 	row := slices.IndexFunc(matrix.Sites, func(s gridview.MatrixSite) bool { return s.Name == site })
 	if row < 0 {
 		return nil
@@ -350,7 +350,7 @@ func (f *facts) site(key, name string) *SiteDetail {
 	defer f.mu.Unlock()
 	summaries, grids := f.serviceSummaries(), f.gridStates()
 	slices.SortFunc(summaries, gridview.CompareServices)
-	sites := gridview.MatrixOf(key, f.nodes.Nodes, grids, summaries, f.nodes.Diagnosis).Sites
+	sites := gridview.MatrixOf(key, &f.nodes, grids, summaries).Sites
 	i := slices.IndexFunc(sites, func(u gridview.MatrixSite) bool { return u.Name == name })
 	if i < 0 {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -162,31 +163,25 @@ const (
 )
 
 func bindOutput(cmd *cobra.Command, to *output.Format, formats ...output.Format) {
-	value := &outputValue{to, formats}
+	value := &outputValue{to: to}
+	for _, format := range formats {
+		value.formats = append(value.formats, string(format))
+	}
 	*to = formats[0]
 	cmd.Flags().VarP(value, "output", "o", "Output format: "+value.list())
-	flags.CompleteWith(cmd, "output", value.names()...)
+	flags.CompleteWith(cmd, "output", value.formats...)
 }
 
 // outputValue is a format as a flag that takes some formats only.
 type outputValue struct {
 	to      *output.Format
-	formats []output.Format
-}
-
-func (v *outputValue) names() []string {
-	names := make([]string, 0, len(v.formats))
-	for _, f := range v.formats {
-		names = append(names, string(f))
-	}
-	return names
+	formats []string
 }
 
 // list is the formats as a sentence names them. There is more than one.
 func (v *outputValue) list() string {
-	names := v.names()
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	last := len(v.formats) - 1
+	return strings.Join(v.formats[:last], ", ") + " or " + v.formats[last]
 }
 
 // String implements pflag.Value.
@@ -197,13 +192,11 @@ func (v *outputValue) Type() string { return "format" }
 
 // Set implements pflag.Value.
 func (v *outputValue) Set(text string) error {
-	for _, f := range v.formats {
-		if text == string(f) {
-			*v.to = f
-			return nil
-		}
+	if !slices.Contains(v.formats, text) {
+		return fmt.Errorf("must be %s", v.list())
 	}
-	return fmt.Errorf("must be %s", v.list())
+	*v.to = output.Format(text)
+	return nil
 }
 
 func isTerminal(out io.Writer) bool {

@@ -451,6 +451,21 @@ var newDefects = map[string]defect{
 			p.Spec.Containers[0].Args = append(p.Spec.Containers[0].Args, "--hostname=edge0")
 		}
 	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given the name"}},
+	"wrappers that share a name of their environment": {func(c *testCluster) {
+		for _, n := range []string{"edge0", "edge1"} {
+			of := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-"+n).Spec.Containers[0]
+			of.Args = append(of.Args, "--hostname=$(NODE_NAME)")
+			of.Env = []corev1.EnvVar{{Name: "NODE_NAME", Value: "edge0"}}
+		}
+	}, []string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge1: it runs on node edge1 and is given"}},
+	"wrappers with the names of their nodes": {func(c *testCluster) {
+		of := &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0]
+		of.Args = append(of.Args, "--hostname=$(NODE_NAME)")
+		of.Env = []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}}
+		of = &get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge1").Spec.Containers[0]
+		of.Args = append(of.Args, "--hostname=Edge1") // the wrapper reads it in lower case
+	}, nil},
 	"a grid whose last change nobody answers": {adding(`
 {apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck, namespace: shop, generation: 7},
  spec: {gridUniqKey: zone1}, status: {observedGeneration: 3, conditions: [{type: Ready, status: "True", reason: Ready}]}}`),

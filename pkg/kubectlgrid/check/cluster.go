@@ -105,7 +105,7 @@ type pod struct {
 	port      int32
 	takesPort bool
 	proxy     *proxyConfig
-	// tls is set if a wrapper serves HTTPS. hostname is the name of the node from its flag.
+	// tls is set if a wrapper serves HTTPS. hostname is the name of the node from its flag, as far as that is known.
 	tls      bool
 	hostname string
 }

@@ -167,7 +167,7 @@ func (e *edgeCheck) agent(check string, n *node, program Program, pods []*pod) {
 		row{len(pods) > 1, Failure, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port",
 			len(pods), program, podNames(pods)),
 			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"},
-		row{p.hostname != "" && !strings.Contains(p.hostname, "$(") && p.hostname != n.name, Failure, p.about(),
+		row{p.hostname != "" && p.hostname != n.name, Failure, p.about(),
 			fmt.Sprintf("it runs on node %s and is given the name of another: --hostname=%s; Services reach that "+
 				"node's site from there", n.name, p.hostname), "take --hostname from its arguments, or set it to " +
 				"$(NODE_NAME)"},

@@ -88,6 +88,25 @@ func envOf(c *corev1.Container) map[string]string {
 	return env
 }
 
+// hostnameOf returns the name that a wrapper on a node takes for its node's, by the flag --hostname; "" if the flag is
+// not given, or not known.
+func hostnameOf(c *corev1.Container, node string) string {
+	name, _ := flagOf(commandLine(c), "hostname")
+	for _, variable := range c.Env {
+		value, from := variable.Value, variable.ValueFrom
+		if from != nil && from.FieldRef != nil && from.FieldRef.FieldPath == "spec.nodeName" {
+			value, from = node, nil
+		}
+		if from == nil {
+			name = strings.ReplaceAll(name, "$("+variable.Name+")", value)
+		}
+	}
+	if strings.Contains(name, "$(") {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSpace(name))
+}
+
 // flagOf returns the last value of a flag, as the programs parse it: --name=value or --name value.
 func flagOf(words []string, name string) (value string, given bool) {
 	for i, word := range words {

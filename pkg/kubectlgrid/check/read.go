@@ -239,7 +239,7 @@ func (c *Cluster) podOf(ctx context.Context, p *corev1.Pod, configs map[string]*
 		}
 		insecure, _ := flagOf(commandLine(container), "insecure")
 		reduced.tls = insecure == "false"
-		reduced.hostname, _ = flagOf(commandLine(container), "hostname")
+		reduced.hostname = hostnameOf(container, p.Spec.NodeName)
 		c.carry(p.Namespace, &p.Spec)
 	case kubeProxyProgram:
 		// Pods of one revision of a DaemonSet are configured alike.

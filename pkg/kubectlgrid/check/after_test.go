@@ -527,6 +527,14 @@ var networkDefects = map[string]defect{
 	"Cilium past the wrapper": {adding(cilium + ciliumEverywhere + ciliumAt("https://192.0.2.1:6443")),
 		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
 			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"}},
+	"Cilium in a namespace of its own": {all(overTLS, adding(
+		strings.ReplaceAll(cilium+ciliumAt("https://127.0.0.1:51006"), "kube-system", "cilium"))), nil},
+	"Cilium in a namespace of its own, at the wrapper everywhere": {all(overTLS, adding(
+		strings.ReplaceAll(cilium+ciliumEverywhere, "kube-system", "cilium"))), nil},
+	"Cilium with a configuration in another namespace": {all(overTLS, adding(cilium+
+		strings.ReplaceAll(ciliumAt("https://127.0.0.1:51006"), "kube-system", "cilium"))),
+		[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
+			"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"}},
 	"Cilium with a later configuration of the same nodes": {all(overTLS, adding(cilium+
 		ciliumAt("https://127.0.0.1:51006")+strings.Replace(ciliumAt("https://192.0.2.1:6443"),
 		"name: application-grid", "name: later", 1))),

@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apis/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 var ciliumConfigKind = schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeConfig"}
@@ -25,8 +26,9 @@ const apiServerURLs = "k8s-api-server-urls"
 
 // ciliumConfig has the API servers that a CiliumNodeConfig sets for some nodes.
 type ciliumConfig struct {
-	nodes labels.Selector
-	urls  string
+	namespace string
+	nodes     labels.Selector
+	urls      string
 }
 
 // whomCiliumAsks is the consequence of a configuration of Cilium that could not be read.
@@ -43,22 +45,30 @@ func (c *Cluster) readCiliumConfigs(ctx context.Context) {
 		selector := &metav1.LabelSelector{}
 		err := runtime.DefaultUnstructuredConverter.FromUnstructured(given, selector)
 		nodes, invalid := metav1.LabelSelectorAsSelector(selector)
-		return ciliumConfig{nodes, urls}, found && selects && err == nil && invalid == nil
+		return ciliumConfig{u.GetNamespace(), nodes, urls}, found && selects && err == nil && invalid == nil
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
 		c.lost(Object{Kind: ciliumConfigKind.Kind}, err, whomCiliumAsks)
 	}
 }
 
-// ciliumURLs returns the API servers that the CiliumNodeConfigs give the agent of a node with these labels. Of several
-// for the node, which are in the order of their names, the last one counts.
-func (c *Cluster) ciliumURLs(of map[string]string) (urls string) {
+// ciliumURLs returns the API servers that the CiliumNodeConfigs beside Cilium, or else its ConfigMap, give the agent of
+// a node with these labels. Of several for the node, which are in the order of their names, the last one counts.
+func (c *Cluster) ciliumURLs(cilium *workload, of topology.Labels) (urls string) {
+	if doc := c.documents.read[ciliumDefaults(cilium)]; doc != nil {
+		urls = doc.data[apiServerURLs]
+	}
 	for _, config := range c.ciliumConfigs {
-		if config.nodes.Matches(labels.Set(of)) {
+		if config.namespace == cilium.namespace && config.nodes.Matches(labels.Set(of)) {
 			urls = config.urls
 		}
 	}
 	return urls
+}
+
+// ciliumDefaults names the ConfigMap with the settings of all agents.
+func ciliumDefaults(cilium *workload) Object {
+	return named(kindConfigMap, cilium.namespace, "cilium-config")
 }
 
 // checkCilium checks which API servers the agents of Cilium on edge nodes ask.
@@ -67,15 +77,15 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	wrappers := c.byNode(wrapperProgram)
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
-	everywhere := c.ciliumGlobal
-	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; everywhere == "" && host != "" {
-		everywhere = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])
+	inCluster := ""
+	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; host != "" {
+		inCluster = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])
 	}
 	for _, n := range c.nodes {
 		if !n.isEdge() {
 			continue
 		}
-		servers := strings.FieldsFunc(cmp.Or(n.ciliumURLs, everywhere),
+		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inCluster),
 			func(r rune) bool { return r == ',' || r == ' ' })
 		server := strings.Join(servers, ", ")
 		r.first(check, n.name,

@@ -26,9 +26,8 @@ type node struct {
 	tellsArgs, proxyDisabled bool
 	labels                   topology.Labels
 	// labelled is when someone last wrote the label of edge nodes, as far as managedFields show.
-	labelled   time.Time
-	ciliumURLs string // what a CiliumNodeConfig has of the API servers that its agent asks
-	alone      *corev1.NodeCondition
+	labelled time.Time
+	alone    *corev1.NodeCondition
 }
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
@@ -223,7 +222,6 @@ type Cluster struct {
 	hubAway       string          // why that is not available
 	leads         bool            // a controller holds the Lease, wherever it runs
 	ciliumConfigs []ciliumConfig
-	ciliumGlobal  string // what cilium-config has of the API servers of all nodes
 
 	definitions []definition
 	grids       []grid

@@ -160,9 +160,7 @@ func (c *Cluster) document(ctx context.Context, about Object, consequence string
 func (c *Cluster) readNodes(ctx context.Context) {
 	var err error
 	c.nodes, err = pages.Keep(ctx, c.API, &corev1.NodeList{}, func(n *corev1.Node) (*node, bool) {
-		reduced := nodeOf(n)
-		reduced.ciliumURLs = c.ciliumURLs(n.Labels)
-		return reduced, true
+		return nodeOf(n), true
 	})
 	if err != nil {
 		c.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
@@ -414,10 +412,8 @@ func (c *Cluster) readEndpoints(ctx context.Context) {
 func (c *Cluster) readSurroundings(ctx context.Context) {
 	c.kubeadm = c.document(ctx, named(kindConfigMap, system, "kubeadm-config"),
 		"whether kubeadm made this cluster is not known for sure") != nil
-	if len(c.running(ciliumProgram)) > 0 {
-		if doc := c.document(ctx, named(kindConfigMap, system, "cilium-config"), whomCiliumAsks); doc != nil {
-			c.ciliumGlobal = doc.data[apiServerURLs]
-		}
+	for _, cilium := range c.running(ciliumProgram) {
+		c.document(ctx, ciliumDefaults(cilium), whomCiliumAsks)
 	}
 	if len(c.running(calicoProgram)) > 0 {
 		felix, _ := c.object(ctx, felixKind, "default", "whether Calico takes kube-proxy's place is not known")

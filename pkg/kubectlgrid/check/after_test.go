@@ -49,6 +49,16 @@ var wrapperDefects = map[string]defect{
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
 			"failure EdgeLabel Node: no node has the label superedge.io/application-grid, so nothing keeps 1 " +
 				"Service"}},
+	"no edge nodes, and a Service of single nodes": {
+		func(c *testCluster) {
+			get[*corev1.Service](c, "Service shop/echo-svc").Annotations[v1.AnnotationTopologyKeys] =
+				`["kubernetes.io/hostname"]`
+			for _, node := range []string{"edge0", "edge1"} {
+				get[*corev1.Node](c, "Node /"+node).Labels = map[string]string{corev1.LabelHostname: node}
+				withoutAll("-" + node)(c)
+			}
+		},
+		[]string{"warning EdgeLabel Node: no node has the label"}},
 	"a label that means nothing": {labelled("cloud0", "yes"),
 		[]string{"warning EdgeLabel Node cloud0: the label superedge.io/application-grid=yes means nothing"}},
 	"no wrapper": {without("Pod kube-system/application-grid-wrapper-edge0"),

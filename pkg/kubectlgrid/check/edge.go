@@ -77,7 +77,7 @@ func (r *Report) checkEdgeNodes(c *Cluster) {
 func (r *Report) noEdgeNodes(c *Cluster) {
 	severity, services, staying := Warning, "Services to their sites", 0
 	for _, s := range c.services {
-		if s.keys.Governed() && !slices.Contains(s.keys, topology.Any) {
+		if gridview.SiteKey(s.keys) != "" && !slices.Contains(s.keys, topology.Any) {
 			staying++
 		}
 	}

@@ -138,6 +138,22 @@ var kubeProxyDefects = map[string]defect{
 		[]string{
 			"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (--master) on " +
 				"node edge0, past the wrapper"}},
+	"the wrapper's address in the environment": {
+		all(overTLS, func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
+			p.Labels = nil
+			p.Spec.Containers[0].Command = []string{"kube-proxy"}
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST", Value: "127.0.0.1"},
+				{Name: "KUBERNETES_SERVICE_PORT", Value: "51006"}}
+		}), nil},
+	"no server at all": {
+		func(c *testCluster) {
+			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")
+			p.Labels = nil
+			p.Spec.Containers[0].Command = []string{"kube-proxy"}
+		},
+		[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://kubernetes.default.svc " +
+			"(its ServiceAccount, for want of a kubeconfig) on node edge0, past the wrapper"}},
 	"a kubeconfig on the node's disk": {
 		func(c *testCluster) {
 			p := get[*corev1.Pod](c, "Pod kube-system/kube-proxy-edge-edge0")

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"net"
 	"path"
 	"slices"
 	"strings"
@@ -68,9 +67,7 @@ func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 // asksWrapper reports whether a container uses the node's wrapper as its API server: as the in-cluster one, or by an
 // argument.
 func asksWrapper(c corev1.Container) bool {
-	env := envOf(&c)
-	inCluster := "https://" + net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
-	return leadsToWrapper(inCluster, defaultPort) ||
+	return leadsToWrapper(inClusterServer(envOf(&c)), defaultPort) ||
 		slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(argument string) bool {
 			return leadsToWrapper(argument[strings.Index(argument, "=")+1:], defaultPort)
 		})

@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"context"
-	"net"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,15 +76,11 @@ func (r *Report) checkCilium(c *Cluster, cilium *workload) {
 	wrappers := c.byNode(wrapperProgram)
 	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
 		"node's agent of Cilium (docs/cilium.md)"
-	inCluster := ""
-	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; host != "" {
-		inCluster = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])
-	}
 	for _, n := range c.nodes {
 		if !n.isEdge() {
 			continue
 		}
-		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inCluster),
+		servers := strings.FieldsFunc(cmp.Or(c.ciliumURLs(cilium, n.labels), inClusterServer(cilium.env)),
 			func(r rune) bool { return r == ',' || r == ' ' })
 		server := strings.Join(servers, ", ")
 		r.first(check, n.name,

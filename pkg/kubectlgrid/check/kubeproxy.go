@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,8 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 		return config
 	}
 	if kubeconfig == "" {
-		config.server, config.source = "https://kubernetes.default.svc", "its ServiceAccount, for want of a kubeconfig"
+		config.source = "its ServiceAccount, for want of a kubeconfig"
+		config.server = cmp.Or(inClusterServer(envOf(c)), "https://kubernetes.default.svc")
 		return config
 	}
 	text, doc, err := d.file(ctx, namespace, pod, c, kubeconfig)
@@ -79,6 +81,15 @@ func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *co
 		config.serverErr = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	return config
+}
+
+// inClusterServer returns the server that an environment sets in place of that of the cluster; "" if it sets none.
+func inClusterServer(env map[string]string) string {
+	host := env["KUBERNETES_SERVICE_HOST"]
+	if host == "" {
+		return ""
+	}
+	return "https://" + net.JoinHostPort(host, env["KUBERNETES_SERVICE_PORT"])
 }
 
 // serverOf returns the server of a kubeconfig's current context.

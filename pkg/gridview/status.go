@@ -149,13 +149,13 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		site.Problem = describe(&site, state, child, spec.GridUniqKey, s)
 		if !told {
 			site.Phase = Unknown
-			site.Problem = "the controller has not told of this site yet"
+			site.Problem = "the controller has not reported on this site yet"
 		}
 		s.lookFor(&site, child, live)
 		g.Sites = append(g.Sites, site)
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
-	g.Problem = unanswered(grid, status.ObservedGeneration, ready)
+	g.Problem = problemOf(grid)
 	if g.Problem == "" && (len(g.Sites) == 0 || ready.Reason == v1.ReasonInvalidKey) {
 		g.Problem = notReady(ready) // otherwise the sites have the problems
 	}
@@ -196,7 +196,7 @@ func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
 		Service: grid.Name + v1.ServiceSuffix, SiteCount: grid.Status.Sites,
 	}
 	ready := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionReady)
-	g.Problem = cmp.Or(unanswered(grid, grid.Status.ObservedGeneration, ready), notReady(ready))
+	g.Problem = cmp.Or(problemOf(grid), notReady(ready))
 	if g.Problem == "" && s.Children != nil {
 		switch live := s.Children[g.Service]; {
 		case live == nil:
@@ -297,18 +297,35 @@ func foreign(kind string, live metav1.Object) string {
 	return text + "belongs to no grid"
 }
 
-// unanswered returns why the status is not that of the present grid; "" if it is, and then ready is not nil.
-func unanswered(grid metav1.Object, observed int64, ready *metav1.Condition) string {
+// StatusOf returns the conditions in the status of a grid, and the generation of which they are.
+func StatusOf(grid v1.Object) (conditions []metav1.Condition, observed int64) {
+	if g, ok := grid.(*v1.ServiceGrid); ok {
+		return g.Status.Conditions, g.Status.ObservedGeneration
+	}
+	_, status := v1.Workload(grid)
+	return status.Conditions, status.ObservedGeneration
+}
+
+// Unanswered returns why the status of a grid is not that of its present spec; "" if it is, and then it has the
+// condition Ready.
+func Unanswered(grid v1.Object) string {
+	conditions, observed := StatusOf(grid)
 	switch {
-	case grid.GetDeletionTimestamp() != nil:
-		return "the grid is being deleted"
-	case ready == nil:
-		return "the controller has not told of this grid yet; is application-grid-controller running?"
+	case meta.FindStatusCondition(conditions, v1.ConditionReady) == nil:
+		return "the controller has not reported on it yet; is application-grid-controller running?"
 	case observed < grid.GetGeneration():
-		return fmt.Sprintf("the controller has not answered the last change of the grid yet (generation %d of %d); is "+
+		return fmt.Sprintf("the controller has not answered its last change yet (generation %d of %d); is "+
 			"application-grid-controller running?", observed, grid.GetGeneration())
 	}
 	return ""
+}
+
+// problemOf returns why nothing else is said of a grid; "" if its status is that of its present spec.
+func problemOf(grid v1.Object) string {
+	if grid.GetDeletionTimestamp() != nil {
+		return "the grid is being deleted"
+	}
+	return Unanswered(grid)
 }
 
 // notReady returns why the grid is not ready; "" if it is, or if that is not known.

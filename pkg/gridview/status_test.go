@@ -93,9 +93,10 @@ func TestSiteStates(t *testing.T) {
 				"removed now: denied"},
 		{"SuperEdge's status",
 			map[string]v1.SiteState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
-			map[string]string{"echo-east": "u"}, "east Unknown 2/2 2: the controller has not told of this site yet"},
-		{"the controller is away: a new site", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
-			"this site yet"},
+			map[string]string{"echo-east": "u"},
+			"east Unknown 2/2 2: the controller has not reported on this site yet"},
+		{"the controller is away: a new site", nil, nodes, nil, "east Unknown 0/0 2: the controller has not reported " +
+			"on this site yet"},
 		{"the controller is away: a new site, and children", nil, nodes, map[string]string{},
 			"east Missing 0/0 2: there is no Deployment echo-east of this grid"},
 		{"the controller is away: deleted", map[string]v1.SiteState{"east": ready}, nodes, map[string]string{},

@@ -435,6 +435,11 @@ var gridDefects = map[string]defect{
 		[]string{
 			"failure Grids DeploymentGrid shop/echo: Stalled (SitesStalled): site east; Degraded (NameConflict): x " +
 				"is taken"}},
+	"a grid that was made a moment ago": {all(altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
+		func(c *testCluster) {
+			made := metav1.NewTime(now.Add(-time.Second))
+			get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").CreationTimestamp = made
+		}), nil},
 	"a grid that nobody answers": {altered("DeploymentGrid shop/echo", "status: {conditions: null}"),
 		[]string{"failure Grids DeploymentGrid shop/echo: the controller has not reported on it yet"}},
 	"an annotation that does not parse": {

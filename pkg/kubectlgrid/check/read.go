@@ -495,29 +495,18 @@ func conditionOf(object *unstructured.Unstructured, name string) map[string]any 
 // changeAnswered is how long the controller may take to react to a change of a grid.
 const changeAnswered = time.Minute
 
-// gridTrouble returns the messages of a grid's conditions if it is stalled or degraded, or if its status is of an
-// earlier generation.
+// gridTrouble returns the messages of a grid's conditions if it is stalled or degraded, and why its status is not that
+// of its present spec.
 func (c *Cluster) gridTrouble(object v1.Object) string {
-	var conditions []metav1.Condition
-	var observed int64
-	if g, ok := object.(*v1.ServiceGrid); ok {
-		conditions, observed = g.Status.Conditions, g.Status.ObservedGeneration
-	} else {
-		_, status := v1.Workload(object)
-		conditions, observed = status.Conditions, status.ObservedGeneration
-	}
+	conditions, _ := gridview.StatusOf(object)
 	var trouble []string
 	for _, name := range []string{v1.ConditionStalled, v1.ConditionDegraded} {
 		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
 			trouble = append(trouble, fmt.Sprintf("%s (%s): %s", name, c.Reason, c.Message))
 		}
 	}
-	if meta.FindStatusCondition(conditions, v1.ConditionReady) == nil {
-		trouble = append(trouble, "the controller has not reported on it yet")
-	} else if generation := object.GetGeneration(); observed < generation &&
-		c.Now.Sub(changed(object)) > changeAnswered {
-		trouble = append(trouble, fmt.Sprintf("the controller has not answered its last change: it is at generation "+
-			"%d of %d", observed, generation))
+	if late := gridview.Unanswered(object); late != "" && c.Now.Sub(changed(object)) > changeAnswered {
+		trouble = append(trouble, late)
 	}
 	return strings.Join(trouble, "; ")
 }

@@ -274,6 +274,21 @@ func TestAgreementOnFallbacks(t *testing.T) {
 	}
 }
 
+// TestProveWithoutTheLabel: a node with a wrapper is asked from, as view counts it, also without the label of edge
+// nodes.
+func TestProveWithoutTheLabel(t *testing.T) {
+	s := agreement(t)
+	unstructured.RemoveNestedField(s.Objects["/api/v1/nodes/edge1"].Object, "metadata", "labels",
+		"superedge.io/application-grid")
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, s.Serve()))
+	o := callBare(t, "prove", "echo-svc", "--image=x")
+	for _, want := range []string{"east (edge0)", "west (edge1)", "The Service stays in its sites on 2 edge nodes"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("there is no %q in %+v", want, o)
+		}
+	}
+}
+
 // TestPreviewOfNoServices: the exit code is that of what is found on the nodes, in every format.
 func TestPreviewOfNoServices(t *testing.T) {
 	s := agreement(t)

@@ -96,7 +96,8 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	slicesOf, nodes, err := prove.Surroundings(ctx, connected.API, service)
+	diagnosis := connected.Diagnose(ctx, check.WithoutServices)
+	slicesOf, nodes, err := prove.Surroundings(ctx, connected.API, service, diagnosis.Wrapped)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,6 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	diagnosis := connected.Diagnose(ctx, check.WithoutServices)
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
 		return errors.New("interrupted; its pods are removed")
@@ -121,7 +121,7 @@ func (o *proveOptions) run(ctx context.Context, c *command) error {
 	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}
-	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {
+	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service, diagnosis.Wrapped); err != nil {
 		return fmt.Errorf("asking again: %w", err)
 	}
 	proof, err := plan.Conclude(answers, o.probe.Requests, service, slicesOf, nodes, diagnosis)

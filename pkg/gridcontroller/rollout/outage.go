@@ -9,8 +9,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// An outage is that at least outageLeast sites, and more than one in outageShare of those that were reachable when the
-// attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
+// An outage is that at least outageLeast sites, and more than one in outageShare of those that have been reachable since
+// the attempt began, fall silent within outageWindow. It is also an outage if more than half of them are silent.
 const (
 	outageWindow = time.Minute
 	outageLeast  = 5
@@ -20,14 +20,18 @@ const (
 // findOutage finds out whether so many sites fell silent that the change is probably not the cause.
 func (p *planner) findOutage() {
 	var times []time.Time
+	reachable := 0 // since the attempt began
 	for _, site := range p.Sites {
+		if site.Silent && site.SilentSince.Before(p.status.StartTime.Time) {
+			continue
+		}
+		reachable++
 		accepted := p.status.OutageAccepted != nil && !site.SilentSince.After(p.status.OutageAccepted.Time)
-		if site.Silent && !accepted && !site.SilentSince.Before(p.status.StartTime.Time) {
+		if site.Silent && !accepted {
 			times = append(times, site.SilentSince)
 		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
-	reachable := int(p.status.ReachableAtStart)
 	outage := 2*len(times) > reachable
 	for first, last := 0, 0; last < len(times); last++ {
 		for times[last].Sub(times[first]) > outageWindow {
@@ -46,7 +50,7 @@ func (p *planner) findOutage() {
 		p.status.OutageAccepted = &metav1.Time{Time: times[len(times)-1].Add(time.Second)}
 		p.goOn()
 	default:
-		p.outage, p.silentSites = true, len(times)
+		p.outage, p.silentSites, p.reachableSites = true, len(times), reachable
 		if p.status.HaltTime == nil && !p.done && p.status.GoesBack == "" {
 			p.stop(v1.HaltOutage)
 		}

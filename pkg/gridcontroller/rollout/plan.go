@@ -133,8 +133,8 @@ type planner struct {
 	soaks time.Time
 	// outage: so many sites are silent that no further site starts. still: no further site starts, because of failures
 	// after completion. resuming: somebody has just resumed it, and the status must be written first.
-	outage, still, resuming bool
-	silentSites             int
+	outage, still, resuming     bool
+	silentSites, reachableSites int
 	// within: at most maxFailures sites have failed. moved: clocks were moved by the gap.
 	within, moved bool
 }
@@ -163,8 +163,8 @@ func New(in Input) Plan {
 	case p.status.GoesBack != "":
 		p.goBack()
 	case p.outage && !p.done:
-		p.say(v1.RolloutOutage, p.current(), fmt.Sprintf("%d of the %d sites that were reachable when it began are "+
-			"silent; no site starts until fewer are, or somebody resumes it", p.silentSites, p.status.ReachableAtStart))
+		p.say(v1.RolloutOutage, p.current(), fmt.Sprintf("%d of the %d sites that have been reachable since it began "+
+			"are silent; no site starts until fewer are, or somebody resumes it", p.silentSites, p.reachableSites))
 	default:
 		p.advance()
 	}

@@ -257,9 +257,9 @@ const (
 	RolloutComplete RolloutPhase = "Complete"
 )
 
-// RolloutStatus is how far a rollout has come. What the controller remembers of an attempt are its startTime,
-// reachableAtStart, atOnce, passed, provenSites, acceptedSites, sites, haltTime, haltReason, outageAccepted and
-// goesBack. The rest is computed at each pass. The counts are of sites, and of all waves.
+// RolloutStatus is how far a rollout has come. What the controller remembers of an attempt are its startTime, atOnce,
+// passed, provenSites, acceptedSites, sites, haltTime, haltReason, outageAccepted and goesBack. The rest is computed at
+// each pass. The counts are of sites, and of all waves.
 type RolloutStatus struct {
 	Phase RolloutPhase `json:"phase"`
 	// Wave is the name of the current wave; empty without one, and for the sites that no wave names.
@@ -283,8 +283,6 @@ type RolloutStatus struct {
 	// HeardTime is until when the times of sites have certainly run. After a time in which no controller follows the
 	// rollout, or the store of the API server is set back, they move on by what has passed since then.
 	HeardTime *metav1.Time `json:"heardTime,omitempty"`
-	// ReachableAtStart is how many sites could be reached when the attempt began.
-	ReachableAtStart int32 `json:"reachableAtStart,omitempty"`
 	// AtOnce is whether the attempt gives all sites the change without waves.
 	AtOnce bool `json:"atOnce,omitempty"`
 	// Passed are the waves whose gate has passed in this attempt: their sites were proven, and a person approved where
